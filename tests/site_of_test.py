@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import forked_commands
 import psutil
 
 COUNTER = Path(__file__).parent / "faults" / "counter.py"
@@ -126,6 +127,8 @@ class Site:
         timeout_s: float = 2 * WAIT_S,
     ) -> Finished:
         """Run an hpcext command to its end."""
+        if python == ("-m", "hpcext") and not forked_commands.SPAWNS.intersection(args):
+            return self._run_forked(args, timeout_s)
         process = self.start(*args, python=python)
         try:
             out, err = process.communicate(timeout=timeout_s)
@@ -134,6 +137,13 @@ class Site:
             out, err = process.communicate()
             raise AssertionError(f"{args} took longer than {timeout_s:g} s: {out}{err}") from None
         return Finished(process.returncode, out, err)
+
+    def _run_forked(self, args: Sequence[str], timeout_s: float) -> Finished:
+        forking = forked_commands.commands(self.python, self.user, self.environ)
+        try:
+            return Finished(*forking.run(args, self.environ, self.path, timeout_s))
+        except TimeoutError as error:
+            raise AssertionError(f"{args} took longer than {timeout_s:g} s: {error}") from None
 
     def document(self, *args: str, timeout_s: float = 2 * WAIT_S) -> dict[str, Any]:
         """Run a command with ``--json`` and read what it prints."""

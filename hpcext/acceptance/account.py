@@ -1,4 +1,4 @@
-"""What trainings say that they did, and whether that is each step once."""
+"""The accounts that trainings write of their steps, and the verdict whether each was done once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcext import documents
 from hpcext.acceptance.training import SAVE_EVERY
 
 SKEW_S = 2.0
-"""Clocks of two hosts may differ by that, and so may two lives seem to overlap."""
+"""Seconds by which the clocks of two hosts may differ, so that two lives seem to overlap."""
 
 
 class Life(NamedTuple):
@@ -20,14 +20,14 @@ class Life(NamedTuple):
     Attributes
     ----------
     began_s, last_s : float
-        Epoch; the latter of its last step.
+        Epoch seconds; the latter is the instant of the last step.
     attempt : int
         0 outside hpcext.
     steps : tuple of int
     ended : bool
-        It came to its end by itself.
+        Whether it ended by itself.
     wrong : bool
-        Its state was not that of its steps.
+        Whether its state was not the one that its steps give.
     """
 
     began_s: float
@@ -39,16 +39,16 @@ class Life(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What accounts come to.
+    """The judgement of a training's accounts.
 
     Attributes
     ----------
     steps, lives : int
-        Steps there are in all, and processes that did them.
+        The number of steps, and of the processes that did them.
     lost : int
-        Steps that were done twice, because what they had come to was not saved.
+        The number of steps that were done twice, because their result was not saved.
     faults : tuple of str
-        What must not be, a sentence each.
+        What must not have happened, a sentence each.
     """
 
     steps: int
@@ -58,11 +58,11 @@ class Verdict(NamedTuple):
 
 
 def parse(text: str) -> Life | None:
-    """One account; a last line that is not whole does not count, and one without a begin is None.
+    r"""Parse one account; None if it has no first line. An incomplete last line is ignored.
 
     Examples
     --------
-    >>> parse("begin 5.0 1\\nstep 1 5.1\\nstep 2 5.2\\nstep").steps
+    >>> parse("begin 5.0 1\nstep 1 5.1\nstep 2 5.2\nstep").steps
     (1, 2)
     """
     lines = [line.split() for line in text.split("\n")[:-1]]
@@ -77,7 +77,7 @@ def parse(text: str) -> Life | None:
 
 
 def read(directory: Path) -> list[Life]:
-    """All lives of a training, the first one first."""
+    """Read all lives of a training, the first one first."""
     found = []
     for path in directory.glob("*.txt"):
         try:
@@ -90,17 +90,17 @@ def read(directory: Path) -> list[Life]:
 
 
 def last_step(lives: Sequence[Life]) -> int:
-    """The highest step that was done; 0 for none."""
+    """Return the highest step that was done; 0 for none."""
     return max((life.steps[-1] for life in lives if life.steps), default=0)
 
 
 def judge(lives: Sequence[Life], save_every: int = SAVE_EVERY) -> Verdict:
-    """Whether each step beyond the last checkpoint was done exactly once.
+    """Judge whether each step beyond the last checkpoint was done exactly once.
 
     Parameters
     ----------
     lives : sequence of Life
-        In the order of their begins.
+        In the order in which they began.
     save_every : int
         Steps between two checkpoints.
 

@@ -1,4 +1,4 @@
-"""Job arrays: each task is a job of its own."""
+"""The scenario of a job array, in which each task is a job of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TASKS = 2
 
 
 def array(stage: Stage, scenario: Scenario) -> Seen:
-    """One task is suspended and resumed, and then requeued; the other never notices."""
+    """Suspend, resume and requeue one task; check that the other is not affected."""
     from hpcext.acceptance import training  # noqa: PLC0415  (NumPy)
 
     place = stage.place(scenario.name)
@@ -64,7 +64,7 @@ def array(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def scenarios() -> list[Scenario]:
-    """The one."""
+    """Return the scenario."""
     tried = f"an array of {TASKS}, one of them suspended, resumed, requeued"
     expected = "that goes on where it was, and the other never notices"
     return [Scenario("array", tried, expected, array)]

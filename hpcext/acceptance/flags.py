@@ -1,4 +1,4 @@
-"""What hpcext-admin has installed: a flag reaches the job, and one that cannot be is refused."""
+"""The scenario of the flags that hpcext-admin installs: they reach the job, or are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROFILE = "accepted"
 
 
 def flags(stage: Stage, scenario: Scenario) -> Seen:
-    """A variable arrives in a job, and a lead that is too short makes none."""
+    """Check that a variable arrives in a job, and that a lead that is too short is refused."""
     place = stage.place(scenario.name)
     order = Order(
         name=stage.name(place),
@@ -42,7 +42,7 @@ def flags(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def scenarios(system: System, lacks: str) -> list[Scenario]:
-    """The one."""
+    """Return the scenario."""
     tried = f"{system.bad_setting}, and scaling={PROFILE}"
     expected = "the first is refused, the second reaches the job"
     return [Scenario("flags", tried, expected, flags, lacks)]

@@ -1,9 +1,10 @@
-"""Removes what an acceptance run has made, when that is over or has been killed.
+"""The removal of all that an acceptance run has made, once it is over or has been killed.
 
-The run has the other end of its standard input, which the kernel closes whatever becomes of it:
-there is one way in which things are removed. Run as ``python -m hpcext.acceptance.keeper SYSTEM
-DIRECTORY``. What is to be ended is in a file of the directory, to which the run adds a line before
-it makes something; what could not be removed is printed, a line each.
+The keeper is a process of its own: ``python -m hpcext.acceptance.keeper SYSTEM DIRECTORY``. The run
+holds the other end of its standard input, which the kernel closes whatever becomes of the run, so
+there is only one way in which things are removed. A file of the directory lists what is to be
+ended; the run adds a line to it before it makes something. What could not be removed is printed,
+one line each.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from hpcext.text import clean
 
 MADE = "made"
 NAME, JOB, PROCESS, PILOT = "name", "job", "process", "pilot"
-"""What a line begins with: the name of a job that is about to be submitted, its id once it has one,
-a process of this machine, and the directory of a pilot, whose leases have names of their own."""
+"""The first words of lines in that file.
+
+They stand for the name of a job that is about to be submitted, its id once it has one, a process of
+this machine, and the directory of a pilot, whose leases have names of their own.
+"""
 
 END_S = 120.0
-"""So long jobs may take to end; LSF gives each of three signals ten seconds, Slurm KillWait."""
+"""Seconds that jobs may take to end: LSF gives each of three signals ten, Slurm KillWait."""
 
 PROCESS_S = 60.0
 _AGAIN_S = 10.0
@@ -48,12 +52,12 @@ def note(directory: Path, kind: str, what: object) -> None:
 
 
 def system_of(key: str) -> System:
-    """A batch system by its name."""
+    """Return a batch system by its name."""
     return on_lsf.Lsf() if key == "lsf" else on_slurm.Slurm()
 
 
 def remove(system: System, directory: Path) -> list[str]:
-    """End and remove all of it; a sentence for what is left."""
+    """End and remove all that was made; return a sentence for each thing that is left."""
     lines = [line.partition(" ") for line in _lines(directory / MADE)]
     made = [(kind, what) for kind, _, what in lines]
     left = _end_processes([what for kind, what in made if kind == PROCESS])
@@ -62,7 +66,7 @@ def remove(system: System, directory: Path) -> list[str]:
     ids = [found for kind, what in made if kind == JOB and (found := as_job(what)) is not None]
     left += _end_jobs(system, names, ids)
     for _ in range(3):
-        # What has just ended may write once more.
+        # A process that is just ending may still write a file.
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():
             return left
@@ -77,7 +81,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _names_of(pilot: Path) -> Iterable[str]:
-    """What the jobs of a pilot are called: its own, and its leases."""
+    """Yield the names of a pilot's jobs: its own, and that of its leases."""
     from hpcext.backends import batch_job  # noqa: PLC0415  (only where there is one)
     from hpcext.manager import pilot as pilots  # noqa: PLC0415
 
@@ -100,9 +104,10 @@ def _end_processes(said: Iterable[str]) -> list[str]:
 
 
 def _end_jobs(system: System, names: set[str], ids: list[JobId]) -> list[str]:
-    """Cancel until nothing is left: what goes back into the queue meanwhile is cancelled again.
+    """Cancel jobs until none is left: those that are requeued meanwhile are cancelled again.
 
-    By their ids, and by names: of one that was submitted when the run was killed nobody knows more.
+    They are found by their ids and by their names: of a job that was being submitted when the run
+    was killed, only the name is known.
     """
     until = time.monotonic() + END_S
     again_s = 0.0
@@ -121,7 +126,7 @@ def _end_jobs(system: System, names: set[str], ids: list[JobId]) -> list[str]:
 
 
 def _left(system: System, names: set[str], ids: list[JobId]) -> list[str]:
-    """What has not ended, and what is not known; a sentence each."""
+    """Return a sentence for each job that has not ended, or whose state is not known."""
     left = {}
     try:
         for job, state in system.states(ids).items():
@@ -137,8 +142,8 @@ def _left(system: System, names: set[str], ids: list[JobId]) -> list[str]:
 
 
 def main(words: list[str]) -> None:
-    """Wait until nobody wants it any more, and remove it."""
-    # Those who end a terminal's processes do not mean this one, which then has work to do.
+    """Wait until the run has closed the input, and remove what it made."""
+    # Signals that end a terminal's processes are not meant for this one: its work begins then.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     system, directory = system_of(words[0]), Path(words[1])

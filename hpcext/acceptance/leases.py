@@ -1,4 +1,4 @@
-"""A lease is taken, trained on, given back to a job above, and taken again."""
+"""The scenario of a lease that is taken, trained on, given back to a job above, and taken again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpcext.protocol import Process
 
 
 def lease(stage: Stage, scenario: Scenario) -> Seen:
-    """The whole way of one training."""
+    """Follow a training on a lease from start to end."""
     place = stage.place(scenario.name)
     it = Training(stage, place / "account", place / "finish")
     harvester = _start(stage, place)
@@ -31,7 +31,7 @@ def lease(stage: Stage, scenario: Scenario) -> Seen:
         found = _running(stage, name)
         seen_s = None
         if stage.terms.above:
-            # It may be another one than those of the run: the harvester chooses.
+            # It may be a host outside the run's, because the harvester chooses.
             host = stage.system.idle(stage.terms.partition)[found.node]
             seen_s = main_job(stage, f"{scenario.name}-above", host)
             it.began(2, 2 * BEGIN_S)
@@ -68,7 +68,7 @@ def _start(stage: Stage, place: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            # Ctrl-C is for the run: the keeper has it end.
+            # Ctrl-C is for the run alone: the keeper ends the harvester.
             start_new_session=True,
         )  # fmt: skip
     if known := Process.of(process.pid):
@@ -77,7 +77,7 @@ def _start(stage: Stage, place: Path) -> subprocess.Popen[bytes]:
 
 
 def _running(stage: Stage, name: str) -> Held:
-    """The lease that runs, by the batch system's own word."""
+    """Return the lease that runs, by the batch system's own word."""
 
     def there() -> Held | None:
         held = stage.system.held(name)
@@ -98,7 +98,7 @@ def _said(place: Path) -> str:
 
 
 def scenarios(above: str) -> list[Scenario]:
-    """The one."""
+    """Return the scenario."""
     if not above:
         expected = "it trains, and nothing is left"
         return [Scenario("lease", "hpcext harvest start, one host", expected, lease, hosts=1)]

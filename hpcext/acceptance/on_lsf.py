@@ -20,7 +20,7 @@ _QUEUE = "lsb.queues: JOB_CONTROLS and JOB_STARTER as docs/lsf.md has them"
 
 
 class Lsf:
-    """As :class:`~hpcext.acceptance.systems.System` has it."""
+    """LSF as a :class:`~hpcext.acceptance.systems.System`."""
 
     key = "lsf"
     verbs: Mapping[str, tuple[str, ...]] = {
@@ -31,7 +31,7 @@ class Lsf:
         "kill": ("bkill", "JOB"),
         "notice": ("bkill", "-s", "USR2", "JOB"),
     }
-    # PIM looks at a job's processes after half a minute, and signals reach them all from then on.
+    # LSF's PIM first looks at a job's processes after half a minute; then signals reach them all.
     ages = True
     bad_setting = "lead=5"
     stop_frees = True
@@ -61,21 +61,21 @@ class Lsf:
         return lsf_probe.known()
 
     def release(self) -> str:
-        """``IBM Spectrum LSF Standard 10.1.0.15``, or what another engine calls itself."""
+        """Return ``IBM Spectrum LSF Standard 10.1.0.15``, or what another engine calls itself."""
         return f"{self._engine.release.product} {self._engine.release.number}"
 
     def flags(self, partition: str) -> str:
-        """Whether the queue has our starter; that there is an esub, a job of the run finds out."""
+        """Check that the queue has our starter; a job of the run will show if there is an esub."""
         queue = lsf_idle.parse_queue(runner.run(lsf_idle.queue_command(partition)))
         there = "hpcext-starter" in queue.starter
         return "" if there else f"queue {partition} has no hpcext-starter: docs/lsf.md"
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
-        """Host → what it is."""
+        """Return the hosts of a queue by name."""
         return LsfLeasing().idle(partition)
 
     def words(self, order: Order, *, flags: bool) -> list[str]:
-        """Submit it; bsub(1)."""
+        """Return the bsub(1) command of an order."""
         slots = max(1, order.slots)
         settings = f"hpcext({order.setting})" if order.setting else "hpcext"
         esub = bool(order.setting) or (flags and order.lead_s > 0)
@@ -95,51 +95,51 @@ class Lsf:
         return lsf.submit_command(words)
 
     def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
-        """Those of the esub: engines of the line may have no arguments of ``-a``."""
+        """Return the variables that our esub would set: some engines give it no arguments."""
         if not order.lead_s or not flags:
             return {}
         return {"HPCEXT_SUSPENDABLE": "1", "HPCEXT_LEAD_S": str(order.lead_s)}
 
     def job_id(self, said: str) -> JobId:
-        """Which it is."""
+        """Parse the id of the job from bsub's output."""
         return lsf.parse_job_id(said)
 
     def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
-        """What mbatchd says."""
+        """Return what mbatchd says of jobs."""
         return lsf.Commands().states(jobs)
 
     def cancel(self, jobs: Sequence[JobId]) -> None:
-        """End them; bkill(1)."""
+        """End these jobs with bkill(1)."""
         if jobs:
-            # Of those that have ended it complains.
+            # bkill complains about jobs that have ended.
             runner.everything_said(["bkill", *map(str, jobs)])
 
     def cancel_named(self, name: str) -> None:
-        """End them."""
+        """End all jobs of this name."""
         self.cancel([job for job, state in self.named(name).items() if state not in FINAL])
 
     def held(self, name: str) -> tuple[Held, ...]:
-        """What mbatchd knows of them."""
+        """Return the jobs of this name that mbatchd knows."""
         return LsfLeasing().held(name)
 
     def named(self, name: str) -> dict[JobId, str]:
-        """What mbatchd knows of them."""
+        """Return the states of the jobs of this name that mbatchd knows."""
         found = lsf_jobs.ask(("jobid", "stat"), ["-J", name])
         return {job: lsf.state(fields.get("STAT", "")) for job, fields in found.items()}
 
     def pilot_of(self, job: JobId) -> str:
-        """Its name: with the index of an element, or 0."""
+        """Return the name of a suspendable job's pilot, with the index of its element, or 0."""
         number, _, index = str(job).rstrip("]").partition("[")
         return f"job-{number}.{index or 0}"
 
     def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
-        """``ARRAY[INDEX]``."""
+        """Return the ids of an array's elements, ``ARRAY[INDEX]``."""
         return tuple(f"{job}[{index}]" for index in self.numbers_of(count))
 
     def numbers_of(self, count: int) -> range:
-        """From 1 on: an index is no 0."""
+        """Count from 1: LSF has no index 0."""
         return range(1, count + 1)
 
     def pilot_options(self, order: Order) -> list[str]:
-        """Of bsub."""
+        """Return the options for bsub."""
         return ["-q", order.partition, "-m", " ".join(order.hosts)]

@@ -14,7 +14,7 @@ from hpcext.protocol import JobId
 
 
 class Slurm:
-    """As :class:`~hpcext.acceptance.systems.System` has it."""
+    """Slurm as a :class:`~hpcext.acceptance.systems.System`."""
 
     key = "slurm"
     # --full: the batch script and its processes, too; scancel(1).
@@ -50,20 +50,20 @@ class Slurm:
     }
 
     def release(self) -> str:
-        """``slurm-wlm 22.05.8``."""
+        """Return, for example, ``slurm-wlm 22.05.8``."""
         return runner.run(slurm.version_command()).strip()
 
     def flags(self, partition: str) -> str:
-        """Whether the plugin is loaded."""
+        """Check that the plugin is loaded."""
         there = FLAG in runner.everything_said(["sbatch", "--help"])
         return "" if there else f"sbatch has no {FLAG}: hpcext-admin install slurm"
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
-        """Node → what it is."""
+        """Return the nodes of a partition by name."""
         return SlurmLeasing().idle(partition)
 
     def words(self, order: Order, *, flags: bool) -> list[str]:
-        """Submit it; sbatch(1)."""
+        """Return the sbatch(1) command of an order."""
         words = [
             f"--job-name={order.name}",
             f"--partition={order.partition}",
@@ -73,7 +73,7 @@ class Slurm:
             f"--output={order.output}",
             "--open-mode=append",
             f"--chdir={order.output.parent}",
-            # Whatever the site's default is, our variables have to arrive.
+            # Our variables must reach the job, whatever the site's default is.
             "--export=ALL",
             *(
                 ["--exclusive", "--mem=0"]
@@ -93,47 +93,47 @@ class Slurm:
         return slurm.submit_command(words)
 
     def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
-        """None."""
+        """Return nothing: flags say it all."""
         return {}
 
     def job_id(self, said: str) -> JobId:
-        """Which it is."""
+        """Parse the id of the job from sbatch's output."""
         return slurm.parse_job_id(said)
 
     def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
-        """By the commands: pyslurm would be one more thing to be accepted."""
+        """Return states by Slurm's commands: pyslurm would be one more thing to test."""
         return slurm_reads.Commands().states(jobs)
 
     def cancel(self, jobs: Sequence[JobId]) -> None:
-        """End them."""
+        """End these jobs."""
         if jobs:
-            # Of those that have ended it complains.
+            # scancel complains about jobs that have ended.
             runner.everything_said(["scancel", *map(str, jobs)])
 
     def cancel_named(self, name: str) -> None:
-        """End them."""
+        """End all jobs of this name."""
         runner.run(slurm.cancel_named_command(name))
 
     def held(self, name: str) -> tuple[Held, ...]:
-        """What slurmctld knows of them."""
+        """Return the jobs of this name that slurmctld knows."""
         return SlurmLeasing().held(name)
 
     def named(self, name: str) -> dict[JobId, str]:
-        """What slurmctld knows of them."""
+        """Return the states of the jobs of this name that slurmctld knows."""
         return {job.job_id: job.state for job in self.held(name)}
 
     def pilot_of(self, job: JobId) -> str:
-        """Its name."""
+        """Return the name of a suspendable job's pilot."""
         return f"job-{job}"
 
     def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
-        """``ARRAY_TASK``."""
+        """Return the ids of an array's tasks, ``ARRAY_TASK``."""
         return tuple(f"{job}_{task}" for task in self.numbers_of(count))
 
     def numbers_of(self, count: int) -> range:
-        """From 0 on."""
+        """Count from 0."""
         return range(count)
 
     def pilot_options(self, order: Order) -> list[str]:
-        """Of sbatch."""
+        """Return the options for sbatch."""
         return [f"--partition={order.partition}", f"--nodelist={','.join(order.hosts)}"]

@@ -1,4 +1,4 @@
-"""A pilot on several hosts."""
+"""The scenario of a pilot on several hosts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MINUTES = 10
 
 
 def pilot(stage: Stage, scenario: Scenario) -> Seen:
-    """A training on each host; one of them is suspended and goes on."""
+    """Run a training on each host; suspend one of them and resume it."""
     place = stage.place(scenario.name)
-    # Its job is called by it, and no other pilot of the user may be.
+    # The job is named after the directory; no other pilot of the user may have that name.
     directory = place / stage.name(place)
     hosts = stage.hosts[-scenario.hosts :]
     names = [f"training-{number}" for number in range(1, len(hosts) + 1)]
@@ -62,14 +62,14 @@ def pilot(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def scenarios(hosts: int, gpus: int) -> list[Scenario]:
-    """The one.
+    """Return the scenario.
 
     Parameters
     ----------
     hosts : int
-        That there are.
+        The number of hosts that there are.
     gpus : int
-        Of the host that has fewest.
+        The number of GPUs of the host with the fewest.
     """
     lacks = "" if gpus else "its hosts have no GPUs"
     if hosts < 2:

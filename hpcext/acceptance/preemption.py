@@ -1,4 +1,4 @@
-"""A job of a partition above takes the host of a training."""
+"""The scenario of a training whose host is taken by a job of a higher partition."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from hpcext.acceptance.verbs import GOES_ON
 from hpcext.batch.leasing import Idle
 
 MOST_WAIT_S = 90.0
-"""So long a main job may wait for a host that is given up: a cycle of the scheduler, and the
-seconds that a checkpoint takes. By the clock of a grace that is waited for it would be longer."""
+"""Longest wait of a main job for a host that is given up, in seconds.
+
+It has room for a cycle of the scheduler, and for the seconds that a checkpoint takes, but not for a
+whole grace period.
+"""
 
 WAIT_S = 300.0
 MAIN_S = 5
 
 
 def main_job(stage: Stage, name: str, host: Idle) -> float:
-    """Submit a job to the partition above that wants a whole host; how long it waits for it.
+    """Submit a job for a whole host to the partition above; return the seconds that it waits.
 
-    Only for a host that a job of ours has for itself, so that no job of others makes room.
+    The host must be one that a job of ours has for itself, so that no job of another user makes
+    room.
 
     Raises
     ------
@@ -57,12 +61,12 @@ def main_job(stage: Stage, name: str, host: Idle) -> float:
 
 
 def waited(seen: Seen, waited_s: float) -> Seen:
-    """The same, with how long the main job waited.
+    """Return a result with the main job's wait added.
 
     Raises
     ------
     FailedError
-        Too long.
+        The wait was too long.
     """
     if waited_s > MOST_WAIT_S:
         raise FailedError(f"the job above waited {waited_s:.0f} s; {seen.says}")
@@ -72,7 +76,7 @@ def waited(seen: Seen, waited_s: float) -> Seen:
 
 
 def preempt(stage: Stage, scenario: Scenario) -> Seen:
-    """It leaves, and goes on when it has its host again."""
+    """Check that a suspendable job leaves its host, and goes on when it has it again."""
     it = Suspendable(stage, scenario, whole=True)
     it.runs()
     waited_s = main_job(stage, f"{scenario.name}-above", stage.hosts[-1])
@@ -82,7 +86,7 @@ def preempt(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def scenarios(above: str) -> list[Scenario]:
-    """The one of a suspendable job."""
+    """Return the scenario of a suspendable job."""
     tried = f"a job of {above} wants its host" if above else "a job above wants its host"
     expected = f"{GOES_ON}; the job above waits {MOST_WAIT_S:g} s at most"
     lacks = "" if above else "no --above"

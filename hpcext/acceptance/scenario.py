@@ -1,4 +1,4 @@
-"""What a scenario is, and what may come of one."""
+"""Scenarios, and their outcomes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Word = Literal["passed", "failed", "not tried"]
 
 
 class FailedError(HpcextError):
-    """What was seen is not what was expected."""
+    """The error that something else was seen than was expected."""
 
 
 class NotTriedError(HpcextError):
-    """The site cannot have this, or had no room for it."""
+    """The error that the site does not offer this, or had no room for it."""
 
 
 class StoppedError(HpcextError):
-    """Somebody has ended the run."""
+    """The error that somebody has ended the run."""
 
 
 class Seen(NamedTuple):
-    """What came of a scenario that went as expected.
+    """The result of a scenario that went as expected.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
     steps, lost : int
         Of its trainings.
     waited_s : float or None
-        How long a job of others waited for its hosts.
+        How long another user's job waited for its hosts.
     """
 
     says: str
@@ -46,22 +46,22 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Something that befalls a job.
+    """Something that may happen to a job.
 
     Attributes
     ----------
     name : str
-        What advice goes by.
+        The key of advice about it.
     tried, expected : str
         In a few words, for the table.
     run : callable
         Tries it; raises FailedError or NotTriedError.
     lacks : str
-        Why it cannot be tried here; empty where it can.
+        Why it cannot be tried here; empty if it can.
     hosts : int
-        That it has for itself; 0: it shares one with others.
+        The number of hosts that it has to itself; 0 if it shares one with others.
     old : bool
-        It begins only when its job has the age of ``--age``.
+        Whether it begins only when its job has the age of ``--age``.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Scenario:
 
     @property
     def title(self) -> str:
-        """Its name, and the age of its job where that makes a difference."""
+        """Its name, with the age of its job where that makes a difference."""
         return f"{self.name}, old job" if self.old else self.name
 
 
@@ -86,7 +86,7 @@ class Result(NamedTuple):
     name, tried, expected, seen : str
     verdict : {"passed", "failed", "not tried"}
     change : str
-        File, and what to change there; empty where nothing is to be changed.
+        A file, and what to change there; empty for nothing.
     took_s : float
     steps, lost : int
     waited_s : float or None

@@ -1,4 +1,4 @@
-"""The batch system answers no question for a while, from before the manager begins."""
+"""The scenario of a batch system that answers no question for a while."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from hpcext.acceptance.verbs import GOES_ON
 from hpcext.text import clean
 
 MARGIN_S = 20.0
-"""There are answers again so long before it has to leave, however late it began to train."""
+"""Seconds before the job's suspension at which the batch system must answer again."""
 
 
 def minutes(cut_s: float) -> int:
-    """A limit before which it leaves only when there are answers again."""
+    """Return a time limit that is reached only when there are answers again.
+
+    Parameters
+    ----------
+    cut_s : float
+        Seconds without answers.
+    """
     return math.ceil((cut_s + MARGIN_S + LEAD_S) / 60)
 
 
@@ -34,11 +40,11 @@ exec {name} "$@"
 """
 
 UNTRUE = ("forgotten by", "no manager runs", "not running here")
-"""What nobody may say of a job that runs, only because the batch system does not answer."""
+"""Words that nobody may say of a running job only because the batch system does not answer."""
 
 
 def silence(stage: Stage, scenario: Scenario) -> Seen:
-    """It leaves in time before its limit all the same, and nobody says what is not known."""
+    """Check that a job is still suspended before its limit, and that nothing untrue is said."""
     place = stage.place("cut")
     cut, path = _wrap(stage, place)
     cut.touch()
@@ -64,7 +70,7 @@ def silence(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def _wrap(stage: Stage, place: Path) -> tuple[Path, str]:
-    """Commands that fail while a file is there; that file, and a PATH that has them first."""
+    """Make commands that fail while a file exists; return the file, and a PATH with them first."""
     plain = stage.environ().get("PATH", "/usr/bin:/bin")
     cut, folder = place / "cut", place / "bin"
     folder.mkdir()
@@ -82,7 +88,7 @@ def _wrap(stage: Stage, place: Path) -> tuple[Path, str]:
 
 
 def scenarios(cut_s: float) -> list[Scenario]:
-    """The one."""
+    """Return the scenario."""
     limit = f"a limit of {minutes(cut_s)} min, left {LEAD_S} s before its end"
     tried = f"no answers for {cut_s:g} s, {limit}"
     expected = f"{GOES_ON}; nobody says what is not known"

@@ -1,4 +1,4 @@
-"""Where the scenarios of a run act: its directory, its hosts, its clock, and the batch system."""
+"""The stage on which scenarios act: a run's directory, hosts and clock, and the batch system."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from hpcext.text import clean
 
 LOOK_S, PUSH_S = 0.5, 3.0
 ANSWER_S = 120.0
-"""So long something may take that a batch system does at once."""
+"""Seconds that may pass for something that a batch system does at once."""
 
 
 class Terms(NamedTuple):
-    """What a run was asked for.
+    """The terms of a run, from its command line.
 
     Attributes
     ----------
     partition, above : str
-        Where its jobs run; whose jobs preempt them, empty if none do.
+        The partition of its jobs, and the one whose jobs preempt them; empty if there is none.
     options : tuple of str
-        Others of the command that submits jobs.
+        Further options of the command that submits jobs.
     age_s : float
-        So old is an old job.
+        The age of an old job.
     cut_s : float
-        So long nobody answers.
+        Seconds for which the batch system is made not to answer.
     most_s : float
-        All of it ends before.
+        The limit of the whole run.
     """
 
     partition: str
@@ -54,7 +54,7 @@ class Terms(NamedTuple):
 
 
 class Stage:
-    """One run.
+    """The stage of one run.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ class Stage:
     directory : pathlib.Path
         On a file system that all hosts share; removed at the end.
     hosts : tuple of Idle
-        That the run uses.
+        The hosts that the run uses.
     flags : str
-        Why no flag makes jobs suspendable; empty: one does.
+        Why no flag makes jobs suspendable; empty if one does.
     """
 
     def __init__(
@@ -83,31 +83,39 @@ class Stage:
         self._pushed_s: dict[JobId, float] = {}
 
     def place(self, name: str) -> Path:
-        """A new directory of a scenario."""
+        """Create the directory of a scenario."""
         path = self.directory / name
         path.mkdir(mode=0o700)
         return path
 
     def name(self, place: Path) -> str:
-        """What jobs of a scenario are called: of this run alone, so that no other is touched."""
+        """Return the name of a scenario's jobs, which is unique to this run."""
         return f"{self.directory.name}-{place.name}"
 
     # -- waiting
 
     def check_time(self) -> None:
-        """Raise NotTriedError if the run is over."""
+        """Raise NotTriedError if the time of the run is over."""
         if self.stopped.is_set():
             raise StoppedError("ended before it began")
         if time.monotonic() > self._until:
             raise NotTriedError("no time was left: say --only, or try again on an idle system")
 
     def wait(self, holds: Callable[[], Any], what: str, within_s: float = ANSWER_S) -> Any:
-        """Wait until something holds; what it gave.
+        """Wait until a condition holds; return what it gave.
+
+        Parameters
+        ----------
+        holds : callable
+            Returns something true once it holds.
+        what : str
+            What is awaited, for the message.
+        within_s : float
 
         Raises
         ------
         FailedError
-            It does not within that time, or before the run is over.
+            It does not hold in that time, or before the run is over.
         StoppedError
         """
         until = min(time.monotonic() + within_s, self._until)
@@ -117,7 +125,7 @@ class Stage:
                 if value := holds():
                     return value
             except BatchError as error:
-                # It may be busy; who waits in vain is told what it said last.
+                # The batch system may be busy; its last error is told if the wait is in vain.
                 last = f" ({error.what})"
             else:
                 last = ""
@@ -129,14 +137,14 @@ class Stage:
                 raise StoppedError("ended before it was done")
 
     def pause(self, seconds: float) -> None:
-        """Let time go by."""
+        """Let time pass, unless the run is ended."""
         if self.stopped.wait(seconds):
             raise StoppedError("ended before it was done")
 
     # -- the batch system
 
     def submit(self, order: Order, script: str, environ: Mapping[str, str] | None = None) -> JobId:
-        """Submit a job; its id. It is written down before, so that it is removed whatever comes.
+        """Submit a job; return its id. Its name is noted first, for its removal whatever happens.
 
         Raises
         ------
@@ -159,13 +167,13 @@ class Stage:
         return job
 
     def follow(self, *jobs: JobId) -> None:
-        """Ask for the states of these, too."""
+        """Include these jobs in the questions for states."""
         with self._lock:
             self._jobs += jobs
             self._asked_s = 0.0
 
     def state(self, job: JobId) -> str:
-        """That of a job; empty where the batch system does not know it. One question for all."""
+        """Return the state of a job; empty if it is unknown. One question covers all jobs."""
         with self._lock:
             if time.monotonic() - self._asked_s > 2 * LOOK_S:
                 self._states = self.system.states(self._jobs)
@@ -173,17 +181,17 @@ class Stage:
             return self._states.get(job, "")
 
     def waits(self, job: JobId) -> bool:
-        """Whether a job is in the queue."""
+        """Return whether a job is in the queue."""
         return self.state(job) in WAITING
 
     def ends(self, job: JobId, within_s: float = ANSWER_S) -> str:
-        """Wait for the end of a job; the state that it has then."""
+        """Wait for the end of a job; return its state."""
         return str(
             self.wait(lambda: (said := self.state(job)) in FINAL and said, "its end", within_s)
         )
 
     def begins(self, job: JobId, what: str) -> None:
-        """Wait until a job has left the queue; one that the site has no room for was not tried."""
+        """Wait until a job has left the queue; if the site has no room for it, it was not tried."""
         try:
             self.wait(lambda: self.state(job) and not self.waits(job), what, self.terms.most_s)
         except FailedError as error:
@@ -191,6 +199,12 @@ class Stage:
 
     def do(self, verb: str, job: JobId) -> None:
         """Have the batch system do something to a job of ours.
+
+        Parameters
+        ----------
+        verb : str
+            A key of :attr:`System.verbs`.
+        job : JobId
 
         Raises
         ------
@@ -203,7 +217,7 @@ class Stage:
             raise FailedError(clean(error.what)) from None
 
     def begin_now(self, job: JobId) -> None:
-        """Have a job that was requeued begin, where it would wait for a while; no harm if not."""
+        """Have a requeued job begin, if the batch system can do that without the usual delay."""
         now_s = time.monotonic()
         if "begin" not in self.system.verbs or now_s < self._pushed_s.get(job, 0.0):
             return
@@ -215,7 +229,7 @@ class Stage:
     # -- our own commands
 
     def environ(self) -> dict[str, str]:
-        """That of all that a run starts: ours, with a state directory in that of the run."""
+        """Return the environment of all that a run starts: ours, with the run's state directory."""
         ours = protocol.without_slurm() if self.system.key == "slurm" else environ_of_others()
         plain = {name: said for name, said in ours.items() if not name.startswith("HPCEXT_")}
         return {
@@ -228,7 +242,7 @@ class Stage:
         }
 
     def hpcext(self, *words: str, path: str = "") -> str:
-        """Run a command of hpcext; what it said.
+        """Run a command of hpcext; return its output.
 
         Raises
         ------
@@ -277,7 +291,7 @@ def _last(text: str) -> str:
 
 
 def toml(*jobs: Mapping[str, Any]) -> str:
-    """A job file: strings and numbers are written as in JSON, and tables inline."""
+    """Return a job file: strings and numbers are written as in JSON, tables inline."""
     text = ""
     for job in jobs:
         text += "[[job]]\n"
@@ -291,7 +305,16 @@ def toml(*jobs: Mapping[str, Any]) -> str:
 
 
 def command(directory: Path, finish: Path, *, torch: bool = False) -> Sequence[str]:
-    """The training, whose account is in a directory, and which ends when there is a file."""
+    """Return the command of a training.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Where it writes its account.
+    finish : pathlib.Path
+        It ends once this file exists.
+    torch : bool
+    """
     from hpcext.acceptance import training  # noqa: PLC0415  (NumPy)
 
     words = [sys.executable, "-m", training.__name__, *([training.TORCH] if torch else [])]

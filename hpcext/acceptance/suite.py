@@ -39,7 +39,7 @@ from hpcext.text import clean, did_you_mean
 
 MOST_HOSTS = 3
 MOST_S = 720.0
-"""With the removal, a run is over within 15 minutes."""
+"""Seconds after which no scenario goes on: with the removal, a run is over within 15 minutes."""
 
 AT_ONCE = 8
 REMOVAL = "removal"
@@ -49,7 +49,16 @@ Tell = Callable[[Result], None]
 
 
 def table(system: System, terms: Terms, hosts: Sequence[Idle], no_flags: str) -> list[Scenario]:
-    """All scenarios that there are, whether this site can have them or not."""
+    """Return all scenarios, whether this site can have them or not.
+
+    Parameters
+    ----------
+    system : System
+    terms : Terms
+    hosts : sequence of Idle
+    no_flags : str
+        Why no flag makes jobs suspendable; empty if one does.
+    """
     gpus = min((host.gpus for host in hosts), default=0)
     return [
         *silence.scenarios(terms.cut_s),
@@ -63,13 +72,20 @@ def table(system: System, terms: Terms, hosts: Sequence[Idle], no_flags: str) ->
 
 
 def names(system: System) -> tuple[str, ...]:
-    """Those of scenarios, which may be chosen."""
+    """Return the names of scenarios that may be chosen."""
     terms = Terms("", "", (), 0.0, 0.0, 0.0)
     return tuple(dict.fromkeys(each.name for each in table(system, terms, (), "")))
 
 
 def choose_hosts(system: System, partition: str, most: int) -> tuple[Idle, ...]:
-    """Idle hosts of a partition, so many at most.
+    """Return idle hosts of a partition.
+
+    Parameters
+    ----------
+    system : System
+    partition : str
+    most : int
+        The largest number to return.
 
     Raises
     ------
@@ -88,7 +104,7 @@ def choose_hosts(system: System, partition: str, most: int) -> tuple[Idle, ...]:
 
 
 def check_above(system: System, above: str, hosts: Sequence[Idle]) -> None:
-    """Raise InputError where a partition has not the hosts that its jobs are to take."""
+    """Raise InputError if a partition lacks hosts that its jobs are to take."""
     missing = [host.name for host in hosts if host.name not in system.idle(above)]
     if missing:
         raise InputError(f"{above} has not {', '.join(missing)}", where="--above")
@@ -105,7 +121,7 @@ class Run:
     state_dir : pathlib.Path
         On a file system that all hosts share.
     only : collection of str
-        Names of the scenarios to be run; all if it is empty.
+        The names of the scenarios to run; all if empty.
     """
 
     def __init__(
@@ -131,7 +147,7 @@ class Run:
             env=self.stage.environ(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Ctrl-C is for the run: its end is what the keeper hears of.
+            # Ctrl-C is for the run alone: the keeper notices when it ends.
             start_new_session=True,
             text=True,
         )
@@ -143,14 +159,14 @@ class Run:
         self.remove()
 
     def go(self, end: threading.Event, tell: Tell) -> None:
-        """Try all scenarios, side by side where they can be; says each result as it comes.
+        """Try all scenarios, side by side where possible; tell each result as it comes.
 
         Parameters
         ----------
         end : threading.Event
-            That no more is to be tried.
+            Set to try no more.
         tell : callable
-            Is called by one thread at a time.
+            Called by one thread at a time.
         """
         self._tell = tell
         tried = [each for each in self.scenarios if not each.lacks]
@@ -165,7 +181,7 @@ class Run:
             small = [pool.submit(self._try, each) for each in tried if not each.hosts]
             try:
                 while not end.is_set() and not all(each.done() for each in [*running, *small]):
-                    # In turns: Python hears of signals between them.
+                    # Wait in short turns, since Python handles signals between them.
                     end.wait(_LOOK_S)
                     if all(each.done() for each in small):
                         done.set()
@@ -177,7 +193,7 @@ class Run:
             future.result()
 
     def _one_by_one(self, scenarios: Sequence[Scenario], done: threading.Event) -> None:
-        """Those that want hosts for themselves; the first one is the others' until all are done."""
+        """Try those with hosts to themselves; the first host is free once the others are done."""
         free = len(self.stage.hosts) - 1
         for each in sorted(scenarios, key=lambda each: each.hosts > free):
             if each.hosts > free:
@@ -212,7 +228,7 @@ class Run:
             self._tell(result)
 
     def remove(self) -> Result:
-        """Remove all that was made, once; what came of that."""
+        """Remove all that was made, once; return the result."""
         began_s = time.monotonic()
         if self._left is None:
             self.stage.stopped.set()
@@ -232,7 +248,7 @@ def _never(_stage: Stage, _scenario: Scenario) -> Seen:
 
 
 def check_names(system: System, only: Sequence[str]) -> None:
-    """Raise InputError where one is no scenario's."""
+    """Raise InputError for a name that is not a scenario's."""
     known = names(system)
     for each in only:
         if each not in known:

@@ -15,7 +15,7 @@ FINAL = frozenset(
         "preempted", "timeout", "launch_failed", "revoked",
     }
 )  # fmt: skip
-"""States after which nothing of a job comes any more, unless somebody requeues it."""
+"""States after which nothing more happens to a job, unless somebody requeues it."""
 
 
 NOUNS = {"slurm": "partition", "lsf": "queue"}
@@ -31,22 +31,22 @@ class Order(NamedTuple):
     partition : str
         Or queue.
     hosts : tuple of str
-        On which it is to run.
+        The hosts to run on.
     output : pathlib.Path
     minutes : int
-        Its time limit.
+        The time limit.
     slots : int
-        Of each host that it has for itself; 0: it wants one slot.
+        Slots of each host, if it has hosts to itself; 0 for a job of one slot.
     gpus : int
-        On each of them.
+        GPUs of each host.
     memory_mb : int
-        Of a job that has no host for itself.
+        Memory of a job that has no host to itself.
     lead_s : int
-        It is suspendable, so long before its end; 0: it is not.
+        If it is suspendable, its lead; else 0.
     tasks : int
-        It is a job array of so many; 0: it is none.
+        The number of tasks of a job array; else 0.
     setting : str
-        One that a flag has, as an esub takes it: ``scaling=NAME``.
+        A setting of a flag, as an esub takes it: ``scaling=NAME``.
     """
 
     name: str
@@ -63,27 +63,27 @@ class Order(NamedTuple):
 
 
 class System(Protocol):
-    """A batch system. Methods raise BatchError where there is no answer.
+    """A batch system; its methods raise BatchError if there is no answer.
 
     Attributes
     ----------
     key : {"slurm", "lsf"}
     verbs : Mapping[str, tuple of str]
-        What can be done to a job → the command, in which ``JOB`` stands for it.
+        What can be done to a job → the command, in which ``JOB`` stands for its id.
     ages : bool
-        Whether what a job hears differs by its age.
+        Whether the signals that a job gets depend on its age.
     stop_frees : bool
-        Whether others get the host of a job that is stopped.
+        Whether other jobs get the host of a stopped job.
     bad_setting : str
-        One that a flag refuses.
+        A setting that a flag refuses.
     queries : tuple of str
         The commands that only ask.
     silent : str
-        What they say when nobody answers, after their name.
+        What these say, after their name, when nobody answers.
     task : str
         The variable that has a task's number in an array.
     changes : Mapping[str, str]
-        Name of a scenario → file, and what to change there if it has failed.
+        Name of a scenario → a file, and what to change there if it has failed.
     """
 
     key: str
@@ -97,46 +97,46 @@ class System(Protocol):
     changes: Mapping[str, str]
 
     def release(self) -> str:
-        """What it is, with its version."""
+        """Return the product and its version."""
 
     def flags(self, partition: str) -> str:
-        """Why a flag makes no job suspendable there; empty: it does."""
+        """Return why no flag makes a job suspendable there; empty if one does."""
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
-        """Node → what it is."""
+        """Return the nodes of a partition by name."""
 
     def words(self, order: Order, *, flags: bool) -> list[str]:
-        """The command that submits it; its script is on standard input."""
+        """Return the command that submits an order; its script is on standard input."""
 
     def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
-        """What is to be in the environment of that command."""
+        """Return the variables to set for that command."""
 
     def job_id(self, said: str) -> JobId:
-        """Which job that command has made."""
+        """Parse the id of the job from that command's output."""
 
     def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
-        """States of jobs, in Slurm's words."""
+        """Return the states of jobs, in Slurm's words."""
 
     def cancel(self, jobs: Sequence[JobId]) -> None:
-        """End these jobs, as far as they have not ended."""
+        """End those of these jobs that have not ended."""
 
     def cancel_named(self, name: str) -> None:
-        """End all jobs of ours that have this name."""
+        """End all our jobs of this name."""
 
     def held(self, name: str) -> tuple[Held, ...]:
-        """Jobs of ours of a name that it still knows, but for arrays."""
+        """Return our jobs of this name that the batch system still knows, except arrays."""
 
     def named(self, name: str) -> dict[JobId, str]:
-        """States of jobs of ours of a name that it still knows, in Slurm's words."""
+        """Return the states of our jobs of this name that it still knows, in Slurm's words."""
 
     def pilot_of(self, job: JobId) -> str:
-        """The name of the pilot that a suspendable job is."""
+        """Return the name of the pilot that a suspendable job is."""
 
     def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
-        """The jobs of an array, each as it is called."""
+        """Return the ids of an array's tasks."""
 
     def numbers_of(self, count: int) -> range:
-        """What :attr:`task` says in each of them."""
+        """Return the numbers that :attr:`task` has in an array's tasks."""
 
     def pilot_options(self, order: Order) -> list[str]:
-        """What ``hpcext pilot submit`` passes on: its partition and hosts."""
+        """Return what ``hpcext pilot submit`` passes on: an order's partition and hosts."""

@@ -1,8 +1,8 @@
-"""A training that keeps its own account of what it did, which no part of hpcext writes or reads.
+"""A training that keeps its own account of its steps, which no part of hpcext writes or reads.
 
-``python -m hpcext.acceptance.training [--torch] DIRECTORY FINISH``: it trains until the file FINISH
-is there. Each life of it, that is each process, has a file of its own in DIRECTORY, so that two
-lives at once are seen however a network file system appends: ``begin INSTANT ATTEMPT``, ``step
+``python -m hpcext.acceptance.training [--torch] DIRECTORY FINISH`` trains until the file FINISH
+exists. Each life of it, that is each process, has a file of its own in DIRECTORY, so that two
+simultaneous lives are seen however a network file system appends: ``begin INSTANT ATTEMPT``, ``step
 NUMBER INSTANT`` for each step that was done, ``end INSTANT``.
 """
 
@@ -21,7 +21,7 @@ from hpcext import protocol
 
 STEP_S = 0.1
 SAVE_EVERY = 20
-"""Steps between two periodic checkpoints: the most that what comes without notice may cost."""
+"""Steps between two periodic checkpoints: the most that an end without notice may cost."""
 
 MOST_STEPS = 20_000
 
@@ -29,7 +29,7 @@ TORCH = "--torch"
 
 
 class _Account:
-    """Lines at the end of a file, each of which is there before the next step begins."""
+    """A file of lines, each of which is written before the next step begins."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A training of a scenario: a suspendable job of its own."""
+"""The training of a scenario: a suspendable job of its own."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from hpcext.acceptance.systems import FINAL, Order
 from hpcext.protocol import JobId
 
 LEAD_S = 50
-"""How long before its end a training is suspended."""
+"""Seconds before the end of its job at which a training is suspended."""
 
 JOB = "job"
-"""What the one job of a suspendable batch job is called."""
+"""The name of the only job of a suspendable batch job."""
 
 BEGIN_S = 120.0
-"""So long a training may take to its first steps once its job runs."""
+"""Seconds that a training may take to its first steps once its job runs."""
 
 AGAIN_S = 300.0
-"""And so long to its next ones, once it has left: LSF tries again every minute or so."""
+"""Seconds that it may take to its next steps after leaving: LSF dispatches every minute or so."""
 
 OVER_S = 20.0
-"""A job that is over for so long does not come back; LSF shows one that is requeued as EXIT for
-some seconds."""
+"""Seconds after which an ended job is final: LSF shows a requeued job as EXIT for a while."""
 
 TORCH_MB = 2000
-"""What PyTorch, its libraries and a manager need."""
+"""Memory of PyTorch, its libraries and a manager, in MB."""
 
 FIRST_STEPS = 5
 STILL_S = 4.0
-"""A training that has made no step for so long stands still: a step takes a tenth of a second."""
+"""Seconds without a step after which a training stands still: a step takes a tenth of a second."""
 
 
 class Training:
-    """What keeps an account of itself in a directory, and ends when it is told to.
+    """A training that keeps an account in a directory, and ends when told to.
 
     Parameters
     ----------
@@ -47,8 +46,9 @@ class Training:
     directory : pathlib.Path
         Of its account.
     finish : pathlib.Path
+        The file that tells it to end.
     job : int or str or None
-        The batch job that it is, where it goes back into the queue.
+        Its batch job, if that may be requeued.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Training:
         self._finish = finish
 
     def lives(self) -> list[account.Life]:
-        """All of it so far."""
+        """Return its lives so far."""
         return account.read(self._directory)
 
     def step(self) -> int:
-        """The last step that it did."""
+        """Return the last step that it did."""
         return account.last_step(self.lives())
 
     def began(self, life: int = 1, within_s: float = BEGIN_S) -> None:
-        """Wait until a process of it, counted from 1, has made some steps."""
+        """Wait until one of its processes, counted from 1, has made some steps."""
 
         def there() -> bool:
             if self.job is not None:
@@ -82,7 +82,7 @@ class Training:
         return len(lives) >= life and len(lives[-1].steps) >= FIRST_STEPS
 
     def goes_on(self, within_s: float = BEGIN_S) -> None:
-        """Wait until it has made steps more."""
+        """Wait until it has made more steps."""
         before = self.step()
         self._stage.wait(lambda: self.step() >= before + FIRST_STEPS, "its next steps", within_s)
 
@@ -99,16 +99,23 @@ class Training:
         self._stage.wait(still, "it to stand still", within_s)
 
     def finish(self) -> None:
-        """Have its next step be its last one."""
+        """Make its next step the last one."""
         self._finish.touch()
 
     def judged(self, says: str, *, most_lost: int = 0) -> Seen:
-        """What its account comes to.
+        """Judge its account; return the result.
+
+        Parameters
+        ----------
+        says : str
+            The result in words.
+        most_lost : int
+            The largest number of lost steps.
 
         Raises
         ------
         FailedError
-            It has faults, or more steps were lost than may be.
+            It has faults, or too many steps were lost.
         """
         found = account.judge(self.lives())
         faults = list(found.faults)
@@ -130,10 +137,10 @@ class Suspendable(Training):
     scenario : Scenario
     minutes : int
     whole : bool
-        It has a host for itself, the last one.
+        Whether it has a host to itself, the last one.
     torch : bool
     environ : Mapping[str, str], optional
-        More for its environment.
+        Additional variables of its environment.
     """
 
     def __init__(
@@ -166,11 +173,11 @@ class Suspendable(Training):
 
     @property
     def pilot(self) -> str:
-        """What commands of hpcext call it."""
+        """The name by which commands of hpcext know it."""
         return self._stage.system.pilot_of(self.job)
 
     def runs(self) -> None:
-        """Wait until it trains, and has the age that it is to have."""
+        """Wait until it trains, and is as old as the scenario demands."""
         self._stage.begins(self.job, "its begin")
         began_s = time.monotonic()
         self.began()
@@ -178,11 +185,11 @@ class Suspendable(Training):
             self._stage.pause(max(0.0, began_s + self._stage.terms.age_s - time.monotonic()))
 
     def again(self) -> None:
-        """Wait until it has gone back into the queue, and goes on."""
+        """Wait until it has been requeued, and goes on."""
         self.began(2, AGAIN_S)
 
     def began(self, life: int = 1, within_s: float = BEGIN_S) -> None:
-        """Wait until a run of it has made some steps, as long as its job may come to that."""
+        """Wait until one of its runs has made some steps, while its job may still do so."""
         over_s: list[float] = []
 
         def there() -> bool:
@@ -202,18 +209,18 @@ class Suspendable(Training):
             raise FailedError(f"{error.what}; it said: {self.said()}") from None
 
     def ends(self) -> None:
-        """Have it come to its end, and its job with it."""
+        """Make it end, and its job with it."""
         self.finish()
         state = self._stage.ends(self.job)
         if state != "completed":
             raise FailedError(f"its job ended as {state}; it said: {self.said()}")
 
     def said(self) -> str:
-        """The last that its job printed."""
+        """Return the last line that its job printed."""
         try:
             text = (self._place / "output.txt").read_text(errors="replace").strip()
         except OSError:
-            # LSF writes it when the job ends, Slurm before it begins.
+            # LSF writes this file when the job ends, Slurm creates it before the job begins.
             if not self.lives() and self._stage.system.key == "slurm":
                 return "nothing that is seen here: state_dir must be where all hosts see it"
             text = ""
@@ -221,7 +228,14 @@ class Suspendable(Training):
 
 
 def script(stage: Stage, line: str) -> str:
-    """A batch script that ends in a suspendable command."""
+    """Return a batch script that ends in a suspendable command.
+
+    Parameters
+    ----------
+    stage : Stage
+    line : str
+        The command.
+    """
     if stage.no_flags:
         suspendable = [sys.executable, "-m", "hpcext", "suspendable", "--lead", str(LEAD_S), "--"]
         return f"#!/bin/sh\nexec {shlex.join(suspendable)} {line}\n"

@@ -1,4 +1,4 @@
-"""What a batch system, or its user, does to one suspendable job."""
+"""The scenarios of what a batch system, or its user, does to one suspendable job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_MINUTES = 2
 
 
 def suspend(stage: Stage, scenario: Scenario) -> Seen:
-    """Suspended and resumed by commands of hpcext, its job keeps its host."""
+    """Suspend and resume by commands of hpcext; check that the job keeps its host."""
     torch = importlib.util.find_spec("torch") is not None
     it = Suspendable(stage, scenario, torch=torch)
     it.runs()
@@ -30,7 +30,7 @@ def suspend(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def requeue(stage: Stage, scenario: Scenario) -> Seen:
-    """Told to begin again, it goes on: requeued, migrated, or after a notice."""
+    """Check that a training goes on after its job was requeued, migrated, or given notice."""
     it = Suspendable(stage, scenario)
     it.runs()
     stage.do(scenario.name, it.job)
@@ -40,7 +40,7 @@ def requeue(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def stop(stage: Stage, scenario: Scenario) -> Seen:
-    """Stopped by the batch system it does nothing where others get its host, and goes on then."""
+    """Stop a job by the batch system; check that it frees its host where it should, and goes on."""
     it = Suspendable(stage, scenario)
     it.runs()
     stage.do("stop", it.job)
@@ -65,7 +65,7 @@ def stop(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def kill(stage: Stage, scenario: Scenario) -> Seen:
-    """Killed it ends for good."""
+    """Check that a killed job ends for good."""
     it = Suspendable(stage, scenario)
     it.runs()
     stage.do("kill", it.job)
@@ -79,7 +79,7 @@ def kill(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def limit(stage: Stage, scenario: Scenario) -> Seen:
-    """It outlives its time limit."""
+    """Check that a training outlives its time limit."""
     it = Suspendable(stage, scenario, minutes=LIMIT_MINUTES)
     it.runs()
     it.again()
@@ -96,7 +96,7 @@ _WITHOUT = {
 
 
 def scenarios(system: System) -> list[Scenario]:
-    """Those of a system; once more with old jobs, where that makes a difference."""
+    """Return the scenarios of a system, twice where the age of a job makes a difference."""
 
     def how(*verbs: str) -> str:
         return ", ".join(shlex.join(system.verbs.get(verb, (verb,))) for verb in verbs)
@@ -115,7 +115,7 @@ def scenarios(system: System) -> list[Scenario]:
     old = [dataclasses.replace(each, old=True) for each in told] if system.ages else []
     by_limit = f"a limit of {LIMIT_MINUTES} min, left {LEAD_S} s before its end"
     return [
-        # First what takes longest.
+        # What takes longest comes first.
         Scenario("time limit", by_limit, GOES_ON, limit),
         *old,
         *told,

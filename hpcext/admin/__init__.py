@@ -1,1 +1,1 @@
-"""What an administrator does: put the hooks of a batch system in place, and take them out again."""
+"""The administrator's side: install the hooks of a batch system, and remove them again."""

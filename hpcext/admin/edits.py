@@ -1,4 +1,4 @@
-"""What a file of the site lacks of ours, or still has of it: a diff, which the site applies."""
+"""Edits of the site's own files: diffs that the site applies itself, to add or remove our lines."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from hpcext.core.errors import InputError
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a file that is not ours to change.
+    """A proposed change of a file that belongs to the site.
 
     Attributes
     ----------
     path : pathlib.Path
         Where the file lies now.
     before : str or None
-        None where there is no such file.
+        Its text; None where there is no such file.
     after : str
+        The text that it should have.
     first : str
-        What is to be done before; empty for nothing.
+        What must be done before the change; empty for nothing.
     why : tuple of str
         What the lines are for, a sentence each.
     """
@@ -36,7 +37,7 @@ class Edit:
     why: tuple[str, ...] = ()
 
     def diff(self) -> list[str]:
-        """Lines that ``patch -p1 -d /`` takes."""
+        """Return the change as the lines of a unified diff, for ``patch -p1 -d /``."""
         old = "/dev/null" if self.before is None else f"a{self.path}"
         texts = (_lines(self.before or ""), _lines(self.after))
         found = []
@@ -48,19 +49,19 @@ class Edit:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as patch has them, with their ends; str.splitlines knows of other ends, too."""
+    """Split a text at newlines alone, as patch does; str.splitlines knows other line ends, too."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 class StillNamedError(InputError):
-    """Files of the site name what is to be removed.
+    """The error that files of the site still name what is to be removed.
 
     Parameters
     ----------
     edits : sequence of Edit
-        What takes their lines away.
+        The changes that remove those lines.
     do : str
-        What comes after that.
+        What to do after that.
     """
 
     def __init__(self, edits: Sequence[Edit], do: str) -> None:
@@ -71,12 +72,12 @@ class StillNamedError(InputError):
         self.edits = edits
 
     def as_json(self) -> dict[str, object]:  # type: ignore[override]
-        """The error, and the diffs."""
+        """Return the error and the diffs as a document."""
         return {**super().as_json(), "left": as_json(self.edits)}
 
 
 def as_json(edits: Sequence[Edit]) -> list[dict[str, object]]:
-    """For documents."""
+    """Return edits as values of a JSON document."""
     return [
         {
             "path": str(edit.path),
@@ -89,7 +90,7 @@ def as_json(edits: Sequence[Edit]) -> list[dict[str, object]]:
 
 
 def read(path: Path) -> str | None:
-    """A file of the site; one that cannot be read, or is not root's, is taken not to be there."""
+    """Return the text of a site's file; None if it cannot be read or is not root's."""
     try:
         return read_text(path, must_be_roots=True)
     except InputError:
@@ -97,7 +98,15 @@ def read(path: Path) -> str | None:
 
 
 def added(text: str | None, lines: Sequence[str]) -> str:
-    """A text with lines at its end."""
+    """Return a text with lines appended.
+
+    Parameters
+    ----------
+    text : str or None
+        None for a file that does not exist yet.
+    lines : sequence of str
+        Without their newlines.
+    """
     before = text or ""
     newline = "\n" if before and not before.endswith("\n") else ""
     return before + newline + "".join(f"{line}\n" for line in lines)

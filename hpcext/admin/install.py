@@ -1,7 +1,7 @@
-"""Put files in place and take them out again, each as a whole, and none that is not ours.
+"""Install files and remove them again: each as a whole, and never a file that is not ours.
 
-The manifest is written before the first file: whenever an installation is cut short, running it
-again, or ``uninstall``, finds all that it left, drafts of files that were being written among it.
+The manifest is written before the first file. So an installation that was interrupted can be run
+again or uninstalled: either finds all that it left, half-written drafts of files included.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from hpcext.text import clean
 
 @dataclass(frozen=True)
 class Place:
-    """Where an installation is. All its paths are those of the machine that will use it.
+    """The location of an installation; all its paths are those of the machine that will use it.
 
     Attributes
     ----------
     home : pathlib.Path
         The directory of the manifest.
     root : pathlib.Path
-        What stands for ``/`` while a package, or the image of a node, is put together.
+        The directory that stands for ``/`` while a package, or the image of a node, is built.
     """
 
     home: Path
     root: Path = ROOT
 
     def on_disk(self, path: Path) -> Path:
-        """Where a file lies now."""
+        """Return where a file lies now."""
         return self.root / path.relative_to(ROOT)
 
     def check(self, path: Path) -> None:
@@ -47,7 +47,13 @@ class Place:
         check_trusted(self.on_disk(path), below=self.root)
 
     def installed(self, *, trusted: bool = True) -> Manifest | None:
-        """What is installed here, if anything is."""
+        """Return the manifest of what is installed here; None if nothing is.
+
+        Parameters
+        ----------
+        trusted : bool
+            As in :func:`hpcext.admin.manifest.load`.
+        """
         return manifest.load(self.on_disk(self.home), trusted=trusted, below=self.root)
 
     def save(self, what: Manifest) -> None:
@@ -56,14 +62,16 @@ class Place:
 
     @property
     def own(self) -> list[Path]:
-        """Directories that are ours by their names, the inner one first: the manifest cannot say
-        of those which it lies in that they were made."""
+        """Directories that are ours by their names, innermost first.
+
+        The manifest lies in them and is removed first, so it cannot say that we made them.
+        """
         return [self.home, *(each for each in self.home.parents if each.name == "hpcext")]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A file to be put in place.
+    """A file to be installed.
 
     Attributes
     ----------
@@ -79,16 +87,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be done with one file.
+    """The planned change of one file.
 
     Attributes
     ----------
     verb : {"write", "replace", "keep", "remove", "changed", "missing"}
-        ``keep``: it is as it should be. ``changed``: not what was installed; it stays.
-        ``missing``: to be removed, and gone already.
+        ``keep``: the file is as it should be. ``changed``: it is not what was installed, and stays.
+        ``missing``: it was to be removed, and is gone already.
     path : pathlib.Path
     piece : Piece or None
-        None where something is taken out.
+        None for a file that is removed.
     """
 
     verb: str
@@ -97,18 +105,18 @@ class Change:
 
 
 def plan(place: Place, pieces: Sequence[Piece]) -> list[Change]:
-    """What an installation would do, in its order.
+    """Plan an installation: return its changes, in their order.
 
     Parameters
     ----------
     place : Place
     pieces : sequence of Piece
-        What must be there first comes first.
+        In the order in which they must be installed.
 
     Raises
     ------
     InputError
-        A place is not root's alone, or holds a file that is not what was installed.
+        A path can be changed by others than root, or holds a file that is not what was installed.
     """
     installed = place.installed() or Manifest()
     for piece in pieces:
@@ -134,7 +142,9 @@ def _verb(place: Place, piece: Piece, installed: Manifest) -> str:
     if known and found in known:
         return "replace"
     raise InputError(
-        "was changed since it was installed" if known else "is there, and not from hpcext-admin",
+        "was changed since it was installed"
+        if known
+        else "is in the way: hpcext-admin did not install it",
         where=clean(str(path)),
         do="move it away and try again",
     )
@@ -153,7 +163,7 @@ def apply(place: Place, changes: Sequence[Change], built_for: str = "") -> None:
     Raises
     ------
     OSError
-        The disk is full or the like; what was done is in the manifest.
+        For example, the disk is full. The manifest lists what was done until then.
     """
     before = place.installed() or Manifest()
     pieces = [change.piece for change in changes if change.piece]
@@ -161,10 +171,10 @@ def apply(place: Place, changes: Sequence[Change], built_for: str = "") -> None:
     out = {str(each.path) for each in changes if not each.piece}
     left = {name: known for name, known in before.files.items() if name in out}
     old = {**before.files, **left}
-    # Both checksums, while it is not known which of the two files is there.
+    # Until all is written, either the old file or the new one may be there: list both checksums.
     during = {name: [*old.get(name, []), *after.get(name, [])] for name in {**old, **after}}
     wanted = [place.home, *(piece.path.parent for piece in pieces)]
-    # One order whatever was there before, so that nothing to do changes nothing.
+    # Sorted, so that an installation with nothing to do leaves the manifest as it is.
     directories = sorted({*before.directories, *_missing_directories(place, wanted)})
     _make_directories(place.on_disk(place.home))
     now = Manifest(hpcext=__version__, built_for=built_for, files=during, directories=directories)
@@ -181,13 +191,13 @@ def apply(place: Place, changes: Sequence[Change], built_for: str = "") -> None:
 
 
 def plan_removal(place: Place, flag: str) -> list[Change]:
-    """What an uninstallation would do.
+    """Plan an uninstallation: return its changes, in their order.
 
     Parameters
     ----------
     place : Place
     flag : str
-        The option that says where that is.
+        The option that names this place, for the error message.
 
     Raises
     ------
@@ -200,21 +210,21 @@ def plan_removal(place: Place, flag: str) -> list[Change]:
         raise InputError(
             "nothing is installed",
             where=clean(str(place.on_disk(place.home))),
-            do=f"say the {flag} that was given to install",
+            do=f"give the {flag} that was given to install",
         )
     installed = installed or Manifest()
     return [*_drafts(place, list(installed.files)), *_removals(place, installed)]
 
 
 def remove(place: Place, changes: Sequence[Change]) -> None:
-    """Carry out a plan of :func:`plan_removal`; what was changed stays, and in the manifest."""
+    """Carry out a plan of :func:`plan_removal`; changed files stay in place, and listed."""
     installed = place.installed() or Manifest()
     for change in changes:
         if change.verb == "remove":
             place.on_disk(change.path).unlink()
     kept = [str(change.path) for change in changes if change.verb == "changed"]
     above = {str(each) for each in (place.home, *place.home.parents)}
-    # As long as the manifest is there, what it names is found again.
+    # The manifest goes last: while it is there, whatever it names can be found again.
     _remove_directories(place, set(installed.directories) - above)
     if kept:
         files = {name: installed.files[name] for name in kept}
@@ -231,19 +241,19 @@ def _remove_directories(place: Place, names: Collection[str]) -> None:
 
 
 def _drafts(place: Place, names: Sequence[str]) -> list[Change]:
-    """What was being written when an installation was killed."""
+    """Return the removal of half-written files that a killed installation has left."""
     changes = []
     for path in (place.home / manifest.NAME, *map(Path, names)):
         place.check(path.parent)
         for draft in documents.drafts(place.on_disk(path)):
-            # In a directory like /tmp somebody else may have a file of such a name.
+            # In a shared directory, such as /tmp, somebody else may own a file of that name.
             if draft.lstat().st_uid in {0, os.geteuid()}:
                 changes.append(Change("remove", path.with_name(draft.name)))
     return list(dict.fromkeys(changes))
 
 
 def _removals(place: Place, installed: Manifest) -> list[Change]:
-    """The last installed goes first: what is loaded by others before what it loads."""
+    """Return the removals of the installed files, in reverse: a file goes before what it loads."""
     changes = []
     for name, known in reversed(installed.files.items()):
         path = Path(name)
@@ -255,7 +265,7 @@ def _removals(place: Place, installed: Manifest) -> list[Change]:
 
 
 def found_there(place: Place, path: Path) -> str | None:
-    """The checksum of a file; None where there is none, a word for what is no file."""
+    """Return the checksum of a file: None if there is none, ``another`` if it is not regular."""
     try:
         return checksum(place.on_disk(path))
     except InputError:  # a link or a directory is not what was installed

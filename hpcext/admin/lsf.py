@@ -1,6 +1,6 @@
-"""What hpcext puts into an LSF: an esub for ``bsub -a hpcext``, and a job starter for its queues.
+"""The files that hpcext adds to an LSF: an esub for ``bsub -a hpcext``, and a job starter.
 
-Files of the site are never edited: what is to be added to them is shown.
+Files of the site are never edited: the lines to add to them are printed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcext.core.errors import InputError
 from hpcext.text import clean
 
 STARTER = "hpcext-starter"
-# The last is the one that users see.
+# The esub is installed last, as it is what makes the others reachable for users.
 SCRIPTS = (
     "hpcext-job-control",
     "echkpnt.hpcext",
@@ -30,18 +30,18 @@ SCRIPTS = (
 
 
 COMMAND_MARK = b"@HPCEXT@"
-"""Stands in the scripts for the command."""
+"""The placeholder of the command in the scripts."""
 
 MAX_LEAD_MARK = b"@MAX_LEAD_S@"
-"""Stands in them for the longest lead of a suspendable job."""
+"""The placeholder of the longest lead of a suspendable job in the scripts."""
 
 MAX_LEAD_S, MAX_LEADS_S = 600, (10, 86_400)
-"""It, where a site does not say another; and what a site may say."""
+"""The default of the longest lead, in seconds, and the range that a site may choose from."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where things go.
+    """The directories and options of an installation for LSF.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Site:
     command : pathlib.Path or None
         ``hpcext`` as jobs run it; not needed to uninstall.
     root : pathlib.Path
-        What stands for ``/``; no file names it.
+        The directory that stands for ``/``; no installed file names it.
     max_lead_s : int
         The longest lead that a job may ask for: a queue waits no longer for it.
     """
@@ -62,22 +62,22 @@ class Site:
 
     @property
     def home(self) -> Path:
-        """The directory of our own; LSF_SERVERDIR belongs to one release of LSF, and so does it."""
+        """The directory of our own files, of one release of LSF as all in LSF_SERVERDIR."""
         return self.serverdir / "hpcext"
 
     @property
     def place(self) -> Place:
-        """Where the manifest is."""
+        """The place of the manifest."""
         return Place(self.home, self.root)
 
 
 def pieces(site: Site) -> list[Piece]:
-    """All files, in the order in which they are to be put in place.
+    """Return all files, in the order in which they are to be installed.
 
     Raises
     ------
     InputError
-        There is no such directory, or its path cannot stand in ``lsb.queues``; or the command is
+        The directory does not exist, or its path cannot stand in ``lsb.queues``; or the command is
         not one that all users can run and only the owner of both can change.
     """
     where = clean(str(site.serverdir))
@@ -92,14 +92,22 @@ def pieces(site: Site) -> list[Piece]:
 
 
 def script(name: str, command: Path, max_lead_s: int = MAX_LEAD_S) -> bytes:
-    """A script as it is put in place: it calls that command, and looks for no other."""
+    """Return a script as it is installed, with the command's absolute path written into it.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`SCRIPTS`.
+    command : pathlib.Path
+    max_lead_s : int
+    """
     text = (sources.find() / "lsf_scripts" / name).read_bytes()
     text = text.replace(MAX_LEAD_MARK, b"%d" % max_lead_s)
     return text.replace(COMMAND_MARK, os.fsencode(command))
 
 
 def left_to_do(site: Site) -> list[str]:
-    """Lines for the site's own files, each under a heading that says where it belongs."""
+    """Return the lines to add to the site's own files, each under a heading that says where."""
     control = site.serverdir / "hpcext-job-control"
     return [
         "add to each queue of lsb.queues whose jobs may be suspendable:",
@@ -113,13 +121,15 @@ def left_to_do(site: Site) -> list[str]:
 
 
 def naming(site: Site, conf_dir: Path) -> list[Edit]:
-    """What takes away the lines that name our scripts; jobs of such a queue would not start.
+    """Return the edit that removes the lines that name our scripts.
+
+    Jobs of a queue that names a missing script would not start.
 
     Parameters
     ----------
     site : Site
     conf_dir : pathlib.Path
-        Directory of ``lsb.queues``.
+        The directory of ``lsb.queues``.
     """
     path = site.place.on_disk(conf_dir / "lsb.queues")
     before = read(path) or ""

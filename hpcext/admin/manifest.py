@@ -1,4 +1,4 @@
-"""What was installed: every file with its checksum, so that it can be undone and nothing else."""
+"""The manifest of an installation: each file with its checksum, so that only these are removed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ NAME = "manifest.json"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``manifest.json``.
+    """The content of ``manifest.json``.
 
     Attributes
     ----------
     hpcext : str
-        Version that installed.
+        The version of hpcext that was installed.
     built_for : str
         The release of Slurm whose headers the plugin was compiled with; empty where there is none.
     files : dict of str to list of str
         Path → SHA-256 of what may lie there: two while an installation replaces a file.
     directories : list of str
-        Those that were made, the outer ones first.
+        Directories that were made, outermost first.
     """
 
     schema: Literal["hpcext.installed/1", "hpcext.installed/2"] = "hpcext.installed/2"
@@ -41,15 +41,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def load(home: Path, *, trusted: bool = True, below: Path = ROOT) -> Manifest | None:
-    """Read the manifest of an installation; None where there is none.
+    """Read the manifest of an installation; return None if there is none.
 
     Parameters
     ----------
     home : pathlib.Path
     trusted : bool
-        Whatever it says may be done. To be only shown it may be anybody's.
+        Whether it will be acted on, and so must be root's alone. A manifest that is only shown may
+        be anybody's.
     below : pathlib.Path
-        As that of :func:`hpcext.admin.trust.check_trusted`.
+        As in :func:`hpcext.admin.trust.check_trusted`.
 
     Raises
     ------
@@ -82,15 +83,14 @@ def save(home: Path, manifest: Manifest) -> None:
 
 
 def differs(installed: Manifest) -> str:
-    """What is said of an installation that is not of this release, or whose files are not as they
-    were installed; empty: it is well."""
+    """Say how an installation differs from this release and its manifest; empty if it does not."""
     if installed.hpcext != __version__:
         return f"it is of hpcext {installed.hpcext}, this is {__version__}"
     for name, known in installed.files.items():
         try:
             found = checksum(Path(name))
         except PermissionError:
-            continue  # for root to look at
+            continue  # only root can check this file
         except (InputError, OSError) as error:
             return f"{name}: {error}"
         if found not in known:
@@ -99,12 +99,12 @@ def differs(installed: Manifest) -> str:
 
 
 def checksum(path: Path) -> str | None:
-    """SHA-256 of a file; None where there is none.
+    """Return the SHA-256 of a file; None if there is none.
 
     Raises
     ------
     InputError
-        Something else than a regular file is there.
+        The path is something other than a regular file.
     """
     try:
         facts = path.lstat()
@@ -116,5 +116,5 @@ def checksum(path: Path) -> str | None:
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 as hexadecimal digits."""
+    """Return the SHA-256 of data as hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()

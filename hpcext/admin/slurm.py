@@ -1,6 +1,6 @@
-"""What hpcext puts into a Slurm installation: the SPANK plugin, rules in Lua, prolog and epilog.
+"""The files that hpcext adds to a Slurm: the SPANK plugin, rules in Lua, prolog and epilog.
 
-Files of the site are never edited: what is to be added to them is shown.
+Files of the site are never edited: the lines to add to them are printed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONF_DIR = Path("/etc/slurm")
 INCLUDE = Path("/usr/include")
 BUILD_S = 300
 BUILT = {"hpcext.so": 0o644, "hpcext-batch": 0o755}
-"""What the Makefile of the plugin makes; they must lie side by side."""
+"""The files that the plugin's Makefile builds, and their modes; they must lie side by side."""
 
 LUA = ("rules.lua", "job_submit.lua", "cli_filter.lua")
 _SAID_CHARS = 400
@@ -36,22 +36,22 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True)
 class Site:
-    """Where things go.
+    """The directories and options of an installation for Slurm.
 
     Attributes
     ----------
     usr : pathlib.Path
-        Directory of ``lib`` and ``share``.
+        The directory of ``lib`` and ``share``.
     conf_dir : pathlib.Path
-        Directory of ``slurm.conf``.
+        The directory of ``slurm.conf``.
     include : pathlib.Path
-        Directory that has ``slurm/spank.h``.
+        The directory that has ``slurm/spank.h``.
     command : pathlib.Path or None
         ``hpcext`` as jobs and users run it; not needed to uninstall.
     root : pathlib.Path
-        What stands for ``/``; no file names it.
+        The directory that stands for ``/``; no installed file names it.
     manual : bool
-        Put manual pages in place, too.
+        Install manual pages, too.
     """
 
     usr: Path = USR
@@ -63,27 +63,27 @@ class Site:
 
     @property
     def home(self) -> Path:
-        """The directory of our own."""
+        """The directory of our own files."""
         return self.usr / "lib" / "hpcext" / "slurm"
 
     @property
     def place(self) -> Place:
-        """Where the manifest is."""
+        """The place of the manifest."""
         return Place(self.home, self.root)
 
     @property
     def files(self) -> Files:
-        """The site's own files, and what they are to name."""
+        """The site's own files, and what they must name."""
         return Files(self.place, self.conf_dir, str(self.command), release(self.include))
 
 
 def release(include: Path) -> str:
-    """The release of Slurm that the headers are of, as ``22.05.8``.
+    """Return the release of Slurm that the headers belong to, such as ``22.05.8``.
 
     Raises
     ------
     InputError
-        There are none, or others can change them.
+        There are no headers, or others than root can change them.
     """
     check_word(include)
     for name in ("slurm_version.h", "slurm.h"):
@@ -103,7 +103,7 @@ def release(include: Path) -> str:
 
 
 def pieces(site: Site) -> list[Piece]:
-    """All files, in the order in which they are to be put in place.
+    """Return all files, in the order in which they are to be installed.
 
     Raises
     ------
@@ -132,14 +132,14 @@ def pieces(site: Site) -> list[Piece]:
 
 
 def _built(hooks: Path, include: Path) -> dict[str, bytes]:
-    """Compile the plugin; the sources may be where nobody can write."""
+    """Compile the plugin outside its source directory, which may be read-only."""
     release(include)
-    # Before anything reads it: it says which others are read.
+    # Checked before make reads it, since it includes the others.
     check_trusted(include / "slurm" / "spank.h")
-    # -isystem: with -I their warnings would be errors of ours.
+    # -isystem: with -I warnings in their code would fail our build (-Werror).
     flags = [] if include == INCLUDE else [f"SLURM_CPPFLAGS=-isystem {include}"]
     for path in _headers(_make(hooks, "headers", *flags), hooks):
-        # slurmstepd runs as root what is made of them.
+        # slurmstepd runs the compiled plugin as root.
         check_trusted(path)
     with tempfile.TemporaryDirectory(prefix="hpcext-build-") as build:
         _make(hooks, f"BUILD={build}", "all", *flags)
@@ -147,14 +147,14 @@ def _built(hooks: Path, include: Path) -> dict[str, bytes]:
 
 
 def _headers(rules: str, hooks: Path) -> set[Path]:
-    """What the compiler reads apart from our own sources, of the rules that ``cc -M`` writes."""
+    """Return the files that the compiler reads besides our own, from rules made by ``cc -M``."""
     words = (word for word in rules.split() if word != "\\" and not word.endswith(":"))
     paths = {Path(os.path.normpath(hooks / word)) for word in words}
     return {path for path in paths if path.parent != hooks}
 
 
 def _make(hooks: Path, *words: str) -> str:
-    """Run make on the sources of the plugin; what it prints."""
+    """Run make on the sources of the plugin; return what it prints."""
     make = shutil.which("make", path=_PATH)
     if make is None:
         raise InputError("make is not installed", do="install make and a C compiler")
@@ -181,7 +181,15 @@ def _make(hooks: Path, *words: str) -> str:
 
 
 def manual_pages(pages: Path, to: Path) -> list[Piece]:
-    """The manual pages, which docutils makes."""
+    """Return the manual pages, converted by docutils.
+
+    Parameters
+    ----------
+    pages : pathlib.Path
+        The directory of their sources.
+    to : pathlib.Path
+        The directory of ``man1`` and the like.
+    """
     core, manpage = need("docutils.core"), need("docutils.writers.manpage")
     found = []
     for page in sorted(pages.glob("*.rst")):

@@ -1,6 +1,6 @@
-"""What a site's own files of Slurm must say: slurm.conf, plugstack.conf and its Lua scripts.
+"""The lines that a site's own files of Slurm need: slurm.conf, plugstack.conf and Lua scripts.
 
-They are never edited. What they lack, and what of ours they still have, becomes diffs.
+These files are never edited. What they lack, and what they still have of ours, becomes diffs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpcext.batch.slurm.site import signal_at_preemption
 SCRIPTS = ("job_submit.lua", "cli_filter.lua")
 NAMES = ("slurm.conf", "plugstack.conf", *SCRIPTS)
 HOOKS = {"Prolog": "prolog.d", "Epilog": "epilog.d"}
-"""Settings that hold one name or pattern, and the directory that is ours to put a file in."""
+"""Settings that hold one name or pattern → our directory, which the pattern matches."""
 
 _WHY = {
     "Prolog": "Prolog: makes what a job of hpcext needs on its node before the job begins",
@@ -38,17 +38,17 @@ _BLOCK = re.compile(r"^-- hpcext: the last lines of the file\..*?^end\n", re.M |
 
 
 class Files(NamedTuple):
-    """The site's files, and what they are to name.
+    """The site's files, and what they must name.
 
     Attributes
     ----------
     place : hpcext.admin.install.Place
     conf_dir : pathlib.Path
-        Directory of ``slurm.conf``.
+        The directory of ``slurm.conf``.
     command : str
         ``hpcext`` as jobs run it.
     release : str
-        Of Slurm, as ``22.05.8``.
+        The release of Slurm, such as ``22.05.8``.
     """
 
     place: Place
@@ -57,12 +57,12 @@ class Files(NamedTuple):
     release: str = ""
 
     def path(self, name: str) -> Path:
-        """Where one of them lies now."""
+        """Return where one of the files lies now."""
         return self.place.on_disk(self.conf_dir / name)
 
 
 def settings(files: Files) -> list[tuple[str, str]]:
-    """What ``slurm.conf`` must have: keys, and a value of each."""
+    """Return what ``slurm.conf`` must have: keys, each with a value."""
     hooks = [(key, f"{files.conf_dir}/{folder}/*") for key, folder in HOOKS.items()]
     major, minor, *_ = (int(part) for part in files.release.split("."))
     notice = signal_at_preemption((major, minor))
@@ -70,7 +70,7 @@ def settings(files: Files) -> list[tuple[str, str]]:
 
 
 def lacking(files: Files) -> list[Edit]:
-    """What is to be added, in the order in which it can be."""
+    """Return the edits that add what is missing, in the order in which they can be applied."""
     edits = [_plugstack(files), *(_script(files, name) for name in SCRIPTS), _slurm_conf(files)]
     return [edit for edit in edits if edit.before != edit.after]
 
@@ -89,14 +89,23 @@ def _script(files: Files, name: str) -> Edit:
     before = read(path)
     if before is not None and f"{files.place.home}/lua/{name}" in before:
         return Edit(path, before, before)
-    # Slurm takes no script that lacks its own functions.
+    # Slurm refuses a script that does not define the functions that Slurm calls.
     start = before or _BLOCK.sub("", (sources.find() / "site_configs/slurm" / name).read_text())
     after = added(start, snippet(files.place.home, files.command, name))
     return Edit(path, before, after, why=(_WHY_SCRIPT,))
 
 
 def snippet(home: Path, command: str, name: str) -> list[str]:
-    """The last lines of the site's Lua script: whatever is wrong with us, jobs are submitted."""
+    """Return the lines to append to the site's Lua script; if they fail, jobs are still submitted.
+
+    Parameters
+    ----------
+    home : pathlib.Path
+        The directory of our own files.
+    command : str
+    name : str
+        The name of the script.
+    """
     load = f'assert(loadfile("{home}/lua/{name}"))'
     if name == "cli_filter.lua":
         body = [f'local settings = {{command = "{command}"}}', f"{load}(settings)"]
@@ -138,8 +147,10 @@ def _slurm_conf(files: Files) -> Edit:
 
 
 def unneeded(files: Files) -> list[Edit]:
-    """What takes away the other lines that :func:`lacking` had asked for. They do no harm, and may
-    serve the site's own scripts by now: so nothing depends on it."""
+    """Return edits that remove the other lines that :func:`lacking` had added.
+
+    These lines do no harm, and may serve the site's own scripts by now, so nothing depends on them.
+    """
     edits = []
     path = files.path("plugstack.conf")
     if (before := read(path)) is not None:
@@ -167,12 +178,19 @@ def _setting(text: str, key: str) -> Iterator[re.Match[str]]:
 
 
 def has(text: str | None, key: str, value: str) -> bool:
-    """Whether a ``slurm.conf`` has a value of a key, maybe beside others."""
+    """Return whether a ``slurm.conf`` has this value of a key, alone or among others."""
     return any(value in found[2].split(",") for found in _setting(text or "", key))
 
 
 def naming(files: Files, ours: Collection[str]) -> list[Edit]:
-    """What takes away the lines that name files of ours; they would fail without these."""
+    """Return edits that remove the lines that name our files: these would fail without the files.
+
+    Parameters
+    ----------
+    files : Files
+    ours : Collection of str
+        Paths that are about to be removed.
+    """
     edits = []
     for name in NAMES:
         path = files.path(name)
@@ -189,7 +207,7 @@ def naming(files: Files, ours: Collection[str]) -> list[Edit]:
 
 
 def _without_block(text: str, lua: str) -> str:
-    """As a whole, and only where it loads what is to be removed."""
+    """Remove our block as a whole, but only where it loads what is to be removed."""
     return _BLOCK.sub(lambda block: "" if lua in block[0] else block[0], text)
 
 
@@ -202,7 +220,7 @@ def _names(files: Files, line: str, ours: Collection[str]) -> bool:
                 f"{files.conf_dir}/{folder}/{each.name}" for each in files.path(folder).glob("*")
             )
             meant = {each for each in there if fnmatch.fnmatch(each, found[2])}
-            # Others' files go on being run.
+            # A pattern that matches other files as well stays: these must still be run.
             if meant and meant <= set(ours):
                 return True
     return False

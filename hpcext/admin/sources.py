@@ -1,4 +1,4 @@
-"""Where the sources of the hooks are: beside the package in a checkout, else where pip put them."""
+"""The sources of the hooks: beside the package in a checkout, else where pip installed them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hpcext.admin.trust import check_trusted
 from hpcext.core.errors import HpcextError
 
 FOLDER = "share/hpcext"
-"""Under the prefix of the installation (``[options.data_files]`` of ``setup.cfg``)."""
+"""Their directory below the prefix (``[options.data_files]`` of ``setup.cfg``)."""
 
 
 def find() -> Path:
-    """The directory that has ``spank_hooks``, ``lsf_scripts`` and ``man``.
+    """Return the directory that has ``spank_hooks``, ``lsf_scripts`` and ``man``.
 
     Raises
     ------
     HpcextError
         The installation has none.
     InputError
-        They are where others than root can write.
+        Others than root can write to it.
     """
     checkout = Path(hpcext.__file__).parents[1]
     if (checkout / "spank_hooks" / "Makefile").is_file():
@@ -34,7 +34,7 @@ def find() -> Path:
         files = importlib.metadata.files("hpcext") or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    # It is right under every other scheme: a virtual environment, --user, --prefix.
+    # That list is right for every other scheme: a virtual environment, --user, --prefix.
     for file in files:
         path = Path(str(file.locate())).resolve()
         if file.as_posix().endswith(mark) and path.is_file():

@@ -1,4 +1,4 @@
-"""What is installed, whether it is whole, and what is left to be done for it to be in use."""
+"""The state of an installation: what is there, whether it is intact, and what is left to do."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from hpcext.core.errors import BatchError
 from hpcext.text import clean
 
 ANSWER_S = 20.0
-"""So long a question waits: somebody sits in front of it."""
+"""Seconds to wait for a batch system's answer: a person is waiting for it."""
 
 DAMAGE = ("changed", "missing")
 
 
 class Step(NamedTuple):
-    """What is to be done with a daemon, and why; nothing where it could not be asked."""
+    """What must be done with a daemon, and why; empty if the daemon could not be asked."""
 
     daemon: str
     do: str
@@ -38,18 +38,18 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Status:
-    """What there is.
+    """The state of an installation.
 
     Attributes
     ----------
     hpcext : str
-        Version that installed; empty where nothing is installed.
+        The version that was installed; empty if nothing is installed.
     built_for : str
-        The release of Slurm that the plugin is for.
+        The release of Slurm that the plugin was built for.
     runs : str
-        The release of Slurm that is here; empty where that is not known.
+        The release of Slurm that runs here; empty if that is not known.
     files : tuple of (str, pathlib.Path)
-        ``whole``, ``changed``, ``missing``, or ``foreign``: in a directory of ours, and not ours.
+        ``whole``, ``changed``, ``missing``, or ``foreign``: in our directory, but not ours.
     left : tuple of Edit
         What files of the site lack.
     steps : tuple of Step
@@ -64,22 +64,22 @@ class Status:
 
     @property
     def fits(self) -> bool:
-        """Slurm loads a plugin of its own release, X.Y, and no other (spank(8))."""
+        """Whether this Slurm loads the plugin: it takes those of its own release X.Y (spank(8))."""
         return not self.runs or self.runs.split(".")[:2] == self.built_for.split(".")[:2]
 
     @property
     def whole(self) -> bool:
-        """All is there, as it was installed, for this Slurm."""
+        """Whether every file is there as it was installed, for this release of Slurm."""
         damaged = any(state in DAMAGE for state, _ in self.files)
         return bool(self.hpcext) and self.fits and not damaged
 
     @property
     def complete(self) -> bool:
-        """It is in use: the files of the site lack nothing."""
+        """Whether hpcext is in use: files of the site lack nothing."""
         return self.whole and not self.left
 
     def as_json(self) -> dict[str, Any]:
-        """The same as a document."""
+        """Return the state as a document."""
         return {
             "schema": "hpcext.status-of-installation/1",
             "whole": self.whole,
@@ -94,12 +94,12 @@ class Status:
 
 
 def of_slurm(place: Place) -> Status:
-    """Look at what ``hpcext-admin install slurm`` has put in place; changes nothing."""
+    """Examine what ``hpcext-admin install slurm`` has installed; change nothing."""
     installed = place.installed(trusted=False)
     if installed is None:
         return Status("", files=tuple(_foreign(place, Manifest())))
     runs, facts, steps = "", {}, []
-    # What is put together for another machine is not what runs here.
+    # A package being built for another machine has nothing to do with the Slurm of this one.
     if place.root == ROOT:
         try:
             runs = _number(runner.run(slurm.version_command(), timeout_s=ANSWER_S))
@@ -111,7 +111,7 @@ def of_slurm(place: Place) -> Status:
             steps.append(Step("slurmctld", "", clean(error.what)))
     files = slurm_files(place, installed, release=runs)
     left: list[Edit] = []
-    # Without the line that says which command is run, nobody can say what the rules are to run.
+    # Without the line that names the command, it is unknown which command the rules should run.
     if files and files.release and files.command:
         left = slurm_conf.lacking(files)
         steps += _slurm_steps(files, facts) if facts else []
@@ -126,7 +126,15 @@ def of_slurm(place: Place) -> Status:
 
 
 def slurm_files(place: Place, installed: Manifest, release: str = "") -> Files | None:
-    """The site's files beside which something was installed."""
+    """Return the site's files that belong to an installation; None if it has no ``hpcext.conf``.
+
+    Parameters
+    ----------
+    place : Place
+    installed : Manifest
+    release : str
+        The release of Slurm; by default the one that the plugin was built for.
+    """
     for name in installed.files:
         path = Path(name)
         if path.parts[-2:] == ("plugstack.conf.d", "hpcext.conf"):
@@ -137,16 +145,16 @@ def slurm_files(place: Place, installed: Manifest, release: str = "") -> Files |
 
 
 def _number(text: str) -> str:
-    """``slurm-wlm 22.05.8``: the number."""
+    """Return the number in ``slurm-wlm 22.05.8``."""
     slurm.parse_version(text)
     return text.split()[1]
 
 
 def _slurm_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
-    """What slurm.conf has and the controller has not: it was not told."""
+    """Yield what must be done with daemons that have not read the settings in slurm.conf yet."""
     text = read(files.path("slurm.conf"))
     for key, value in slurm_conf.settings(files):
-        # 24.11 writes Prolog[0].
+        # Slurm 24.11 writes Prolog[0] for Prolog.
         now = ",".join(said for name, said in facts.items() if name.partition("[")[0] == key)
         if not slurm_conf.has(text, key, value) or value in now.split(","):
             continue
@@ -159,7 +167,10 @@ def _slurm_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
 
 
 def _lua_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
-    """slurmctld reads the site's script again when that is newer, not when ours is."""
+    """Yield what must be done after our rules changed.
+
+    slurmctld reads the site's script again only when that script is newer, not when ours is.
+    """
     site = files.path("job_submit.lua")
     lua = files.place.on_disk(files.place.home / "lua")
     if "lua" not in facts.get("JobSubmitPlugins", "").split(","):
@@ -174,7 +185,7 @@ def _lua_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
 
 
 def of_lsf(place: Place, serverdir: Path) -> Status:
-    """Look at what ``hpcext-admin install lsf`` has put in place; changes nothing."""
+    """Examine what ``hpcext-admin install lsf`` has installed; change nothing."""
     installed = place.installed(trusted=False)
     if installed is None:
         return Status("", files=tuple(_foreign(place, Manifest())))
@@ -202,7 +213,7 @@ def _files(place: Place, installed: Manifest) -> Iterator[tuple[str, Path]]:
 
 
 def _foreign(place: Place, installed: Manifest) -> Iterator[tuple[str, Path]]:
-    """What is in the directory of our own, and not of us."""
+    """Yield the files in our directory that are not ours."""
     ours = {*installed.files, *installed.directories, str(place.home / manifest.NAME)}
     for found in sorted(place.on_disk(place.home).rglob("*")):
         path = ROOT / found.relative_to(place.root)

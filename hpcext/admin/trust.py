@@ -1,4 +1,4 @@
-"""Which paths root may rely on: those that nobody else can change."""
+"""The paths that root may rely on: those that nobody else can change."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ROOT = private.ROOT
 
 
 def check_trusted(path: Path, *, everybody: bool = False, below: Path = ROOT) -> None:
-    """Refuse a path that somebody else could change, at whatever place in it.
+    """Refuse a path that somebody else could change at any of its components.
 
-    What does not exist yet is judged by the directories that do.
+    A path that does not exist yet is judged by those of its directories that do.
 
     Parameters
     ----------
@@ -27,12 +27,13 @@ def check_trusted(path: Path, *, everybody: bool = False, below: Path = ROOT) ->
     everybody : bool
         All users must be able to reach it, too.
     below : pathlib.Path
-        Where a package is put together: what lies above it is not looked at.
+        Directories above this one, where a package is being built, are not examined.
 
     Raises
     ------
     InputError
-        Names the first place that is not root's alone. Who is not root may use his own files.
+        Names the first component that others can change. A user other than root may use files of
+        their own.
     """
     if not path.is_absolute() or ".." in path.parts:
         raise InputError(clean(str(path)), valid="an absolute path without ..")
@@ -53,21 +54,22 @@ def check_trusted(path: Path, *, everybody: bool = False, below: Path = ROOT) ->
 def check_command(
     command: Path | None, others: Sequence[Path] = (), *, is_there: bool = True
 ) -> Path:
-    """The command ``hpcext``, if jobs of all users may run it.
+    """Return the command ``hpcext``, if jobs of all users may run it.
 
     Parameters
     ----------
     command : pathlib.Path or None
         None where none was found.
     others : sequence of pathlib.Path
-        They stand beside it in files of the site.
+        Paths that stand beside it in files of the site.
     is_there : bool
-        It is installed already; not so where a package of its own brings it.
+        Whether it must be installed already; a package may bring it later.
 
     Raises
     ------
     InputError
-        It is not there, can be changed by others, or a path has letters that such files cannot.
+        The command is missing, others can change it, or a path has characters that such files
+        cannot hold.
     """
     if command is None or (is_there and not command.exists()):
         raise InputError(
@@ -87,8 +89,11 @@ def check_command(
 
 
 def check_word(path: Path) -> None:
-    """Refuse a path that is more than one word where it will stand: in ``plugstack.conf``, in
-    ``lsb.queues``, in a Lua string, for make and for shells."""
+    """Refuse a path that some file or program would not take as one word.
+
+    It will stand in ``plugstack.conf``, in ``lsb.queues``, in a Lua string, and in command lines of
+    make and shells.
+    """
     if not re.fullmatch(r"[\w./+@=,-]+", str(path), re.ASCII):
         raise InputError(clean(str(path)), valid="letters, digits and . / + @ = , _ -")
 

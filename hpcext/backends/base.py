@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -152,6 +152,8 @@ class Backend(abc.ABC):
         wish of the user.
     settles_s : float
         So long a job that goes back into its queue may be shown as ended.
+    delays_requeued : bool
+        Such a job waits there for longer than it needs, see :meth:`begin_requeued`.
     """
 
     name: ClassVar[str]
@@ -161,6 +163,7 @@ class Backend(abc.ABC):
     begins_elsewhere: ClassVar[bool] = False
     end_signals_s: ClassVar[float] = 0.0
     settles_s: ClassVar[float] = 0.0
+    delays_requeued: ClassVar[bool] = False
 
     # What a backend writes.
 
@@ -243,6 +246,33 @@ class Backend(abc.ABC):
     def send(self, job_id: JobId, signum: int) -> bool:
         """Send a signal to the script of a job; False if that is gone. Not called if deaf."""
         return True
+
+    def go_back(self, directory: Path, *, alone: bool) -> None:
+        """Put the job that we are in back into the queue, of which no manager has begun.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+            Of its pilot.
+        alone : bool
+            See :class:`PilotRun`.
+        """
+        return
+
+    def begin_requeued(self, ours: Callable[[], Collection[JobId]]) -> None:
+        """Have requeued jobs begin that the batch system holds back for longer than they need.
+
+        Parameters
+        ----------
+        ours : callable
+            Gives the jobs of the user's pilots, of which the others are none of our business.
+
+        Raises
+        ------
+        BatchError
+            The batch system does not answer.
+        """
+        return
 
     def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
         """Say what lets a job go on that is stopped, or begin that is held; empty: not known."""

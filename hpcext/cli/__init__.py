@@ -1,1 +1,1 @@
-"""The command line: one module per command, one that prints."""
+"""The command line: one module per command, and one that prints."""

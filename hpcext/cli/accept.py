@@ -1,4 +1,4 @@
-"""``hpcext-admin accept``: does all of it work here, on the real batch system?"""
+"""``hpcext-admin accept``: test on the site's real batch system that all of hpcext works there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "accept",
-        help="try all that may befall a job, with trainings of its own, on the real batch system",
+        help="test hpcext on the real batch system, with trainings of its own",
         description="For an ordinary user, after an installation or an upgrade.",
         epilog="example: hpcext-admin accept slurm --partition preemptible --above gpu",
     )
@@ -68,21 +68,21 @@ def _add_system(commands: Any, key: str, noun: str) -> None:
         type=int,
         default=AGE_S,
         metavar="SECONDS",
-        help="so old is an old job, of which PIM of LSF knows all processes (default: %(default)s)",
+        help="age at which LSF's PIM knows all processes of a job (default: %(default)s)",
     )
     parser.add_argument(
         "--silence",
         type=int,
         default=CUT_S,
         metavar="SECONDS",
-        help="so long the batch system answers no question (default: %(default)s)",
+        help="for how long the batch system is made not to answer (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=functools.partial(run, key))
 
 
 def run(key: str, args: argparse.Namespace, out: Output) -> int:
-    """Run all of it; exit status 0 if all that was tried has passed."""
+    """Run the scenarios; return exit status 0 if all that were tried have passed."""
     system = keeper.system_of(key)
     only = _check(system, args)
     try:
@@ -93,7 +93,7 @@ def run(key: str, args: argparse.Namespace, out: Output) -> int:
     except BatchError as error:
         raise InputError(error.what, do=error.do) from None
     if os.geteuid() == 0:
-        out.note("this is root, whom batch systems treat otherwise: run it as an ordinary user")
+        out.note("batch systems treat root differently: run this as an ordinary user")
     terms = Terms(args.partition, args.above, args.rest, args.age, args.silence, suite.MOST_S)
     began_s, began = time.time(), time.monotonic()
     named = [host.name for host in hosts]
@@ -124,7 +124,7 @@ def run(key: str, args: argparse.Namespace, out: Output) -> int:
 
 
 def _check(system: System, args: argparse.Namespace) -> list[str]:
-    """Refuse what cannot be, before anything is asked; the scenarios that were chosen."""
+    """Refuse invalid options before anything is asked; return the scenarios that were chosen."""
     for flag, value, (least, most) in (
         ("--hosts", args.hosts, (1, suite.MOST_HOSTS)),
         ("--age", args.age, _AGES),
@@ -140,7 +140,7 @@ def _check(system: System, args: argparse.Namespace) -> list[str]:
 
 
 def _go(it: suite.Run, told: _Told, out: Output) -> list[Result]:
-    """Try all, remove all; what came of each, in the order of the scenarios."""
+    """Try the scenarios, then remove all that they made; return their results, in order."""
     results: list[Result] = []
     began_s = time.monotonic()
 
@@ -149,7 +149,7 @@ def _go(it: suite.Run, told: _Told, out: Output) -> list[Result]:
         out.line(f"[{time.monotonic() - began_s:6.1f} s] {result.name}: {result.verdict}")
 
     it.go(told.end, tell)
-    out.line("all that was made is removed now, which may take two minutes")
+    out.line("removing all that was made, which may take two minutes")
     order = [each.title for each in it.scenarios]
     results.sort(key=lambda result: order.index(result.name))
     return [*results, it.remove()]
@@ -165,13 +165,13 @@ def _show(results: Sequence[Result], out: Output) -> None:
 
 
 class _Told:
-    """Whether a signal has asked for the end.
+    """A record of the signal, if any, that has asked this run to end.
 
     Attributes
     ----------
     end : threading.Event
     signum : int
-        0: none has.
+        0 if no signal has come.
     """
 
     def __init__(self) -> None:
@@ -179,14 +179,14 @@ class _Told:
         self.signum = 0
 
     def hear(self, signum: int, _frame: FrameType | None) -> None:
-        """Be a signal handler."""
+        """Handle a signal."""
         self.signum = signum
         self.end.set()
 
 
 @contextmanager
 def _told() -> Iterator[_Told]:
-    """Have signals end a run in order, in place of the process."""
+    """Record ending signals for the duration of the context, in place of ending the process."""
     told = _Told()
     before = {signum: signal.signal(signum, told.hear) for signum in _ENDS}
     try:

@@ -1,4 +1,4 @@
-"""``hpcext-admin``: what root does once for everybody on a cluster."""
+"""``hpcext-admin``: what an administrator does once for all users of a cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Run = Callable[[argparse.Namespace, Output], int]
 
 
 def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
-    """The parser of the whole command line, and that of each command."""
+    """Return the parser of the whole command line, and those of its commands by name."""
     parser = cli.Parser(
         prog="hpcext-admin",
         description="Put hpcext into a batch system, for all users, and take it out again.",
@@ -47,7 +47,7 @@ def _add_install(commands: Any) -> None:
     parser = commands.add_parser(
         "install",
         help="put hpcext in place",
-        description="For whoever owns these places.",
+        description="Run it as the owner of the directories.",
         epilog="example: hpcext-admin install slurm --dry-run",
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
@@ -91,7 +91,7 @@ def _add_uninstall(commands: Any) -> None:
     parser = commands.add_parser(
         "uninstall",
         help="remove what was installed",
-        description="For whoever installed it.",
+        description="Run it as whoever installed hpcext.",
         epilog="example: hpcext-admin uninstall slurm --dry-run",
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
@@ -101,7 +101,7 @@ def _add_uninstall(commands: Any) -> None:
         "--conf-dir",
         metavar="DIR",
         type=Path,
-        help="directory of lsb.queues, to be looked at first",
+        help="directory of lsb.queues, to check first that no queue needs the files",
     )
     for each in (for_slurm, for_lsf):
         _add_dry_run(each)
@@ -110,13 +110,13 @@ def _add_uninstall(commands: Any) -> None:
 def _add_status(commands: Any) -> None:
     parser = commands.add_parser(
         "status",
-        help="say what is installed, and what is left to do",
+        help="tell what is installed, and what is left to do",
         description="Changes nothing.",
         epilog="example: hpcext-admin status slurm",
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
-    _add_slurm(systems, status_slurm, "say what is installed for Slurm")
-    _add_lsf(systems, status_lsf, "say what is installed for an LSF")
+    _add_slurm(systems, status_slurm, "tell what is installed for Slurm")
+    _add_lsf(systems, status_lsf, "tell what is installed for an LSF")
 
 
 def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:
@@ -143,7 +143,7 @@ def _add_lsf(systems: Any, run: Run, goal: str) -> cli.Parser:
         metavar="DIR",
         type=Path,
         required=True,
-        help="LSF_SERVERDIR, as lsf.conf has it",
+        help="LSF_SERVERDIR of lsf.conf",
     )
     _add_common(parser, run)
     return parser
@@ -155,25 +155,25 @@ def _add_common(parser: cli.Parser, run: Run) -> None:
         metavar="DIR",
         type=Path,
         default=ROOT,
-        help="what stands for / while a package is put together; no file names it",
+        help="directory that stands for / while a package is built; no file names it",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
 def _add_dry_run(parser: cli.Parser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only tell what would be done")
 
 
 def _command(args: argparse.Namespace, usr: Path) -> Path | None:
-    """The command that jobs will run: in a package not the one that is here now."""
+    """Return the command that jobs will run; for a package, the path of its installation."""
     if args.hpcext is not None or args.prefix == ROOT:
         return args.hpcext or _beside()
     return usr / "bin" / "hpcext"
 
 
 def _beside() -> Path | None:
-    """The command hpcext of this installation."""
+    """Return the command ``hpcext`` of this installation."""
     for folder in (Path(sys.argv[0]).absolute().parent, Path(sys.executable).parent):
         if (folder / "hpcext").is_file():
             return folder / "hpcext"
@@ -185,7 +185,7 @@ def install_slurm(args: argparse.Namespace, out: Output) -> int:
     command = _command(args, args.usr)
     site = slurm.Site(args.usr, args.conf_dir, args.include, command, args.prefix, not args.no_man)
     if site.manual:
-        need("docutils", otherwise="or say --no-man")
+        need("docutils", otherwise="or give --no-man")
     release = slurm.release(site.include)
     changes = installing.plan(site.place, slurm.pieces(site))
     out.line(f"hpcext {__version__} for Slurm {release}")
@@ -245,7 +245,7 @@ def uninstall_slurm(args: argparse.Namespace, out: Output) -> int:
     files = status.slurm_files(place, place.installed() or Manifest())
     edits = slurm_conf.naming(files, {str(change.path) for change in changes}) if files else []
     _refuse(edits, "scontrol reconfigure, and try again", out)
-    # Before its command and release are forgotten.
+    # Computed now, as the removal forgets the command and the release.
     more = slurm_conf.unneeded(files) if files and files.release else []
     return _uninstall(place, changes, args, out, more)
 
@@ -279,9 +279,9 @@ def _uninstall(
     for path in changed:
         out.note(f"{path}: changed since it was installed, so it stays; remove it yourself")
     if not args.dry_run:
-        out.line("done" if not changed else "done, but for what was changed")
+        out.line("done" if not changed else "done, except for the changed files")
     if unneeded:
-        out.line("hpcext had asked for these lines, too; they go if nothing of yours needs them:")
+        out.line("hpcext had asked for these lines, too; remove them if nothing else needs them:")
     for edit in unneeded:
         out.diff(edit.diff())
     _document(changes, args, out, left=as_json(unneeded))
@@ -307,7 +307,7 @@ def _status(found: Status, args: argparse.Namespace, out: Output) -> int:
         here = f"; here is Slurm {found.runs}" if found.runs else ""
         out.line(f"installed by hpcext {found.hpcext}{built}{here}")
         if not found.fits:
-            out.line("the plugin is not loaded by this Slurm: install it again")
+            out.line("this Slurm does not load a plugin of another release: install it again")
     if found.files:
         out.table(("", "file"), [(state, str(path)) for state, path in found.files])
     _show_edits(found.left, out)
@@ -318,7 +318,7 @@ def _status(found: Status, args: argparse.Namespace, out: Output) -> int:
             out.line(f"{step.daemon}: not asked, {step.why}")
     if args.json:
         out.document(found.as_json())
-    # A package that is put together has no files of a site beside it.
+    # A package being built has no files of a site beside it.
     return 0 if (found.whole if args.prefix != ROOT else found.complete) else 1
 
 
@@ -336,12 +336,12 @@ def _document(
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read a command line.
+    """Parse a command line.
 
     Raises
     ------
     InputError
-        It is none of ours.
+        It is not valid.
     """
     parser, commands = make_parser()
     completion.answer(parser)
@@ -360,6 +360,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``hpcext-admin``; exit status as that of ``hpcext``."""
+    """Run ``hpcext-admin``; return an exit status as ``hpcext`` does."""
     os.umask(0o022)
     return cli.main(argv, parse)

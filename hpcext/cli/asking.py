@@ -1,4 +1,4 @@
-"""Verbs that change something in a pilot: asked of its manager, and perhaps waited for."""
+"""Verbs that change something in a pilot: ask its manager, and wait for the outcome if told to."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from hpcext.numerals import whole
 from hpcext.text import shown
 
 MOST_WAIT_S = 31_536_000
-"""A year."""
+"""The longest ``--timeout``: a year."""
 
 OUTCOMES = {"suspend": of_suspend, "resume": of_resume, "cancel": of_cancel}
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
-    """Add the options to wait for what becomes of a request."""
+    """Add the options to wait for the outcome of a request."""
     parser.add_argument(
-        "--wait", action="store_true", help="until it is done; the exit status says whether it is"
+        "--wait", action="store_true", help="wait until it is done; the exit status says if it is"
     )
-    parser.add_argument("--timeout", type=float, metavar="S", help="with --wait: so long at most")
+    parser.add_argument("--timeout", type=float, metavar="S", help="with --wait: seconds at most")
 
 
 def submit(args: argparse.Namespace, out: Output) -> int:
@@ -64,7 +64,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
 
 
 def ask(args: argparse.Namespace, out: Output) -> int:
-    """Ask for one thing and print the answer."""
+    """Send one request and print the answer."""
     words: dict[str, Any] = {
         key: getattr(args, key) for key in ("job", "gpus") if hasattr(args, key)
     }
@@ -72,14 +72,14 @@ def ask(args: argparse.Namespace, out: Output) -> int:
     if "gpus" in words:
         words["gpus"] = gpus_or_auto(args.gpus)
     directory = _changed(args, out)
-    # Which one a name means is settled before: afterwards it may mean another.
+    # The name is resolved before the request: afterwards it may mean another job.
     world = Follower(directory).engine().world if args.wait else None
     out.line(str(asked(directory, args.verb, **words)["text"]))
     return 0 if world is None else _wait(args, directory, _look(args, world), out)
 
 
 def gpus_or_auto(text: str) -> int | str:
-    """Read a number of GPUs, or ``auto``."""
+    """Parse a number of GPUs, or ``auto``."""
     gpus = AUTO if text == AUTO else whole(text)
     if gpus is None:
         raise InputError(shown(text), where="GPUS", valid=f"an integer, or {AUTO}")
@@ -87,7 +87,7 @@ def gpus_or_auto(text: str) -> int | str:
 
 
 def _changed(args: argparse.Namespace, out: Output) -> Path:
-    """The pilot in which a verb changes something; said if it was not named."""
+    """Find the pilot in which a verb changes something; print which one if it was not named."""
     state_dir = load_settings().state_dir
     if args.pilot is not None:
         return pilots.find(args.pilot, state_dir)
@@ -116,7 +116,7 @@ def _check_wait(args: argparse.Namespace) -> None:
 
 
 def _look(args: argparse.Namespace, world: World) -> Look:
-    """How to see that what was asked for has come."""
+    """Return a function that looks whether what was asked for has come about."""
     if args.verb == "drain":
         return lambda _world: None
     job_id = find_job(world, args.job).id

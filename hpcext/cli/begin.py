@@ -1,7 +1,9 @@
-"""What hpcext-batch has done before a suspendable script starts; :mod:`hpcext.cli.main` is slow.
+"""The program that hpcext-batch runs before a suspendable script starts, to prepare its pilot.
 
-Its words are ``COMMAND --lead SECONDS -- SCRIPT ARGUMENT...``. The last line on standard error is
-what hpcext-batch becomes, if the exit status is 0; else it is why the script runs without hpcext.
+It is a module of its own because :mod:`hpcext.cli.main` is slow to import. Its arguments are
+``COMMAND --lead SECONDS -- SCRIPT ARGUMENT...``. The last line on standard error is the program
+that hpcext-batch becomes, if the exit status is 0; otherwise it is the reason why the script runs
+without hpcext.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``hpcext completion``: the answers to a tab key, with the completion extra (argcomplete)."""
+"""``hpcext completion``: tab completion, with the completion extra (argcomplete)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ PLACES = {
     ),
     "fish": ("hpcext completion fish > ~/.config/fish/completions/hpcext.fish",),
 }
-"""Shell → where what is printed belongs."""
+"""Shell → where the printed code belongs."""
 
 STAMP = re.compile(r"-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}\Z")
-"""What the id of a pilot has more than its name."""
+"""The part of a pilot's id that follows its name."""
 
 
 def add(subparsers: Any) -> None:
@@ -52,16 +52,16 @@ def add(subparsers: Any) -> None:
 
 
 def show(args: argparse.Namespace, out: Output) -> int:
-    """Print the code for a shell."""
+    """Print the completion code for a shell."""
     code: str = _argcomplete().shellcode(PROGRAMS, shell=args.shell)
-    # At the end: zsh looks at the first line.
+    # The hints come last, because zsh interprets the first line.
     places = "".join(f"# {line}\n" for line in PLACES[args.shell])
     out.raw(f"{code.strip()}\n\n{places}".encode())
     return 0
 
 
 def answer(parser: argparse.ArgumentParser) -> None:
-    """Tell the shell what may come next and end, if this process was started for that."""
+    """Print the completions and exit, if a shell started this process to complete a line."""
     if "_ARGCOMPLETE" in protocol.environ():
         _argcomplete().autocomplete(
             parser, always_complete_options=False, default_completer=candidates
@@ -75,7 +75,7 @@ def _argcomplete() -> Any:
 def candidates(
     prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: Any
 ) -> Iterable[str]:
-    """Words that can stand for an argument, or for the value of an option."""
+    """Return the words that may stand for an argument, or for the value of an option."""
     if action.metavar in {"PILOT", "HARVESTER"}:
         return pilot_names(prefix)
     if action.metavar == "JOB":
@@ -90,22 +90,24 @@ def candidates(
 
 
 def pilot_names(prefix: str) -> Iterable[str]:
-    """Names of pilots, or where none goes on like that, ids; by one look at one directory."""
+    """Return names of pilots; ids where no name has the prefix. It reads a single directory."""
     if os.sep in prefix:
         return _files(prefix)
     try:
         ids = os.listdir(load_settings().state_dir / "pilots")
     except (HpcextError, OSError):
         return ()
-    # One that begins with a point is being removed.
+    # A directory whose name begins with a dot is being removed.
     ids = [each for each in ids if not each.startswith(".")]
     names = {STAMP.sub("", each) for each in ids}
     return names if any(name.startswith(prefix) for name in names) else ids
 
 
 def job_names(pilot: str | None) -> Iterable[str]:
-    """Names of the jobs of a pilot, by default the newest, without what became of them: that takes
-    longer."""
+    """Return the names of a pilot's jobs, by default the newest pilot's.
+
+    Their states are left out, since finding them takes longer than a tab key should.
+    """
     try:
         state_dir = load_settings().state_dir
         directory = pilots.find(pilot, state_dir) if pilot else choosing.newest(state_dir)

@@ -1,4 +1,4 @@
-"""``hpcext config``: which settings hold, where they came from, whether a file is good."""
+"""``hpcext config``: show the settings in effect and their origins, or check a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add(subparsers: Any) -> None:
 
 
 def show(args: argparse.Namespace, out: Output) -> int:
-    """Show every setting, as a file would state it."""
+    """Print every setting as a file would state it."""
     settings = config.load_settings()
     values, origins = settings.values(), settings.origins
     if args.json:
@@ -52,7 +52,7 @@ def show(args: argparse.Namespace, out: Output) -> int:
 
 
 def check(args: argparse.Namespace, out: Output) -> int:
-    """Read one file, or everything that a command would; the first fault is an error."""
+    """Read one file, or all files that a command would read; the first fault is an error."""
     if args.file is not None:
         found = {str(args.file): config.read_file(args.file)}
     else:

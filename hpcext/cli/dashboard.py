@@ -1,4 +1,4 @@
-"""``hpcext dashboard``: pilots and harvesters in a browser, to look at."""
+"""``hpcext dashboard``: show pilots and harvesters in a browser, read-only."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Serve until interrupted; or print the document."""
+    """Serve until interrupted, or print the document."""
     read = _reader(args.pilots)
     if args.json:
         out.document(msgspec.structs.asdict(now(read)))
         return 0
-    # What serves is slow to import, and only used here.
+    # The server is slow to import, and only used here.
     from hpcext.dashboard.server import Server, check_host, read_root  # noqa: PLC0415
 
     root = read_root(args.root_path)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _reader(handles: list[str]) -> Read:
-    """What reads these pilots, or all of this user."""
+    """Return a function that reads these pilots, or all of this user."""
     state_dir = load_settings().state_dir
     if not handles:
         return Followers(state_dir).read

@@ -1,4 +1,4 @@
-"""A manager that goes on when its terminal is closed, and a command that looks on."""
+"""``hpcext attach`` and ``--detach``: leave a manager in the background, and follow a pilot."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from hpcext.manager.views.report import run_document
 LOG = "manager.log"
 
 LOOK_S = 0.5
-"""How often whoever looks on looks."""
+"""Seconds between two looks at a pilot that is followed."""
 
 ASK_S = 20.0
-"""Between two questions whether the job of a pilot still waits in a queue."""
+"""Seconds between two questions to the batch system whether the job of a pilot still waits."""
 
 BEGINS_S = 60.0
-"""A manager that has not begun by then is left to its log."""
+"""Seconds to wait for a manager to begin; after that, what it says is left to its log."""
 
 
 def add(subparsers: Any) -> None:
@@ -55,12 +55,12 @@ def add(subparsers: Any) -> None:
 
 
 def leave_behind(directory: Path, args: argparse.Namespace, out: Output) -> int:
-    """Start the manager of a pilot in a session of its own, and come back when it has begun.
+    """Start the manager of a pilot in a session of its own; return when it has begun.
 
     Raises
     ------
     HpcextError
-        It ended at once; with its own words and exit status.
+        The manager ended at once; the error has its message and exit status.
     """
     pilot, log, journal = pilots.load(directory), directory / LOG, directory / "journal.jsonl"
     words = [flag for flag in ("moved", "leave") if getattr(args, flag, False)]
@@ -74,7 +74,7 @@ def leave_behind(directory: Path, args: argparse.Namespace, out: Output) -> int:
             stdin=subprocess.DEVNULL,
             stdout=its_log,
             stderr=its_log,
-            # It keeps no directory of the user's busy, and takes no module from there.
+            # So the manager keeps no directory of the user's busy, and imports no module from it.
             cwd="/",
             start_new_session=True,
         )
@@ -109,7 +109,7 @@ def _ended_at_once(code: int, log: Path, begin: int) -> HpcextError:
 
 
 def attach(args: argparse.Namespace, out: Output) -> int:
-    """Follow a pilot until its manager ends; the exit status is that of its jobs."""
+    """Follow a pilot until its manager ends; return the exit status of its jobs."""
     directory, _ = choosing.to_look_at((args.pilot, None), load_settings().state_dir)
     pilot = pilots.load(directory)
     if isinstance(out, LogOutput):
@@ -128,12 +128,12 @@ def attach(args: argparse.Namespace, out: Output) -> int:
     else:
         view.summary(out, found.engine, found.now_s)
     status = exit_status(found.engine, None, directory, out)
-    # With jobs left there is nothing to look at until somebody starts a manager.
+    # With jobs left, nothing happens until somebody starts a manager.
     return status if all(job.state.final for job in world.jobs.values()) else 3
 
 
 def _follow(directory: Path, out: Output, *, as_json: bool) -> Reading:
-    """Show what happens, until nobody manages the pilot any more; what it is then."""
+    """Show what happens until nobody manages the pilot any more; return its last state."""
     follower, queue, told = Follower(directory), _Queue(directory), ""
     with out.live(view.COLUMNS) as screen:
         tell = Narrator(out) if screen is None else Live(out, screen)
@@ -161,13 +161,13 @@ def _follow(directory: Path, out: Output, *, as_json: bool) -> Reading:
 
 
 def _may_run(found: Reading) -> bool:
-    """Whether more may come: of a pilot whose jobs have ended nobody waits for an answer."""
+    """Return whether more may happen; an unknown state is not waited for once all jobs ended."""
     over = all(job.state.final for job in found.world.jobs.values())
     return found.alive and not (over and found.standing.state is Is.UNKNOWN)
 
 
 class _Queue:
-    """Whether the batch job of a pilot has yet to begin, or to begin again."""
+    """The batch job of a pilot, as it waits to begin or to begin again."""
 
     def __init__(self, directory: Path) -> None:
         system = pilots.load(directory).batch

@@ -1,4 +1,4 @@
-"""``hpcext doctor``: what is there and works, what is not, and what to do."""
+"""``hpcext doctor``: check what is there and works, what does not, and what to do about it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "doctor",
-        help="say what works on this machine, and what to do about what does not",
+        help="check what works on this machine, and tell what to do about the rest",
         epilog="example: hpcext doctor",
     )
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Whether jobs can ever run on the nodes that there are."""
+"""Checks whether jobs can ever run on the given nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_specs(specs: Sequence[JobSpec], nodes: Sequence[Node], where: str) -> 
     Raises
     ------
     InputError
-        Names the first such job, as on the kind that has most room.
+        Names the first such job, measured against the kind with the most room.
     """
     for spec in specs:
         widest = max(nodes, key=lambda node: node.gpus)
@@ -36,16 +36,16 @@ def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str
     ----------
     jobs : iterable of Job
     nodes : sequence of Node
-        Those that are always there; without any, jobs are held against `most` alone.
+        Nodes that are always there; if there are none, only `most` limits the jobs.
     most : int
-        Nodes that there can be.
+        The largest possible number of nodes.
     where : str
-        Where the jobs come from.
+        Where the jobs come from, for the message.
 
     Returns
     -------
     int
-        How many jobs these are.
+        The number of jobs.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str
 
 
 def _check_spread(job: Job, nodes: Sequence[Node], where: str) -> None:
-    """The same for a job that says nothing of nodes: its GPUs may be spread in any way."""
+    """Refuse such a job that says nothing of nodes: its GPUs may be spread over them in any way."""
     gpus: Counter[str] = Counter()
     for node in nodes:
         gpus[node.kind] += node.gpus
@@ -85,7 +85,7 @@ def _check_spread(job: Job, nodes: Sequence[Node], where: str) -> None:
 
 
 def _room(nodes: Sequence[Node], gpus: int, most: int) -> int:
-    """On how many nodes of one kind so many GPUs can be had."""
+    """Return on how many nodes of one kind this number of GPUs can be had."""
     if not nodes:
         return most
     kinds = Counter(node.kind for node in nodes if node.gpus >= gpus)

@@ -1,4 +1,4 @@
-"""``hpcext launch``: what a job's command begins with to have one rank for each GPU."""
+"""``hpcext launch``: start a job's command with one rank for each GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
 
 
 def launch(args: argparse.Namespace, out: Output) -> int:
-    """Become the launcher; returns only if that is not possible."""
+    """Become the launcher; return only if that is not possible."""
     argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
     if not argv:
         raise InputError("no command", valid="hpcext launch [--ranks N] COMMAND ...")
@@ -39,6 +39,6 @@ def launch(args: argparse.Namespace, out: Output) -> int:
         raise InputError(f"{args.ranks} ranks", where="--ranks", valid=f"1 to {MAX_RANKS}")
     if shutil.which(argv[0]) is None:
         raise InputError(f"no command {shown(argv[0])}", valid="a program in PATH, or its path")
-    # A process of its own that holds nothing but the standard library as long as the job runs.
+    # A separate interpreter, which imports only the standard library for as long as the job runs.
     python = [sys.executable, "-I", "-S", str(ranks.__file__)]
     os.execv(python[0], [*python, str(args.ranks or 0), *argv])

@@ -1,4 +1,4 @@
-"""The live table of a run on a terminal: the jobs that fit, and one line for all of them."""
+"""The live table of a run on a terminal: the jobs that fit, and one line that sums up all."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hpcext.core.engine import Engine
 from hpcext.core.values import Job, State
 
 ENDED = 8
-"""Jobs that ended last, and are shown where there is room."""
+"""The largest number of ended jobs that are shown, the last ones, if there is room."""
 
 
 class Live:
-    """Shows a run on a screen.
+    """An observer of a run that shows it on a screen.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Live:
         self._screen = screen
 
     def __call__(self, engine: Engine, now_s: float) -> None:
-        """Show it as it is now; the cost grows with the screen, not with the jobs."""
+        """Show the present state; the cost grows with the screen, not with the number of jobs."""
         self._narrator.aside(engine, now_s)
         jobs = chosen(engine, max(1, self._screen.lines()))
         named, records = view.several_hosts(engine.world), engine.world.records
@@ -37,9 +37,15 @@ class Live:
 
 
 def chosen(engine: Engine, most: int) -> list[Job]:
-    """The jobs that are shown of all, in the order of their submission where all have room.
+    """Return the jobs to show, in the order of their submission if all fit.
 
-    Those that hold GPUs come first, then those that are next, and a few that ended last.
+    Jobs that hold GPUs come first, then the next ones of the queue, and a few that ended last.
+
+    Parameters
+    ----------
+    engine : Engine
+    most : int
+        The number of rows.
     """
     world = engine.world
     if len(world.jobs) <= most:
@@ -52,7 +58,7 @@ def chosen(engine: Engine, most: int) -> list[Job]:
 
 
 def _ended(engine: Engine, most: int) -> list[Job]:
-    """Those of the last changes that are final."""
+    """Return the jobs that ended last."""
     jobs = engine.world.jobs
     late = engine.world.changed.latest()
     found = (jobs[name] for name in itertools.islice(late, 8 * (most + 1)))

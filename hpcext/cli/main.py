@@ -1,4 +1,4 @@
-"""``hpcext``: finds the command, runs it, turns errors into one line and an exit status."""
+"""``hpcext``: find the command, run it, and turn errors into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -42,27 +42,29 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "completion": ("completion",),
     "doctor": ("doctor",),
 }  # fmt: skip
-"""Module of this package → the commands that its ``add`` registers: parsers whose defaults hold
-``run(args, out) -> exit status``."""
+"""Module of this package → the commands that its ``add`` registers.
+
+Their parsers have a default ``run(args, out) -> exit status``.
+"""
 
 QUIET = ("-q", "--quiet")
 
 EXAMPLE = "example: "
-"""What the last line of each help begins with."""
+"""The beginning of the last line of each help text."""
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
 PIPE_CLOSED = 141
-"""128 + SIGPIPE: whoever read our output has left."""
+"""128 + SIGPIPE: the reader of our output has left."""
 
 
 _NUMBERS: dict[Any, str] = {int: "an integer", float: "a number"}
-"""What is valid where a parser has one of these types."""
+"""Type of an argument → what is valid, for messages."""
 
 
 class Formatter(argparse.HelpFormatter):
-    """Examples stay on one line, to be copied."""
+    """A help formatter that leaves examples on one line, to be copied."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith(EXAMPLE) else super()._fill_text(text, width, indent)
@@ -86,10 +88,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Read arguments; options may stand between those of a command that has no commands."""
+        """Parse arguments; options may stand between those of a command without subcommands."""
         takes_rest = {argparse.PARSER, argparse.REMAINDER}
         whole = any(action.nargs in takes_rest for action in self._get_positional_actions())
-        # What completes words looks at one pass, in which all of them have their places.
+        # argcomplete follows a single pass, in which every argument has its place.
         if self._mixing or whole or _completes():
             return super().parse_known_args(args, namespace)
         self._mixing = True
@@ -99,7 +101,7 @@ class Parser(argparse.ArgumentParser):
             self._mixing = False
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage and leaving."""
+        """Raise an error instead of printing the usage and exiting."""
         raise InputError(message, do=f"see {self.prog} --help")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
@@ -134,7 +136,7 @@ class Parser(argparse.ArgumentParser):
             )
 
     def refuse(self, extra: Sequence[str]) -> NoReturn:
-        """Raise for arguments that no parser took."""
+        """Raise an error for arguments that no parser took."""
         first = extra[0]
         if first.startswith("-"):
             near = did_you_mean(first.partition("=")[0], self._option_string_actions)
@@ -143,7 +145,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(words: Sequence[str] = ()) -> tuple[Parser, dict[str, Parser]]:
-    """Make the parser of the whole command line, and that of each command.
+    """Return the parser of a command line, and those of its commands by name.
 
     Parameters
     ----------
@@ -177,12 +179,12 @@ def _completes() -> bool:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read a command line.
+    """Parse a command line.
 
     Raises
     ------
     InputError
-        It is none of ours.
+        It is not valid.
     """
     parser, commands = make_parser(argv)
     if _completes():
@@ -199,11 +201,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def without_rest(
     argv: Sequence[str], commands: Mapping[str, argparse.ArgumentParser]
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """A command line, and what follows ``--`` in one of a command that hands it on."""
+    """Split a command line at ``--``, if its command passes on what follows.
+
+    Parameters
+    ----------
+    argv : sequence of str
+    commands : Mapping of str to argparse.ArgumentParser
+        The parser of each command.
+
+    Returns
+    -------
+    ours, rest : sequence of str
+    """
     word = next((word for word in argv if not word.startswith("-")), "")
     if word not in commands or commands[word].get_default("rest") is None or "--" not in argv:
         return argv, ()
-    # They are for another program: argparse would take some of them for its own.
+    # The rest is for another program, but argparse would take some of it for its own options.
     end = argv.index("--")
     return argv[:end], argv[end + 1 :]
 
@@ -217,9 +230,9 @@ def main(
     Parameters
     ----------
     argv : sequence of str, optional
-        Instead of the process's arguments.
+        The arguments; by default those of the process.
     read : callable
-        Reads the command line.
+        Parses the command line.
 
     Returns
     -------
@@ -229,7 +242,7 @@ def main(
     """
     _open_closed()
     words = sys.argv[1:] if argv is None else list(argv)
-    # The error of a command line that cannot be parsed is wanted in the right form too.
+    # An error in the command line itself must also come in the requested form.
     out = output.make(as_json="--json" in words, quiet=any(word in words for word in QUIET))
     try:
         status = _run(words, out, read)
@@ -249,7 +262,7 @@ def _run(
 ) -> int:
     try:
         args = read(words)
-        # Not by the words: those of a command that is to be launched are its own.
+        # Not searched for in the words, some of which may belong to a command to be launched.
         out = output.make(
             as_json=getattr(args, "json", False),
             quiet=args.quiet,
@@ -270,9 +283,10 @@ def _run(
 
 
 def _open_closed() -> None:
-    """Let nothing else become the stdin, stdout or stderr that we were started without.
+    """Open ``/dev/null`` for a stdin, stdout or stderr that we were started without.
 
-    What is opened next would take its number: a journal, into which a job then prints.
+    Otherwise the next file to be opened would take its number: a journal, say, into which a job
+    would then print.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -280,7 +294,7 @@ def _open_closed() -> None:
 
 
 def _drop_output() -> None:
-    """Point stdout elsewhere, or the interpreter complains of it when it ends."""
+    """Point stdout elsewhere, or the interpreter would complain about it at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

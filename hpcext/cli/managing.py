@@ -1,4 +1,4 @@
-"""What all commands have that manage or follow a pilot: options, first line and exit status."""
+"""What commands that manage or follow a pilot share: options, headline and exit status."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ LOG_FORMATS = ("text", "json")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """The options of a manager that say what it prints."""
+    """Add the options that say what a manager prints."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--json", action="store_true", help="print one JSON document at the end")
     either.add_argument(
         "--log-format",
         choices=LOG_FORMATS,
         default="text",
-        help="how to say what happens: text (default), or json: an object a line",
+        help="how to log events: text (default), or json, one object per line",
     )
 
 
 def headline(pilot: pilots.Pilot, directory: Path) -> str:
-    """What a pilot is, in a line."""
+    """Return a pilot's kind, id, GPUs and directory in one line."""
     kind = "logical slots" if pilot.logical else "GPUs"
     what, each = ("harvester", " on each node") if pilot.harvest else ("pilot", "")
     return f"{what} {pilot.id}: {len(pilot.gpus)} {kind}{each}; {directory}"
@@ -36,7 +36,7 @@ def headline(pilot: pilots.Pilot, directory: Path) -> str:
 def exit_status(
     engine: Engine, stopped_by: signal.Signals | None, directory: Path, out: Output
 ) -> int:
-    """Find that of a manager; what is to be done about jobs that are left is said."""
+    """Return the exit status of a manager; print what to do about jobs that are left."""
     if left := left_in(engine.world):
         out.note(f"{left}; go on with: {pilots.how_to_go_on(directory)}")
     return status_of(engine.world) if stopped_by is None else 128 + stopped_by

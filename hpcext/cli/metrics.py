@@ -1,4 +1,4 @@
-"""``hpcext metrics``: what Prometheus and the like collect of this user's pilots."""
+"""``hpcext metrics``: serve metrics of this user's pilots to Prometheus, or write a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LISTEN = "127.0.0.1:9738"
 TOKEN_FILE = "metrics-token"
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,200}")
-"""What an Authorization header can hold; RFC 6750, section 2.1."""
+"""What an Authorization header can hold (RFC 6750, section 2.1)."""
 
 
 def add(subparsers: Any) -> None:
@@ -71,7 +71,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Answer until told to end; or write the file."""
+    """Serve metrics until told to end, or write the file."""
     need("prometheus_client")
     settings = load_settings()
     registry = make_registry(Pilots(settings.state_dir))
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 class Pilots:
-    """The pilots of this user, as Prometheus's client collects them: at each question.
+    """A collector, for Prometheus's client, of this user's pilots; it reads them at each scrape.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class Pilots:
         self._one = threading.Lock()
 
     def collect(self) -> Iterator[Metric]:
-        """What is known now."""
+        """Yield the present metrics."""
         from prometheus_client.core import CounterMetricFamily as Counter  # noqa: PLC0415
         from prometheus_client.core import GaugeMetricFamily as Gauge  # noqa: PLC0415
 
@@ -117,7 +117,7 @@ class Pilots:
             for name, each in METRICS.items()
         }
         families[UNREADABLE] = Gauge(UNREADABLE, UNREADABLE_TEXT, labels=[])
-        # Two questions may come at once, and followers keep what they have read.
+        # Scrapes may overlap, and followers keep what they have read.
         with self._one:
             for name, *labels, value in samples(self._followers.read(recent=True)):
                 families[name].add_metric([word for word in labels if word], value)
@@ -125,17 +125,17 @@ class Pilots:
 
 
 def make_registry(pilots: Pilots) -> CollectorRegistry:
-    """What a question is answered from."""
+    """Return a registry that answers scrapes from these pilots."""
     from prometheus_client import CollectorRegistry  # noqa: PLC0415  (an extra)
 
-    # Not asked what it has when it is registered: that would read every journal once more.
+    # Without auto_describe, which would collect at registration, and so read every journal twice.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(pilots)
     return registry
 
 
 def read_token(path: Path) -> str:
-    """The token that Prometheus shows; made up and written where there is no such file.
+    """Read the token that Prometheus shows; create the file with a random one if there is none.
 
     Raises
     ------
@@ -159,13 +159,13 @@ def read_token(path: Path) -> str:
     if not _TOKEN.fullmatch(token):
         valid = "16 to 200 letters, digits and -._~+/="
         raise InputError(
-            "holds no token", where=where, valid=valid, do="remove it, and one is made"
+            "holds no token", where=where, valid=valid, do="remove it, and a new one is made"
         )
     return token
 
 
 def read_address(text: str) -> tuple[str, int]:
-    """``ADDRESS:PORT``; of IPv6 ``[ADDRESS]:PORT``.
+    """Parse ``ADDRESS:PORT``, or ``[ADDRESS]:PORT`` of IPv6.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def read_address(text: str) -> tuple[str, int]:
 
 
 class Server(BoundedServer):
-    """Answers Prometheus at ``/metrics``.
+    """A server that answers Prometheus at ``/metrics``.
 
     Parameters
     ----------
@@ -204,27 +204,27 @@ class Server(BoundedServer):
 
 
 class Handler(BoundedHandler):
-    """One connection."""
+    """The handler of one connection."""
 
     server: Server
 
     def allowed(self) -> bool:
-        """Whether it has the token: RFC 6750, and ``credentials_file`` of Prometheus."""
+        """Return whether the request has the token (RFC 6750; Prometheus: ``credentials_file``)."""
         kind, _, said = self.headers.get("Authorization", "").partition(" ")
         return kind.lower() == "bearer" and self.is_token(said.strip())
 
     def refusal(self) -> None:
-        """Say what is missing."""
+        """Say that the token is missing."""
         self.send_error(HTTPStatus.UNAUTHORIZED, "the token of hpcext metrics is missing")
 
     def send_response(self, code: int, message: str | None = None) -> None:
-        """Begin an answer."""
+        """Begin an answer; one that asks for the token says which scheme to use."""
         super().send_response(code, message)
         if code == HTTPStatus.UNAUTHORIZED:
             self.send_header("WWW-Authenticate", "Bearer")
 
     def reply(self) -> None:
-        """Send the figures, in the form that was asked for."""
+        """Send the metrics, in the format that was asked for."""
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  (an extra)
 
         if self.path.partition("?")[0] != "/metrics":
@@ -241,6 +241,6 @@ def _serve(
         with until_ended():
             threading.Thread(target=server.serve_forever, daemon=True).start()
             out.line(f"{server.origin}/metrics")
-            out.note(f"it answers whoever shows the token of {token_file}; Ctrl-C ends it")
+            out.note(f"requests need the token in {token_file}; Ctrl-C ends the server")
         server.shutdown()
     return 0

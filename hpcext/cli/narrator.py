@@ -1,8 +1,8 @@
-"""What a run says as lines: what happens to each job, and for what many wait in one line.
+"""The narration of a run: lines on what happens to each job, and one line for many that wait.
 
-A run may have a hundred thousand jobs. What is said grows with what happens to them: a reason to
-wait is said once, however many jobs have it and however often each goes from one to another, and
-after that it is told how many are done.
+A run may have a hundred thousand jobs, so the output grows with what happens to them, not with
+their number. A reason to wait is told once, however many jobs have it and however often jobs change
+from one reason to another; after that, the number of completed jobs is told.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from hpcext.manager.views.report import display_state
 from hpcext.text import counted
 
 FEW = 20
-"""Of so many jobs it is not said how many are done: each says so itself."""
+"""Up to this number of jobs, counts of completed ones are not told: each job's own line says it."""
 
 PARTS = 10
-"""Of more jobs it is said when another such part of them is done."""
+"""With more jobs, counts are told each time that another such part of all is done."""
 
 MOST_REASONS = 50
-"""Reasons to wait that are said; policies have about twenty."""
+"""The largest number of reasons to wait that are told; policies have about twenty."""
 
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _NEEDS = re.compile(r"waits for .* to complete\Z")
 
 
 def kind_of(text: str) -> str:
-    """Texts that differ in numbers alone, or in the jobs that are waited for, are of one kind."""
+    """Return the kind of a text: without its numbers, and without the jobs that are waited for."""
     return _NUMBER.sub("#", _NEEDS.sub("waits for others to complete", text))
 
 
 class Census:
-    """How many jobs there are in which state; it costs what has changed."""
+    """The number of jobs in each state, kept up to date at the cost of what has changed."""
 
     def __init__(self) -> None:
         self._groups: dict[str, str] = {}
         self._counts: collections.Counter[str] = collections.Counter()
 
     def update(self, jobs: Iterable[Job]) -> None:
-        """Count jobs as they are now, and no more as they were."""
+        """Count jobs in their present states instead of their earlier ones."""
         for job in jobs:
             group = _group(job)
             before = self._groups.get(job.id)
@@ -58,16 +58,16 @@ class Census:
 
     @property
     def total(self) -> int:
-        """All jobs."""
+        """The number of all jobs."""
         return len(self._groups)
 
     @property
     def final(self) -> int:
-        """Jobs that have ended, one way or another."""
+        """The number of jobs that have ended, one way or another."""
         return self.total - self._counts["run"] - self._counts["wait"]
 
     def sentence(self) -> str:
-        """``480 of 1000 jobs are done; 6 run, 511 wait, 3 failed``."""
+        """Return ``480 of 1000 jobs are done; 6 run, 511 wait, 3 failed``."""
         others = ("run", "wait", "failed", "were cancelled")
         rest = [f"{self._counts[group]} {group}" for group in others if self._counts[group]]
         done = f"{self._counts['done']} of {counted(self.total, 'job')} are done"
@@ -85,7 +85,7 @@ def _group(job: Job) -> str:
 
 
 class Narrator:
-    """Says what changed since it was last asked, an event at a time.
+    """An observer of a run that prints what has changed, one event at a time.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Narrator:
     Attributes
     ----------
     census : Census
-        Of the jobs as they were when it was last asked.
+        Of the jobs as they were when it was last called.
     """
 
     def __init__(self, out: Output) -> None:
@@ -111,7 +111,7 @@ class Narrator:
         self._named = False
 
     def __call__(self, engine: Engine, now_s: float) -> None:
-        """Tell what is new."""
+        """Print what is new."""
         changed = self._changed(engine.world, now_s)
         new: dict[str, list[Job]] = {}
         for job in changed:
@@ -121,7 +121,7 @@ class Narrator:
                 continue
             self._told[job.id] = now
             waits = job.state is State.PENDING
-            # That it was suspended, or is tried again, has happened to it and to no other.
+            # A suspension or a retry concerns this job alone, so it is told of each job.
             if waits and (now[0] == State.PENDING.value or (before and before[0] == now[0])):
                 self._group(new, job, now[-1])
                 continue
@@ -134,7 +134,7 @@ class Narrator:
         self._tell_counts(now_s)
 
     def aside(self, engine: Engine, now_s: float) -> None:
-        """Tell what a table of jobs does not: losses, failures, and what trainings say."""
+        """Print what a table of jobs does not show: losses, failures, and warnings of trainings."""
         changed = self._changed(engine.world, now_s)
         for job in changed:
             self._tell_loss(job, engine.world.records[job.id], now_s)
@@ -144,13 +144,13 @@ class Narrator:
         self._warn(changed, engine.world, now_s)
 
     def _changed(self, world: World, now_s: float) -> list[Job]:
-        """Jobs that may have something new to tell, in the order of their submission."""
+        """Return the jobs that may have something new to tell, in the order of their submission."""
         self._since_s = now_s if self._since_s is None else self._since_s
         self._named = several_hosts(world)
         if world is self._world:
             names = world.changed.since(self._seen)
         else:
-            # Another reading of the same pilot: its changes are counted anew.
+            # Another reading of the same pilot numbers its changes from the start again.
             self._world, names = world, list(world.jobs)
         self._seen = world.changed.last
         jobs = sorted((world.jobs[name] for name in names), key=lambda job: job.order)
@@ -158,7 +158,7 @@ class Narrator:
         return jobs
 
     def _group(self, new: dict[str, list[Job]], job: Job, kind: str) -> None:
-        """Put a job to others that wait for the same, if that was not said yet."""
+        """Add a job to those that wait for the same reason, if that was not told yet."""
         if kind in new:
             new[kind].append(job)
         elif kind not in self._reasons and len(self._reasons) < MOST_REASONS:
@@ -178,7 +178,7 @@ class Narrator:
         )
 
     def _tell_counts(self, now_s: float) -> None:
-        """Say how many are done, when that is another part of them all."""
+        """Print how many jobs are done, when that is another part of all."""
         final, total = self.census.final, self.census.total
         if not self._next:
             self._next = final + max(FEW, total // PARTS)
@@ -187,7 +187,7 @@ class Narrator:
             self._out.event(now_s, None, "progress", self.census.sentence())
 
     def _warn(self, changed: Iterable[Job], world: World, now_s: float) -> None:
-        """Tell what trainings say that their user should know, each sentence once."""
+        """Print each warning of the trainings once."""
         for job in changed:
             for note in world.records[job.id].notes:
                 if (job.id, note) not in self._noted:
@@ -195,7 +195,7 @@ class Narrator:
                     self._out.event(now_s, job.name, "warning", warning(note))
 
     def _tell_loss(self, job: Job, record: Record, now_s: float) -> None:
-        """Say what the end of an attempt has cost, once."""
+        """Print once what the end of an attempt has cost."""
         loss = record.loss
         if loss is None or loss == self._losses.get(job.id) or loss.at_s < (self._since_s or 0.0):
             return
@@ -204,9 +204,9 @@ class Narrator:
 
 
 def _gist(job: Job, *, named: bool) -> tuple[str, str, str]:
-    """What there is to tell of a job: its state, its GPUs, and the kind of the rest.
+    """Return what there is to tell of a job: its state, its GPUs, and the kind of its text.
 
-    Where that is the same as before, there is nothing.
+    If that is the same as before, there is nothing new to tell.
     """
     where = ",".join(job.gpus) if job.state is State.RUNNING else ""
     return display_state(job), where, kind_of(_text(job, named=named))

@@ -1,4 +1,4 @@
-"""The only module that prints: text for people, JSON for programs, or nothing but errors."""
+"""The output of commands, and the only module that prints: as text, as JSON, or errors alone."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ Row = Sequence[str]
 Tell = Callable[[str], None]
 
 OTHER_LINES = 4
-"""Of a screen: headings, the line above them, the cursor's, and one that stays from before."""
+"""Lines of a screen without rows: headings, the line above, the cursor's, and one from before."""
 
 
 class Output:
-    """Text: tables by rich on a terminal, aligned columns elsewhere.
+    """Output as text: tables by rich on a terminal, aligned columns elsewhere.
 
-    Whatever is given to it is made safe for a terminal (:func:`hpcext.text.clean`), so that a
-    job's name or message cannot move the cursor; :meth:`raw` alone passes bytes on as they are, and
-    :meth:`copy` where no terminal is.
+    All text is made safe for a terminal (:func:`hpcext.text.clean`), so that a job's name or
+    message cannot move the cursor. Only :meth:`raw` passes bytes on as they are, and so does
+    :meth:`copy` if stdout is not a terminal.
     """
 
     def __init__(self) -> None:
         self._live: Console | None = None
         self._copied = Harmless()
         for stream in (sys.stdout, sys.stderr):
-            # A character that the locale cannot show is no reason to fail.
+            # Do not fail because of a character that the locale cannot show.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
 
@@ -51,19 +51,20 @@ class Output:
         if self._live:
             self._live.print(clean(text), markup=False, highlight=False, soft_wrap=True)
         else:
-            # Flushed, because whoever reads a pipe wants to see a long run as it goes.
+            # Flushed, so that the reader of a pipe can follow a long run.
             print(clean(text), flush=True)
 
     def event(self, at_s: float, job: str | None, event: str, text: str) -> None:
-        """Say what happened to a job, so many seconds after its pilot began.
+        """Print what happened to a job.
 
         Parameters
         ----------
         at_s : float
+            Seconds since the pilot began.
         job : str or None
-            None where the text says of how many it is.
+            None if the text is about several jobs.
         event : str
-            In one word; not said to a person.
+            In one word; not printed for a person.
         text : str
         """
         self.line(f"[{at_s:8.1f} s] {text if job is None else f'{job}: {text}'}")
@@ -73,14 +74,22 @@ class Output:
         print(f"hpcext: {clean(text)}", file=sys.stderr, flush=True)
 
     def asks(self, question: str) -> bool | None:
-        """Ask whoever sits at the terminal; None where nobody does."""
+        """Ask the person at the terminal a yes-or-no question; return None if there is none."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return None
         print(f"{clean(question)} [y/N] ", end="", flush=True)
         return sys.stdin.readline().strip().casefold() in {"y", "yes"}
 
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
-        """Print a table; every row has as many cells as there are columns."""
+        """Print a table.
+
+        Parameters
+        ----------
+        columns : Row
+            The headings.
+        rows : sequence of Row
+            Each has as many cells as there are columns.
+        """
         if sys.stdout.isatty():
             _console().print(_rich_table(columns, rows))
             return
@@ -90,12 +99,12 @@ class Output:
 
     @contextlib.contextmanager
     def live(self, columns: Row) -> Iterator[Screen | None]:
-        """A table that is redrawn in place.
+        """Begin a table that is redrawn in place.
 
         Yields
         ------
         Screen or None
-            None where there is no terminal to redraw: print lines instead.
+            None if there is no terminal to redraw: print lines instead.
         """
         if not sys.stdout.isatty():
             yield None
@@ -113,17 +122,17 @@ class Output:
 
     @contextlib.contextmanager
     def progress(self, total: int) -> Iterator[Tell]:
-        """How far a long command is: a bar on a terminal, a remark each time elsewhere.
+        """Show the progress of a long command: a bar on a terminal, else a remark for each part.
 
         Parameters
         ----------
         total : int
-            Parts that there are.
+            The number of parts.
 
         Yields
         ------
         callable
-            Says that one more is done, and which one.
+            Tells that one more part is done, and which one.
         """
         if not sys.stderr.isatty():
             done = itertools.count(1)
@@ -140,7 +149,7 @@ class Output:
             progress.TimeElapsedColumn(),
             progress.TextColumn("{task.description}", markup=False),
         )
-        # On stderr, as remarks are: the result may go to a file.
+        # On stderr, like remarks, because the result may go to a file.
         with progress.Progress(
             *columns, console=_console(sys.stderr), refresh_per_second=2, transient=True
         ) as bar:
@@ -154,25 +163,25 @@ class Output:
         print(json.dumps(plain, indent=2), flush=True)
 
     def diff(self, lines: Sequence[str]) -> None:
-        """Print lines that another program may read: tabs stay as they are."""
+        """Print lines that another program may read; tabs stay as they are."""
         for line in lines:
             print("\t".join(clean(part) for part in line.split("\t")), flush=True)
 
     def raw(self, data: bytes) -> None:
-        """Pass bytes on as they are."""
+        """Write bytes as they are."""
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
     def copy(self, data: bytes) -> None:
-        """Copy some of what a job wrote: as it is, or made harmless for a terminal."""
+        """Copy some of a job's output: unchanged, or made safe if stdout is a terminal."""
         if sys.stdout.isatty():
             print(self._copied.feed(data), end="", flush=True)
         else:
             self.raw(data)
 
     def copy_end(self) -> None:
-        """Nothing more is copied."""
+        """End the copy of a job's output."""
         if sys.stdout.isatty():
             print(self._copied.end(), end="", flush=True)
 
@@ -194,11 +203,18 @@ class Screen:
         self._columns, self._live = columns, live
 
     def lines(self) -> int:
-        """How many rows have room on it, as large as it is now."""
+        """Return how many rows fit on the screen at its present size."""
         return self._live.console.size.height - OTHER_LINES
 
     def show(self, rows: Sequence[Row], above: str) -> None:
-        """Show these, each on one line."""
+        """Show these rows, each on one line.
+
+        Parameters
+        ----------
+        rows : sequence of Row
+        above : str
+            The line above them.
+        """
         from rich.console import Group  # noqa: PLC0415  (slow to import, and only used here)
         from rich.text import Text  # noqa: PLC0415
 
@@ -208,24 +224,24 @@ class Screen:
 
 
 class JsonOutput(Output):
-    """One JSON document on stdout, also for an error; remarks on stderr."""
+    """Output as one JSON document on stdout, also for an error; remarks go to stderr."""
 
     def asks(self, question: str) -> bool | None:
-        """Nobody: the document is for a program."""
+        """Return None: a document is for a program, which cannot be asked."""
         return None
 
     def line(self, text: str) -> None:
-        """Nothing: the document says it."""
+        """Print nothing: the document says it."""
 
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
-        """Nothing: the document says it."""
+        """Print nothing: the document says it."""
 
     def diff(self, lines: Sequence[str]) -> None:
-        """Nothing: the document says it."""
+        """Print nothing: the document says it."""
 
     @contextlib.contextmanager
     def live(self, columns: Row) -> Iterator[Screen | None]:
-        """Nothing to redraw."""
+        """Yield None: there is nothing to redraw."""
         yield None
 
     def error(self, error: HpcextError) -> None:
@@ -234,34 +250,34 @@ class JsonOutput(Output):
 
 
 class LogOutput(Output):
-    """A JSON object a line, for programs that collect logs; tables are left out.
+    """Output as one JSON object per line, for programs that collect logs; tables are left out.
 
     Attributes
     ----------
     pilot : str
-        Whose log it is.
+        The id of the pilot whose log it is.
     """
 
     pilot = ""
 
     def line(self, text: str) -> None:
-        """Print it as an entry."""
+        """Print the text as an entry."""
         self._entry("info", text)
 
     def event(self, at_s: float, job: str | None, event: str, text: str) -> None:
-        """Print it as an entry."""
+        """Print the event as an entry."""
         self._entry(event, text, job)
 
     def note(self, text: str) -> None:
-        """Print it as an entry."""
+        """Print the remark as an entry."""
         self._entry("note", text)
 
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
-        """Nothing: what is in it was said when it happened."""
+        """Print nothing: each row was an entry when it happened."""
 
     @contextlib.contextmanager
     def live(self, columns: Row) -> Iterator[Screen | None]:
-        """Nothing to redraw."""
+        """Yield None: there is nothing to redraw."""
         yield None
 
     def _entry(self, event: str, text: str, job: str | None = None) -> None:
@@ -270,23 +286,23 @@ class LogOutput(Output):
         print(json.dumps(entry), flush=True)
 
     def error(self, error: HpcextError) -> None:
-        """Print it as an entry."""
+        """Print the error as an entry."""
         self._entry("error", str(error))
 
 
 class QuietOutput(JsonOutput):
-    """Errors alone, and what a command was asked to copy out."""
+    """Output of errors alone, and of what a command was asked to copy out."""
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Print nothing."""
 
     @contextlib.contextmanager
     def progress(self, total: int) -> Iterator[Tell]:
-        """Nothing."""
+        """Show nothing."""
         yield lambda _: None
 
     def document(self, document: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Print nothing."""
 
     def error(self, error: HpcextError) -> None:
         """Print one line on stderr."""
@@ -294,7 +310,7 @@ class QuietOutput(JsonOutput):
 
 
 def make(*, as_json: bool, quiet: bool, as_log: bool = False) -> Output:
-    """The output that a command line asks for; a document is worth more than silence."""
+    """Return the output that a command line asks for; JSON takes precedence over silence."""
     if as_json:
         return JsonOutput()
     if quiet:
@@ -317,7 +333,7 @@ def _rich_table(columns: Row, rows: Sequence[Row], *, overflow: OverflowMethod =
         no_wrap = overflow != "fold"
         table.add_column(Text(clean(column)), overflow=overflow, no_wrap=no_wrap)
     for row in rows:
-        # Text, so that nothing in a cell is taken for markup.
+        # As Text, so that rich takes nothing in a cell for markup.
         table.add_row(*(Text(clean(cell)) for cell in row))
     return table
 

@@ -1,4 +1,4 @@
-"""``hpcext pilot``: a pilot as a job of Slurm or LSF, submitted by whoever may submit jobs."""
+"""``hpcext pilot``: submit a pilot as a job of Slurm or LSF, and list or remove pilots."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ def add(subparsers: Any) -> None:
     add_notify(submit_)
     submit_.add_argument(
         "--log-format",
-        # Of the manager, not of this command.
+        # The form of the manager's log, not of this command's output.
         dest="manager_log",
         choices=LOG_FORMATS,
         default="text",
-        help="json: in the job's output, what happens as an object a line",
+        help="json: in the job's output, log events as one JSON object per line",
     )
     submit_.set_defaults(run=submit)
     again = actions.add_parser(
         "resubmit",
-        help="submit a pilot that ended before its jobs did",
+        help="submit again a pilot that ended before its jobs did",
         epilog="example: hpcext pilot resubmit jobs",
     )
     again.add_argument("pilot", metavar="PILOT", help="directory, id or name")
@@ -177,7 +177,7 @@ def show(args: argparse.Namespace, out: Output) -> int:
             jobs = backends.find(system).jobs()
             seen[system] = jobs.seen([each for each in asked if each is not None])
         except (BatchError, InputError) as error:
-            # Another one may answer; a home is seen from clusters of several.
+            # Another batch system may answer: one home directory may serve clusters of several.
             log.warning("%s", error)
     rows = []
     for path, pilot in found:
@@ -196,13 +196,13 @@ def show(args: argparse.Namespace, out: Output) -> int:
 
 
 def _left(path: Path) -> str:
-    """That jobs of a pilot which is over have not ended: its own state does not say so."""
+    """Return the number of unfinished jobs of an ended pilot in words; its state lacks it."""
     left = left_of(path)
     return f", {counted(left, 'job')} left" if left else ""
 
 
 def _shown(system: str, seen: Seen | None) -> str:
-    """The state of a job, with the batch system's own word where ours does not say it."""
+    """Return the state of a job, with the batch system's own word where ours says less."""
     if seen is None:
         return f"forgotten by {backends.title(system)}"
     word = seen.said or seen.why

@@ -1,4 +1,4 @@
-"""``hpcext plan``: what each policy would begin with, and how far that is from the best."""
+"""``hpcext plan``: show how each policy would begin, and how far that is from the optimum."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ VALID = "a number, or NxKIND:GPUS for each kind, as 2xa100:4,4xv100:8"
 
 
 class Division(msgspec.Struct, frozen=True):
-    """How one policy divides the GPUs at the beginning.
+    """The division of the GPUs with which one policy begins.
 
     Attributes
     ----------
     policy : str
     gpus : dict
-        Job → how many it gets.
+        Job → the number of its GPUs.
     kinds : dict
-        Job → the kind of these, where there are several and it gets any.
+        Job → the kind of its GPUs, where there are several kinds and it gets any.
     value : float
-        Sum of the jobs' speeds, each as a multiple of its own on one GPU; of several kinds the
+        The sum of the jobs' speeds, each as a multiple of its own on one GPU; of several kinds the
         slowest.
     objective, bound : float or None
-        What the policy makes largest, as it stands on these nodes, and more than which it cannot
-        be; None for a policy without such.
+        The value that the policy maximises, on these nodes, and an upper bound of it; None for a
+        policy that maximises none.
     """
 
     policy: str
@@ -132,12 +132,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _nodes(text: str, gpus: int | None) -> tuple[Node, ...]:
-    """``N`` nodes with so many GPUs each; or ``NxKIND:GPUS,...``, which says it for several kinds.
+    """Parse ``N``, nodes of `gpus` GPUs each, or ``NxKIND:GPUS,...`` for nodes of several kinds.
 
     Raises
     ------
     InputError
-        It is neither, or what it says is too large.
+        It is neither, or a number is too large.
     """
     if whole(text.removeprefix("-")) is not None:
         if gpus is None:
@@ -149,7 +149,7 @@ def _nodes(text: str, gpus: int | None) -> tuple[Node, ...]:
 
 
 def _totals(nodes: Sequence[Node]) -> dict[str, int]:
-    """Kind → GPUs."""
+    """Return the number of GPUs of each kind."""
     totals: Counter[str] = Counter()
     for node in nodes:
         totals[node.kind] += node.gpus
@@ -157,7 +157,7 @@ def _totals(nodes: Sequence[Node]) -> dict[str, int]:
 
 
 def _begin(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
-    """Let an engine take its first step under a policy."""
+    """Let an engine take its first step under a policy; return what the jobs get."""
     policy, answers = find_policy(name), [Target()]
 
     def ask(now: Snapshot) -> Target:
@@ -178,7 +178,7 @@ def _begin(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
 
 
 def _best(jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
-    """The most that any policy could begin with, if GPUs of a kind were all on one node."""
+    """Return the best division to begin with, if all GPUs of a kind were on one node."""
     totals = _totals(nodes)
     ready = [job for job in jobs if not job.after and _speeds(job, nodes[0].kind)]
     tables = [{kind: _table(_speeds(job, kind)) for kind in totals} for job in ready]
@@ -195,10 +195,10 @@ def _table(speeds: Mapping[int, float]) -> Table:
 
 
 def _speeds(job: Job, kind: str) -> dict[int, float]:
-    """Speed by the GPUs of a kind that it may have, 1 on one GPU; empty where that is not known.
+    """Return a job's speed by its number of GPUs of a kind; empty if it is not known.
 
-    Of a curve that does not say it, the speed on the fewest GPUs is taken for as many times that of
-    one.
+    The speed on one GPU is 1. If a curve does not say it, the speed on the fewest GPUs is taken for
+    that number.
     """
     fewest, most = job.nodes or ONE_NODE
     sizes = sorted({size * nodes for nodes in range(fewest, most + 1) for size in job.sizes})

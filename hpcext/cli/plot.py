@@ -1,4 +1,4 @@
-"""Pictures of plans and sweeps in a file, in the style of the report's plots (matplotlib)."""
+"""Plots of plans and sweeps as files, in the style of the report's plots (matplotlib)."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ DOTS_PER_INCH = 160
 INCHES_EACH = 0.4
 
 LABELLED = 24
-"""With more jobs than this the legend would be larger than the picture."""
+"""The largest number of jobs in a legend: with more it would be larger than the plot."""
 
 SHADES = (1.0, 0.62, 0.38)
-"""How strong the colours are of the first five jobs, of the next five, and so on."""
+"""The strength of the colours of the first five jobs, of the next five, and so on."""
 
 MOST_COLOURS = len(SHADES) * len(style.CURVES)
 
 CHARS_WIDE = 100
-"""So many small letters are as wide as the axis."""
+"""The width of the axis in small letters."""
 
 
 def check(path: Path) -> None:
-    """Refuse a picture that cannot be drawn, before anything is computed for it.
+    """Refuse a plot that cannot be drawn, before anything is computed for it.
 
     Raises
     ------
     InputError
-        matplotlib is not installed, or the suffix is none that is known.
+        matplotlib is not installed, or the suffix is not a known one.
     """
     need("matplotlib", "--plot")
     if path.suffix.lower() not in SUFFIXES:
@@ -51,23 +51,23 @@ def check(path: Path) -> None:
 def plot(
     path: Path, divisions: Mapping[str, Mapping[str, int]], titles: Sequence[str], gpus: int
 ) -> None:
-    """Draw one bar for each division, in it the GPUs of each job.
+    """Draw one bar for each division, made of the GPUs of each job.
 
     Parameters
     ----------
     path : pathlib.Path
-        Its suffix says what it is: ``.png``, ``.svg``, ``.pdf``.
+        Its suffix gives the format: ``.png``, ``.svg``, ``.pdf``.
     divisions : Mapping of str to Mapping of str to int
-        Label of a bar → job → GPUs; all of the same jobs.
+        Label of a bar → job → GPUs; each has the same jobs.
     titles : sequence of str
-        Beside each bar, in the same order.
+        The text beside each bar, in the same order.
     gpus : int
-        All that there are.
+        The number of all GPUs.
 
     Raises
     ------
     InputError
-        The file cannot be written, or its suffix is none that is known.
+        The file cannot be written, or its suffix is not a known one.
     """
     jobs = list(dict.fromkeys(job for each in divisions.values() for job in each))
     shown = [job for job in jobs if any(each.get(job) for each in divisions.values())]
@@ -97,7 +97,7 @@ def plot(
 def _bars(
     axes: Axes, divisions: Mapping[str, Mapping[str, int]], jobs: Sequence[str], gpus: int
 ) -> None:
-    """The parts of the bars, each with its number, and the job's name where there is room."""
+    """Draw the parts of the bars, each with its number, and the job's name if there is room."""
     begins = [0] * len(divisions)
     for place, job in enumerate(jobs):
         widths = [each.get(job, 0) for each in divisions.values()]
@@ -118,7 +118,7 @@ def _bars(
 
 
 def _colour(place: int) -> str:
-    """That of a curve of the report; of the sixth job on a paler one."""
+    """Return the colour of a job: one of the report's curves, paler from the sixth job on."""
     shade = SHADES[place // len(style.CURVES) % len(SHADES)]
     full = LIGHT[style.CURVES[place % len(style.CURVES)]]
     pairs = (int(full[at : at + 2], 16) for at in (1, 3, 5))
@@ -126,14 +126,14 @@ def _colour(place: int) -> str:
 
 
 def write(path: Path, inches_high: float, draw: Callable[[Figure], None]) -> None:
-    """Let a figure be drawn, and write it.
+    """Create a figure, have it drawn, and write it to a file.
 
     Raises
     ------
     InputError
-        It cannot be written, or its suffix is none that is known.
+        It cannot be written, or its suffix is not a known one.
     HpcextError
-        There is no room for it.
+        There is no space left for it.
     """
     check(path)
     with canvas.styled(path.stem):

@@ -1,4 +1,4 @@
-"""``hpcext profile``: measure how fast a command is on how many GPUs, and keep the curve."""
+"""``hpcext profile``: measure the speed of a command by its number of GPUs, and store the curve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpcext.scaling.curve import fewest_near_best, shape
 from hpcext.text import clean, counted, shown
 
 SECONDS = 60.0
-"""Longest measurement of one size, if not said otherwise."""
+"""The default limit of the measurement of one number of GPUs."""
 
 MOST_SIZES = 64
 BAR_CHARS = 40
@@ -46,7 +46,7 @@ def add(subparsers: Any) -> None:
         "--gpus", help="numbers of GPUs to try: 4 for 1 to 4; or 1,2,4 or 2-4 (default: all)"
     )
     parser.add_argument(
-        "--seconds", help=f"measure each number at most so long (default: {SECONDS:g})"
+        "--seconds", help=f"measure each number for at most this time (default: {SECONDS:g})"
     )
     parser.add_argument("--list", action="store_true", help="show all curves")
     parser.add_argument("--show", metavar="NAME", help="show a curve and what it was made of")
@@ -120,7 +120,7 @@ def _measure(args: argparse.Namespace, argv: Sequence[str], out: Output) -> int:
 
 
 def _name(given: str | None, argv: Sequence[str]) -> str:
-    """What was given, else a name after the script that the command runs."""
+    """Return the given name, or one made from the script that the command runs."""
     if given is not None:
         try:
             return jobfields.plain_name(given)
@@ -151,13 +151,13 @@ def _seconds(given: str | None) -> float:
 
 
 def _sizes(given: str | None, settings: Settings) -> tuple[list[int], tuple[int, ...], bool]:
-    """Numbers of GPUs to try, the GPUs to use, and whether these are slots."""
+    """Return the numbers of GPUs to try, the GPUs to use, and whether these are logical slots."""
     if given is None:
         gpus, logical = choose_gpus(settings)
         sizes = list(range(1, len(gpus) + 1))
     else:
         sizes = _numbers(given)
-        # Checks that there are so many, wherever the number came from.
+        # Checks that there are enough GPUs, wherever the number came from.
         gpus, logical = choose_gpus(load_settings(flags={"gpus": str(max(sizes))}))
     if len(sizes) > MOST_SIZES:
         raise InputError(
@@ -170,7 +170,7 @@ def _sizes(given: str | None, settings: Settings) -> tuple[list[int], tuple[int,
 
 
 def _numbers(text: str) -> list[int]:
-    """``4`` is 1 to 4, ``2-4`` is 2 to 4, ``1,2,4`` these; ascending."""
+    """Parse numbers of GPUs, ascending: ``4`` is 1 to 4, ``2-4`` is 2 to 4, ``1,2,4`` is these."""
     valid = "4 for 1 to 4, or 1,2,4 or 2-4"
     found: set[int] = set()
     parts = text.split(",")
@@ -200,7 +200,7 @@ def _report(
     *,
     as_json: bool,
 ) -> None:
-    """Print what was measured now; what is stored may know more."""
+    """Print what was measured in this run; the stored curve may have more."""
     counted = all(each.samples_per_s is not None for each in measured)
     unit = "samples" if counted else "steps"
     curve = {each.gpus: rate for each in measured if (rate := each.rate(unit)) is not None}
@@ -222,7 +222,7 @@ def _report(
 
 
 def _draw(curve: Mapping[int, float], unit: str, out: Output) -> None:
-    """A table and a plot of one curve."""
+    """Print a table and a plot of one curve."""
     best = fewest_near_best(curve)
     gains = shape(curve)
     fewest = min(gains)
@@ -237,7 +237,7 @@ def _draw(curve: Mapping[int, float], unit: str, out: Output) -> None:
         for gpus, gain in gains.items()
     ]
     out.table(("GPUs", f"{unit}/s", "speed-up", "efficiency", ""), rows)
-    # Dots go on to where a linear speed-up would be, as far as there is room.
+    # Dots continue the bar to where a linear speed-up would end, as far as there is room.
     per_char = max(gains.values()) / BAR_CHARS
     width = len(str(max(gains)))
     for gpus, gain in gains.items():
@@ -256,7 +256,7 @@ def _list(profiles: Profiles, out: Output, *, as_json: bool) -> int:
         try:
             stored = profiles.load(name)
         except InputError as error:
-            out.note(str(error))  # one that is damaged must not hide the others
+            out.note(str(error))  # a damaged profile must not hide the others
             continue
         unit = stored.unit(profiles.gpu)
         curve = stored.curve(unit, profiles.gpu)
@@ -314,7 +314,7 @@ def _show(name: str, profiles: Profiles, out: Output, *, as_json: bool) -> int:
 
 
 def _best(name: str, given: str | None, profiles: Profiles, out: Output, *, as_json: bool) -> int:
-    """Print the number alone: sbatch's hook reads it (spank_hooks/lua/cli_filter.lua)."""
+    """Print the best number alone, for sbatch's hook (spank_hooks/lua/cli_filter.lua)."""
     wanted = None if given is None else _numbers(given)
     curve, _ = profiles.curve(name, None)
     allowed = curve if wanted is None else wanted

@@ -1,4 +1,4 @@
-"""``hpcext reproduce``: the experiments of a paper, ours beside the paper's figures."""
+"""``hpcext reproduce``: run the experiments of a paper, and set our figures beside the paper's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcext.render.csv import as_csv
 SCHEMA = "hpcext.reproduce/1"
 
 SEEDS = (0, 1, 2)
-"""If none are said."""
+"""The default seeds."""
 
 MOST_SEED = 2**32 - 1
 MOST_WORKERS = 1024
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     studies = {}
     for name in names:
         studies[name] = reproduce(name, how)
-        # At once: the next one may take minutes.
+        # Shown at once, because the next one may take minutes.
         _show(out, studies[name])
     document = _document(studies, how)
     if args.out:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _say_left_out(name: str, out: Output) -> None:
-    """Say before the work what will be missing of it."""
+    """Print, before the work begins, what will be missing from it."""
     if name in PAPERS and (wants := PAPERS[name].wants):
         try:
             need(wants)
@@ -92,7 +92,7 @@ def _how(args: argparse.Namespace) -> How:
 
 
 def _make_folder(path: Path) -> None:
-    """Before the work, so that it is not for nothing."""
+    """Create the directory of the results before the work, so that it is not done in vain."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -150,7 +150,7 @@ def _cells(row: Row) -> Sequence[str]:
 
 
 def _remarks(table: Table) -> Iterator[str]:
-    """What is to be said of rows, below them: those of one wording together."""
+    """Yield the remarks on rows, those of one wording together."""
     said: dict[str, list[str]] = {}
     for row in table.rows:
         if row.why:
@@ -160,7 +160,7 @@ def _remarks(table: Table) -> Iterator[str]:
 
 
 def _figure(number: float | None, unit: str) -> str:
-    """Four figures, without an exponent, and the unit."""
+    """Format a number with four significant digits, without an exponent, and its unit."""
     if number is None:
         return "-"
     text = f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"

@@ -39,7 +39,7 @@ from hpcext.sim.workloads.jobfiles import unstated
 from hpcext.text import shown
 
 LIVE_S = 1.0
-"""A table that somebody looks at is brought up to date so often."""
+"""Seconds between two updates of the table on a terminal."""
 
 
 def add(subparsers: Any) -> None:
@@ -52,12 +52,12 @@ def add(subparsers: Any) -> None:
     parser.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
     parser.add_argument("--gpus", help="GPUs to use, or logical slots where there are none")
     parser.add_argument(
-        "--mps", metavar="SEATS", help="let so many jobs with mps = true share the last GPU"
+        "--mps", metavar="SEATS", help="jobs with mps = true that may share the last GPU"
     )
     parser.add_argument("--policy", help=f"how to share them: {', '.join(POLICIES)}")
     parser.add_argument("--name", help="name of the pilot (default: that of the file)")
     parser.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
-    parser.add_argument("--resume", metavar="PILOT", help="go on with a pilot that ended")
+    parser.add_argument("--resume", metavar="PILOT", help="go on with a pilot that has ended")
     parser.add_argument(
         "--moved",
         action="store_true",
@@ -78,23 +78,23 @@ def add(subparsers: Any) -> None:
 
 
 def add_notify(parser: argparse.ArgumentParser) -> None:
-    """The option that says how to tell what became of a pilot."""
+    """Add the option that says how to notify of the outcome of a pilot."""
     parser.add_argument(
         "--notify",
         metavar="WAY",
-        help="tell when jobs fail or it ends: mail, mail:ADDRESS, webhook:URL, command:COMMAND",
+        help="tell of failures and the end: mail, mail:ADDRESS, webhook:URL, command:COMMAND",
     )
 
 
 def add_detach(parser: argparse.ArgumentParser) -> None:
-    """The option of a manager that is to be left behind."""
+    """Add the option to leave a manager in the background."""
     parser.add_argument(
-        "--detach", action="store_true", help="go on in the background; hpcext attach follows it"
+        "--detach", action="store_true", help="run in the background; hpcext attach follows it"
     )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Run the command; the exit status is that of the jobs."""
+    """Run the command; return the exit status of the jobs."""
     settings = load_settings(
         flags={"policy": args.policy, "gpus": args.gpus, "notify": args.notify}
     )
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     gpus, logical = choose_gpus(settings)
     shared = _shared(args.mps, gpus, logical=logical)
     if args.dry_run and args.detach:
-        raise InputError("cannot be given with it", where="--dry-run: --detach")
+        raise InputError("--detach cannot be given with it", where="--dry-run")
     if args.dry_run:
         node = Node(host(), len(gpus) - (shared is not None))
         offers = [node, shared.as_node(host())] if shared else [node]
@@ -145,7 +145,16 @@ def begin(directory: Path, args: argparse.Namespace, out: Output) -> int:
 def read_job_file(
     path: Path, settings: Settings, out: Output, *, empty: bool = False
 ) -> tuple[JobSpec, ...]:
-    """Read the jobs of a pilot that is to begin, and say what in them is hardly meant."""
+    """Read the jobs of a pilot that is to begin; print warnings of what is hardly meant.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    settings : Settings
+    out : Output
+    empty : bool
+        Whether a file without jobs is allowed.
+    """
     doubts: list[str] = []
     specs = read_jobs(
         path,
@@ -162,12 +171,12 @@ def read_job_file(
 
 
 def _shared(said: str | None, gpus: Sequence[int], *, logical: bool) -> Shared | None:
-    """The GPU that is to be shared, if one is.
+    """Return the GPU that is to be shared; None if no option asks for one.
 
     Raises
     ------
     InputError
-        That cannot be.
+        It cannot be shared in this way.
     """
     if said is None:
         return None
@@ -182,7 +191,7 @@ def _shared(said: str | None, gpus: Sequence[int], *, logical: bool) -> Shared |
 
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:
-    """A pilot is what it was begun as."""
+    """Refuse options that describe a new pilot: one that goes on keeps those it began with."""
     if args.jobs is not None:
         raise InputError("takes no job file", where="--resume", do="hpcext submit adds jobs")
     for name in ("gpus", "mps", "policy", "name", "dir", "notify", "dry_run"):
@@ -192,12 +201,12 @@ def _refuse_with_resume(args: argparse.Namespace) -> None:
 
 
 def choose_gpus(settings: Settings) -> tuple[tuple[int, ...], bool]:
-    """GPU indices to use, and whether they are slots on a machine without GPUs.
+    """Return the GPU indices to use, and whether they are slots of a machine without GPUs.
 
     Raises
     ------
     InputError
-        More GPUs than there are, or none and no number given.
+        More GPUs are asked for than there are; or there are none, and no number is given.
     """
     found, wanted = find_gpus(), settings.gpus
     if wanted == "auto":
@@ -215,7 +224,7 @@ def choose_gpus(settings: Settings) -> tuple[tuple[int, ...], bool]:
 
 
 def name_after(path: Path) -> str:
-    """A name for a pilot after its job file, as far as that is a valid one."""
+    """Return a name for a pilot: its job file's, without characters that a name cannot have."""
     kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in path.stem)
     return kept.strip("-")[:64] or "run"
 
@@ -223,7 +232,19 @@ def name_after(path: Path) -> str:
 def manage(
     directory: Path, out: Output, *, as_json: bool, moved: bool = False, leave: bool = False
 ) -> int:
-    """Be the manager of a pilot; the exit status is that of its jobs."""
+    """Manage a pilot in this process; return the exit status of its jobs.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    out : Output
+    as_json : bool
+        Whether to print one document at the end instead of events.
+    moved : bool
+        The machine that the pilot ran on is gone; it goes on with it here.
+    leave : bool
+        When told to end, leave a harvester's trainings running for its next manager.
+    """
     pilot = pilots.load(directory)
     if isinstance(out, LogOutput):
         out.pilot = pilot.id
@@ -238,7 +259,7 @@ def manage(
 
         def observe(engine: Engine, now_s: float) -> None:
             nonlocal ends
-            # Whoever read our output may leave (| head); the jobs are to go on all the same.
+            # The reader of our output may leave (| head), but the jobs must go on.
             with contextlib.suppress(BrokenPipeError):
                 if engine.world.stopping and not (ends or pilot.alone):
                     ends = view.ending(engine)
@@ -263,19 +284,19 @@ def manage(
 
 
 class _Entries(logging.Handler):
-    """Has warnings stand among the entries of a log."""
+    """A handler that prints warnings as entries of a JSON log."""
 
     def __init__(self, out: LogOutput) -> None:
         super().__init__()
         self._out = out
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one."""
+        """Print one warning."""
         self._out.note(self.format(record))
 
 
 def _exit_code(engine: Engine) -> int:
-    """That of the one job, as a shell would have it; 85 if it is not done."""
+    """Return the exit code of the only job, as a shell would; 85 if it is not done."""
     ((name, job),) = engine.world.jobs.items()
     code = engine.world.records[name].exit_code
     if not job.state.final or code is None:
@@ -290,14 +311,14 @@ def _dry_run(
     args: argparse.Namespace,
     out: Output,
 ) -> int:
-    """Let the engine take its first step, and say what it would do."""
+    """Let the engine take its first step, and print what it would do."""
     engine = Engine(find_policy(settings.policy))
     jobs = admit(specs, 1, {})
     engine.step(0.0, [*map(NodeJoined, offers), *(Submitted(job) for job in jobs)])
     plan = [engine.world.jobs[job.id] for job in jobs]
-    # The shape of a curve tells how to share GPUs, not how long that takes.
+    # A relative curve tells how to share GPUs, but not how long jobs take.
     known = not any(spec.relative for spec in specs)
-    # Nor does anything tell how fast jobs are that share a GPU.
+    # Nothing tells how fast jobs are that share a GPU.
     known = known and len(offers) == 1
     schedule = expected(specs, offers, find_policy(settings.policy)) if known else None
     if args.json:
@@ -305,7 +326,7 @@ def _dry_run(
             "schema": "hpcext.plan/1",
             "policy": settings.policy,
             "gpus": sum(node.real_gpus for node in offers),
-            "makespan_s": schedule.makespan_s if schedule else None,
+            "makespan_s": schedule.end_s if schedule else None,
             "jobs": [
                 {
                     "id": job.id,
@@ -322,8 +343,8 @@ def _dry_run(
     rows = [(job.id, job.name, str(sum((job.goal or {}).values()) or ""), job.why) for job in plan]
     out.table(("id", "job", "GPUs", "why"), rows)
     if schedule:
-        span = duration(schedule.makespan_s)
+        span = duration(schedule.end_s)
         out.line(f"expected: {span} in all, if jobs are as fast as the file says")
     elif missing := unstated(specs):
-        out.note(f"no time is expected: {missing}")
+        out.note(f"the time cannot be predicted: {missing}")
     return 0

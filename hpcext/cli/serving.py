@@ -1,4 +1,4 @@
-"""Servers of the command line: they answer in threads until somebody ends them."""
+"""Servers of the command line, which answer in threads until they are told to end."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ STOP = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def until_ended() -> Iterator[None]:
-    """Begin threads that serve in its body; at its end the one that ends the command is waited for.
+    """Wait at the end of the context for a signal to end; threads that serve begin inside it.
 
-    The signals are blocked before, so that no thread takes them; blocked ones come also where a
-    shell has begun us in the background, which ignores Ctrl-C.
+    The signals are blocked first, so that no thread takes them. Blocked signals also arrive if a
+    shell has started us in the background, where Ctrl-C is ignored.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
     yield

@@ -1,8 +1,8 @@
-"""``hpcext suspendable``: what an ordinary batch job begins with to outlive its allocation.
+"""``hpcext suspendable``: make an ordinary batch job outlive its allocation.
 
-It is a pilot of one job that has the whole allocation: its command runs where the batch script
-would, under a supervisor, so that it hears in time of a preemption and of the time limit, and the
-same job of Slurm goes on.
+It is a pilot with one job, which has the whole allocation. The command runs where the batch script
+would, under a supervisor: so it learns in time of a preemption and of the time limit, and goes on
+in the same job of Slurm or LSF.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--lead",
-        help=f"suspend it so many seconds before the job ends (default: {LEAD_S})",
+        help=f"seconds before the end of the job at which to suspend (default: {LEAD_S})",
     )
     parser.add_argument(
         "--shell",

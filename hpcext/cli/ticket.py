@@ -1,4 +1,7 @@
-"""A ticket waits for its trainer: shows its log, sees that there is a manager, or is it."""
+"""The loop of a ticket: wait for its trainer, show the trainer's log, and see to the manager.
+
+Some ticket always runs the manager of the harvester; the others watch that there is one.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,18 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 
 ASK_S = 30.0
-"""So often the batch system is asked of a manager elsewhere, of our end, and of other tickets."""
+"""Seconds between questions to the batch system: of a manager elsewhere, our end, other tickets."""
 
 LEAD_S, SHORT_LEAD_S = 60.0, 30.0
-"""A ticket goes back into the queue so long before its time limit; the second of a short one."""
+"""Seconds before its time limit at which a ticket is requeued, and the same for short tickets."""
 
 SHORT_S = 180.0
 
 AGAIN_S, AGAIN_MAX_S = 2.0, 60.0
-"""Before a manager is tried again that could not be one."""
+"""The first and the longest wait, in seconds, before a failed manager is started again."""
 
 HAND_OVER_S = 20.0
-"""So long a manager that is to leave is waited for."""
+"""Seconds to wait for a manager that was told to leave."""
 
 LOG = "manager.log"
 
@@ -48,12 +51,12 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 class Wait:
-    """One ticket.
+    """One ticket as it waits.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of the harvester.
+        The harvester's.
     key : str
     ticket : Ticket
     here : OwnJob
@@ -88,7 +91,7 @@ class Wait:
         self._position = self._begin()
 
     def run(self) -> int:
-        """Wait for the end of the trainer; its exit status."""
+        """Wait for the end of the trainer; return its exit status."""
         for signum in self._here.ends:
             signal.signal(signum, self._on_end)
         for signum in self._here.leaves:
@@ -109,7 +112,7 @@ class Wait:
             self._leave()
 
     def _turn(self) -> int | None:
-        """One look at everything; the exit status, if the trainer has ended and nobody needs us."""
+        """Take one look at everything; return the exit status once the ticket may end."""
         self._check_there()
         self._hand_in()
         self._mind()
@@ -121,16 +124,16 @@ class Wait:
         return self._go_on_later()
 
     def _check_there(self) -> None:
-        """A harvester that somebody has removed is not waited for."""
+        """Stop waiting for a harvester that somebody has removed."""
         try:
             os.stat(self._directory / "pilot.json")
         except FileNotFoundError:
-            # Of a file system that is not mounted nothing is there.
+            # On a file system that is not mounted, even the parent is missing: that raises here.
             os.stat(self._directory.parent)
             raise NoManagerError("the harvester is gone", where=str(self._directory)) from None
 
     def _trouble(self, error: Exception) -> None:
-        """A file system that is away for a while ends no ticket."""
+        """Log an error, once: a file system that is away for a while ends no ticket."""
         if str(error) != self._last_trouble:
             self._last_trouble = str(error)
             log.warning("%s; tried again", error)
@@ -157,7 +160,7 @@ class Wait:
             tickets.submit(self._directory, self._key, self._ticket)
 
     def _look(self) -> int | None:
-        """Show what is new; the exit status, if the trainer has ended."""
+        """Show what is new; return the exit status if the trainer has ended."""
         if self._trainer is None:
             return None
         self._read()
@@ -181,7 +184,7 @@ class Wait:
             self._engine = self._follower.engine()
 
     def _begin(self) -> int:
-        """From where on the log is to be shown: what earlier runs have shown may be gone."""
+        """Return the position to show the log from: where earlier runs stopped, if that is kept."""
         return tickets.shown(self._directory, self._key) if self._here.keeps_output() else 0
 
     def _show(self) -> None:
@@ -194,7 +197,7 @@ class Wait:
     # The manager.
 
     def _mind(self) -> None:
-        """See that there is a manager; be it, if nobody else is."""
+        """See that there is a manager; become it if nobody else is."""
         now_s = time.monotonic()
         if self._reap() or now_s < self._try_at_s or self._is_final():
             return
@@ -213,8 +216,10 @@ class Wait:
         return job is not None and job.state.final
 
     def _start(self) -> int:
-        """Start a manager in a process of its own, which what ends the job does not end: the
-        trainer of a ticket that was cancelled is cancelled by it."""
+        """Start a manager in a process of its own, which the signals that end the job do not reach.
+
+        It is needed after them: to cancel the trainer of a ticket that was cancelled.
+        """
         me = protocol.Process.me()
         told, self._child_waits = os.pipe()
         pid = os.fork()
@@ -225,7 +230,7 @@ class Wait:
         return pid
 
     def _reap(self) -> bool:
-        """Whether we are the manager."""
+        """Return whether this ticket runs the manager; if that has ended, clean up after it."""
         if self._child is None:
             return False
         pid, status = os.waitpid(self._child, os.WNOHANG)
@@ -237,12 +242,12 @@ class Wait:
         os.close(self._child_waits)
         self._failures += os.waitstatus_to_exitcode(status) != 0
         if self._failures == 2:
-            # Once may be a race that another ticket has won.
+            # A single failure may be a race that another ticket has won.
             self._out.note(f"waits for a manager; see {self._directory / LOG}")
         return False
 
     def _may_leave(self) -> bool:
-        """Whether nobody needs us: no manager is ours, or another ticket can be the next one."""
+        """Return whether this ticket may end: it has no manager, or another can take over."""
         if not self._reap():
             return True
         return tickets.others(self._directory, self._key)
@@ -259,7 +264,7 @@ class Wait:
     # Our job.
 
     def _is_over(self) -> bool:
-        """Whether our job is, once it was told to end; what becomes of its trainer then."""
+        """Return whether our job ends, now that it was told to; tell the trainer what follows."""
         try:
             why = self._here.ending()
         except BatchError as error:
@@ -273,7 +278,7 @@ class Wait:
         return True
 
     def _is_handed_in(self) -> bool:
-        """Whether we have a trainer that has not ended; what nobody has taken is taken back."""
+        """Return whether we have an unfinished trainer; withdraw a submission that nobody took."""
         if self._trainer is None:
             self._trainer = tickets.trainer_of(self._directory, self._key)
         if self._trainer is not None and not self._is_final():
@@ -282,8 +287,11 @@ class Wait:
         return False
 
     def _let_go(self) -> None:
-        """Have our trainer leave its nodes. Should our job begin again, it goes on; if that has
-        ended for good, the ticket that manages cancels it, or the next one."""
+        """Have our trainer leave its nodes.
+
+        If our job begins again, the trainer goes on. If the job has ended for good, the ticket that
+        runs the manager, or the next one to do so, cancels the trainer.
+        """
         self._read()
         job = self._engine.world.jobs.get(self._trainer or "") if self._engine else None
         if job is not None and job.on_hold:
@@ -292,12 +300,12 @@ class Wait:
             tickets.mark(self._directory, self._key, "held")
             self._ask("suspend")
         else:
-            # It has nothing that could be kept: begun again, it is trained from the beginning.
+            # It has no checkpoint to keep; if it begins again, it trains from the start.
             tickets.mark(self._directory, self._key, "ended")
             self._ask("cancel")
 
     def _ask(self, verb: str) -> None:
-        """Have the manager do something with our trainer: the one that there is or the next."""
+        """Ask the manager, the present or the next one, to do something with our trainer."""
         try:
             name = spool.put(self._directory, verb, job=self._trainer)
             manager = spool.manager_of(self._directory)
@@ -308,9 +316,12 @@ class Wait:
             log.warning("%s of the trainer: %s", verb, error)
 
     def _go_on_later(self) -> int | None:
-        """Back into the queue before the time limit, and see after tickets that are gone.
+        """Requeue the job before its time limit, and look after tickets that are gone.
 
-        The exit status by which we go, if it is to be that.
+        Returns
+        -------
+        int or None
+            The exit status to end with, if the job goes back into the queue.
         """
         now_s = time.monotonic()
         if not self._requeued and (self._noticed or now_s >= self._limit_at_s):
@@ -325,7 +336,7 @@ class Wait:
         return None
 
     def _left_s(self) -> float:
-        """Seconds until it is time to go back."""
+        """Return the seconds until it is time to requeue the job."""
         try:
             end_s = self._here.end_s()
         except BatchError:
@@ -338,7 +349,7 @@ class Wait:
         return left_s - self._lead_s
 
     def _cancel_others(self) -> None:
-        """Cancel trainers whose tickets were cancelled, and could not do so themselves."""
+        """Cancel the trainers of cancelled tickets that could not do it themselves."""
         world = self._engine.world if self._engine else None
         if world is None:
             return
@@ -357,20 +368,20 @@ class Wait:
 
 
 def manage(directory: Path, ticket: protocol.Process, told: int) -> NoReturn:
-    """Be the manager of the tickets' harvester, as long as its ticket's process is there.
+    """Manage the tickets' harvester for as long as the process of this ticket exists.
 
     Parameters
     ----------
     directory : pathlib.Path
     ticket : Process
     told : int
-        A pipe whose other end the ticket closes: it is to leave.
+        The read end of a pipe; the ticket closes the other end to tell the manager to leave.
     """
     code = 1
     try:
-        # Batch systems send these to all processes of a job; our ticket says when to leave.
+        # Batch systems send these to all processes of a job, but the ticket decides when to leave.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-        # LSF may stop the group of the leader, and others could not manage then.
+        # LSF may stop the leader's process group, which would leave other tickets unmanaged.
         os.setsid()
         fd = os.open(directory / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.dup2(fd, sys.stdout.fileno())
@@ -391,7 +402,7 @@ def manage(directory: Path, ticket: protocol.Process, told: int) -> NoReturn:
         log.warning("%s", error)
         code = error.exit_status
     except BaseException:
-        # In a fork nobody else would say it.
+        # Nobody else would report it from a fork.
         log.exception("the manager failed")
     finally:
         logging.shutdown()
@@ -399,7 +410,7 @@ def manage(directory: Path, ticket: protocol.Process, told: int) -> NoReturn:
 
 
 def _until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait for a condition; whether it came true."""
+    """Wait for a condition; return whether it came true."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline_s:

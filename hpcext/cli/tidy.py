@@ -1,4 +1,4 @@
-"""``hpcext pilot rm`` and ``hpcext prune``: take away what pilots have left."""
+"""``hpcext pilot rm`` and ``hpcext prune``: remove what pilots have left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = "hpcext.removed/1"
 KEEP = ("last", "all", "none")
 
 MOST_S = 3_153_600_000.0
-"""A hundred years."""
+"""The longest age: a hundred years."""
 
 _AGE = re.compile(r"([0-9]{1,9})([smhdw])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -38,7 +38,7 @@ def add(subparsers: Any) -> None:
         "--older-than",
         required=True,
         metavar="AGE",
-        help="only of pilots in which nothing happened for so long: 30d, 12h, 2w",
+        help="only of pilots in which nothing has happened for this time: 30d, 12h, 2w",
     )
     parser.add_argument(
         "--keep-checkpoints",
@@ -63,18 +63,20 @@ def add_rm(actions: Any) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would go, and how much")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only tell what would be removed, and how much"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def age_s(text: str) -> float:
-    """Read an age.
+    """Parse an age; return it in seconds.
 
     Raises
     ------
     InputError
-        It is none.
+        It is not an age.
     """
     match = _AGE.fullmatch(text)
     seconds = int(match[1]) * _SECONDS[match[2]] if match else -1.0
@@ -95,21 +97,21 @@ def prune(args: argparse.Namespace, out: Output) -> int:
 
 
 def rm(args: argparse.Namespace, out: Output) -> int:
-    """Remove pilots by name; none, where one of them may not go."""
+    """Remove pilots by name; if one of them must stay, remove none."""
     state_dir = load_settings().state_dir
     gone = _finish(args, out)
     wanted = [handle for handle in args.pilot if handle not in gone]
     found = dict.fromkeys(pilots.find(handle, state_dir) for handle in wanted)
     needs = cleaning.Needs(state_dir)
     for directory in found:
-        # They go together, so what one of them needs of another does not count.
+        # All are removed together, so that one needs another is no reason to keep either.
         needs.forget(directory)
     going = [cleaning.plan_whole(directory, needs) for directory in found]
     return 0 if _carry_out(going, [], args, out) else NoManagerError.exit_status
 
 
 def _finish(args: argparse.Namespace, out: Output) -> list[str]:
-    """Finish what was interrupted; nothing else has to be asked for that."""
+    """Finish interrupted removals, without asking; return the ids of these pilots."""
     if args.dry_run:
         return []
     try:
@@ -125,7 +127,7 @@ def _finish(args: argparse.Namespace, out: Output) -> list[str]:
 def _carry_out(
     going: Sequence[Plan], kept: Sequence[Kept], args: argparse.Namespace, out: Output
 ) -> bool:
-    """Show what is to go, ask, and remove it; whether all went that was to go."""
+    """Show what would be removed, ask, and remove it; return whether all of it was."""
     done: list[Plan] = []
     all_went = True
     size = sum(each.size.bytes for each in going)
@@ -149,12 +151,12 @@ def _carry_out(
 
 
 def _agreed(question: str, going: Sequence[Plan], args: argparse.Namespace, out: Output) -> bool:
-    """Whether it is to be done.
+    """Return whether the user agrees.
 
     Raises
     ------
     InputError
-        Nobody can be asked.
+        There is nobody to ask.
     """
     if left := sum(each.left for each in going):
         lost = f"{counted(left, 'job')} that could go on {'is' if left == 1 else 'are'} among them."
@@ -164,7 +166,7 @@ def _agreed(question: str, going: Sequence[Plan], args: argparse.Namespace, out:
     answer = out.asks(question)
     if answer is None:
         raise InputError(
-            "nobody can be asked whether it is meant", valid="--yes, or --dry-run to look first"
+            "there is no terminal to ask for consent", valid="--yes, or --dry-run to look first"
         )
     return answer
 

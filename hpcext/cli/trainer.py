@@ -1,4 +1,4 @@
-"""``hpcext trainer``: a batch job that stands for a trainer on idle nodes, and ends as it does."""
+"""``hpcext trainer``: the batch job that stands for a trainer on idle nodes and ends with it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Hand in the trainer and wait for its end; the exit status is its own."""
+    """Submit the trainer and wait for its end; return its exit status."""
     settings = load_settings(flags={"policy": "bftrainer"})
     backend = backends.here(settings.batch)
     here = backend.ticket() if backend is not None else None
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     words = [str(nodes), name, *command[1:], str(Path.cwd()), *([here.run_of] * bool(here.run_of))]
     key = tickets.key_now(directory, here.id, words)
     logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
-    # Deaf to what may be sent before anybody listens.
+    # Ignore signals that may come before anything handles them.
     for signum in (protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL):
         signal.signal(signum, signal.SIG_IGN)
     with tickets.alive(directory, key):
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _words(argv: Sequence[str], variable: str) -> tuple[Range, tuple[str, ...]]:
-    """On how many nodes, and what to run."""
+    """Parse the number of nodes, and the command to run."""
     rest = list(argv)
     text, where = variable, "HPCEXT_TRAINER"
     if rest and _NODES.match(rest[0]):
@@ -138,7 +138,7 @@ def _check_gpus(text: str) -> None:
 
 
 def _gpus(text: str, most: int) -> Range:
-    """GPUs of each node: as the job says, else all that the harvester uses."""
+    """Parse the GPUs of each node; by default all that the harvester uses."""
     if text == "auto":
         return Range(1, most)
     return _range(text, MAX_GPUS, "HPCEXT_GPUS", "") if text else Range(most, most)
@@ -165,8 +165,11 @@ def _harvester(settings: Settings, here: OwnJob) -> Path:
 
 
 def _kept(here: OwnJob, directory: Path, key: str, command: Sequence[str]) -> tuple[str, ...]:
-    """The command, with a copy of the script in place of it: that of the batch system may be on
-    this node alone, and what a user changes after its submission is for the next job."""
+    """Return the command, with a copy of its script in place of the original.
+
+    The batch system may keep the script on this node alone, and what a user changes in it after the
+    submission is meant for the next job.
+    """
     script = Path(command[0])
     if script.is_file():
         with open(script, "rb") as file:

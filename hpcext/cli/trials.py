@@ -1,4 +1,4 @@
-"""``hpcext trials``: what came of the settings of a sweep, the best first."""
+"""``hpcext trials``: show the outcome of a sweep's trials, the best first."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ TRIALS = "hpcext.trials/1"
 INCHES_HIGH = 3.6
 
 NAMED = 5
-"""The best trials have a colour and a name in the picture; further ones are grey."""
+"""The number of trials with a colour and a name in the plot; further ones are grey."""
 
 
 class Tried(NamedTuple):
-    """A trial, and what became of it."""
+    """A trial, and its outcome so far."""
 
     job: Job
     trial: Trial
@@ -43,7 +43,7 @@ class Tried(NamedTuple):
 
     @property
     def value(self) -> float | None:
-        """Its metric as last reported; None before that, and where it is no number any more."""
+        """Its metric as last reported; None before the first report, or if it is not a number."""
         return self.record.metrics.get(self.trial.metric)
 
 
@@ -61,7 +61,7 @@ def add(subparsers: Any) -> None:
 
 
 def show(args: argparse.Namespace, out: Output) -> int:
-    """Print a table for each sweep, or a document of all; draw them."""
+    """Print a table for each sweep, or a document of all; draw them if asked to."""
     if args.plot is not None:
         plot.check(args.plot)
     directory = pilots.find(args.pilot, load_settings().state_dir)
@@ -79,7 +79,7 @@ def show(args: argparse.Namespace, out: Output) -> int:
 
 
 def _sweeps(world: World) -> list[list[Tried]]:
-    """The trials of each sweep, the best first."""
+    """Return the trials of each sweep, the best first."""
     found: dict[tuple[object, ...], list[Tried]] = {}
     for job in world.jobs.values():
         if job.trial is not None:
@@ -95,7 +95,7 @@ def _rungs(tried: Sequence[Tried]) -> list[int]:
 
 
 def _table(tried: Sequence[Tried], directory: Path, out: Output) -> None:
-    """The settings and the rungs of each trial, and where the best one's checkpoint is."""
+    """Print the settings and rungs of each trial, and where the checkpoint of the best one is."""
     rules, rungs = tried[0].trial, _rungs(tried)
     keys = list(dict.fromkeys(key for each in tried for key in each.trial.settings))
     metric = [rules.metric] if rules.metric else []
@@ -163,7 +163,7 @@ def _document(tried: Sequence[Tried]) -> dict[str, Any]:
 
 
 def _plot(sweeps: Sequence[Sequence[Tried]], path: Path) -> None:
-    """Draw the metric of each trial by step, a picture below the other for each sweep."""
+    """Draw the metric of each trial by step, one plot below the other for each sweep."""
     if not sweeps:
         raise InputError("no metric to draw", where="--plot", do="hpcext sweep --metric NAME")
 
@@ -176,8 +176,8 @@ def _plot(sweeps: Sequence[Sequence[Tried]], path: Path) -> None:
 
 
 def _curves(axes: Axes, tried: Sequence[Tried]) -> None:
-    """One sweep: a line for each trial, and where they are compared."""
-    # The best ones last, on top of the others.
+    """Draw one sweep: a line for each trial, and the steps at which they are compared."""
+    # The best ones are drawn last, on top of the others.
     for place in reversed(range(len(tried))):
         curve = tried[place].record.curve
         steps, values = [each.step for each in curve], [each.loss for each in curve]

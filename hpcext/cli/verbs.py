@@ -1,4 +1,4 @@
-"""``hpcext VERB PILOT [JOB]``: what is seen of a pilot, or asked of it, from another terminal."""
+"""``hpcext VERB PILOT [JOB]``: look at a pilot, or change it, from another terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hpcext.manager.views.report import run_document
 BLOCK_BYTES = 64 << 10
 
 FOLLOW_S = 0.2
-"""How often a log that is followed is looked at."""
+"""Seconds between two looks at a log that is followed."""
 
 
 def add(subparsers: Any) -> None:
@@ -49,7 +49,7 @@ def add(subparsers: Any) -> None:
     drain = _add(subparsers, "drain", asking.ask, text, job=None)
     for parser in (submit, suspend, resume, resize, cancel, drain):
         asking.add_wait(parser)
-    _add(subparsers, "why", why, "say why a job waits or runs as it does", job="?")
+    _add(subparsers, "why", why, "tell why a job waits or runs as it does", job="?")
     logs_ = _add(subparsers, "logs", logs, "print what a job wrote", job="?")
     logs_.add_argument("-f", "--follow", action="store_true", help="until the job has ended")
     logs_.add_argument("-n", "--lines", type=int, metavar="N", help="only the last lines")
@@ -64,7 +64,20 @@ def _add(
     job: str | None = "",
     json: bool = False,
 ) -> argparse.ArgumentParser:
-    """Register one verb; `job` is how many jobs it takes: one (""), perhaps one ("?"), none."""
+    """Register one verb.
+
+    Parameters
+    ----------
+    subparsers : Any
+    name : str
+    run : callable
+    text : str
+        Its help.
+    job : {"", "?", None}
+        Whether it takes one job, perhaps one, or none.
+    json : bool
+        Whether it can print a document.
+    """
     rest = {"submit": " more.toml", "resize": " cnn 3", "drain": "", "status": ""}
     example = f"example: hpcext {name} jobs{rest.get(name, ' cnn')}"
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, epilog=example)
@@ -82,7 +95,7 @@ def _add(
 
 
 def looked_at(args: argparse.Namespace, out: Output) -> tuple[Path, str]:
-    """Find the pilot, and the job, that a verb which looks is about; say which if not named."""
+    """Find the pilot and the job that a verb looks at; print which, where they were not named."""
     directory, job = choosing.to_look_at((args.pilot, args.job), load_settings().state_dir)
     if args.pilot is None or (job and args.job is None):
         out.note(f"pilot {pilots.load(directory).id}, the newest")
@@ -90,7 +103,7 @@ def looked_at(args: argparse.Namespace, out: Output) -> tuple[Path, str]:
 
 
 def _job(world: World, handle: str, out: Output) -> Job:
-    """The job that is to be shown; says which one where others had its name."""
+    """Find the job to show; print which one if others had its name."""
     job = find_job(world, handle)
     if sentence := chosen(world, job, handle):
         out.note(sentence)
@@ -137,7 +150,7 @@ def status(args: argparse.Namespace, out: Output) -> int:
 
 
 def _says_that_it_waits(directory: Path, out: Output) -> bool:
-    """Say how the job of a pilot stands that has never run; whether that is one."""
+    """Print the state of a pilot's job, if the pilot has never run; return whether it has not."""
     if Follower(directory).begun():
         return False
     found = standing.of_pilot(directory)
@@ -148,13 +161,13 @@ def _says_that_it_waits(directory: Path, out: Output) -> bool:
 
 
 def _say_standing(found: Standing, out: Output) -> None:
-    """Say how the job of a pilot stands, or that nobody manages it, and what to do."""
+    """Print the state of the job of a pilot, or that nobody manages it, and what to do."""
     if found.what:
         out.line(f"{found.what}; {found.do}" if found.do else found.what)
 
 
 def why(args: argparse.Namespace, out: Output) -> int:
-    """Say why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
+    """Print why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
     directory, name = looked_at(args, out)
     if _says_that_it_waits(directory, out):
         return 0
@@ -176,7 +189,7 @@ def why(args: argparse.Namespace, out: Output) -> int:
 
 
 def logs(args: argparse.Namespace, out: Output) -> int:
-    """Print a job's log; with ``--follow`` until the job is final or its manager is gone."""
+    """Print a job's log; with ``--follow``, until the job ends or its manager is gone."""
     if args.lines is not None and args.lines < 0:
         raise InputError(str(args.lines), where="--lines", valid="0 and more")
     directory, name = looked_at(args, out)
@@ -185,7 +198,7 @@ def logs(args: argparse.Namespace, out: Output) -> int:
     job = _job(world, name or choosing.only_job(world), out)
     path = directory / "jobs" / job.id / "log.txt"
     for other in sorted(path.parent.glob("log.node-*.txt")):
-        # Ranks are not numbered as nodes are: what the first one says may be in any of them.
+        # Ranks are not numbered like nodes, so the output of rank 0 may be in any of the logs.
         out.note(f"what other nodes print is in {other}")
     position = 0 if args.lines is None else last_lines(path, args.lines)
     ended = not args.follow
@@ -202,11 +215,18 @@ def logs(args: argparse.Namespace, out: Output) -> int:
 
 
 def last_lines(path: Path, count: int) -> int:
-    """Find where the last lines of a log begin; an unfinished one is a line."""
+    """Return the position at which the last lines of a log begin; an unfinished line counts.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    count : int
+        The number of lines.
+    """
     try:
         with open(path, "rb") as file:
             end = position = file.seek(0, os.SEEK_END)
-            # The line break at the very end begins no other line.
+            # A newline at the very end begins no further line.
             left = count + 1 if _ends_whole(file, end) else count
             while position > 0:
                 size = min(BLOCK_BYTES, position)
@@ -228,7 +248,7 @@ def _ends_whole(file: BinaryIO, end: int) -> bool:
 
 
 def copy_log(path: Path, position: int, out: Output) -> int:
-    """Print what was added to a log; returns where it ends now."""
+    """Print what was added to a log since a position; return the position of its end."""
     try:
         with open(path, "rb") as file:
             file.seek(position)

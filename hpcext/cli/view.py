@@ -1,4 +1,4 @@
-"""How jobs look to a person: rows of tables, sentences, and the summary of a run."""
+"""Jobs as text for a person: rows of tables, sentences, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from hpcext.text import are, counted, listed
 
 COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left", "goodput")
 MOST_HOSTS = 2
-"""Hosts of a job whose GPUs are named in a table."""
+"""The largest number of a job's hosts whose GPUs are named in a table."""
 
 MOST_TOLD = 20
-"""Jobs whose failures are told one by one."""
+"""The largest number of failed jobs that are told one by one."""
 
 MOST_SUMMED = 100
-"""Of more jobs the summary of a run has no line for each."""
+"""The largest number of jobs that have a line each in the summary of a run."""
 
 MOST_BEFORE = 3
-"""Jobs of a queue that are named."""
+"""The largest number of jobs of a queue that are named."""
 
 SUMMARY = ("id", "job", "state", "time", "suspends", "lost steps", "metric")
 
 
 def gpu_names(gpus: Sequence[str], *, named: bool = True) -> str:
-    """``HOST:0, HOST:1, HOST:2`` as ``HOST:0-2``; of many hosts the first two.
+    """Shorten names of GPUs: ``HOST:0, HOST:1, HOST:2`` to ``HOST:0-2``; keep the first two hosts.
 
     Parameters
     ----------
     gpus : sequence of str
     named : bool
-        Whether it takes a host's name to know which they are.
+        Whether to name a single host.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def gpu_names(gpus: Sequence[str], *, named: bool = True) -> str:
 
 
 def _runs(indices: Sequence[str]) -> str:
-    """``0, 1, 2, 5`` as ``0-2,5``; what is no number as it is."""
+    """Return ``0, 1, 2, 5`` as ``0-2,5``; words other than numbers stay as they are."""
     runs: list[list[str]] = []
     for index in indices:
         last = whole(runs[-1][-1]) if runs else None
@@ -80,12 +80,12 @@ def _runs(indices: Sequence[str]) -> str:
 
 
 def several_hosts(world: World) -> bool:
-    """Whether GPUs of one index may be on several hosts."""
+    """Return whether GPUs with the same index may be on several hosts."""
     return world.shrunk or len({machine_of(node) for node in world.nodes}) > 1
 
 
 def progress(job: Job) -> str:
-    """Work done of the work to do, or steps where that is not stated."""
+    """Return the share of the work that is done; the step, if the work is not stated."""
     estimate = job.estimate
     if job.state is State.COMPLETED:
         return f"step {job.step}" if job.step else "done"
@@ -95,13 +95,13 @@ def progress(job: Job) -> str:
 
 
 def metric(job: Job, record: Record) -> str:
-    """The metrics that say most, see :func:`hpcext.manager.views.report.chief`."""
+    """Return the metrics that matter most (:func:`hpcext.manager.views.report.chief`)."""
     found = chief(record.metrics, job.trial)
     return ", ".join(f"{name} {value:.4g}" for name, value in found)
 
 
 def left(job: Job) -> str:
-    """Time left at the speed of late, where it can be known."""
+    """Return the time left at the recent speed; empty if it is not known."""
     if job.state is not State.RUNNING:
         return ""
     seconds = job.estimate.left_s(total(job.held))
@@ -109,7 +109,7 @@ def left(job: Job) -> str:
 
 
 def goodput(job: Job) -> str:
-    """How a job that reports its goodput gets on, in short."""
+    """Return the goodput of a job that reports it, in short; empty for others."""
     found = worth_of(job)
     if found is None:
         return ""
@@ -117,7 +117,7 @@ def goodput(job: Job) -> str:
 
 
 def goodput_sentence(job: Job) -> str:
-    """The same at length, with what one more GPU promises; empty for other jobs."""
+    """Return the goodput of a job, and the gain from one more GPU; empty for jobs without it."""
     found = worth_of(job)
     if found is None:
         return ""
@@ -131,9 +131,14 @@ def goodput_sentence(job: Job) -> str:
 
 
 def why(job: Job, record: Record, instead: str = "") -> list[str]:
-    """Why a job waits, or runs as it does; what it lost last; how it gets on; what it says.
+    """Return why a job waits, or runs as it does; its last loss, its goodput and its warnings.
 
-    `instead`, if it is not empty, is why it waits.
+    Parameters
+    ----------
+    job : Job
+    record : Record
+    instead : str
+        The reason to wait, if it is not the job's own.
     """
     why = instead or reason(job)
     because = f": {why}" if why else ""
@@ -143,13 +148,13 @@ def why(job: Job, record: Record, instead: str = "") -> list[str]:
 
 
 def undecided(world: World, *, alive: bool = True) -> str:
-    """That the policy's decision is awaited, or not followed, and why; empty for neither.
+    """Return that the policy's decision is awaited, or not followed, and why; empty for neither.
 
     Parameters
     ----------
     world : World
     alive : bool
-        Whether a manager is there that could wait for it.
+        Whether there is a manager to wait for it.
     """
     keep = "until then jobs keep what they have"
     told = f"the policy is not followed: it {world.undecided}" if world.undecided else ""
@@ -161,7 +166,7 @@ def undecided(world: World, *, alive: bool = True) -> str:
 
 
 def before(world: World, job: Job) -> str:
-    """Which jobs of the queue are before one that waits behind others; empty for all others."""
+    """Return which jobs precede one that waits behind others in the queue; empty for other jobs."""
     if not job.why.startswith(BEHIND):
         return ""
     queue = itertools.takewhile(lambda each: each.id != job.id, world.unfinished())
@@ -170,35 +175,43 @@ def before(world: World, job: Job) -> str:
 
 
 def warning(note: str) -> str:
-    """What a training says, as a line about its job has it."""
+    """Return a warning of a training as a line about its job."""
     return f"warning: {note}"
 
 
 def unsaved(jobs: Iterable[Job]) -> list[str]:
-    """A line for each job that cannot save."""
+    """Return a line for each job that cannot save."""
     return [f"{job.name} {told}" for job in jobs if (told := said(job))]
 
 
 def outlook_sentence(engine: Engine) -> str:
-    """How well nodes are used, where jobs report their goodput; empty without such."""
+    """Return how well nodes are used, if jobs report their goodput; empty otherwise."""
     found = outlook_of(engine.world)
     if found is None:
         return ""
     return (
-        f"utility {found.utility:.0%}: so much does a GPU of all these do, of one alone; "
+        f"utility {found.utility:.0%}: each GPU does this share of what one alone would; "
         f"one more node promises {found.gain:+.0%}"
     )
 
 
 def rows(engine: Engine) -> list[tuple[str, ...]]:
-    """The table of jobs, in the order of :data:`COLUMNS`."""
+    """Return the table of jobs, with :data:`COLUMNS`."""
     several = several_hosts(engine.world)
     found = engine.world.jobs.values()
     return [row(job, engine.world.records[job.id], named=several) for job in found]
 
 
 def row(job: Job, record: Record, *, named: bool) -> tuple[str, ...]:
-    """A line of it; `named`, whether GPUs are told with their hosts."""
+    """Return one row of the table of jobs.
+
+    Parameters
+    ----------
+    job : Job
+    record : Record
+    named : bool
+        Whether to name the hosts of GPUs.
+    """
     return (
         job.id,
         job.name,
@@ -213,7 +226,7 @@ def row(job: Job, record: Record, *, named: bool) -> tuple[str, ...]:
 
 
 def summary(out: Output, engine: Engine, now_s: float) -> None:
-    """What came of the run: of each job, or of many jobs those that lost something and counts."""
+    """Print the outcome of a run: each job, or of many jobs those with lost steps, and totals."""
     world = engine.world
     told = list(world.jobs.values())
     if len(told) > MOST_SUMMED:
@@ -235,7 +248,7 @@ def summary(out: Output, engine: Engine, now_s: float) -> None:
 
 
 def totals(world: World) -> str:
-    """What came of many jobs, in numbers; ``hpcext status`` shows each."""
+    """Return the outcome of many jobs in numbers; ``hpcext status`` shows each."""
     states = collections.Counter(display_state(job) for job in world.jobs.values())
     parts = [f"{counted(len(world.jobs), 'job')}: "]
     parts.append(", ".join(f"{number} {state}" for state, number in states.items()))
@@ -249,7 +262,7 @@ def totals(world: World) -> str:
 
 
 def told_of_failures(out: Output, jobs: Iterable[Job]) -> None:
-    """Say why jobs failed; of many, of the last ones."""
+    """Print why jobs failed; of many, only the last ones."""
     ended = [job for job in jobs if job.state in {State.FAILED, State.CANCELLED}]
     if len(ended) > MOST_TOLD:
         out.line(f"{len(ended)} jobs failed or were cancelled; the last ones:")
@@ -258,7 +271,7 @@ def told_of_failures(out: Output, jobs: Iterable[Job]) -> None:
 
 
 def ending(engine: Engine) -> str:
-    """What a manager that was told to end waits for; empty where that is nothing."""
+    """Return what a manager that was told to end still waits for; empty for nothing."""
     left = [job for job in engine.world.jobs.values() if job.state.active]
     if not left:
         return ""

@@ -1,1 +1,1 @@
-"""Values and the engine. No I/O, no clock, no thread, no unseeded randomness."""
+"""The engine and its values: no I/O, no clock, no thread, no unseeded randomness."""

@@ -1,4 +1,4 @@
-"""What becomes of a job whose attempt has ended."""
+"""The state of a job after an attempt of it has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_RETRIED = frozenset({126, 127})
 def after(
     job: Job, now_s: float, fact: Ended, *, progressed: bool, hurried: bool = False
 ) -> tuple[State, dict[str, Any]]:
-    """The state that a job enters, and what else changes of it; ``why`` with every final state.
+    """Decide what becomes of a job whose attempt has ended.
 
     Parameters
     ----------
@@ -33,6 +33,13 @@ def after(
         Whether the attempt saved a checkpoint of its own.
     hurried : bool
         Whether the end of its allocation left it less time to answer than it is allowed to take.
+
+    Returns
+    -------
+    state : State
+        The one that the job enters.
+    changes : dict
+        What else changes of it; ``why`` with every final state.
     """
     if fact.outcome is Outcome.COMPLETED:
         return State.COMPLETED, {"why": fact.why}
@@ -46,7 +53,7 @@ def after(
 
 
 def _after_kill(job: Job, now_s: float, *, hurried: bool) -> dict[str, Any]:
-    """What changes of a job that was to suspend itself, and had to be killed."""
+    """Return what changes of a job that was to suspend itself, and had to be killed."""
     if job.run.unsaved:
         # It did answer, and had to go; the next attempt may find room, or the disk as it was.
         why = f"had to go, and cannot save: {job.run.unsaved.why}"

@@ -1,4 +1,4 @@
-"""How well used the nodes of a harvester are to be: what its user says of it, ``LOW:HIGH``."""
+"""The utilisation of a harvester's nodes that its user wants, as ``LOW:HIGH``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORM = re.compile(r"[0-9.]{1,12}(:[0-9.]{1,12}){1,2}", re.ASCII)
 
 
 class Band(msgspec.Struct, frozen=True):
-    """Between which utilities (:mod:`hpcext.policies.autoscale`) the number of nodes is left alone.
+    """A band of utilities (:mod:`hpcext.policies.autoscale`) that leaves the nodes as they are.
 
     Attributes
     ----------
@@ -42,13 +42,13 @@ class Band(msgspec.Struct, frozen=True):
         return (self.low + self.high) / 2
 
     def __str__(self) -> str:
-        """As it is said on a command line."""
+        """Return the band as it is said on a command line."""
         every = "" if self.every_s == EVERY_S else f":{self.every_s:g}"
         return f"{self.low:g}:{self.high:g}{every}"
 
 
 def read_band(text: str, where: str = "--autoscale") -> Band | None:
-    """A band as a user says it; None for ``none``.
+    """Read a band as a user says it; None for ``none``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a job is once an action about it goes to the executor."""
+"""The effect of an action on its job, once it goes to the executor."""
 
 from __future__ import annotations
 

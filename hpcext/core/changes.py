@@ -1,4 +1,4 @@
-"""Which jobs have changed: whoever looks on looks at these, and not at all of them."""
+"""The jobs that changed last, so that observers need not look at all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class Changes:
-    """Jobs in the order of their last changes.
+    """The jobs in the order of their last changes.
 
     Attributes
     ----------
@@ -20,18 +20,18 @@ class Changes:
         self._at: dict[str, int] = {}
 
     def note(self, job_id: str) -> None:
-        """A job, or its record, is another now."""
+        """Note that a job, or its record, has changed."""
         self.last += 1
         # Taken out first, so that it stands at the end.
         self._at.pop(job_id, None)
         self._at[job_id] = self.last
 
     def forget(self, job_id: str) -> None:
-        """A job is known no more."""
+        """Forget a job."""
         self._at.pop(job_id, None)
 
     def since(self, number: int) -> list[str]:
-        """The jobs with changes after the one of a number, the one that changed last at the end.
+        """Return the jobs that changed after the change of this number, the latest last.
 
         The cost grows with them, not with all jobs.
         """
@@ -39,5 +39,5 @@ class Changes:
         return list(late)[::-1]
 
     def latest(self) -> Iterator[str]:
-        """The jobs, the one that changed last first."""
+        """Return the jobs, the one that changed last first."""
         return reversed(self._at)

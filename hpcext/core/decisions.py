@@ -1,4 +1,4 @@
-"""A decision: the question that an engine puts, and what of a policy's answer can be carried out.
+"""The question that an engine puts to a policy, and what of the answer can be carried out.
 
 Whoever drives an engine has the question answered, at once or while the world goes on; the answer
 comes back as a fact.
@@ -19,7 +19,7 @@ policies need a few milliseconds; a preemption's grace is 10 s and more."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What an engine wants to know: a target for this snapshot.
+    """An engine's question for a target.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def refusal(now: Snapshot, target: Target, jobs: Mapping[str, Job]) -> str:
-    """Why a target cannot be carried out; empty if it can.
+    """Explain why a target cannot be carried out; empty if it can.
 
     A target must name unfinished, ready jobs, of all `jobs`, and known nodes, give each job a size
     that it can run on (or what it has), and fit the nodes.
@@ -115,7 +115,7 @@ def _offered(nodes: Mapping[str, Node], name: str) -> int:
 
 
 def left_of(job: Job, nodes: Mapping[str, Node]) -> Alloc | None:
-    """What an elastic job that loses nodes can go on with, until a policy says otherwise.
+    """Return what an elastic job that loses nodes can go on with, until a policy says otherwise.
 
     Returns
     -------

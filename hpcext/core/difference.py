@@ -1,4 +1,4 @@
-"""What differs between two JSON documents: so much of a policy's memo goes into the journal.
+"""The difference between two JSON documents, which is what the journal keeps of a memo.
 
 A memo may say something of each of 10,000 jobs, and a decision changes it for a few of them. RFC
 7396 (JSON Merge Patch) does not do: it has no way to set null, and replaces lists as a whole.
@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How one document becomes another; by default it stays as it is.
+    """A change of one document into another; by default there is none.
 
     Attributes
     ----------

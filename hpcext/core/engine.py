@@ -27,7 +27,7 @@ ASKED = ~(Cause.PROGRESS | Cause.STARTED)
 
 
 def answer_of(policy: Policy, now: Snapshot) -> Target | str:
-    """Ask a policy: its target, or how it failed.
+    """Ask a policy for its target, or for how it failed.
 
     One that fails costs a decision, never the manager and what it looks after.
     """
@@ -39,7 +39,7 @@ def answer_of(policy: Policy, now: Snapshot) -> Target | str:
 
 
 class Engine:
-    """Applies facts, asks for decisions, and says what is safe to do.
+    """The engine: applies facts, asks for decisions, and says what is safe to do.
 
     A decision is a fact (:class:`~hpcext.core.facts.Decided`). Where a step asks for one, `wants`
     is the question; whoever drives the engine has a policy answer it, and tells the engine
@@ -157,7 +157,7 @@ class Engine:
         return self._changes(asked.number, said, memo)
 
     def outstanding(self) -> tuple[Action, ...]:
-        """Every action that has not been answered, for an executor that begins anew.
+        """Return every action that has not been answered, for an executor that begins anew.
 
         A START comes for each active job, so that its attempt is adopted, or started if the
         manager died between the record and the action.
@@ -212,7 +212,7 @@ class Engine:
             apply(world, now_s, self.answer(answer_of(self._policy, question.now)))
 
     def _changes(self, number: int, target: Target, memo: Difference) -> Decided:
-        """What a target that fits changes."""
+        """Return what a target that fits changes."""
         world = self.world
         # Of all others is known already why they wait.
         about = world.queue.unexplained() | self._mentioned
@@ -235,7 +235,7 @@ class Engine:
         return Decided(number, jobs, told, memo, target.wake_s)
 
     def _waits(self, job: Job, target: Target) -> str:
-        """Why a job gets nothing: the engine's reasons come before the policy's."""
+        """Explain why a job gets nothing: the engine's reasons come before the policy's."""
         if job.cancelling:
             return job.verdict or "being cancelled"
         if job.on_hold:
@@ -253,7 +253,7 @@ class Engine:
         return target.waits.get(job.id, "waits for its turn")
 
     def _safe(self, now_s: float, cause: Cause) -> tuple[Action, ...]:
-        """What is to be done now."""
+        """Return what is to be done now."""
         world = self.world
         if world.asked is not None and self._waits_until_s(now_s) is None:
             world.shrink()
@@ -265,7 +265,7 @@ class Engine:
         return tuple(action for action in due if action.kind is not Kind.START)
 
     def _waits_until_s(self, now_s: float) -> float | None:
-        """How long the answer to the last question is waited for; None: no longer, or not at all.
+        """Return until when the last answer is waited for; None: no longer, or not at all.
 
         What old goals ask for, a quick answer may make needless: a job that shrinks to what is
         left of its nodes is not to be suspended first. A policy that was slow last time is not
@@ -291,5 +291,5 @@ _COMING = frozenset({State.STARTING, State.RUNNING, State.RESCALING})
 
 
 def _settled(job: Job) -> bool:
-    """Whether what a job is asked to do next depends on nothing that it has yet to say."""
+    """Return whether what a job is to do next depends on nothing that it has yet to say."""
     return job.state is State.RUNNING and job.run.registered

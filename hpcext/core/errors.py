@@ -1,4 +1,4 @@
-"""Errors that a person reads: what was wrong, where, what is valid, what to do."""
+"""Errors that tell a person what was wrong, where, what is valid, and what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WRONG_PATH = (
 
 
 class HpcextError(Exception):
-    """Base of every error that hpcext raises on purpose.
+    """The base of every error that hpcext raises on purpose.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class HpcextError(Exception):
         self.do = do
 
     def __str__(self) -> str:
-        """One line: ``WHERE: WHAT (valid: VALID); DO``."""
+        """Return one line: ``WHERE: WHAT (valid: VALID); DO``."""
         line = f"{self.where}: {self.what}" if self.where else self.what
         if self.valid:
             line += f" (valid: {self.valid})"
@@ -50,20 +50,20 @@ class HpcextError(Exception):
         return " ".join(line.split())
 
     def as_json(self) -> dict[str, dict[str, str]]:
-        """The same as a document: ``{"error": {"what", "where", "valid", "do"}}``."""
+        """Return the error as a document: ``{"error": {"what", "where", "valid", "do"}}``."""
         return {
             "error": {"what": self.what, "where": self.where, "valid": self.valid, "do": self.do}
         }
 
 
 class InputError(HpcextError):
-    """Bad input: a file, a flag, a request. Nothing was done; exit status 2."""
+    """An error for bad input: a file, a flag, a request. Nothing was done; exit status 2."""
 
     exit_status = 2
 
 
 def refused(error: OSError, where: str = "") -> HpcextError:
-    """What the operating system refused, as an error of ours.
+    """Make an error of ours of what the operating system refused.
 
     Parameters
     ----------
@@ -82,19 +82,19 @@ def refused(error: OSError, where: str = "") -> HpcextError:
 
 
 class NoManagerError(HpcextError):
-    """No such manager, or another one holds the lock; exit status 3."""
+    """An error for a manager that is not there, or whose lock another holds; exit status 3."""
 
     exit_status = 3
 
 
 class JournalError(HpcextError):
-    """The journal cannot be read or written; what it holds is untouched."""
+    """An error for a journal that cannot be read or written; what it holds is untouched."""
 
     exit_status = 3
 
 
 class BatchError(HpcextError):
-    """A command of the batch system failed.
+    """An error for a command of the batch system that failed.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is known of a job's speed and of its end, as it states and reports it; no model of it."""
+"""What a job has stated and reported of its speed and its end; models of it are elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_PASS_S = 1e-9
 
 
 class GoodputReport(msgspec.Struct, frozen=True):
-    """What a training says of its goodput (:data:`hpcext.protocol.REPORT`).
+    """A training's report of its goodput (:data:`hpcext.protocol.REPORT`).
 
     The model of it, :class:`hpcext.scaling.goodput.Goodput`, has the same fields.
 
@@ -103,7 +103,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What is known of a job's speed; made from what the job states and reports.
+    """What a job has stated and reported of its speed and its work.
 
     Models that tell more from it are those of `hpcext.scaling`.
 
@@ -155,7 +155,7 @@ class Estimate(msgspec.Struct, frozen=True):
         return {each.gpus: each.rate for each in order}
 
     def rate(self, gpus: int, like: int | None = None) -> float | None:
-        """Work per second on so many GPUs, or None where that is not known.
+        """Return the work per second on so many GPUs, or None where that is not known.
 
         Known where it was measured; and, if it was measured at `like` GPUs, wherever the job
         states how its speeds at the two sizes compare.
@@ -175,16 +175,21 @@ class Estimate(msgspec.Struct, frozen=True):
         return measured * self.stated[gpus] / stated
 
     def left_s(self, gpus: int, like: int | None = None) -> float | None:
-        """Seconds until the work is done on so many GPUs, where that is known; see `rate`."""
+        """Return the seconds until the work is done on so many GPUs, if known; see :meth:`rate`."""
         rate = self.rate(gpus, like)
         if self.work is None or not rate:
             return None
         return max(0.0, self.work - self.done) / rate
 
     def saw(self, now_s: float, since_s: float, seen: Observed) -> Estimate:
-        """The same, having trained at a speed where the job is since an instant.
+        """Add a speed that was observed where the job has been since an instant.
 
-        `seconds` and `at_s` of what was seen are filled in.
+        Parameters
+        ----------
+        now_s, since_s : float
+            Instants: of the observation, and since when the job is where it is.
+        seen : Observed
+            Its `seconds` and `at_s` are filled in.
         """
         places = {(each.gpus, each.nodes, each.kind): each for each in self.observed}
         here = (seen.gpus, seen.nodes, seen.kind)
@@ -200,19 +205,38 @@ class Estimate(msgspec.Struct, frozen=True):
         loss: float | None = None,
         goodput: GoodputReport | None = None,
     ) -> Estimate:
-        """The same, having done so much; a loss is that of the step, a goodput is from now on."""
+        """Add what was reported at a step.
+
+        Parameters
+        ----------
+        step : int
+        done : float
+            Work done since the job began.
+        loss : float or None
+            That of the step.
+        goodput : GoodputReport or None
+            As it is from now on; None: as it was.
+        """
         losses = self.losses if loss is None else add(self.losses, step, loss)
         return replace(self, step=step, done=done, losses=losses, goodput=goodput or self.goodput)
 
     def batch(self, step: int, done: float) -> float:
-        """Work of a step between what was reported before and this; 1 where that is not known."""
+        """Return the work of a step since the last report; 1 where that is not known."""
         steps, work = step - self.step, done - self.done
         if steps <= 0 or work <= 0:
             steps, work = step, done
         return work / steps if steps > 0 and work > 0 else 1.0
 
     def paid(self, gained: int, cost_s: float) -> Estimate:
-        """The same, having learned what it cost to gain so many GPUs (below 0: to lose them)."""
+        """Add what it cost to change the number of GPUs.
+
+        Parameters
+        ----------
+        gained : int
+            GPUs; below 0: as many were lost.
+        cost_s : float
+            Seconds without progress.
+        """
         if not gained:
             return self
         return replace(self, **{"up_s" if gained > 0 else "down_s": cost_s})

@@ -1,4 +1,4 @@
-"""What happened: the facts that an engine is told. Each is one entry of the journal."""
+"""The facts that an engine is told. Each is one entry of the journal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hpcext.core.values import Alloc, Job, Node, Role
 
 
 class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined"):
-    """A node may be used from now on; with 0 GPUs: what runs there is to leave."""
+    """A node may be used from now on; with 0 GPUs, what runs there has to leave."""
 
     node: Node
 
 
 class NodeLost(msgspec.Struct, frozen=True, tag="node_lost"):
-    """A node is gone, and whatever ran on it.
+    """A node is gone, with whatever ran on it.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class NodeLost(msgspec.Struct, frozen=True, tag="node_lost"):
 
 
 class Cleared(msgspec.Struct, frozen=True, tag="cleared"):
-    """What an attempt had left running on a node that was lost has ended."""
+    """What an attempt had left running on a lost node has ended."""
 
     job: str
     attempt: int
@@ -45,13 +45,13 @@ class Cleared(msgspec.Struct, frozen=True, tag="cleared"):
 
 
 class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
-    """A job was handed in."""
+    """A job was submitted."""
 
     job: Job
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """An attempt runs, on these GPUs (``HOST:INDEX``)."""
+    """An attempt is running on these GPUs (``HOST:INDEX``)."""
 
     job: str
     op: int
@@ -59,7 +59,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
 
 class Registered(msgspec.Struct, frozen=True, tag="registered"):
-    """The attempt's session is up and has resumed at `step`; it answers suspensions.
+    """An attempt has a session, which has resumed at `step` and answers suspensions.
 
     With `in_place` it can change its number of GPUs without stopping, too; the same fact once more
     says so if that becomes clear later. With `elastic` it can change its nodes as well, and goes on
@@ -74,7 +74,7 @@ class Registered(msgspec.Struct, frozen=True, tag="registered"):
 
 
 class Rescaled(msgspec.Struct, frozen=True, tag="rescaled"):
-    """The attempt has changed its size, or could not: the answer to a RESCALE.
+    """An attempt has changed its size, or could not: the answer to a RESCALE.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Rescaled(msgspec.Struct, frozen=True, tag="rescaled"):
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
-    """The attempt reported progress.
+    """An attempt has reported progress.
 
     Attributes
     ----------
@@ -135,7 +135,7 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
 
 
 class NotSaved(msgspec.Struct, frozen=True, tag="not_saved"):
-    """The attempt says that it cannot save, or that it can again.
+    """An attempt says that it cannot save, or that it can again.
 
     Attributes
     ----------
@@ -155,7 +155,7 @@ class NotSaved(msgspec.Struct, frozen=True, tag="not_saved"):
 
 
 class Noted(msgspec.Struct, frozen=True, tag="noted"):
-    """The attempt said something beside its progress.
+    """An attempt has said something besides its progress.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
 
 
 class Outcome(str, enum.Enum):
-    """How an attempt ended."""
+    """The ways in which an attempt can end."""
 
     COMPLETED = "completed"
     SUSPENDED = "suspended"
@@ -182,7 +182,7 @@ class Outcome(str, enum.Enum):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """The attempt's process tree is empty: its GPUs are free.
+    """The process tree of an attempt is empty: its GPUs are free.
 
     Attributes
     ----------
@@ -210,32 +210,32 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):
-    """The user suspends a job."""
+    """A user suspends a job."""
 
     job: str
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
-    """The user lets a suspended job run again."""
+    """A user lets a suspended job run again."""
 
     job: str
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize"):
-    """The user wants a job on exactly so many GPUs; 0: on as many as its job file states."""
+    """A user wants a job on exactly so many GPUs; 0: on as many as its job file states."""
 
     job: str
     gpus: int
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """The user cancels a job."""
+    """A user cancels a job."""
 
     job: str
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Start nothing more; what runs may finish, or is suspended too if `stop`.
+    """Nothing more is to be started; what runs may finish, or is suspended too if `stop`.
 
     With `must` it has to go even if it cannot save: the allocation ends.
 
@@ -252,11 +252,11 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):
-    """A manager began to run: a drain that stopped the last one is over."""
+    """A manager has begun to run: a drain that stopped the last one is over."""
 
 
 class Granted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a job is to have from now on.
+    """The GPUs that a job is to have from now on.
 
     Attributes
     ----------
@@ -274,7 +274,7 @@ class Granted(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Decided(msgspec.Struct, frozen=True, tag="decided", omit_defaults=True):
-    """The policy has answered: what changes by that. Or its answer is not followed.
+    """The policy has answered, and this changes by it; or its answer is not followed.
 
     Attributes
     ----------

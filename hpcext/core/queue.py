@@ -1,4 +1,4 @@
-"""The unfinished jobs in their order, and those of them that something is to be done about.
+"""The unfinished jobs in their order, and those of them that need attention.
 
 A queue may be long and a step is about a few of its jobs: what a step costs must not grow with it.
 """
@@ -14,7 +14,7 @@ Key = tuple[float, int, str]
 
 
 class Queue:
-    """Unfinished jobs, by priority and order; neither of a job changes."""
+    """The unfinished jobs, by priority and order; neither of a job changes."""
 
     def __init__(self) -> None:
         self._keys: list[Key] = []
@@ -28,7 +28,7 @@ class Queue:
         self._unexplained: set[str] = set()
 
     def put(self, job: Job) -> None:
-        """Add a job, or have its new value."""
+        """Add a job, or replace it."""
         key = _key(job)
         at = bisect.bisect_left(self._keys, key)
         known = at < len(self._keys) and self._keys[at] == key
@@ -53,7 +53,7 @@ class Queue:
         self.touch(job.id)
 
     def drop(self, job: Job) -> None:
-        """Have a job no more."""
+        """Remove a job."""
         key = _key(job)
         at = bisect.bisect_left(self._keys, key)
         del self._keys[at], self._jobs[at]
@@ -67,42 +67,49 @@ class Queue:
         return len(self._keys)
 
     def touch(self, job_id: str) -> None:
-        """Something that is about a job has changed."""
+        """Note that something about a job has changed."""
         self._unchecked.add(job_id)
         self._unexplained.add(job_id)
 
     def touch_all(self) -> None:
-        """Something that is about all jobs has changed."""
+        """Note that something about all jobs has changed."""
         ids = [key[2] for key in self._keys]
         self._unchecked.update(ids)
         self._unexplained.update(ids)
 
     def jobs(self) -> tuple[Job, ...]:
-        """All of them."""
+        """Return all of them."""
         if self._all is None:
             self._all = tuple(self._jobs)
         return self._all
 
     def busy(self) -> tuple[Job, ...]:
-        """Those that hold or are to have something."""
+        """Return those that hold or are to have something."""
         if self._few is None:
             self._few = tuple([self._busy[key] for key in sorted(self._busy)])
         return self._few
 
     def unchecked(self, now_s: float) -> set[str]:
-        """Jobs that changed since this was asked last, and those whose wait is over."""
+        """Return the jobs that changed since the last call, and those whose wait is over."""
         while self._waits and self._waits[0][0] <= now_s:
             self._unchecked.add(heapq.heappop(self._waits)[1])
         found, self._unchecked = self._unchecked, set()
         return found
 
     def unexplained(self) -> set[str]:
-        """Jobs that changed since this was asked last."""
+        """Return the jobs that changed since the last call."""
         found, self._unexplained = self._unexplained, set()
         return found
 
     def wake_s(self, now_s: float, jobs: dict[str, Job]) -> float | None:
-        """The first instant at which one of them is to be looked at; see `jobs` by id."""
+        """Return the first instant at which one of them is to be looked at, if any.
+
+        Parameters
+        ----------
+        now_s : float
+        jobs : dict of str to Job
+            All jobs, by id: of those that have ended nothing is due.
+        """
         while self._deadlines and not self._due(jobs.get(self._deadlines[0][1])):
             heapq.heappop(self._deadlines)
         while self._waits and not self._waiting(jobs.get(self._waits[0][1]), now_s):
@@ -110,11 +117,11 @@ class Queue:
         return min((heap[0][0] for heap in (self._deadlines, self._waits) if heap), default=None)
 
     def _due(self, job: Job | None) -> bool:
-        """Whether the first deadline is still a job's."""
+        """Return whether the first deadline is still a job's."""
         return job is not None and not job.state.final and job.deadline_s == self._deadlines[0][0]
 
     def _waiting(self, job: Job | None, now_s: float) -> bool:
-        """Whether the first wait is still a job's, and not over."""
+        """Return whether the first wait is still a job's, and not over."""
         if job is None or job.state.final:
             return False
         at_s = self._waits[0][0]

@@ -1,4 +1,4 @@
-"""What can still run on a fixed set of nodes that has lost some of them."""
+"""Jobs that can still run on a fixed set of nodes that has lost some."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcext.text import are, counted
 
 
 def lacks(job: Job, nodes: Mapping[str, Node]) -> str:
-    """Why a job can never run on the nodes that are left; empty if it can.
+    """Explain why a job can never run on the nodes that are left; empty if it can.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def _left(count: int) -> str:
 
 
 def within(now: Snapshot) -> Snapshot:
-    """The same, in which what lacks nodes is not ready: nothing has to wait behind it."""
+    """Return a snapshot in which no job is ready that lacks nodes: nothing waits behind it."""
     jobs = tuple(
         replace(job, ready=False)
         if job.ready and job.state is State.PENDING and lacks(job, now.nodes)
@@ -45,7 +45,7 @@ def within(now: Snapshot) -> Snapshot:
 
 
 def stranded(jobs: Iterable[Job], nodes: Mapping[str, Node]) -> bool:
-    """Whether none of the unfinished jobs runs, or ever will on the nodes that are left.
+    """Return whether no unfinished job runs, or ever will on the nodes that are left.
 
     Parameters
     ----------

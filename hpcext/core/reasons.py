@@ -1,4 +1,4 @@
-"""Why a job waits or runs as it does, in words."""
+"""The reason why a job waits or runs as it does, in words."""
 
 from __future__ import annotations
 

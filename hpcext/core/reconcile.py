@@ -1,4 +1,4 @@
-"""From what is true and what was granted to every action that is safe now."""
+"""The actions that are safe now, from what is true and what was granted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hpcext.core.values import Action, Alloc, Job, Kind, Snapshot, State, suits
 
 
 def fits(alloc: Alloc, free: Mapping[str, int]) -> bool:
-    """Whether an allocation can be taken from what is free per node."""
+    """Return whether an allocation can be taken from what is free on each node."""
     return all(free.get(node, 0) >= gpus for node, gpus in alloc.items())
 
 
 def free_gpus(now: Snapshot, among: Set[str]) -> dict[str, int]:
-    """GPUs that nobody holds on each of some nodes, as far as these are there.
+    """Count the GPUs that nobody holds on each of some nodes, as far as these are there.
 
     Below zero only where a node shrank under its jobs.
     """
@@ -27,7 +27,7 @@ def free_gpus(now: Snapshot, among: Set[str]) -> dict[str, int]:
 
 
 def reconcile(now: Snapshot) -> tuple[Action, ...]:
-    """Every action that brings jobs nearer to their goals and is safe at this moment.
+    """Return every action that brings jobs nearer to their goals and is safe at this moment.
 
     Nothing starts on a GPU that is *held*: held means not acknowledged free, whatever the job's
     state says. What must wait is left out; this is called again after each fact.
@@ -102,7 +102,7 @@ def _suspend(job: Job, now: Snapshot) -> Action | None:
 
 
 def _stop(job: Job, now: Snapshot) -> Action | None:
-    """What must be done now to make a job let go of its GPUs, if anything."""
+    """Return what must be done now to make a job let go of its GPUs, if anything."""
     if not job.state.active:
         return None
     overdue = job.deadline_s is not None and now.now_s >= job.deadline_s

@@ -1,4 +1,4 @@
-"""A change of size in place: an attempt gets other GPUs on its nodes while it goes on.
+"""Changes of size in place: an attempt gets other GPUs while it goes on.
 
 Until the attempt has answered, it may use any GPU that it had or is to have: both are held.
 """
@@ -15,7 +15,7 @@ from hpcext.core.values import Action, Alloc, Job, Late, State, suits, total
 
 
 def can_rescale(job: Job) -> bool:
-    """Whether the way from what a job holds to its goal can be made in place."""
+    """Return whether what a job holds can become its goal in place."""
     if job.state is not State.RUNNING or not job.run.in_place or not job.goal:
         return False
     if job.run.elastic:
@@ -25,21 +25,21 @@ def can_rescale(job: Job) -> bool:
 
 
 def growth(job: Job) -> Alloc:
-    """GPUs per node that a job needs beside those that it holds, to have its goal."""
+    """Return the GPUs per node that a job needs beyond those that it holds, to have its goal."""
     goal = job.goal or {}
     more = {node: gpus - job.held.get(node, 0) for node, gpus in goal.items()}
     return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
 def part(job: Job) -> Alloc:
-    """What a job holds already of its goal."""
+    """Return the part of its goal that a job holds already."""
     goal = job.goal or {}
     both = {node: min(gpus, job.held.get(node, 0)) for node, gpus in goal.items()}
     return {node: gpus for node, gpus in both.items() if gpus > 0}
 
 
 def asked(job: Job, action: Action) -> dict[str, Any]:
-    """What changes of a job that is told to change its size."""
+    """Return what changes of a job that is told to change its size."""
     held = dict(job.held)
     for node, gpus in action.alloc.items():
         held[node] = max(gpus, held.get(node, 0))
@@ -48,7 +48,7 @@ def asked(job: Job, action: Action) -> dict[str, Any]:
 
 
 def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
-    """What changes of a job whose attempt has answered; None if nothing does.
+    """Return what changes of a job whose attempt has answered; None if nothing does.
 
     An answer that is not the one that is waited for changes nothing. Nor does one that names GPUs
     which the attempt was never given, or none: its deadline settles it, as if it were mute.
@@ -71,14 +71,14 @@ def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
 
 
 def late(job: Job, fact: Rescaled) -> Late | None:
-    """The answer to a change that a suspension has interrupted; None if it is to another one."""
+    """Return the answer to a change that a suspension interrupted; None if it is to another one."""
     if fact.resize != job.run.resize:
         return None
     return fact.gpus, fact.ok, fact.stall_s, fact.why
 
 
 def bereft(job: Job, node: str) -> dict[str, Any] | None:
-    """What changes of a job that goes on without a node; None for one that does not.
+    """Return what changes of a job that goes on without a node; None for one that does not.
 
     A change of size that was under way comes to nothing: it is told anew what it is to have.
     """
@@ -97,5 +97,5 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
 
 
 def failed(job: Job, why: str) -> str:
-    """Why a job runs or waits as it does, and why it could not be resized in place."""
+    """Add to a job's reason why it could not be resized in place."""
     return "; ".join(part for part in (job.why, f"could not be resized in place: {why}") if part)

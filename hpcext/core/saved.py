@@ -1,4 +1,4 @@
-"""All that is true as one value, for a compacted journal."""
+"""A world as one value, for a compacted journal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcext.core.values import Job, Node, Record
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """A world, see :class:`~hpcext.core.world.World`."""
+    """All that a :class:`~hpcext.core.world.World` knows."""
 
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]

@@ -1,4 +1,4 @@
-"""A training that cannot save goes on where it may, and what is lost is said."""
+"""Rules for trainings that cannot save, and words for what is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAST_S = 5.0
 
 
 def answer_by(now_s: float, timeout_s: float, ends_s: float | None) -> float:
-    """The instant at which what has not answered a suspension is killed.
+    """Return the instant at which what has not answered a suspension is killed.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def answer_by(now_s: float, timeout_s: float, ends_s: float | None) -> float:
 
 
 def must_go(job: Job, nodes: Mapping[str, Node], *, leaving: bool) -> bool:
-    """Whether a job is to let go of its GPUs even if it cannot save.
+    """Return whether a job is to let go of its GPUs even if it cannot save.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def heard(job: Job, now_s: float, fact: NotSaved, *, must: bool) -> Run:
 
 
 def said(job: Job) -> str:
-    """That a job cannot save, and what it does; empty for one that can."""
+    """Say that a job cannot save, and what it does; empty for one that can."""
     unsaved = job.run.unsaved
     if unsaved is None or not job.state.active:
         return ""
@@ -96,22 +96,22 @@ def said(job: Job) -> str:
 
 
 def lost(record: Record) -> str:
-    """How many steps of a job were done again, as far as that is known."""
+    """Say how many steps of a job were done again, as far as that is known."""
     return counted_lost(record.lost_steps, exact=lost_exactly(record))
 
 
 def lost_exactly(record: Record) -> bool:
-    """Whether no more steps of a job were done again than were counted."""
+    """Return whether no more steps of a job were done again than were counted."""
     return record.lost_exact >= record.lost_steps
 
 
 def counted_lost(steps: int, *, exact: bool) -> str:
-    """A number of lost steps; "at least" so many where there may have been more."""
+    """Say how many steps were lost; "at least" so many where there may have been more."""
     return f"{steps:,}" if exact else f"at least {steps:,}"
 
 
 def loss_sentence(loss: Loss) -> str:
-    """What was lost, why, and from where it goes on."""
+    """Say what was lost, why, and from where it goes on."""
     steps = counted_lost(loss.steps, exact=loss.exact)
     newest = f"step {loss.from_step}" if loss.from_step else "the beginning"
     what = "step is" if loss.steps == 1 else "steps are"
@@ -119,7 +119,7 @@ def loss_sentence(loss: Loss) -> str:
 
 
 def orphans(record: Record) -> list[str]:
-    """What may still run on nodes that were lost, a sentence each."""
+    """Say what may still run on nodes that were lost, a sentence each."""
     return [
         f"attempt {attempt} may still run on {node}, which the allocation has lost: nothing can "
         "be ended there, and what it does does not count"

@@ -1,4 +1,4 @@
-"""Trials of a sweep: at which steps they are compared, and which of them are ended there.
+"""Trials of a sweep: the steps at which they are compared, and the rule that ends some there.
 
 Successive halving without waiting, in its form that stops: a trial that comes to a rung is compared
 with those that came there before it, once, and goes on at once or is ended. ASHA (Li et al., "A
@@ -17,7 +17,7 @@ import msgspec
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What a job is in its sweep.
+    """A job's place in its sweep.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Trial(msgspec.Struct, frozen=True):
         return self.sweep, self.metric, self.goal, self.first, self.factor
 
     def rung(self, step: int) -> int | None:
-        """Step of the last rung that is not beyond a step, None before the first one.
+        """Return the step of the last rung that is not beyond a step, None before the first one.
 
         Examples
         --------
@@ -64,7 +64,7 @@ class Trial(msgspec.Struct, frozen=True):
         return rung
 
     def score(self, value: float | None) -> float:
-        """The smaller the better; what is no number (None) is worse than all that are."""
+        """Return a value as a score: the smaller the better; what is no number is the worst."""
         if value is None:
             return math.inf
         return value if self.goal == "min" else -value
@@ -76,7 +76,7 @@ class Trial(msgspec.Struct, frozen=True):
         rungs: Mapping[int, Mapping[str, float | None]],
         highest: int,
     ) -> dict[int, float | None]:
-        """The rungs that a trial has come to by a report.
+        """Return the rungs that a trial has come to by a report.
 
         What it says that it had at a rung counts there, else what it has now, at the last rung that
         it has come to: what it had at those that it passed before is not known. One that goes back
@@ -108,7 +108,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Trials:
-    """What all trials had at their rungs, and whose trial is still worth something."""
+    """The results of all trials at their rungs, and which trials are left."""
 
     def __init__(self) -> None:
         # By the rules that trials share: rung → scores, the best first.
@@ -116,7 +116,7 @@ class Trials:
         self._left: dict[tuple[object, ...], set[str]] = {}
 
     def note(self, job: str, trial: Trial, *, left: bool) -> None:
-        """A trial is there: waits, runs or is complete; or will never be."""
+        """Note whether a trial is left: waits, runs or is complete; or will never be."""
         jobs = self._left.setdefault(trial.rules, set())
         if left:
             jobs.add(job)
@@ -124,12 +124,12 @@ class Trials:
             jobs.discard(job)
 
     def place(self, trial: Trial, rung: int, value: float | None) -> None:
-        """A trial had this at a rung."""
+        """Note what a trial had at a rung."""
         scores = self._scores.setdefault(trial.rules, {}).setdefault(rung, [])
         bisect.insort(scores, trial.score(value))
 
     def verdict(self, job: str, trial: Trial, rung: int, value: float | None) -> str:
-        """Why a trial that was placed at a rung is ended there; empty if it goes on.
+        """Explain why a trial that was placed at a rung is ended there; empty if it goes on.
 
         Of `n` trials that have come to the rung, itself among them, the best ``n / factor`` go on,
         rounded up: the first one always does. Equals share a place. One whose metric is no number
@@ -148,7 +148,7 @@ class Trials:
 def _sentence(
     trial: Trial, rung: int, value: float | None, scores: Sequence[float], most: int
 ) -> str:
-    """What a trial had at a rung where it is ended, and what the best ones had."""
+    """Say what a trial had at a rung where it is ended, and what the best ones had."""
     had = "is no number" if value is None else f"{value:.4g}"
     said = f"behind at step {rung} of its sweep: {trial.metric} {had}"
     sign = 1 if trial.goal == "min" else -1

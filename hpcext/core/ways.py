@@ -1,4 +1,4 @@
-"""Ways in which a user can be told that something happened: mail, a webhook, a command."""
+"""Ways to tell a user that something happened: mail, a webhook, a command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._%+-]{0,63}(?:@[A-Za-z0-9][A-Za-z
 
 
 class Way(NamedTuple):
-    """One of them.
+    """A way to tell a user that something happened.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Way(NamedTuple):
         return shlex.split(self.target)
 
     def __str__(self) -> str:
-        """What may be shown of it."""
+        """Return what may be shown of it."""
         if self.kind == "webhook":
             return f"webhook:{_place(self.target)}/..."
         if self.kind == "command":
@@ -46,7 +46,7 @@ class Way(NamedTuple):
 
 
 def read_way(text: str) -> Way | None:
-    """Read one; None for ``none``, and for nothing.
+    """Read a way; None for ``none``, and for nothing.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def read_way(text: str) -> Way | None:
 
 
 def shown_way(text: str) -> str:
-    """A way as a setting, without its secrets."""
+    """Return a way as a setting, without its secrets."""
     return str(read_way(text) or NONE)
 
 

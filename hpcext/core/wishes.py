@@ -1,4 +1,4 @@
-"""What users ask of a job, as changes of it: what cannot be done at once is remembered.
+"""Changes of jobs that users ask for; what cannot be done at once is remembered.
 
 To stop an attempt that has no session yet loses all that it did. So a job that its user suspends
 goes on until its attempt has a session, or has ended. Another size is for policies to give: they do
@@ -24,7 +24,7 @@ NEVER_HELD = "was to be suspended, and ended before it had a session that could 
 
 
 def held(job: Job) -> Changes:
-    """What changes of a job that its user suspends."""
+    """Return what changes of a job that its user suspends."""
     changes: Changes = {"to_hold": True} if job.sessionless else HELD
     if job.run.ask_s is None:
         return changes
@@ -33,7 +33,7 @@ def held(job: Job) -> Changes:
 
 
 def resized(job: Job, fact: Resize) -> Changes:
-    """What changes of a job whose user asks for a size, or for any that its file states."""
+    """Return what changes of a job whose user asks for a size, or for any that its file states."""
     stated, best = job.stated or job.sizes, job.stated_optimal or job.optimal
     if fact.gpus:
         kept = {"stated": stated, "stated_optimal": best, "suspendable": True}
@@ -48,12 +48,12 @@ def resized(job: Job, fact: Resize) -> Changes:
 
 
 def registered(job: Job) -> Changes:
-    """What changes of a job whose attempt has a session now, beside what that says."""
+    """Return what changes of a job whose attempt now has a session, beyond what that says."""
     return HELD if job.to_hold else {}
 
 
 def ended(job: Job, state: State, changes: Changes) -> Changes:
-    """What changes of a job whose attempt has ended, where it enters `state` with `changes`."""
+    """Return what changes of a job whose attempt has ended, where it enters `state`."""
     if not job.to_hold:
         return changes
     if not state.final:

@@ -1,4 +1,4 @@
-"""What is true: nodes, jobs and their records, and the moves that a job can make."""
+"""The world: nodes, jobs and their records, and the moves that a job can make."""
 
 from __future__ import annotations
 

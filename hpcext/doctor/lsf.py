@@ -15,7 +15,7 @@ from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.engine import NEEDED, Engine
 from hpcext.batch.lsf.probe import ANSWER_S
 from hpcext.core.errors import BatchError
-from hpcext.doctor import lsf_abilities, lsf_queues
+from hpcext.doctor import lsf_abilities, lsf_conf, lsf_queues
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.text import clean, listed, shown
 
@@ -44,6 +44,7 @@ def check(asked: Asked) -> Iterator[Finding]:
         engine, asked.settings.lsf_launcher if asked.settings else "blaunch"
     )
     yield from _queues(engine, asked)
+    yield from lsf_conf.look()
     yield _scripts()
     if not asked.submit:
         do = "hpcext doctor --submit runs one"

@@ -20,9 +20,6 @@ from hpcext.text import clean, counted, shown
 ANSWER_S = 20.0
 """Seconds to wait for an answer, because the user waits."""
 
-CRED_EXPIRE_S = 120
-"""Slurm's default; slurm.conf(5), AuthInfo."""
-
 REQUEUE_S = 30
 """A wait that is hardly longer than a training takes to begin."""
 
@@ -95,8 +92,7 @@ def _clock() -> Finding:
 def _requeue(config: Mapping[str, str]) -> Finding:
     """So long what is preempted waits before it may begin again; slurm.conf(5), AuthInfo."""
     name = "wait after a requeue"
-    said = slurm_site.words(config.get("AuthInfo", "")).get("cred_expire", "")
-    wait_s = slurm_site.whole(said, CRED_EXPIRE_S)
+    wait_s = slurm_site.cred_expire_s(config)
     says = f"a job that is preempted and requeued waits {wait_s} s (BeginTime) before it may begin"
     if wait_s <= REQUEUE_S:
         return Finding(name, "ok", says)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hpcext.core.facts import Rescaled, Started
+from hpcext.core.facts import Started
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.processes import ProcessExecutor, Watch
@@ -18,6 +19,8 @@ from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, tree
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL, Process
 from hpcext.text import are, counted
+
+log = logging.getLogger(__name__)
 
 SWEEP_PAUSE_S = 0.01
 SWEEP_PAUSE_MAX_S = 1.0
@@ -42,6 +45,10 @@ class LocalExecutor(ProcessExecutor):
     **common
         Those of :class:`~hpcext.executors.processes.ProcessExecutor`.
     """
+
+    # Whether supervisors take SIGTERM for a notice of a batch system, at which a session saves
+    # itself and one that cannot goes on: END is written down for them then.
+    _hears_notices = False
 
     def __init__(
         self,
@@ -110,7 +117,16 @@ class LocalExecutor(ProcessExecutor):
 
     def _end(self, watch: Watch, supervisor: Process) -> None:
         """Have a supervisor end its attempt."""
-        supervisor.send(signal.SIGTERM)
+        if not self._hears_notices:
+            supervisor.send(signal.SIGTERM)
+            return
+        try:
+            watch.files.order("end")
+        except OSError as error:
+            log.warning("job %s could not be told to end: %s", watch.files.job, error.strerror)
+            supervisor.send(signal.SIGTERM)
+        else:
+            supervisor.send(NEWS_SIGNAL)
 
     def _rescale(self, watch: Watch, supervisor: Process, action: Action) -> None:
         """Ask an attempt to change its number of GPUs; the last ones go, free ones come."""
@@ -124,8 +140,7 @@ class LocalExecutor(ProcessExecutor):
                     raise OSError(errno.EBUSY, _too_few(len(gpus)))
                 sizes.ask(action.resize, gpus, self._devices(gpus))
             except OSError as error:
-                why = str(error.strerror)
-                self._emit(Rescaled(action.job, action.op, action.resize, had, ok=False, why=why))
+                self._refuse(watch.files, action, had, str(error.strerror))
                 return
             watch.gpus = sizes.held()
         supervisor.send(NEWS_SIGNAL)

@@ -18,5 +18,7 @@ class OnNode(AllocationExecutor, LocalExecutor):
         Those of the base classes.
     """
 
+    _hears_notices = True
+
     def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
         return {**super()._more(gpus), "notices": True, "allocation": self._allocation}

@@ -9,23 +9,18 @@ import abc
 import asyncio
 import contextlib
 import dataclasses
-import logging
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from hpcext import private
-from hpcext.core.facts import Ended, Outcome, Rescaled, Started
+from hpcext.core.facts import Ended, Outcome, Rescaled
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
-from hpcext.executors.base import Emit
-from hpcext.jobfile import JobSpec
+from hpcext.executors.attempts import AttemptExecutor
 from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL, Process
-
-log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """Wait before a process is watched that could not be (too many open files)."""
@@ -60,52 +55,22 @@ class Watch:
     why: str = ""
 
 
-class ProcessExecutor(abc.ABC):
-    """What executors have in common whose attempts are processes here.
+class ProcessExecutor(AttemptExecutor[Watch]):
+    """The base of executors whose attempts are processes here.
 
     Parameters
     ----------
-    directory : pathlib.Path
-        Where jobs have their directories.
-    spec : callable
-        Job id → what the job is.
-    emit : Emit
-    loop : asyncio.AbstractEventLoop
-        That of the driver; everything here happens in its thread.
-    manager_file : pathlib.Path, optional
-        ``manager.json`` of who is to be signalled when there is news.
+    **common
+        Those of :class:`~hpcext.executors.attempts.AttemptExecutor`.
     """
 
     _holds_signals = True
     """The process of an attempt begins with signals blocked; it must unblock them itself."""
 
-    def __init__(
-        self,
-        *,
-        directory: Path,
-        spec: Callable[[str], JobSpec],
-        emit: Emit,
-        loop: asyncio.AbstractEventLoop,
-        manager_file: Path | None = None,
-    ) -> None:
-        self._directory = directory.absolute()
-        self._spec = spec
-        self._emit = emit
-        self._loop = loop
-        self._manager_file = manager_file.absolute() if manager_file else None
-        self._watches: dict[int, Watch] = {}
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
         self._sweeps: set[asyncio.Task[None]] = set()
         self._closed = False
-
-    @property
-    def left_s(self) -> float | None:
-        """As :class:`hpcext.executors.base.Executor` has it: this machine stays."""
-        return None
-
-    @property
-    def preempted(self) -> bool:
-        """As :class:`hpcext.executors.base.Executor` has it."""
-        return False
 
     def perform(self, action: Action) -> None:
         """Carry out an action, as :meth:`hpcext.executors.base.Executor.perform` says."""
@@ -133,10 +98,6 @@ class ProcessExecutor(abc.ABC):
         self._watches.clear()
 
     # What an executor of this kind writes.
-
-    @abc.abstractmethod
-    def _start(self, action: Action) -> None:
-        """Start an attempt of which there is nothing yet."""
 
     @abc.abstractmethod
     def _argv(self, watch: Watch) -> Sequence[str]:
@@ -179,28 +140,22 @@ class ProcessExecutor(abc.ABC):
         if watch is not None and watch.process is not None:
             self._tell(watch, watch.process, action)
 
-    def _adopt(self, action: Action) -> bool:
-        """Take over an attempt that was launched before; False if it was not."""
-        watch = self._watches.get(action.op)
-        if watch is not None:
-            self._emit(Started(action.job, action.op, watch.gpus))
-            return True
-        files = AttemptFiles(self._directory, action)
-        if not os.path.exists(files.directory / LAUNCH_FILE):
-            return False
-        watch = self._watches[action.op] = Watch(files, files.sizes.held())
-        self._emit(Started(action.job, action.op, watch.gpus))
+    def _launched(self, files: AttemptFiles) -> Watch | None:
+        launched = os.path.exists(files.directory / LAUNCH_FILE)
+        return Watch(files, files.sizes.held()) if launched else None
+
+    def _take_over(self, watch: Watch) -> None:
+        files = watch.files
         if files.claimed() or files.ended() is not None or self._recorded(watch) is not None:
             self._settle(watch)
-            return True
+            return
         # The last manager died before a supervisor began. If one is on its way all the same, only
         # one of the two takes the attempt, and _settle finds out which.
         try:
             self._spawn(watch)
         except OSError as error:
-            del self._watches[action.op]
+            del self._watches[files.op]
             self._not_started(files, str(error.strerror))
-        return True
 
     def _spawn(self, watch: Watch) -> None:
         """Start the process that stands for an attempt, and watch it.

@@ -6,7 +6,6 @@ there is one differs.
 
 from __future__ import annotations
 
-import logging
 import signal
 import time
 from collections.abc import Iterable, Mapping
@@ -15,15 +14,13 @@ from typing import Any
 import msgspec
 
 from hpcext import documents
-from hpcext.core.facts import Cleared, NodeLost, Registered, Rescaled
+from hpcext.core.facts import Cleared, NodeLost, Registered
 from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.attempt.directory import AttemptFiles, left_on
 from hpcext.executors.processes import Watch
 from hpcext.launch import tree
 from hpcext.protocol import Process
-
-log = logging.getLogger(__name__)
 
 STEP = "hpcext.step/1"
 STEP_FILE = "step.json"
@@ -129,21 +126,14 @@ class StepExecutor(AllocationExecutor):
     def _tell(self, watch: Watch, process: Process, action: Action) -> None:
         files = watch.files
         if action.kind is Kind.RESCALE:
-            why = "a step keeps its GPUs"
-            had = watch.gpus
-            self._emit(Rescaled(files.job, files.op, action.resize, had, ok=False, why=why))
+            self._refuse(files, action, watch.gpus, "a step keeps its GPUs")
             return
         if action.force:
             watch.why = "it was killed"
             process.send(self._end_signal)
             return
-        try:
-            files.order("suspend" if action.kind is Kind.SUSPEND else "end")
-        except OSError as error:
-            # The deadline of the suspension comes; ending is done by force then.
-            log.warning("job %s could not be told: %s", files.job, error.strerror)
-            return
-        self._ordered(watch)
+        if self._order(files, "suspend" if action.kind is Kind.SUSPEND else "end"):
+            self._ordered(watch)
 
     def _ordered(self, watch: Watch) -> None:
         """An order was written down."""

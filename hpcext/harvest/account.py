@@ -1,4 +1,4 @@
-"""What became of the idle nodes of a partition: node-seconds, summed up from look to look."""
+"""An account of a partition's idle nodes: node-seconds, summed up from look to look."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GAP = 3.0
 
 
 class Account(msgspec.Struct, kw_only=True):
-    """Since the harvester began.
+    """The account of one harvester, since it began.
 
     Attributes
     ----------
@@ -41,6 +41,8 @@ class Account(msgspec.Struct, kw_only=True):
         What the batch system did not answer at the last look; empty if it did.
     not_given : str
         Why the last lease that was asked for did not come; empty if it did.
+    missing : str
+        What was missing for a lease at the last look, as :mod:`hpcext.harvest.missing` says it.
     """
 
     schema: Literal["hpcext.harvest/1"] = "hpcext.harvest/1"
@@ -54,6 +56,7 @@ class Account(msgspec.Struct, kw_only=True):
     others: int = 0
     unanswered: str = ""
     not_given: str = ""
+    missing: str = ""
 
     @property
     def unleased_node_s(self) -> float:
@@ -61,7 +64,14 @@ class Account(msgspec.Struct, kw_only=True):
         return max(0.0, self.offered_node_s - self.held_node_s)
 
     def passed(self, seconds: float, *, idle: int, held: int, short: int) -> None:
-        """So many nodes were idle, held and too short for some time."""
+        """Add nodes that were idle, held and too short for some time.
+
+        Parameters
+        ----------
+        seconds : float
+        idle, held, short : int
+            Nodes.
+        """
         self.seen_s += seconds
         self.offered_node_s += seconds * (idle + held)
         self.held_node_s += seconds * held
@@ -69,7 +79,7 @@ class Account(msgspec.Struct, kw_only=True):
 
 
 def load(directory: Path) -> Account:
-    """That of a harvester; a new one if there is none that can be read."""
+    """Read the account of a harvester; a new one if there is none that can be read."""
     with contextlib.suppress(OSError, *UNREADABLE):
         return msgspec.json.decode(documents.read_untrusted(directory / FILE), type=Account)
     return Account()

@@ -1,4 +1,4 @@
-"""Nodes that leases gave up to other jobs, and that are still on their way there."""
+"""The nodes that leases gave up to other jobs, and that are still on their way there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ a batch system's looks at its queue; slurm.conf(5), sched_interval."""
 
 
 class GivenUp:
-    """What has been given up, by any harvester, and was not taken yet.
+    """The nodes that any harvester has given up, and that nobody has taken yet.
 
     A job that preempts several leases begins when the last of them has ended. Until then the nodes
     of the others look idle, and Slurm may begin a lease there, as its plan may name other nodes
@@ -23,13 +23,13 @@ class GivenUp:
         self._since: dict[str, float] = {}
 
     def add(self, node: str, now_s: float) -> None:
-        """A lease of ours has ended there since somebody wants its node."""
+        """Note that a lease of ours has ended there, since somebody wants its node."""
         self._since[node] = now_s
 
     def on_their_way(
         self, idle: Collection[str], others: Iterable[Other], now_s: float
     ) -> frozenset[str]:
-        """Those of idle nodes that a job may be about to begin on.
+        """Return those of idle nodes on which a job may be about to begin.
 
         Parameters
         ----------

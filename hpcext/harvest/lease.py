@@ -1,9 +1,10 @@
-"""A lease, a node that a batch system lends, as its harvester knows it; and which to give back."""
+"""A lease, which is a node that a batch system lends; and the choice of leases to give back."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -13,13 +14,15 @@ from hpcext import documents
 from hpcext.harvest.leases import Terms
 from hpcext.launch import agent
 
+log = logging.getLogger(__name__)
+
 Loss = Callable[[str], "tuple[int, ...] | None"]
 """What it costs to give up a node, the smaller the less; None: it cannot be given up now."""
 
 
 @dataclasses.dataclass
 class Lease:
-    """One of them.
+    """A lease as its harvester knows it.
 
     Attributes
     ----------
@@ -56,6 +59,8 @@ class Lease:
         Its file is to be written again.
     claim : bool
         It waits for a node that another harvester has, and is to give up.
+    why : str
+        What the batch system said of its job last: why that waits.
     """
 
     number: int
@@ -76,6 +81,42 @@ class Lease:
     released: bool = False
     stale: bool = False
     claim: bool = False
+    why: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> Lease:
+        """Read a ``lease.json`` that :meth:`write` has written.
+
+        Raises
+        ------
+        UNFIT
+            It is none, see :data:`hpcext.documents.UNFIT`.
+        """
+        said = documents.read_json(path, agent.LEASE)
+        return cls(
+            int(said["number"]),
+            str(said["node"]),
+            str(said["kind"]),
+            path.parent,
+            float(said["asked_at"]),
+            float(said["idle_at"]),
+            None if said["job_id"] is None else int(said["job_id"]),
+            None if said["ends_at"] is None else float(said["ends_at"]),
+            bool(said.get("planned", True)),
+            released=(path.parent / agent.RELEASE_FILE).exists(),
+            claim=bool(said.get("claim", False)),
+        )
+
+    def write(self, terms: Terms) -> None:
+        """Replace its ``lease.json``.
+
+        Raises
+        ------
+        OSError
+            There is no room, for example.
+        """
+        documents.write_json(self.directory / agent.LEASE_FILE, self._document(terms))
+        self.stale = False
 
     def release(self) -> None:
         """Have its agent leave as soon as nothing runs there."""
@@ -83,28 +124,27 @@ class Lease:
         self.released = True
 
     def closing(self) -> bool:
-        """Whether nothing more is started there."""
+        """Return whether nothing more is started there."""
         return self.released or os.path.lexists(self.directory / agent.LEAVING_FILE)
 
     def unused(self) -> bool:
-        """Whether that is so since nothing was."""
+        """Return whether that is so since nothing was."""
         return self._why() == agent.UNUSED
 
     def unneeded(self) -> bool:
-        """Whether its node was given back though nobody had asked for it."""
+        """Return whether its node was given back though nobody had asked for it."""
         why = self._why()
         if why == agent.AT_ITS_END:
             return not self.planned
         return why == agent.UNUSED or (self.released and why is None)
 
     def _why(self) -> str | None:
-        """What its agent said when it began to leave; None: it has not said it."""
+        """Read what its agent said when it began to leave; None: it has not said it."""
         with contextlib.suppress(OSError, ValueError):
             return documents.read_untrusted(self.directory / agent.LEAVING_FILE).decode()
         return None
 
-    def document(self, terms: Terms) -> dict[str, Any]:
-        """Its ``lease.json``."""
+    def _document(self, terms: Terms) -> dict[str, Any]:
         leave_at = None if self.ends_at is None else self.ends_at - terms.before_s
         return {
             "schema": agent.LEASE,
@@ -125,7 +165,7 @@ class Lease:
 def surplus(
     leases: Iterable[Lease], want: int, loss: Loss, asked: Collection[str] = ()
 ) -> list[Lease]:
-    """Which leases to give back so that no more than so many are left: what costs least.
+    """Choose which leases to give back so that no more than so many are left: what costs least.
 
     Of those that cost as much, one whose node another harvester has asked for, and then the one
     that ends soonest. What cannot be given up now is kept.
@@ -140,3 +180,25 @@ def surplus(
         )
     )  # fmt: skip
     return [lease for _, lease in able[: max(0, len(there) - want)]]
+
+
+def read_all(directory: Path) -> dict[int, Lease]:
+    """Read the leases of an earlier manager, by number; what is not understood is left alone."""
+    found = {}
+    for path in directory.glob(f"*/{agent.LEASE_FILE}"):
+        try:
+            lease = Lease.read(path)
+        except documents.UNFIT as error:
+            log.warning("%s is not understood: %s", path, error)
+            continue
+        found[lease.number] = lease
+    return found
+
+
+def recorded(directory: Path) -> frozenset[str]:
+    """Return the nodes of which a lease is on record, whatever has become of it."""
+    found = set()
+    for path in directory.glob(f"*/{agent.LEASE_FILE}"):
+        with contextlib.suppress(*documents.UNFIT):
+            found.add(str(documents.read_json(path, agent.LEASE)["node"]))
+    return frozenset(found)

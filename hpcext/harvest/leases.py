@@ -1,4 +1,4 @@
-"""Leases: idle nodes that are taken for a while, and which of them to take. No I/O.
+"""The choice of idle nodes to lease. No I/O.
 
 A lease is a preemptible job on one node, whose time limit ends before the hole does: a job that
 would reach into what the batch system has planned does not start there.
@@ -25,7 +25,7 @@ RARELY = 0.05
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """How a harvester takes nodes.
+    """The terms on which a harvester takes nodes.
 
     Attributes
     ----------
@@ -75,11 +75,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     autoscale: Band | None = None
 
     def most(self, nodes: int) -> int:
-        """So many leases at most, of nodes that are idle or leased by anybody."""
+        """Return the most leases to have, of nodes that are idle or leased by anybody."""
         return min(self.max_nodes, max(1, math.floor(self.share * nodes)))
 
     def minutes(self, hole: Hole, now_s: float) -> int:
-        """The time limit of a lease for a hole; 0: it is left alone."""
+        """Return the time limit of a lease for a hole, minutes; 0: it is left alone."""
         left_s = min(hole.ends_s - now_s - self.before_s, hole.limit_s)
         if left_s < self.least_s:
             return 0
@@ -109,7 +109,7 @@ class Request(NamedTuple):
 
 
 def wanted(jobs: Sequence[Job], terms: Terms) -> int:
-    """How many nodes trainers could use together; the first ones, of those that wait or run.
+    """Count the nodes that trainers could use together; the first ones, of those that wait or run.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def wanted(jobs: Sequence[Job], terms: Terms) -> int:
 
 
 def first(jobs: Sequence[Job], terms: Terms) -> Sequence[Job]:
-    """Those of unfinished jobs, in the order of the queue, that may have something."""
+    """Return those unfinished jobs, in the order of the queue, that may have something."""
     return [job for job in jobs if job.ready or job.state.active][: terms.parallel]
 
 
@@ -139,7 +139,7 @@ def requests(
     now_s: float,
     seed: str = "",
 ) -> list[Request]:
-    """Which holes to take, those first that last longest.
+    """Choose which holes to take, those first that last longest.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def requests(
 
 
 def fits_s(seen: Fragments, age_s: float, longest_s: float) -> float:
-    """So long an idle node will hardly stay, by those that have left.
+    """Return the seconds beyond which an idle node will hardly stay, by those that have left.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def fits_s(seen: Fragments, age_s: float, longest_s: float) -> float:
 
 
 class Steady:
-    """Tells nodes that were idle at two looks in a row from those that are between two jobs.
+    """A filter for nodes that were idle at two looks in a row, not just between two jobs.
 
     BFTrainer, section 4.1, drops what is idle in one record only.
     """
@@ -202,7 +202,7 @@ class Steady:
         self._last: frozenset[str] = frozenset()
 
     def __call__(self, idle: Collection[str]) -> frozenset[str]:
-        """Those that were idle at the last look, too."""
+        """Return those that were idle at the last look, too."""
         both = self._last & frozenset(idle)
         self._last = frozenset(idle)
         return both

@@ -19,7 +19,7 @@ STUCK_S = 600.0
 
 
 class Neighbours:
-    """What is known of them.
+    """The other harvesters of a partition, as far as its queue shows them.
 
     Parameters
     ----------
@@ -94,8 +94,10 @@ class Neighbours:
         self.asked = frozenset(waiting) - {""}
 
     def _remember(self) -> None:
-        """Keep what has been had in the last minutes. What is not shown any more has ended at the
-        last look, as far as is known."""
+        """Keep what has been had in the last minutes.
+
+        What is not shown any more has ended at the last look, as far as is known.
+        """
         for each in self._shown:
             if each.begun and each.since_s is not None:
                 until_s = self._now_s if each.until_s is None else each.until_s
@@ -107,7 +109,7 @@ class Neighbours:
         }
 
     def _used(self, users: Mapping[str, str]) -> dict[str, float]:
-        """Node-seconds of the last minutes, since all these users have been there.
+        """Count the node-seconds of the last minutes, since all these users have been there.
 
         Parameters
         ----------
@@ -134,7 +136,7 @@ class Neighbours:
         return used
 
     def divide(self, idle: int, held: int, have: int, want: int) -> int | None:
-        """Our part of all nodes; None where there is nobody else, and was not lately.
+        """Return our part of all nodes; None where there is nobody else, and was not lately.
 
         Parameters
         ----------
@@ -169,8 +171,10 @@ class Neighbours:
         return part
 
     def to_ask(self, nodes: Iterable[str]) -> list[str]:
-        """In which order to wait for these nodes: those first of who has more than its part. Where
-        a batch system takes any node, it is one like the first."""
+        """Order nodes by which to wait for first: those of who has more than its part.
+
+        Where a batch system takes any node, it is one like the first.
+        """
         has = Counter(each.harvester for each in self._others if each.begun)
         more = {name for name in has if has[name] > self._parts.get(name, 0)}
         give = {each.node for each in self._others if each.begun and each.harvester in more}
@@ -179,7 +183,7 @@ class Neighbours:
 
 
 def _user() -> str:
-    """Our name, as squeue(1) has it (%u)."""
+    """Return our name, as squeue(1) has it (%u)."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

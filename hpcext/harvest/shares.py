@@ -1,4 +1,4 @@
-"""How harvesters that see each other in the queue divide the idle nodes. No I/O.
+"""The division of idle nodes among harvesters that see each other in the queue. No I/O.
 
 Nobody deals nodes out. Each harvester computes the parts of all of them from what the queue shows,
 by the same rule, and does what follows for itself: it takes idle nodes up to its part, it asks for
@@ -28,7 +28,7 @@ parts, or two of them where parts are equal but for one."""
 
 
 class Stake(NamedTuple):
-    """What one harvester has, and what it could use.
+    """A harvester's nodes, and how many it could use.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Stake(NamedTuple):
 
 
 def parts(nodes: int, stakes: Mapping[str, Stake], turn: int = 0) -> dict[str, int]:
-    """How many nodes each harvester is to have.
+    """Divide nodes among harvesters.
 
     The users get equal parts, and the harvesters of a user equal parts of theirs; who wants less
     than its part leaves the rest to the others (max-min fairness). Who had more node-seconds
@@ -85,7 +85,7 @@ def parts(nodes: int, stakes: Mapping[str, Stake], turn: int = 0) -> dict[str, i
 
 
 def _divided(nodes: int, stakes: Mapping[str, Stake], turn: int) -> dict[str, int]:
-    """Name → its part: each node to who has least by then."""
+    """Give each node to who has least by then; returns the parts by name."""
     found = dict.fromkeys(stakes, 0)
     ahead = _ahead(stakes)
     order = {name: drawn(name, str(turn)) for name in stakes}
@@ -109,7 +109,7 @@ def _divided(nodes: int, stakes: Mapping[str, Stake], turn: int) -> dict[str, in
 
 
 def _ahead(stakes: Mapping[str, Stake]) -> dict[str, int]:
-    """Name → with how many nodes it is counted for what it had lately."""
+    """Return with how many nodes each is counted for what it had lately."""
     had = [stake.used for stake in stakes.values()]
     # Who has all that it wants is no measure for the others.
     short = [stake.used for stake in stakes.values() if stake.want > stake.have]
@@ -122,5 +122,5 @@ def _ahead(stakes: Mapping[str, Stake]) -> dict[str, int]:
 
 
 def drawn(seed: str, node: str) -> str:
-    """Where a node comes in the order of a harvester: at random, and the same each time."""
+    """Draw where a node comes in the order of a harvester: at random, and the same each time."""
     return hashlib.sha256(f"{seed}\0{node}".encode()).hexdigest()

@@ -1,1 +1,1 @@
-"""What is started on a node. Standard library only: it must start fast, with any Python."""
+"""Programs that are started on nodes: standard library only, as they must start fast anywhere."""

@@ -1,21 +1,24 @@
-"""Holds a lease: one node that a batch system lends, on which it starts what the manager says.
+"""The agent of a lease: it holds a node that a batch system lends, and starts attempts there.
 
-It runs as a step of the lease's own job, so it is told when the node is wanted back: it then has
+It runs as a step of the lease's own job, so it is told when the node is wanted back. It then has
 everything suspended that runs here, and ends as soon as that has ended. The manager writes into
 the directory of the lease, and the agent looks there once a second:
 
 =====================  =========  ==========================================================
-``lease.json``         manager    until when the node may be used at the latest
-``agent.json``         agent      it is there: on which node, with which GPUs
+file                   writer     meaning
+=====================  =========  ==========================================================
+=====================  =========  ==========================================================
+``lease.json``         manager    the latest instant until which the node may be used
+``agent.json``         agent      it is running: on which node, with which GPUs
 ``run-OP-INDEX.json``  manager    an attempt to supervise here, as its node of this index
 ``release``            manager    nothing more will come: leave
-``leaving``            agent      nothing more is started here, since the node is wanted back; or
-                                  ``unused``: since nothing was
+``leaving``            agent      nothing more is started here, since the node is wanted back;
+                                  or ``unused``: since nothing ran
 =====================  =========  ==========================================================
 
-Of an attempt's own directory it watches what the manager orders (``order.json``, ``rescale.json``),
-since no signal of the manager reaches this node, and hands the news on to the supervisor. With
-nothing to do for a while it leaves by itself, so a lease does not outlive its manager.
+In an attempt's own directory it watches what the manager orders (``order.json``, ``rescale.json``),
+since no signal of the manager reaches this node, and passes the news on to the supervisor. When
+there has been nothing to do for a while it leaves, so that a lease does not outlive its manager.
 
 Standard library only. Run as ``python -I -S .../hpcext/launch/agent.py DIRECTORY``.
 """
@@ -46,17 +49,20 @@ AGENT_FILE = "agent.json"
 RELEASE_FILE = "release"
 LEAVING_FILE = "leaving"
 UNUSED, AT_ITS_END = "unused", "at its end"
-"""Why, in that file; else somebody needs the node."""
+"""Reasons in the file ``leaving``; without one of these, somebody needs the node."""
 
 LOOK_S = 1.0
-"""Between two looks at the directory."""
+"""Seconds between two looks at the directory."""
 
 GIVE_WAY_S = 5.0
-"""A training that can go on without this node is suspended only if it has not left it by then."""
+"""Seconds that a training which can go on without this node has to leave before it is suspended."""
 
 _NOTICES = {signal.SIGTERM, protocol.NOTICE_SIGNAL, signal.SIGINT, protocol.SUSPEND_SIGNAL}
-"""That the node is wanted back: Slurm says so by the first, or as sbatch was told to; LSF by the
-second where the job's time is over, by the third where it kills, by the last where it preempts."""
+"""Signals that say that the node is wanted back.
+
+Slurm sends the first, or the one that sbatch was told; LSF the second when the job's time is over,
+the third when it kills, and the last when it preempts.
+"""
 
 _WAKING = {signal.SIGCHLD, protocol.NEWS_SIGNAL, *_NOTICES}
 
@@ -71,7 +77,7 @@ class _Attempt:
         self._seen: list[tuple[int, int]] = []
 
     def can_leave(self) -> bool:
-        """Whether it can go on without this node: not the first one, and it changes in place."""
+        """Return whether it can go on without this node: not its first, and changes in place."""
         if self._index == 0:
             return False
         try:
@@ -81,7 +87,7 @@ class _Attempt:
         return report.get("in_place") is True
 
     def look(self) -> None:
-        """Pass it on if the manager has written anything new."""
+        """Pass on what the manager has newly written."""
         found = []
         for name in (protocol.ORDER_FILE, protocol.RESCALE_FILE):
             with contextlib.suppress(OSError):
@@ -93,12 +99,12 @@ class _Attempt:
 
 
 class Agent:
-    """One lease.
+    """The agent of one lease.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of the lease.
+        The directory of the lease.
     lease : dict
         Its ``lease.json``.
     """
@@ -113,7 +119,7 @@ class Agent:
         self._busy_s = time.monotonic()
 
     def run(self) -> int:
-        """Be there until the lease is over, or nobody needs it."""
+        """Serve until the lease is over, or nobody needs it."""
         self._announce()
         while True:
             self._reap()
@@ -147,12 +153,12 @@ class Agent:
         documents.write_json(self._directory / AGENT_FILE, document, durable=False)
 
     def _goes(self) -> bool:
-        """Whether to go: nothing runs here, and nothing has for a while, or ever will."""
+        """Return whether to go: nothing runs here, and nothing has for a while, or ever will."""
         if os.path.lexists(self._directory / RELEASE_FILE):
             return True
         if time.monotonic() - self._busy_s < self._idle_s:
             return False
-        # Said first, and then looked once more: what was handed over before that is seen.
+        # Written before the last look, so that whatever was handed over earlier is seen.
         file = self._directory / LEAVING_FILE
         with contextlib.suppress(OSError):
             file.write_text(UNUSED)
@@ -163,7 +169,7 @@ class Agent:
 
     def _look(self) -> None:
         try:
-            # A directory that is opened is looked up anew where files are cached (nfs(5)).
+            # Opening a directory makes NFS look it up anew instead of using its cache (nfs(5)).
             names = os.listdir(self._directory)
         except OSError:
             return
@@ -178,7 +184,7 @@ class Agent:
                 self._leave(AT_ITS_END)
 
     def _start(self, name: str) -> None:
-        """Supervise an attempt; one that ran here before finds that out by itself."""
+        """Supervise an attempt; its supervisor finds out if it has run here before."""
         try:
             run = documents.read_json(self._directory / name, RUN)
             directory = Path(run["directory"])
@@ -209,7 +215,8 @@ class Agent:
     def _leave(self, why: str = "") -> None:
         """Have what runs here suspended; the node goes back as soon as it is empty.
 
-        The manager takes a training away from here that can go on elsewhere, if it is alive.
+        A training that can go on elsewhere is moved away from here by its manager, if that is
+        alive.
         """
         if self._leaving:
             return
@@ -226,7 +233,7 @@ class Agent:
 
 
 def _outlive_nobody() -> None:
-    """Whose agent is killed hears it as the notice: nobody else could tell it anything."""
+    """Arrange that the end of our parent is a notice: afterwards nobody could give us any."""
     command.hear_of_parent(protocol.NOTICE_SIGNAL)
 
 
@@ -236,7 +243,7 @@ def _wait() -> int | None:
 
 
 def main() -> int:
-    """Block what is waited for, read the lease, hold it."""
+    """Block the signals that are waited for, read the lease, and hold it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
     if len(sys.argv) != 2:
         sys.stderr.write("usage: agent.py DIRECTORY\n")
@@ -251,10 +258,10 @@ def main() -> int:
 
 
 def _wake_shells() -> None:
-    """Have the shells of the lease's job go on, which stand above us in our process group.
+    """Continue the shells of the lease's job, which stand above us in our process group.
 
-    SIGTSTP, by which LSF says that it wants the host, stops the shell that LSF runs a job by:
-    LSB_JOB_SCRIPT_TRAP_SIGNALS has others trapped. The host would be free only when that goes on.
+    LSF says with SIGTSTP that it wants the host, which stops the shell by which it runs a job:
+    LSB_JOB_SCRIPT_TRAP_SIGNALS traps others. The host becomes free only when that shell goes on.
     """
     with contextlib.suppress(OSError):
         os.killpg(0, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Starting the command of an attempt, with exactly the signals that the protocol promises."""
+"""The start of an attempt's command, with exactly the signals that the protocol promises."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CommandError(Exception):
-    """The command cannot be run: its own fault.
+    """The error that the command cannot be run, by its own fault.
 
     Attributes
     ----------
     code : int
-        127 for a command that is not there, 126 for all else, as a shell has it.
+        As in a shell: 127 for a missing command, 126 for anything else.
     """
 
     def __init__(self, code: int, what: str) -> None:
@@ -51,10 +51,16 @@ def hear_of_parent(signum: signal.Signals) -> None:
 def open_log(path: Path, heading: str) -> int:
     """Open the log of a job to append to it, and write a line that separates attempts.
 
+    Parameters
+    ----------
+    path : pathlib.Path
+    heading : str
+        That line; it is left out if there is no space for it.
+
     Raises
     ------
     OSError
-        It cannot be opened; a line that finds no room is left out.
+        The log cannot be opened.
     """
     fd = private.open_log(path)
     write_line(fd, path, heading)
@@ -62,7 +68,16 @@ def open_log(path: Path, heading: str) -> int:
 
 
 def write_line(fd: int, path: Path, line: str) -> None:
-    """Write a line of our own into the log; a progress bar may have left one unfinished."""
+    """Write a line of our own into the log, after ending one that a progress bar left unfinished.
+
+    Parameters
+    ----------
+    fd : int
+        The log, open for appending.
+    path : pathlib.Path
+        The same log.
+    line : str
+    """
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -70,12 +85,12 @@ def write_line(fd: int, path: Path, line: str) -> None:
             new_line = "" if file.read(1) in {b"", b"\n"} else "\n"
         os.write(fd, f"{new_line}{line}\n".encode(errors="backslashreplace"))
     except OSError:
-        # A full disk: the training goes on without our line.
+        # On a full disk the training goes on without our line.
         pass
 
 
 def heading(attempt: int, gpus: int) -> str:
-    """``--- attempt 3, 2 GPUs, 2026-11-21T10:29:00+0000``."""
+    """Return ``--- attempt 3, 2 GPUs, 2026-11-21T10:29:00+0000``."""
     number = f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
     return f"--- attempt {attempt}, {number}, {time.strftime('%Y-%m-%dT%H:%M:%S%z')}"
 
@@ -89,10 +104,11 @@ def start(
     blocked: Collection[signal.Signals] = (SUSPEND_SIGNAL,),
     notices: bool = False,
 ) -> int:
-    """Start a command in a session of its own; its pid.
+    """Start a command in a session of its own; return its pid.
 
     It begins with SIGTSTP blocked and ignored and SIGUSR1 ignored, which all that it starts
-    inherits, and every other signal as by default; but SIGUSR2 and SIGINT, if they are notices.
+    inherits. Other signals have their default actions, except SIGUSR2 and SIGINT if they are
+    notices.
 
     Parameters
     ----------
@@ -103,10 +119,10 @@ def start(
     log : int or None
         Descriptor that becomes its standard output and standard error; None: they stay ours.
     blocked : collection of signals
-        What it keeps pending until it looks.
+        Signals that stay pending until it looks.
     notices : bool
-        The batch system may send SIGUSR2 (sbatch's ``--signal``) and SIGINT (the first that LSF's
-        bkill and brequeue send) to every process: ignored, too.
+        Whether the batch system may send SIGUSR2 (sbatch's ``--signal``) and SIGINT (which LSF's
+        bkill and brequeue send first) to every process: these are ignored, too.
 
     Raises
     ------
@@ -127,7 +143,7 @@ def start(
             os._exit(error.code if isinstance(error, CommandError) else NOT_EXECUTABLE)
     os.close(writing)
     with open(reading, "rb") as file:
-        # Ends when exec closes the other end, so the command runs when this returns.
+        # The read ends when exec closes the other end, so the command runs once this returns.
         message = file.read()
     if message:
         _, status = os.waitpid(pid, 0)
@@ -138,8 +154,8 @@ def start(
 def _prepare(
     parent: int, log: int | None, blocked: Collection[signal.Signals], *, notices: bool
 ) -> None:
-    """Between fork and exec: what the command inherits."""
-    # Cheap, and closes most of the gap when we are killed with SIGKILL; the rest is swept.
+    """Set, between fork and exec, what the command inherits."""
+    # Cheap, and ends most of what is left if we are killed with SIGKILL; the rest is swept.
     hear_of_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(NOT_EXECUTABLE)
@@ -174,7 +190,7 @@ def _execute(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> NoRet
 
 
 def _why(program: str, error: OSError | ValueError, environ: Mapping[str, str]) -> str:
-    """Why a program cannot be run, in words."""
+    """Return in words why a program cannot be run."""
     import shutil  # noqa: PLC0415  (slow to import, and every start of a job waits for us)
 
     path = shutil.which(program, os.F_OK, environ.get("PATH")) or program
@@ -194,7 +210,7 @@ def _why(program: str, error: OSError | ValueError, environ: Mapping[str, str]) 
 
 
 def _interpreter(path: str) -> str:
-    """What the first line of a script names; of a binary its loader, by whatever name."""
+    """Return the interpreter in the first line of a script; of a binary, its loader."""
     try:
         with open(path, "rb") as file:
             line = file.readline(256)

@@ -1,7 +1,7 @@
-"""Where what ``torch.compile`` makes is kept: pickles and libraries, which the next attempt runs.
+"""The cache of ``torch.compile``: pickles and libraries, which the next attempt runs.
 
-Beside the checkpoint directory of the job, which may be copied and never holds what is run; for
-this user alone; from attempt to attempt, until the job has completed.
+It lies beside the checkpoint directory of the job, which may be copied and never holds what is run.
+It is for this user alone, and lasts from attempt to attempt until the job has completed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ FOLDER = "compiled"
 
 
 class Compiled:
-    """The place for one attempt on one node.
+    """The cache of one attempt on one node.
 
     Parameters
     ----------
     environ : Mapping of str to str
-        What is said to the attempt.
+        The variables that the attempt is given.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -31,29 +31,29 @@ class Compiled:
         self._own: Path | None = None
 
     def variables(self) -> dict[str, str]:
-        """What says where; the place is made.
+        """Return the variables that say where the cache is, after making its directory.
 
-        Where others could take the job's directory away, as in the folder of a group, it is a new
-        one that goes with this attempt.
+        If others could take the job's directory away, as in the folder of a group, the cache is a
+        new directory that goes with this attempt.
 
         Raises
         ------
         OSError
-            None can be made.
+            No directory can be made.
         """
         if self._beside is None:
             return {}
         if private.is_safe(self._beside.parent):
             private.make(self._beside)
             return protocol.compiled(self._beside)
-        # Few need it.
+        # Imported here, as few attempts need it.
         import tempfile  # noqa: PLC0415
 
         self._own = self._own or Path(tempfile.mkdtemp(prefix="hpcext-compiled-"))
         return protocol.compiled(self._own)
 
     def end(self, *, completed: bool) -> None:
-        """Remove what nobody needs any more."""
+        """Remove what is no longer needed."""
         for path in (self._own, self._beside if completed else None):
             if path is not None and os.path.lexists(path):
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""Which variable names the GPUs that a process may use: CUDA's, or ROCm's for AMD.
+"""The variable that names the GPUs which a process may use: CUDA's, or ROCm's for AMD.
 
-Slurm sets that of the driver that it found, or all of them where ``gres.conf`` has no
-``AutoDetect`` (gres.conf(5), ``Flags=nvidia_gpu_env,amd_gpu_env``). HIP obeys CUDA's variable too,
-and counts what that says among the GPUs that ``ROCR_VISIBLE_DEVICES`` leaves (ROCm, "GPU isolation
-techniques"): two variables that say the same hide GPUs. So one is set, and no other is passed on.
+Slurm sets that of the driver that it found, or all of them if ``gres.conf`` has no ``AutoDetect``
+(gres.conf(5), ``Flags=nvidia_gpu_env,amd_gpu_env``). HIP also obeys CUDA's variable, and counts its
+indices among the GPUs that ``ROCR_VISIBLE_DEVICES`` leaves (ROCm, "GPU isolation techniques"): two
+variables that say the same hide GPUs. So one is set, and no other is passed on.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _AMD = Path("/dev/kfd")
 
 
 def name() -> str:
-    """The variable for the GPUs of this machine; CUDA's where it has none."""
-    # Some processors have AMD graphics beside which the GPUs that count are NVIDIA's.
+    """Return the variable for the GPUs of this machine; CUDA's if it has none."""
+    # Some processors have AMD graphics, beside NVIDIA GPUs that are the ones to use.
     return ROCR if _AMD.exists() and not _NVIDIA.exists() else CUDA
 
 
 def said(environ: Mapping[str, str]) -> str | None:
-    """What an environment says of the GPUs that there are; None where it says nothing.
+    """Return what an environment says of the available GPUs; None if it says nothing.
 
     Parameters
     ----------
@@ -34,12 +34,12 @@ def said(environ: Mapping[str, str]) -> str | None:
     """
     if name() == CUDA:
         return environ.get(CUDA)
-    # ROCR's is what the batch system has decided, the others count among what that leaves.
+    # The batch system decides by ROCR's variable; the others count among what that leaves.
     return next((environ[each] for each in (ROCR, *NAMES) if each in environ), None)
 
 
 def naming(devices: str) -> dict[str, str]:
-    """Variables that let a process see these GPUs.
+    """Return variables that let a process see these GPUs.
 
     Parameters
     ----------
@@ -53,5 +53,5 @@ def naming(devices: str) -> dict[str, str]:
 
 
 def without(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment that says nothing of GPUs."""
+    """Return an environment without the variables that name GPUs."""
     return {key: value for key, value in environ.items() if key not in NAMES}

@@ -1,4 +1,4 @@
-"""What a supervisor can find out of how its command ended: out of memory? its last words?
+"""What a supervisor can find out about the end of its command: lack of memory, its last words.
 
 Standard library only, as all that a supervisor imports.
 """
@@ -15,27 +15,27 @@ from typing import Any
 from hpcext.numerals import whole
 
 TAIL_BYTES = 64 << 10
-"""So much of the end of a log is looked at."""
+"""The number of bytes at the end of a log that are examined."""
 
 LINE_CHARS = 300
-"""Longer lines are cut; whoever shows them cleans them too."""
+"""The length to which lines are cut; whoever shows them also cleans them."""
 
 AFTER_LINES = 60
-"""A launcher says so many lines at most after the traceback of its rank; more is more training."""
+"""The most lines of a launcher after the traceback of its rank; more is output of a training."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _COUNTER = re.compile(r"^oom_kill ([0-9]{1,18})$", re.MULTILINE)
 
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-"""Colours, movements of the cursor, titles of windows; ECMA-48."""
+"""Colours, movements of the cursor, titles of windows (ECMA-48)."""
 
 _RANK = re.compile(r"\[(?:rank|default)[0-9]{1,6}\]:\s?")
-"""What torchrun puts before the lines of a rank."""
+"""The prefix that torchrun puts before the lines of a rank."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 _LAUNCHERS = ("torch.distributed.elastic.", "SystemExit", "subprocess.CalledProcessError")
-"""Exceptions of what started a rank: they tell that it failed, and not why."""
+"""Exceptions of what started a rank: they tell that the rank failed, but not why."""
 
 
 class Ending:
@@ -59,11 +59,11 @@ class Ending:
         self.cannot_run = ""
 
     def begins(self, log: int) -> None:
-        """Its part of the log begins here: at the end of what this descriptor is open on."""
+        """Note that its part of the log begins at the present end of this open file."""
         self._start = os.fstat(log).st_size
 
     def failure(self) -> dict[str, Any]:
-        """The same for ``exit.json``."""
+        """Return what is known as values for ``exit.json``."""
         before, now = self._oom_kills, oom_kills()
         return {
             "cannot_run": self.cannot_run,
@@ -73,7 +73,7 @@ class Ending:
 
 
 def oom_kills(root: Path = _CGROUPS, own: Path = _OWN) -> int | None:
-    """How many processes of our cgroup the kernel has killed for want of memory, so far.
+    """Return how many processes of our cgroup the kernel has killed for lack of memory, so far.
 
     ``oom_kill`` of ``memory.events`` (cgroups v2, with those below), or of ``memory.oom_control``
     (v1): Linux, admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
@@ -81,7 +81,7 @@ def oom_kills(root: Path = _CGROUPS, own: Path = _OWN) -> int | None:
     Returns
     -------
     int or None
-        None: no file tells.
+        None if no file tells.
     """
     for path in _counters(root, own):
         try:
@@ -95,7 +95,7 @@ def oom_kills(root: Path = _CGROUPS, own: Path = _OWN) -> int | None:
 
 
 def _counters(root: Path, own: Path) -> Iterator[Path]:
-    """Where the counter may be; in a container our cgroup may be the root that is seen."""
+    """Yield where the counter may be; in a container our cgroup may be the root that is seen."""
     try:
         lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -112,10 +112,10 @@ def _counters(root: Path, own: Path) -> Iterator[Path]:
 
 
 def last_line(path: Path, start: int = 0) -> str:
-    """The line of a log that says most of why its command ended; empty if there is none.
+    """Return the line of a log that best tells why its command ended; empty if there is none.
 
-    That is the exception of a Python program that ended by one, be it below a launcher; else the
-    last line that says anything. The log is whatever the job made of it.
+    That is the exception that ended a Python program, even below a launcher; else the last line
+    with any text. The log may hold anything that the job wrote.
 
     Parameters
     ----------
@@ -135,13 +135,13 @@ def last_line(path: Path, start: int = 0) -> str:
 
 
 def _tail(path: Path, start: int) -> bytes:
-    # O_NONBLOCK: a FIFO that the job put there must not hold us up.
+    # O_NONBLOCK, because a FIFO that the job put there must not block us.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
             return b""
-        # The job may have emptied it.
+        # The job may have truncated the log.
         begin = start if start <= facts.st_size else 0
         return os.pread(fd, TAIL_BYTES, max(begin, facts.st_size - TAIL_BYTES))
     finally:
@@ -149,7 +149,7 @@ def _tail(path: Path, start: int) -> bytes:
 
 
 def _exception(lines: Sequence[str]) -> str:
-    """The exception at the end of the last traceback that is not that of a launcher."""
+    """Return the exception at the end of the last traceback that is not a launcher's."""
     for number in range(len(lines) - 1, -1, -1):
         if not lines[number].strip().endswith(_TRACEBACK):
             continue

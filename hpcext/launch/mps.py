@@ -1,14 +1,14 @@
 """A GPU that several attempts share through NVIDIA's Multi-Process Service (MPS).
 
 Each attempt on such a GPU has a seat, which its supervisor takes before the command begins and
-gives back when nothing of it is left. The first to take one starts the control daemon, the last to
-leave ends it: no manager has to live for that, and what the kernel unlocks when a supervisor is
-killed is taken for left.
+gives back when nothing of the attempt is left. The first to take a seat starts the control daemon,
+the last to leave ends it. No manager has to live for that: the kernel unlocks the seat of a killed
+supervisor.
 
 A client that is killed while it has work on the GPU leaves the server, and so its neighbours, in an
 undefined state (https://docs.nvidia.com/deploy/mps/, "Client Early Termination"). So a client is
-taken off the GPU first (``terminate_client``, which GPUs from Volta on have), then killed; and the
-daemon is told to quit when it has no clients, rather than killed.
+first taken off the GPU (``terminate_client``, available from Volta on), then killed; and the daemon
+is told to quit when it has no clients, rather than killed.
 
 ::
 
@@ -17,8 +17,8 @@ daemon is told to quit when it has no clients, rather than killed.
     DIRECTORY/pipe    says what PIPE is
 
 PIPE is in ``/tmp``, since a socket's path has 107 bytes at most and that of a pilot may have more.
-Its name is nobody's to foresee: who comes first makes it up. (``XDG_RUNTIME_DIR`` would be private
-too, and goes away with its user's last login.)
+Its name is random, so that nobody can foresee it. (``XDG_RUNTIME_DIR`` would be private too, but
+goes away with its user's last login.)
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from hpcext import documents, private, protocol
 from hpcext.numerals import whole
 
 CONTROL = "nvidia-cuda-mps-control"
-"""NVIDIA's program; nvidia-cuda-mps-control(1) is what is relied on here."""
+"""NVIDIA's program; nvidia-cuda-mps-control(1) documents what is relied on here."""
 
 ASK_S = 10.0
-"""The daemon answers in some milliseconds; one that is silent for so long is not asked again."""
+"""Seconds to wait for the daemon, which answers in milliseconds, before it is asked no more."""
 
 QUIT_S = 5
-"""A server gets so long to end when its last client has."""
+"""Seconds that a server gets to end after its last client."""
 
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
@@ -72,12 +72,13 @@ class Seat:
     def take(self) -> None:
         """Take the seat; the daemon runs from now on.
 
-        Not by a sub-reaper: the daemon is nobody's child, and a sub-reaper would wait for its end.
+        Call it before becoming a sub-reaper, which would become the daemon's parent and wait for
+        its end.
 
         Raises
         ------
         OSError
-            There is no daemon to be had.
+            The daemon cannot be had.
         """
         for path in (self._directory, self._log):
             private.make(path)
@@ -99,21 +100,21 @@ class Seat:
         self._held = held
 
     def release(self, processes: Collection[protocol.Process]) -> None:
-        """Take these off the GPU: they may be killed then, whatever they were doing.
+        """Take processes off the GPU, so that they may be killed whatever they were doing.
 
-        Those that use no GPU are none of the daemon's clients, and left alone.
+        Those that use no GPU are not among the daemon's clients, and are left alone.
         """
         left = {each.pid: each for each in processes if each not in self._released}
         for server in self._pids("get_server_list") if left else ():
             for pid in self._pids(f"get_client_list {server}") & left.keys():
                 self._released.add(left[pid])
                 said = self._ask(f"terminate_client {server} {pid}")
-                # What it prints last is CUDA's result, 0 for success.
+                # The last line is CUDA's result, 0 for success.
                 if said is not None and said.split()[-1:] != ["0"]:
                     _warn(f"{pid} could not be taken off GPU {self._device}: {said.strip()}")
 
     def leave(self) -> None:
-        """Give the seat back; whoever is the last ends the daemon."""
+        """Give the seat back; the last one to do so ends the daemon."""
         with contextlib.suppress(OSError), self._door():
             if self._held is not None:
                 os.close(self._held)
@@ -123,17 +124,17 @@ class Seat:
             self._ask(f"quit -t {QUIT_S}", QUIT_S + ASK_S)
             pipe = self._pipe
             if pipe and self._ask("get_server_list") is None and not self._silent:
-                # It leaves its sockets behind.
+                # The daemon leaves its sockets behind.
                 shutil.rmtree(pipe, ignore_errors=True)
                 (self._directory / _PIPE).unlink(missing_ok=True)
 
     def environ(self) -> dict[str, str]:
-        """What makes a process a client of the daemon, once the seat is taken."""
+        """Return the variables that make a process a client of the daemon; take the seat first."""
         return {PIPES: str(self._pipe)}
 
     @property
     def _pipe(self) -> Path | None:
-        """Where the daemon's sockets are; None: there is none yet, or not on this machine."""
+        """The directory of the daemon's sockets; None if there is none on this machine yet."""
         try:
             path = Path(os.fsdecode(documents.read_untrusted(self._directory / _PIPE)))
             os.close(private.open_directory(path, without=0o077))
@@ -155,7 +156,7 @@ class Seat:
 
     @contextlib.contextmanager
     def _door(self) -> Iterator[None]:
-        """One at a time comes or goes."""
+        """Let only one supervisor at a time come or go."""
         door = os.open(self._directory / "door", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(door, fcntl.LOCK_EX)
@@ -193,12 +194,12 @@ class Seat:
                 raise OSError(errno.ENXIO, f"{CONTROL} -d: {why}")
 
     def _pids(self, question: str) -> set[int]:
-        """Those that an answer lists, one on each line; a complaint has none."""
+        """Return the pids that an answer lists, one per line; an error message has none."""
         found = map(whole, (self._ask(question) or "").split("\n"))
         return {pid for pid in found if pid is not None}
 
     def _ask(self, question: str, timeout_s: float = ASK_S) -> str | None:
-        """What the daemon says to a command; None if there is none, or it is silent."""
+        """Return the daemon's answer to a command; None if there is no daemon, or it is silent."""
         if self._silent or self._pipe is None:
             return None
         try:
@@ -235,7 +236,7 @@ class Seat:
 
 
 def _hear_all() -> None:
-    """A supervisor has its signals blocked, which the daemon is not to inherit."""
+    """Unblock all signals: the daemon must not inherit those that a supervisor blocks."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

@@ -1,4 +1,4 @@
-"""The ranks of an attempt that run on this node: started, told, ended together.
+"""The ranks of an attempt that run on this node: they are started, told, and ended together.
 
 Standard library only, and like the supervisor one loop around ``sigwaitinfo``. A rank that fails
 ends the others: the job goes on from its last checkpoint.
@@ -22,10 +22,10 @@ from hpcext.launch.devices import naming, without
 from hpcext.rendezvous import Group, Rendezvous
 
 KILL_GRACE_S = 5.0
-"""From SIGTERM to SIGKILL, when ranks are told to end."""
+"""Seconds from SIGTERM to SIGKILL, when ranks are told to end."""
 
 REMIND_S = 0.5
-"""Between two looks at what no signal tells of; and two tellings of what needs an answer."""
+"""Seconds between two looks at files, and between two reminders of what needs an answer."""
 
 SWEEP_PAUSE_S = 0.01
 SWEEP_S = 10.0
@@ -36,7 +36,7 @@ _WAKING = {signal.SIGCHLD, protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL} | _END
 
 @dataclass
 class NodeRanks(abc.ABC):
-    """One attempt on this node.
+    """The ranks of one attempt on this node.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ class NodeRanks(abc.ABC):
         Of each rank of the job, the index of its node.
     rendezvous : Rendezvous
     attempt : protocol.Attempt or None
-        None: nobody can ask for a change.
+        None if nobody can ask for a change.
     index : int
-        That of this node.
+        The index of this node.
     """
 
     argv: Sequence[str]
@@ -61,12 +61,12 @@ class NodeRanks(abc.ABC):
     _master: tuple[str, str] = ("", "")
 
     def run(self) -> int:
-        """Start the ranks and see to them; the exit code of the first that failed, else 0."""
+        """Start the ranks and see to them; return the first exit code that is not 0, else 0."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
         self._master = self._meeting_place()
         try:
             self._begin()
-            # News that came before it could be heard.
+            # Look for news that came before the signals were handled.
             self._look()
             while self._reap():
                 self._react(self._wait())
@@ -85,28 +85,28 @@ class NodeRanks(abc.ABC):
 
     @abc.abstractmethod
     def _look(self) -> None:
-        """See what others say in files."""
+        """Read what others say in files."""
 
     @abc.abstractmethod
     def _looks(self) -> bool:
-        """Whether there is something to look for that no signal tells of."""
+        """Return whether there is something to look for that no signal tells of."""
 
     @abc.abstractmethod
     def _trains(self, number: int, rank: int) -> bool:
-        """Whether a rank belongs to the present group, not only to the next."""
+        """Return whether a rank belongs to the present group, not only to the next."""
 
     @abc.abstractmethod
     def _ended(self, number: int, rank: int, code: int) -> None:
-        """A rank has ended."""
+        """Handle the end of a rank."""
 
     @abc.abstractmethod
     def _settle(self) -> bool:
-        """All that had ended is known; whether a rank is left that is to go on."""
+        """Conclude when all ends are known; return whether a rank is left that is to go on."""
 
     # Starting.
 
     def _meeting_place(self) -> tuple[str, str]:
-        """For scripts that form their process group themselves, as they do under torchrun."""
+        """Return host and port for scripts that form their own process group, as under torchrun."""
         if self.rendezvous.host and self.attempt is not None:
             host, _, port = self.attempt.rendezvous.rpartition(":")
             return host, port
@@ -130,7 +130,7 @@ class NodeRanks(abc.ABC):
             HPCEXT_RANK=self._mark(group.number, rank),
         )
         if not self.rendezvous.host:
-            # All are on this node: gloo has nothing to say to others of its network.
+            # All ranks are on this node, so gloo need not use the network.
             environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         place = Rendezvous(
             self.rendezvous.directory,
@@ -140,24 +140,24 @@ class NodeRanks(abc.ABC):
         )
         environ.update(place.environ())
         if devices is not None:
-            # Every rank counts the GPUs alike: those of the ranks before it come first.
+            # The GPUs of a node are dealt out in the order of its ranks.
             environ = {**without(environ), **naming(devices)}
         blocked = (protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL)
         pid = command.start(self.argv, environ, blocked=blocked, notices=self._notices())
         self._ranks[pid] = (group.number, rank)
 
     def _notices(self) -> bool:
-        """Whether SIGTERM and SIGINT are the batch system's word, and not our supervisor's."""
+        """Return whether SIGTERM and SIGINT come from the batch system, not our supervisor."""
         return self.attempt is not None and self.attempt.notices
 
     def _mark(self, number: int, rank: int) -> str:
-        """What all processes of one rank carry in their environment."""
+        """Return the mark that all processes of one rank have in their environment."""
         return f"{self.rendezvous.directory}/{number}/{rank}"
 
     # The loop.
 
     def _wait(self) -> int | None:
-        """Sleep until something happens, or it is time to look or to say something again."""
+        """Sleep until something happens, or it is time to look or to remind again."""
         deadlines = [self._kill_s] if self._kill_s is not None else []
         if self._looks():
             deadlines.append(time.monotonic() + REMIND_S)
@@ -168,7 +168,7 @@ class NodeRanks(abc.ABC):
 
     def _react(self, signum: int | None) -> None:
         if signum in {signal.SIGTERM, signal.SIGINT} and self._notices():
-            # The supervisor has heard it, too, and has the ranks suspended; or kills them.
+            # The supervisor gets this signal, too, and suspends or kills the ranks.
             return
         if signum in _ENDING:
             self._end(-int(signum or signal.SIGTERM))
@@ -182,7 +182,7 @@ class NodeRanks(abc.ABC):
             self._look()
 
     def _reap(self) -> bool:
-        """Collect the ranks that have ended; whether one is left."""
+        """Collect the ranks that have ended; return whether one is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -194,7 +194,7 @@ class NodeRanks(abc.ABC):
                 number, rank = self._ranks.pop(pid)
                 self._ended(number, rank, os.waitstatus_to_exitcode(status))
         if not self._settle():
-            # Those that were to join have nothing that could be lost.
+            # Ranks that were about to join have nothing to lose.
             self._signal_all(signal.SIGKILL)
         return bool(self._ranks)
 
@@ -214,7 +214,7 @@ class NodeRanks(abc.ABC):
         return [process for process in found if process]
 
     def _sweep(self, mark: str) -> None:
-        """End what a rank left behind: its GPU is not free before."""
+        """End what a rank left behind: before that, its GPU is not free."""
         until_s = time.monotonic() + SWEEP_S
         while time.monotonic() < until_s:
             with contextlib.suppress(OSError):

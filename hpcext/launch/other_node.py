@@ -1,8 +1,8 @@
 """The ranks of an attempt on a node that is not its first.
 
-They were there from the beginning, or join a training that goes on; what becomes of the group is
-said on the first node (:mod:`hpcext.launch.ranks`). Here nothing but their start and their end is
-seen to.
+They are there from the beginning, or join a training that goes on. The first node
+(:mod:`hpcext.launch.ranks`) decides what becomes of the group; here ranks are only started and
+ended.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hpcext.rendezvous import Group
 
 @dataclass
 class OtherNode(NodeRanks):
-    """One attempt on such a node.
+    """The ranks of one attempt on such a node.
 
     Parameters
     ----------
     joins : int
-        Number of the change by which this node came; 0: it was there from the beginning.
+        The number of the change by which this node came; 0 if it was there from the beginning.
     """
 
     joins: int = 0

@@ -1,7 +1,7 @@
-"""What a supervisor reads and writes of its attempt: one file for each thing that can be said.
+"""The files of an attempt that its supervisor reads and writes, one for each kind of message.
 
-Who says what is in :mod:`hpcext.protocol`. All that a training or a manager wrote may be absent,
-older than this attempt, or nonsense; then nothing was said.
+:mod:`hpcext.protocol` says who writes which. A file from a training or a manager may be absent,
+older than this attempt, or nonsense; then it says nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpcext.launch import tree
 MANAGER = "hpcext.manager/1"
 
 RECORD_PAUSE_S, RECORD_PAUSE_MAX_S = 0.02, 5.0
-"""Between two tries to write on a full disk."""
+"""The first and the longest pause, in seconds, between attempts to write on a full disk."""
 
 
 class Papers:
@@ -31,11 +31,11 @@ class Papers:
     Parameters
     ----------
     directory : pathlib.Path
-        Of the attempt, absolute.
+        The attempt's, absolute.
     launch : Mapping
         ``launch.json``.
     index : int
-        Of this node.
+        The index of this node.
     """
 
     def __init__(self, directory: Path, launch: Mapping[str, Any], index: int) -> None:
@@ -47,12 +47,18 @@ class Papers:
     # Written.
 
     def claim(self, me: protocol.Process, place: Mapping[str, Any]) -> bool:
-        """Be the only supervisor of this attempt; False if another one is.
+        """Become the only supervisor of this attempt; return False if there is another one.
+
+        Parameters
+        ----------
+        me : Process
+        place : Mapping
+            Further facts for ``supervisor.json``: the node, say.
 
         Raises
         ------
         OSError
-            Nobody is.
+            The claim cannot be written; nobody supervises the attempt.
         """
         document = {
             "schema": protocol.SUPERVISOR,
@@ -71,7 +77,7 @@ class Papers:
             try:
                 file.write(json.dumps(document).encode() + b"\n")
                 file.flush()
-                # A link to a finished file: complete from the first instant, and exclusive.
+                # A link to a finished file is exclusive, and shows it complete from the beginning.
                 os.link(temporary, target)
             except FileExistsError:
                 return False
@@ -84,7 +90,7 @@ class Papers:
         return True
 
     def record(self, end: Mapping[str, Any]) -> None:
-        """Write ``exit.json``, on a full disk as soon as there is room, or until told to end."""
+        """Write ``exit.json``, on a full disk as soon as there is space, or until told to end."""
         document = {"schema": protocol.EXIT, **self._identity, **end}
         pause_s = RECORD_PAUSE_S
         while True:
@@ -93,7 +99,7 @@ class Papers:
                 return
             except OSError as error:
                 failure = error
-            # Who removes the directory wants nothing recorded in it; all else may pass.
+            # If the directory was removed, nothing is to be recorded; other errors may pass.
             if isinstance(failure, FileNotFoundError | NotADirectoryError):
                 return
             if signal.sigtimedwait({signal.SIGTERM}, pause_s):
@@ -102,7 +108,7 @@ class Papers:
             pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
 
     def say(self, end: Mapping[str, Any]) -> None:
-        """Write ``exit.json`` if there is room; else nothing is known, and all is tried again."""
+        """Write ``exit.json`` if there is space; otherwise nothing is known, and all is retried."""
         with contextlib.suppress(OSError):
             document = {"schema": protocol.EXIT, **self._identity, **end}
             documents.write_json(self._own / protocol.EXIT_FILE, document)
@@ -110,28 +116,30 @@ class Papers:
     # Read.
 
     def order(self) -> tuple[str, int]:
-        """What the manager has written down, where its signals do not reach us: suspend, end; and
-        its how manieth order that is."""
+        """Return the manager's order, ``suspend`` or ``end``, and its number.
+
+        It is written to a file where the manager's signals do not reach us.
+        """
         order = self._of_this_attempt(protocol.ORDER_FILE, protocol.ORDER) or {}
         number = order.get("number", 1)
         return str(order.get("order", "")), number if type(number) is int else 1
 
     def declined(self) -> int:
-        """How many suspensions the session has answered by going on, since it could not save."""
+        """Return how many suspensions the session has declined, because it could not save."""
         report = self._of_this_attempt(protocol.REPORT_FILE, protocol.REPORT) or {}
         declined = report.get("declined", 0)
         return declined if type(declined) is int else 0
 
     def suspended(self) -> bool:
-        """Whether there is an acknowledgement of a suspension of this attempt."""
+        """Return whether a suspension of this attempt was acknowledged."""
         return self._of_this_attempt(protocol.SUSPENDED_FILE, protocol.SUSPENDED) is not None
 
     def resized(self) -> bool:
-        """Whether it was ever asked to change its size."""
+        """Return whether it was ever asked to change its size."""
         return (self._directory / protocol.RESCALE_FILE).exists()
 
     def session(self) -> protocol.Process | None:
-        """The process whose session has registered."""
+        """Return the process whose session has registered."""
         path = self._directory / protocol.REPORT_FILE
         try:
             report = documents.read_json(path, protocol.REPORT)
@@ -140,7 +148,7 @@ class Papers:
             return None
 
     def manager(self) -> protocol.Process | None:
-        """Who wants to hear of news, if that is on this machine."""
+        """Return the process that wants to hear of news, if it is on this machine."""
         if self._manager is None:
             return None
         try:

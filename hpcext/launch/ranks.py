@@ -1,14 +1,14 @@
-"""Starts one command once per GPU of a job, and changes how many there are as it runs.
+"""The launcher of ranks: it runs a command once per GPU of a job, and changes their number.
 
-What torchrun does, and one thing more: when the manager gives the job other GPUs, new ranks are
-started *beside* the ones that train, and only when they are ready does the group change
+It does what torchrun does, and one thing more: when the manager gives the job other GPUs, new ranks
+are started *beside* the ones that train, and only when they are ready does the group change
 (:mod:`hpcext.rendezvous`). Nothing is restarted, nothing goes through the disk.
 
-On each node of the job one of these runs. The one of the first node leads: it hears what the
+One launcher runs on each node of the job. The one of the first node leads: it reads what the
 manager asks for, and answers. New ranks of other nodes come with launchers of their own.
 
-Run as ``python -I -S .../hpcext/launch/ranks.py RANKS COMMAND...``; RANKS 0: one for each GPU of
-the attempt, else so many on each node.
+Run as ``python -I -S .../hpcext/launch/ranks.py RANKS COMMAND...``; RANKS is the number on each
+node, or 0: one for each GPU of the attempt.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class _Change:
     Attributes
     ----------
     group : Group
-        What is to become of it.
+        The group that it is to become.
     gpus, had : tuple of str
         ``HOST:INDEX``, one for each rank: what it is to have, and what it has.
     nodes : tuple of int
-        Indices of the nodes of the former.
+        Indices of the nodes of `gpus`.
     proposed : bool
-        Every new rank is ready, and the old ones know.
+        Whether every new rank is ready, and the old ones have been told.
     """
 
     group: Group
@@ -81,7 +81,7 @@ class Launcher(NodeRanks):
     def _settle(self) -> bool:
         self._finish_change()
         change = self._change
-        # New ranks that nobody has called would wait for ever once the others have ended.
+        # New ranks that were not called yet would wait for ever once the others have ended.
         called = change is not None and self.rendezvous.has_begun(change.group.number)
         if any(called or number <= self._number for number, _ in self._ranks.values()):
             return True
@@ -128,7 +128,7 @@ class Launcher(NodeRanks):
             try:
                 self.rendezvous.propose(change.group)
             except OSError:
-                # A full disk: tried again, until there is room or the manager loses patience.
+                # On a full disk this is tried again, until there is space or the manager gives up.
                 return
             change.proposed = True
         answer = self.rendezvous.answer(number)
@@ -144,7 +144,7 @@ class Launcher(NodeRanks):
             self._finish_change()
 
     def _asked(self) -> _Change | None:
-        """The change that is under way; what the manager asks for is taken up if it is new."""
+        """Return the change under way, after taking up a new one that the manager asks for."""
         change = self._change
         if self.attempt is None or (change and change.proposed):
             return change
@@ -162,7 +162,7 @@ class Launcher(NodeRanks):
         if number <= (change.group.number if change else self._number) or not gpus:
             return change
         if change is not None:
-            # The manager has thought better of it: a node that was to join has gone.
+            # The manager has withdrawn it: a node that was to join is gone.
             self._give_up("another change was asked for")
         stay = tuple(rank for rank, gpu in enumerate(had) if gpu in gpus)
         group = Group(number, len(gpus), stay)
@@ -179,7 +179,7 @@ class Launcher(NodeRanks):
         return self._change
 
     def _give_up(self, why: str) -> None:
-        """The ranks stay as they are: end the new ones, and say so."""
+        """Keep the ranks as they are: end the new ones, and report it."""
         change = self._change
         if change is None:
             return
@@ -194,7 +194,7 @@ class Launcher(NodeRanks):
         self._say(change.group.number, ok=False, why=why, gpus=change.had, nodes=self.nodes)
 
     def _finish_change(self) -> None:
-        """Say that the group has changed, once the ranks that leave have ended."""
+        """Report that the group has changed, once the ranks that leave have ended."""
         change = self._change
         if change is None or not change.proposed:
             return
@@ -208,13 +208,15 @@ class Launcher(NodeRanks):
         self._say(
             group.number, ok=True, gpus=change.gpus, nodes=change.nodes, stall_s=answer.stall_s
         )
-        # What was asked for meanwhile nobody tells of again.
+        # No further signal comes for what was asked for meanwhile.
         self._look()
 
     @staticmethod
     def _leaves(group: Group, number: int, rank: int) -> bool:
-        """Whether a rank of this node is to end with a change; those that stay keep their number,
-        since they come first."""
+        """Return whether a rank of this node is to end with a change.
+
+        Those that stay come first, and so keep their numbers.
+        """
         return number < group.number and rank not in group.stay
 
     def _say(self, number: int, **facts: Any) -> None:
@@ -229,7 +231,7 @@ class Launcher(NodeRanks):
             "at": time.time(),
             **facts,
         }
-        # Should it not be written, the manager's deadline falls back to a suspension.
+        # If it cannot be written, the manager suspends the attempt at its deadline.
         with contextlib.suppress(OSError):
             path = attempt.report_dir / protocol.RESCALED_FILE
             documents.write_json(path, document, durable=False)
@@ -244,7 +246,8 @@ def launch(argv: Sequence[str], per_node: int, environ: Mapping[str, str]) -> in
     ----------
     argv : sequence of str
     per_node : int
-        How many ranks on this node; 0: one for each GPU of the attempt, one if there is no attempt.
+        The number of ranks on this node; 0: one for each GPU of the attempt, one if there is no
+        attempt.
     environ : Mapping[str, str]
 
     Returns
@@ -274,7 +277,7 @@ def launch(argv: Sequence[str], per_node: int, environ: Mapping[str, str]) -> in
 
 
 def _on_several(argv: Sequence[str], per_node: int, attempt: protocol.Attempt) -> int:
-    """The part of this node, of a job that has several, or may get others."""
+    """Run this node's part of a job that has several nodes, or may get others."""
     directory = attempt.report_dir / SHARED
     host, _, _ = attempt.rendezvous.rpartition(":")
     place = Rendezvous(directory, host=host)
@@ -289,7 +292,7 @@ def _on_several(argv: Sequence[str], per_node: int, attempt: protocol.Attempt) -
         asked = documents.read_json(attempt.report_dir / protocol.RESCALE_FILE, protocol.RESCALE)
         number, later = int(asked["resize"]), tuple(int(each) for each in asked["nodes"])
         if index not in later or (asked["attempt"], asked["op"]) != (attempt.attempt, attempt.op):
-            # What it was started for has come to nothing.
+            # The change that it was started for was given up.
             return 0
         return OtherNode(argv, later, place, attempt, index, joins=number).run()
     except documents.UNFIT as error:

@@ -1,4 +1,4 @@
-"""The shell script that a training may be a part of, while that is being suspended."""
+"""The shell script that a training may be part of, while the training is being suspended."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh
 
 
 class Script:
-    """The shells between a supervisor and a session, or the ``srun`` of one.
+    """The shells between a supervisor and a session, or its ``srun``.
 
-    What a script has after its training must not run because that has left in the middle. So its
-    shells are stopped when the session is told to leave; once that has saved itself they are
-    killed, and if it has ended instead, its work done, they go on.
+    What a script does after its training must not run because the training has left in the middle.
+    So its shells are stopped when the session is told to leave. Once it has saved itself they are
+    killed; if its work was done and it has ended instead, they go on.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Script:
                     tree.send(process, signal.SIGSTOP)
 
     def release(self, *, suspended: bool) -> None:
-        """Let the shells go on, or end them."""
+        """Continue the shells, or kill them if the training was suspended."""
         for process in self.held:
             tree.send(process, signal.SIGKILL if suspended else signal.SIGCONT)
         self.held.clear()

@@ -1,9 +1,9 @@
-"""Starts the supervisors of one attempt on its nodes, by a launcher for each, and waits for them.
+"""The program that starts the supervisors of one attempt on its nodes, and waits for them.
 
 Run as ``python -I -S .../hpcext/launch/spread.py DIRECTORY``, where the batch system has launchers
-for one host each (LSF: ``blaunch``, ``jsrun``). It ends when all launchers have, or what they have
-started; if one node has gone wrong, soon after, though others go on: what is left is then for the
-manager to end. It tells the supervisors when the batch system stops the leader of the job, and when
+for one host each (LSF: ``blaunch``, ``jsrun``). It ends when all launchers have ended, or what they
+have started. If one node has failed it ends soon after, though others go on; the manager then ends
+what is left. It tells the supervisors when the batch system stops the leader of the job, and when
 that goes on.
 """
 
@@ -27,21 +27,23 @@ from hpcext.launch import devices, leader
 
 SPREAD = "hpcext.spread/1"
 SPREAD_FILE = "spread.json"
-"""What starts the supervisor of each node: ``launchers``, a command for each."""
+"""The file of the commands that start the supervisors: ``launchers``, one for each node."""
 
 OTHERS_S = 10.0
-"""When one node has gone wrong, ranks on the others may fail by themselves and say why."""
+"""Seconds to wait after a node has failed: ranks on others may fail by themselves and say why."""
 
 HUNG_S = 10.0
-"""A launcher whose supervisor has said so long ago that all is over is ended: it has lost what it
-waits for, and would hold the GPUs of its attempt for ever."""
+"""Seconds after its supervisor's end at which a launcher is ended.
+
+It no longer has anything to wait for, and would hold the GPUs of its attempt for ever.
+"""
 
 HARMLESS = (protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL, protocol.SUSPEND_SIGNAL, signal.SIGINT)
-"""A batch system may send these to all that it has started. What they tell is told elsewhere."""
+"""Signals that a batch system may send to all it has started; their news also comes otherwise."""
 
 
 def spread(directory: Path) -> int:
-    """Start them, wait; 0 if every node has ended well."""
+    """Start the supervisors and wait; return 0 if every node has ended well."""
     for signum in HARMLESS:
         signal.signal(signum, signal.SIG_IGN)
     # So is this one, of bkill: supervisors hear it, too. Launchers begin with it as by default.
@@ -55,7 +57,7 @@ def spread(directory: Path) -> int:
 
 
 def _start(directory: Path, launchers: Sequence[Sequence[str]], leads: str) -> int:
-    # What this host has for GPUs is not what others have.
+    # Other hosts have other GPUs than this one.
     environ = devices.without(protocol.environ())
     children = {
         index: subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, cwd="/")
@@ -83,7 +85,7 @@ def _start(directory: Path, launchers: Sequence[Sequence[str]], leads: str) -> i
 
 
 def _tell(directory: Path, leads: str, stopped: bool) -> bool:
-    """Tell supervisors that the leader was stopped, or goes on; whether they know it as stopped."""
+    """Tell supervisors that the leader was stopped, or goes on; return what they now know."""
     process = protocol.Process.parse(leads)
     now = process is not None and process.stopped()
     if now != stopped:
@@ -95,13 +97,13 @@ def _tell(directory: Path, leads: str, stopped: bool) -> bool:
 
 
 def _ended_well(directory: Path, index: int) -> bool:
-    """Whether a node's supervisor has said that all is over, and well."""
+    """Return whether a node's supervisor has recorded the end, and a good one."""
     ended = _end_of(directory, index) or {}
     return ended.get("exit_code") == 0 or ended.get("suspended") is True
 
 
 def _end_of(directory: Path, index: int) -> dict[str, Any] | None:
-    """What a node's supervisor has said when all was over; None: nothing yet."""
+    """Return how a node's attempt ended, as its supervisor recorded it; None if it has not yet."""
     own = protocol.node_directory(directory, index)
     try:
         return documents.read_json(own / protocol.EXIT_FILE, protocol.EXIT)

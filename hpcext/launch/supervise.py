@@ -1,8 +1,8 @@
 """The program under which every attempt runs, on every node and under every batch system.
 
-Run as ``python -I -S .../hpcext/launch/supervise.py DIRECTORY [INDEX]``, where DIRECTORY is that
-of the attempt, and INDEX that of this node, if Slurm does not say it. What it does is in
-:mod:`hpcext.launch.supervisor`; here is only what must come first.
+Run as ``python -I -S .../hpcext/launch/supervise.py DIRECTORY [INDEX]``, where DIRECTORY is that of
+the attempt, and INDEX that of this node, if Slurm does not say it. :mod:`hpcext.launch.supervisor`
+does the work; here is only what must come first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 
 def main() -> int:
-    """Block every signal, find our own package, supervise."""
+    """Block every signal, find our own package, and supervise."""
     # Before the imports, which take tens of milliseconds: a suspension that comes meanwhile
     # would stop this process, and news would kill it. Blocked, they wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -30,5 +30,5 @@ def main() -> int:
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    # The end of this process is what the manager waits for; an interpreter takes 5 ms to leave.
+    # The manager waits for the end of this process, and a normal exit takes another 5 ms.
     os._exit(status)

@@ -1,8 +1,8 @@
-"""Runs one attempt: starts its command, passes signals on, empties its process tree at the end.
+"""The supervisor of one attempt: it starts the command, passes signals on, and empties the tree.
 
-All signals are blocked and dealt with one after the other in one loop, which sleeps in
-``sigwaitinfo`` while nothing happens: no handler, no poll, no race. What it leaves is
-``exit.json``, which says how the attempt ended and that no process of it is left.
+All signals are blocked and handled one after the other in one loop, which sleeps in ``sigwaitinfo``
+while nothing happens: no handler, no poll, no race. It leaves ``exit.json``, which says how the
+attempt ended and that none of its processes is left.
 """
 
 from __future__ import annotations
@@ -27,22 +27,27 @@ if TYPE_CHECKING:
     from hpcext.launch.mps import Seat
 
 TAKEN = 75
-"""Exit code when another supervisor has this attempt already: nothing was run."""
+"""Exit code if another supervisor has this attempt already: nothing was run."""
 
 NOT_STARTED = 71
-"""Exit code when nothing could be run, through no fault of the command (a full disk, say)."""
+"""Exit code if nothing could be run, through no fault of the command (a full disk, say)."""
 
 LEFTOVER_GRACE_S = 2.0
-"""What is left when the command has ended gets so long to end by SIGTERM."""
+"""Seconds that processes left over by the command get to end by SIGTERM."""
 
 REMIND_S = 1.0
-"""A suspension is told again so often: signals that are pending are not inherited by children
-that are forked later, such as the workers of a torchrun that was still importing."""
+"""Seconds between two signals of a suspension.
+
+It is repeated because pending signals are not inherited by children that are forked later, such as
+the workers of a torchrun that was still importing.
+"""
 
 LOOK_S = 1.0  # for orders, and the leader of a batch job, of which no signal tells
 OUTLIVED_S = 10.0
-"""A command that is there still so long after its session has saved itself and left will not end by
-itself: Apptainer 1.4 misses the end of its container when SIGTSTP comes to it again and again."""
+"""Seconds after its session has saved itself and left at which a command will not end by itself.
+
+Apptainer 1.4 misses the end of its container when SIGTSTP comes to it again and again.
+"""
 
 KILL_PAUSE_S = 0.02
 KILL_PAUSE_MAX_S = 1.0
@@ -58,7 +63,7 @@ _WAKING = {
 
 
 _ENDS = {signal.SIGTERM, signal.SIGINT}
-"""By which a batch system ends a job: bkill(1) of LSF by the second, and then by the first."""
+"""Signals by which a batch system ends a job: bkill(1) of LSF sends the second, then the first."""
 
 
 def supervise(directory: str, index: int | None = None) -> int:
@@ -67,9 +72,9 @@ def supervise(directory: str, index: int | None = None) -> int:
     Parameters
     ----------
     directory : str
-        That of the attempt, with ``launch.json`` in it.
+        The attempt's, with ``launch.json`` in it.
     index : int, optional
-        Of this node among those of the attempt; else as Slurm says, or the only one.
+        The index of this node among those of the attempt; by default the one that Slurm says, or 0.
 
     Returns
     -------
@@ -91,12 +96,12 @@ def supervise(directory: str, index: int | None = None) -> int:
 
 
 def _launch(path: Path) -> dict[str, Any]:
-    """What is to be run: a file of ours, in a directory that nobody else may write to.
+    """Read what to run: a file of ours, in a directory that nobody else may write to.
 
     Raises
     ------
     OSError, ValueError
-        It is not so, or nothing says what.
+        The directory is not such, or the file says nothing.
     """
     directory = private.open_directory(path, without=0o022)
     try:
@@ -107,7 +112,7 @@ def _launch(path: Path) -> dict[str, Any]:
 
 
 class Supervisor:
-    """One attempt.
+    """The supervisor of one attempt on one node.
 
     Parameters
     ----------
@@ -116,7 +121,7 @@ class Supervisor:
     launch : dict
         ``launch.json``.
     index : int, optional
-        As :func:`supervise` has it.
+        As in :func:`supervise`.
     """
 
     def __init__(self, directory: Path, launch: dict[str, Any], index: int | None = None) -> None:
@@ -173,11 +178,11 @@ class Supervisor:
         self._kill_pause_s = KILL_PAUSE_S
 
     def claim(self) -> bool:
-        """Be the only supervisor of this attempt, as :meth:`Papers.claim` has it."""
+        """Become the only supervisor of this attempt, as :meth:`Papers.claim` does."""
         return self._papers.claim(self._me, self._place())
 
     def _place(self) -> dict[str, Any]:
-        """Where Slurm has put us, and on which GPUs."""
+        """Return where Slurm has put us, and on which GPUs."""
         if self._node:
             return {"node": str(self._node["name"])}
         place = protocol.Allocation.from_environ()
@@ -192,7 +197,7 @@ class Supervisor:
         Raises
         ------
         OSError
-            It was not tried: no log can be written, no process be made.
+            It was not tried: the log cannot be written, or no process be made.
         """
         if self._seat is not None:
             self._sit_down(self._seat)
@@ -213,7 +218,7 @@ class Supervisor:
             os.close(log)
 
     def _sit_down(self, seat: Seat) -> None:
-        """Take the seat; that there is none is no fault of the command, and is said."""
+        """Take the seat; a failure is reported as no fault of the command's."""
         try:
             seat.take()
         except OSError as error:
@@ -222,7 +227,7 @@ class Supervisor:
             raise
 
     def attend(self) -> int:
-        """See to the command until its last process has ended; the exit code."""
+        """See to the command until its last process has ended; return the exit code."""
         self._obey()
         while self._reap():
             self._react(self._wait())
@@ -239,7 +244,7 @@ class Supervisor:
         return code if code >= 0 else 128 - code
 
     def _environ(self) -> dict[str, str]:
-        """The whole environment of the command."""
+        """Return the whole environment of the command."""
         environ = dict(protocol.environ())
         if devices.name() in self._added:
             environ = devices.without(environ)
@@ -264,7 +269,7 @@ class Supervisor:
     # The loop.
 
     def _wait(self) -> int | None:
-        """Sleep until a signal that concerns us, or None when a deadline is over."""
+        """Sleep until a signal that concerns us; return None if a deadline has passed."""
         deadlines = [at for at in (self._remind_s, self._kill_s, self._look_s) if at is not None]
         if not deadlines:
             return signal.sigwaitinfo(_WAKING).si_signo
@@ -274,7 +279,7 @@ class Supervisor:
 
     def _react(self, signum: int | None) -> None:
         if signum in {protocol.SUSPEND_SIGNAL, *_ENDS} and self._agent:
-            # The batch system has sent it to all that it knows; whose word counts is the agent's.
+            # The batch system sends this to all processes that it knows; the agent's word counts.
             self._warn()
         elif signum == protocol.SUSPEND_SIGNAL:
             self._suspend()
@@ -290,7 +295,7 @@ class Supervisor:
         elif signum == signal.SIGTERM and not self._notices:
             self._end()
         elif signum == signal.SIGINT and self._notices:
-            # bkill(1) sends SIGTERM, too, later: what does not save itself is not ended before.
+            # bkill(1) sends SIGTERM later, which ends what does not save itself now.
             self._notice(ends=False)
         elif signum in {signal.SIGTERM, protocol.NOTICE_SIGNAL} and self._notices:
             self._notice()
@@ -298,7 +303,7 @@ class Supervisor:
             self._overdue(time.monotonic())
 
     def _obey(self) -> None:
-        """Do what the manager has written down, where its signals do not reach us."""
+        """Do what the manager has written down where its signals do not reach us."""
         order, number = self._papers.order()
         if order == "suspend" and self._suspend_asked_at is None and number > self._ordered:
             self._ordered = number
@@ -307,8 +312,7 @@ class Supervisor:
             self._end()
 
     def _suspend(self, *, must: bool = False) -> None:
-        """Have the session save and leave; where it must, not even a full disk is a reason to stop
-        asking."""
+        """Have the session save and leave; if it must, ask again even if its disk is full."""
         self._must = self._must or must
         if self._suspend_asked_at is None:
             self._suspend_asked_at = time.time()
@@ -316,7 +320,7 @@ class Supervisor:
         self._tell_suspend()
 
     def _goes_on(self) -> bool:
-        """Whether the session has answered that it cannot save; then it is left to train."""
+        """Return whether the session has answered that it cannot save; then it is left to train."""
         if self._must or self._papers.declined() <= self._declined:
             return False
         self._suspend_asked_at = self._remind_s = None
@@ -324,11 +328,11 @@ class Supervisor:
         return True
 
     def _is_here(self, session: protocol.Process) -> bool:
-        """Whether a session still runs, below us: on another node its pid means nothing."""
+        """Return whether a session still runs below us: its pid means nothing on another node."""
         return session.alive() and session in self._tree()
 
     def _warn(self) -> None:
-        """The batch system wants the node back; the agent waits a moment before it says so.
+        """Note that the batch system wants the node back, which the agent will tell in a moment.
 
         Ranks that change in place may have left by then.
         """
@@ -336,14 +340,15 @@ class Supervisor:
         self._spare()
 
     def _spare(self) -> None:
-        """A shell above a session has died of the same signal, a moment before we heard of it."""
+        """Stop emptying the tree if only a shell died, of the signal that we have just got."""
         if self._emptying and self._kill_asked_at is None:
             self._emptying, self._kill_s = False, None
 
     def _notice(self, *, ends: bool = True) -> None:
-        """The batch system wants the node back, and will kill what is left when its grace is over.
+        """Handle that the batch system wants the node back, and kills what is left after a grace.
 
-        A session has time to save. What has none is told as the batch system would have done it.
+        A session has time to save. A command without one is ended as the batch system would have
+        done it.
         """
         self._notice_at = self._notice_at or time.time()
         if self._papers.session() is not None:
@@ -398,7 +403,7 @@ class Supervisor:
         self._remind_s = time.monotonic() + REMIND_S
 
     def _outlives(self, now_s: float) -> bool:
-        """Whether the command is here still though its session has long saved itself and left."""
+        """Return whether the command is still here long after its session has saved and left."""
         # The session of several nodes is rank 0's, which may be on another one.
         if self._several or not self._papers.suspended():
             return False
@@ -427,19 +432,19 @@ class Supervisor:
             below = tree.descendants(self._me.pid)
             if not any(tree.program(process) == "srun" for process in below):
                 return below
-            # What a step of the script runs on this node is no descendant of its srun.
+            # Processes of a script's step on this node are not descendants of its srun.
             elsewhere = tree.marked([f"HPCEXT_NOTIFY={self._me}"])
             return list(dict.fromkeys([*below, *elsewhere]))
         except OSError as error:
-            # The machine is out of descriptors; suspensions and kills are repeated.
+            # The machine has no descriptors left; but suspensions and kills are repeated.
             sys.stderr.write(f"hpcext: no signal was sent: {error}\n")
             return []
 
     def _hand_down(self) -> None:
         """Tell the command that it is to change its size, if that is the news.
 
-        Told once more with each news: only a launcher of ranks is ever asked, and it knows what it
-        has heard of already.
+        It is told again with every news: only a launcher of ranks is ever asked, and it knows what
+        it has heard already.
         """
         if self._pid and self._papers.resized():
             main = protocol.Process.of(self._pid)
@@ -454,7 +459,7 @@ class Supervisor:
     # The end.
 
     def _reap(self) -> bool:
-        """Collect what has ended; whether something is left."""
+        """Collect what has ended; return whether something is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -468,11 +473,11 @@ class Supervisor:
                 self._main_ended(os.waitstatus_to_exitcode(status))
 
     def _leftovers(self) -> None:
-        """The command has ended, and something of its tree has not."""
+        """Deal with processes that are left after the command has ended."""
         if self._warned and self._notice_at is None and self._papers.session() is not None:
             return
         session = self._papers.session() if self._suspend_asked_at is not None else None
-        # It is rank 0's, which may be on another node.
+        # The session is rank 0's, which may be on another node.
         elsewhere = self._several and not self._papers.suspended()
         if session is None or not (self._is_here(session) or elsewhere):
             self._empty(LEFTOVER_GRACE_S)
@@ -487,7 +492,7 @@ class Supervisor:
         self._main_ended_at = time.time()
 
     def _end_of(self, exit_code: int, *, suspended: bool) -> dict[str, Any]:
-        """How the attempt ended."""
+        """Return how the attempt ended."""
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return {
             "exit_code": exit_code,
@@ -504,19 +509,19 @@ class Supervisor:
 
 
 def _seat(document: Mapping[str, str] | None) -> Seat | None:
-    """The way to an attempt's seat on a shared GPU, if that is where it runs."""
+    """Return the way to an attempt's seat on a shared GPU, if that is where it runs."""
     if not document:
         return None
-    # Few attempts are, and what it takes to talk to a daemon the others need not load.
+    # Imported here, since few attempts share a GPU, and the others need not load this.
     from hpcext.launch import mps  # noqa: PLC0415
 
     return mps.Seat(document)
 
 
 def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:
-    """What is to be visible: some of the GPUs that this host has for us."""
+    """Return the GPUs to make visible: some of those that this host has for us."""
     said = devices.said(environ)
-    # Where nothing says which GPUs these are, they are all that can be seen.
+    # If nothing says which GPUs these are, they are all that can be seen.
     there = said.split(",") if said else [str(each) for each in range(max(positions) + 1)]
     if max(positions) >= len(there):
         raise ValueError(f"GPU {max(positions)} of {devices.name()}={said}: there is none")

@@ -1,4 +1,4 @@
-"""Ends what is left of an attempt on the host where this runs, and says when nothing is.
+"""The program that ends what is left of an attempt on its host, and acknowledges it.
 
 Run as ``python -I -S .../hpcext/launch/sweep.py DIRECTORY INDEX NONCE``. The acknowledgement is a
 file with the nonce in it: whether a launcher passes exit codes on does not matter.
@@ -22,19 +22,28 @@ SWEPT = "hpcext.swept/1"
 SWEPT_FILE = "swept.json"
 
 END_S = 15.0
-"""A supervisor that has read the order to end has so long for it."""
+"""Seconds that a supervisor gets to end after it has read the order."""
 
 PAUSE_S = 0.05
 
 
 def sweep(directory: Path, index: int, nonce: str) -> None:
-    """Have the supervisor end if there is one, kill what is left, and say that it is gone."""
+    """End the supervisor if there is one, kill what is left, and acknowledge that it is gone.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        The attempt's.
+    index : int
+        The index of this node.
+    nonce : str
+    """
     own = protocol.node_directory(directory, index)
     _bar(own)
     supervisor = _supervisor(own)
     deadline_s = time.monotonic() + END_S
     while supervisor is not None and supervisor.alive() and time.monotonic() < deadline_s:
-        # The order to end lies there already.
+        # The order to end has been written already.
         supervisor.send(protocol.NEWS_SIGNAL)
         time.sleep(PAUSE_S)
     marks = [f"HPCEXT_REPORT_DIR={directory}"]
@@ -45,7 +54,7 @@ def sweep(directory: Path, index: int, nonce: str) -> None:
 
 
 def _bar(own: Path) -> None:
-    """See to it that no supervisor begins from here on, if none has: theirs is the same claim."""
+    """Claim the attempt, if no supervisor has, so that none can begin from here on."""
     me = protocol.Process.me()
     document = {"schema": protocol.SUPERVISOR, "pid": me.pid, "start": me.start, "boot_id": ""}
     private.make(own)
@@ -60,7 +69,7 @@ def _bar(own: Path) -> None:
 
 
 def _supervisor(own: Path) -> protocol.Process | None:
-    """The one of this node; None if there was none, or the machine was restarted since."""
+    """Return this node's supervisor; None if there was none, or the machine has restarted since."""
     try:
         said = documents.read_json(own / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
         process = protocol.Process(int(said["pid"]), int(said["start"]))

@@ -1,4 +1,4 @@
-"""Processes by ``/proc``: those below one, and those that carry a mark in their environment."""
+"""Processes found in ``/proc``: descendants of one, and those with a mark in their environment."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from hpcext.numerals import whole
 from hpcext.protocol import Process
 
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
-"""What a process that has ended meanwhile, or is not ours, makes of a look at it."""
+"""Errors of looking at a process that has ended meanwhile, or is not ours."""
 
 _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
 
 
 def boot_id() -> str:
-    """What tells this boot of the machine from all others; random(4)."""
+    """Return what tells this boot of the machine from all others; random(4)."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 def descendants(root: int) -> list[Process]:
-    """Every process below one, parents before children.
+    """Return every process below one, parents before children.
 
     A process group is not enough: torchrun puts each worker into a session of its own. Below a
-    sub-reaper nothing gets away, because orphans become its children.
+    sub-reaper nothing escapes, because orphans become its children.
 
     Parameters
     ----------
     root : int
-        A pid; not among the result.
+        A pid; not part of the result.
 
     Raises
     ------
     OSError
-        Not all processes could be looked at.
+        Not all processes could be examined.
     """
     children: dict[int, list[Process]] = {}
     for pid in _pids():
@@ -51,7 +51,13 @@ def descendants(root: int) -> list[Process]:
 
 
 def ancestors(pid: int, root: int) -> list[Process]:
-    """The processes between one and an ancestor of it, the nearest first; without the two."""
+    """Return the processes between one and an ancestor of it, nearest first, without these two.
+
+    Parameters
+    ----------
+    pid, root : int
+        The process, and its ancestor.
+    """
     found: list[Process] = []
     while (facts := _stat(pid)) and facts[0] not in {0, root}:
         pid = facts[0]
@@ -62,7 +68,7 @@ def ancestors(pid: int, root: int) -> list[Process]:
 
 
 def program(process: Process) -> str:
-    """The name of what a process runs, or nothing if that is not to be known."""
+    """Return the name of the program that a process runs; empty if it cannot be known."""
     try:
         return os.path.basename(os.readlink(f"/proc/{process.pid}/exe"))
     except OSError:
@@ -70,7 +76,7 @@ def program(process: Process) -> str:
 
 
 def send(process: Process, *signums: int) -> bool:
-    """Send signals to this very process, be its first thread dead; False if it is gone."""
+    """Send signals to this very process, even if its first thread is dead; return if it exists."""
     try:
         fd = os.pidfd_open(process.pid)
     except (OSError, OverflowError):
@@ -90,28 +96,28 @@ def send(process: Process, *signums: int) -> bool:
 
 
 def tell(process: Process, signum: int) -> None:
-    """Send a signal to a process that blocks it, and once more to its first thread alone.
+    """Send a signal to a process that blocks it, and again to its first thread alone.
 
-    What it would stop or end, since it does nothing about it, does not get it: the step of an
-    ``srun`` begins with every signal as by default.
+    A process that the signal would stop or end, because it does nothing about it, does not get it:
+    the step of an ``srun`` begins with the default actions.
 
-    A shell may hand it on unblocked (dash clears the mask of what it forks), so threads that
-    libraries start at import leave it unblocked although a session blocks it later. Such a thread
-    takes a signal that is sent to the process and, as it is ignored, drops it; it cannot take
-    what is sent to the first thread, where a session looks.
+    A shell may pass the signal on unblocked (dash clears the mask of what it forks), so threads
+    that libraries start at import leave it unblocked although a session blocks it later. Such a
+    thread takes a signal that is sent to the process and, as it is ignored, drops it. It cannot
+    take what is sent to the first thread, where a session looks.
     """
     if _minds(process, signum) and send(process, signum) and _tgkill is not None:
         _tgkill(process.pid, process.pid, int(signum))
 
 
 def ends(process: Process, *signums: int) -> bool:
-    """Whether a process ends at once of signals, as far as it has not said otherwise."""
+    """Return whether signals would end a process at once, as it does not handle them."""
     deadly = {signal.SIGKILL, signal.SIGTERM}.intersection(signums)
     return signal.SIGKILL in deadly or any(not _minds(process, each) for each in deadly)
 
 
 def _minds(process: Process, signum: int) -> bool:
-    """Whether a process blocks, ignores or handles a signal; proc(5)."""
+    """Return whether a process blocks, ignores or handles a signal; proc(5)."""
     try:
         with open(f"/proc/{process.pid}/status", "rb", buffering=0) as file:
             text = file.read()
@@ -122,7 +128,7 @@ def _minds(process: Process, signum: int) -> bool:
 
 
 def marked(marks: Collection[str]) -> list[Process]:
-    """Processes of this user that were started with one of these variables.
+    """Return processes of this user that were started with one of these variables.
 
     Parameters
     ----------
@@ -132,7 +138,7 @@ def marked(marks: Collection[str]) -> list[Process]:
     Raises
     ------
     OSError
-        Not all processes could be looked at.
+        Not all processes could be examined.
     """
     wanted = {os.fsencode(mark) for mark in marks}
     found = []
@@ -140,19 +146,19 @@ def marked(marks: Collection[str]) -> list[Process]:
         if wanted.isdisjoint(_environ(pid)):
             continue
         process = Process.of(pid)
-        # Looked at again, now that it is known which process it is.
+        # Checked again, now that it is certain which process this is.
         if process is not None and not wanted.isdisjoint(_environ(pid)):
             found.append(process)
     return found
 
 
 def kill_marked(marks: Collection[str], victims: set[Process]) -> bool:
-    """Kill what carries a mark and what was chosen before; whether some of it is still there.
+    """Kill what carries a mark and what was chosen before; return whether any of it is left.
 
     Parameters
     ----------
     marks : collection of str
-        As :func:`marked` has them.
+        As in :func:`marked`.
     victims : set of Process
         Those that were chosen before; what is found is added.
     """
@@ -173,7 +179,7 @@ def _pids() -> Iterator[int]:
 
 
 def _stat(pid: int) -> tuple[int, int] | None:
-    """Parent and start time of a process, or None if there is no such process; proc(5)."""
+    """Return parent and start time of a process; None if there is no such process; proc(5)."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             text = file.read()
@@ -185,7 +191,7 @@ def _stat(pid: int) -> tuple[int, int] | None:
 
 
 def _environ(pid: int) -> list[bytes]:
-    """The environment that a process began with; empty for other users' and for dead ones."""
+    """Return the initial environment of a process; empty for other users' and dead ones."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return []

@@ -62,7 +62,8 @@ class Driver:
     leave : bool
         Told to end, leave at once; what runs goes on.
     moves_on : bool
-        When what is left of its nodes serves nothing that waits, it ends, to go on with others.
+        When what is left of its nodes serves nothing that waits, it ends, to go on with others:
+        nobody is billed for nodes on which nothing can run.
     once_s : float
         Told to end twice within so many seconds, it was told once: a batch system signals the
         leader of a job and its group.

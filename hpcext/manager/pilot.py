@@ -29,9 +29,9 @@ from hpcext.core.values import Node
 from hpcext.executors.base import Executor
 from hpcext.executors.seats import machine_of
 from hpcext.launch.tree import boot_id
+from hpcext.manager import first_life, notice, places, requeued, spool
 from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
-from hpcext.manager import notice, places, spool
 from hpcext.manager.decider import Decider
 from hpcext.manager.directory import (
     Pilot,
@@ -61,12 +61,9 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """A manager that no signal reaches from other nodes looks so often at what was written there."""
 
-ITSELF_S = 5.0
-"""Between two looks whether the first life of a job that was begun again has ended."""
-
 
 @contextlib.contextmanager
-def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
+def sole_manager(directory: Path, *, deaf: bool = False, goes_back: bool = False) -> Iterator[None]:
     """Be the only manager of a pilot, and say who we are.
 
     Parameters
@@ -74,6 +71,8 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
     directory : pathlib.Path
     deaf : bool
         The batch system's signals to the script that we run in do not reach us.
+    goes_back : bool
+        If the first life of our own job does not end, that goes back into the queue.
 
     Raises
     ------
@@ -82,7 +81,7 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
     """
     with contextlib.ExitStack() as locks:
         try:
-            _lock(directory, locks)
+            _lock(directory, locks, goes_back=goes_back)
         except locking.LockedError:
             other = spool.manager_of(directory)
             place = spool.place_of(other) if other else "on another machine"
@@ -107,39 +106,42 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
         yield
 
 
-def _lock(directory: Path, locks: contextlib.ExitStack) -> None:
-    """Hold the manager's lock; that of the first life of our own job is waited for.
+def _lock(directory: Path, locks: contextlib.ExitStack, *, goes_back: bool) -> None:
+    """Hold the manager's lock; that of the first life of our own job is waited for."""
+    wait = None
+    try:
+        while True:
+            try:
+                locks.enter_context(
+                    locking.held(directory / "manager.lock", do="use another --dir")
+                )
+            except locking.LockedError:
+                first = _host_of_our_job(directory)
+                if first is None:
+                    raise
+                wait = wait or first_life.Wait(directory, first, goes_back=goes_back)
+                wait.turn()
+            else:
+                return
+    finally:
+        if wait is not None:
+            first_life.over(directory)
 
-    A batch system may begin a job again whose host it cannot reach. That host may go on for a
-    while, or its lock may, until the file server has given it up (for nfs(5), the lease of a
-    client).
-    """
-    said = False
-    while True:
-        try:
-            locks.enter_context(locking.held(directory / "manager.lock", do="use another --dir"))
-        except locking.LockedError:
-            if not _is_of_our_job(directory):
-                raise
-            if not said:
-                log.warning("waiting: this job has begun before, and that has not ended yet")
-            said = True
-            time.sleep(ITSELF_S)
-        else:
-            return
 
-
-def _is_of_our_job(directory: Path) -> bool:
-    """Whether the manager that holds the lock is that of the job that we are in, elsewhere."""
+def _host_of_our_job(directory: Path) -> str | None:
+    """Where the manager is that holds the lock; None if it is not that of the job that we are in,
+    on another host."""
     backend = _backend_here(directory)
     if backend is None or not backend.begins_elsewhere:
-        return False
+        return None
     try:
         facts = documents.read_json(directory / spool.MANAGER_FILE, spool.MANAGER)
     except (OSError, ValueError):
-        return False
+        return None
     other_host = facts.get("boot_id") != boot_id()
-    return other_host and facts.get("batch_job") == backend.own_job()
+    if other_host and facts.get("batch_job") == backend.own_job():
+        return str(facts.get("host", ""))
+    return None
 
 
 def _backend_here(directory: Path) -> Backend | None:
@@ -191,10 +193,14 @@ def run(
         pilot = msgspec.structs.replace(pilot, stay=False)
     with contextlib.ExitStack() as held:
         held.enter_context(_signals_harmless())
-        held.enter_context(sole_manager(directory, deaf=passing))
+        try:
+            held.enter_context(sole_manager(directory, deaf=passing, goes_back=pilot.requeue))
+        except first_life.FirstLifeError:
+            if pilot.requeue and backend is not None:
+                backend.go_back(directory, alone=pilot.alone)
+            raise
         if pilot.harvest is not None:
-            # One that an older release began does not say where its user's state is.
-            state_dir = Path(pilot.profiles or directory).parent
+            state_dir = _state_dir(pilot, directory)
             partition = pilot.harvest.partition
             held.enter_context(locking.sole_harvester(directory, partition, state_dir))
         return asyncio.run(_run(directory, pilot, observe, moved=moved, leave=leave or passing))
@@ -257,7 +263,8 @@ async def _run(
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,
-        moves_on=pilot.requeue,
+        # One that stays may be given what can run on the nodes that are left.
+        moves_on=pilot.requeue or bool(pilot.batch and not pilot.stay),
         once_s=backends.find(pilot.batch).end_signals_s if pilot.batch else 0.0,
     )
     executor = place.executor(
@@ -268,11 +275,14 @@ async def _run(
         manager_file=directory / spool.MANAGER_FILE,
     )
     before = _gains(engine)
+    beside = _beside(pilot, directory)
     try:
         nodes = [_told_apart(node, pilot, profiles.gpu) for node in place.nodes]
         await driver.run(executor, _news(engine, nodes, place.gone, submissions))
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HARMLESS)
+        for task in beside:
+            task.cancel()
         journal.close()
     left = any(not job.state.final for job in engine.world.jobs.values())
     goes_on = pilot.requeue and left and engine.world.stopping and driver.stopped_by is None
@@ -285,6 +295,20 @@ async def _run(
         else:
             teller.ended(engine, driver.now_s())
     return engine, driver
+
+
+def _beside(pilot: Pilot, directory: Path) -> list[asyncio.Task[None]]:
+    """What a manager does for the user's other pilots."""
+    system = pilot.harvest.system if pilot.harvest is not None else pilot.batch
+    if not system or not backends.find(system).delays_requeued:
+        return []
+    look_after = requeued.look_after(_state_dir(pilot, directory), system)
+    return [asyncio.get_running_loop().create_task(look_after)]
+
+
+def _state_dir(pilot: Pilot, directory: Path) -> Path:
+    """Where its user's state is. One that an older release began does not say it."""
+    return Path(pilot.profiles or directory).parent
 
 
 def _told_apart(node: Node, pilot: Pilot, gpu: str) -> Node:

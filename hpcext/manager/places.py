@@ -17,8 +17,8 @@ from hpcext.core.values import Node
 from hpcext.executors.base import Executor
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.local import LocalExecutor
-from hpcext.harvest.book import LeaseBook
 from hpcext.harvest.executor import LeaseExecutor
+from hpcext.harvest.lease import recorded as recorded_nodes
 from hpcext.harvest.leases import Terms, first, wanted
 from hpcext.manager.directory import host
 from hpcext.policies.autoscale import Autoscaler, Nodes, loss
@@ -98,7 +98,7 @@ def _machine(pilot: Pilot) -> Place:
 def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Place:
     """Idle nodes of a batch system, as long as nobody else needs them."""
     # Of those that are gone meanwhile the batch system will say so.
-    recorded = LeaseBook.recorded(directory / "leases")
+    recorded = recorded_nodes(directory / "leases")
     world = engine.world
     nodes = tuple(node for name, node in world.nodes.items() if name in recorded)
 

@@ -7,7 +7,6 @@ other. An observer reads their progress, and cancels each as soon as its speed i
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import os
 import secrets
@@ -32,8 +31,6 @@ from hpcext.manager import spool
 from hpcext.profiles import Measurement
 from hpcext.scaling.steady import Mark, Speed, speed
 from hpcext.text import clean
-
-log = logging.getLogger(__name__)
 
 LOOK_S = 0.2
 """How often progress is looked at. What is measured does not depend on it: reports carry the

@@ -25,6 +25,7 @@ from hpcext.batch.jobs import as_job
 from hpcext.batch.standing import Is, Standing
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.launch.tree import boot_id
+from hpcext.manager import first_life
 from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
@@ -160,10 +161,15 @@ class BatchManager:
         Name of its batch system.
     deaf : bool
         Its script passes no signals on, or would die of them: the manager looks by itself.
+    directory : pathlib.Path, optional
+        Of the pilot, which says if its job waits for an earlier life of its own.
     """
 
-    def __init__(self, job_id: JobId, *, system: str, deaf: bool = False) -> None:
+    def __init__(
+        self, job_id: JobId, *, system: str, deaf: bool = False, directory: Path | None = None
+    ) -> None:
         self._job_id = job_id
+        self._directory = directory
         self._system = system
         self._deaf = deaf
         self._pause_s = ASK_BATCH_S
@@ -187,7 +193,10 @@ class BatchManager:
     @property
     def standing(self) -> Standing:
         """How its job stood when that was asked last."""
-        return self._standing
+        waits = None
+        if self._directory is not None and self._standing.state is Is.RUNS:
+            waits = first_life.standing(self._directory)
+        return waits or self._standing
 
     def send(self, signum: int) -> bool:
         """Have the batch system signal the script, which passes it on; the deaf are not told."""
@@ -199,7 +208,7 @@ def manager_of(directory: Path) -> Manager | None:
     try:
         facts = documents.read_json(directory / MANAGER_FILE, MANAGER)
         process = protocol.Process(int(facts["pid"]), int(facts["start"]))
-        elsewhere = _elsewhere(facts)
+        elsewhere = _elsewhere(directory, facts)
     except documents.UNFIT:
         return None
     here = facts.get("boot_id", boot_id()) == boot_id()
@@ -225,12 +234,13 @@ def _batch_job(facts: dict[str, Any]) -> tuple[str, JobId | None]:
     return (system, job_id) if job_id else ("", None)
 
 
-def _elsewhere(facts: dict[str, Any]) -> Manager | None:
+def _elsewhere(directory: Path, facts: dict[str, Any]) -> Manager | None:
     """The manager that ``manager.json`` names, if it is in a batch job."""
     system, job_id = _batch_job(facts)
     if job_id is None:
         return None
-    return BatchManager(job_id, system=system, deaf=facts.get("deaf") is True)
+    deaf = facts.get("deaf") is True
+    return BatchManager(job_id, system=system, deaf=deaf, directory=directory)
 
 
 def doubt_of(manager: Manager | None) -> Standing:

@@ -17,7 +17,7 @@ from hpcext.core.values import Node
 from hpcext.papers.many import many
 from hpcext.papers.study import How, Row, Study, Table
 from hpcext.policies import find_policy
-from hpcext.sim.replay.simulate import simulate
+from hpcext.sim.replay import run as replay
 from hpcext.sim.workloads.capes import (
     JOBS,
     MINUTES,
@@ -113,20 +113,16 @@ def run(case: Case) -> Outcome:
     strategy = ALL[case.strategy]
     known = STATED if strategy.stated else replace(STATED, stated={})
     given = list(capes_jobs(arrivals_s(case.contention, case.seed), known))
-    jobs = [job for job, _ in given]
-    result = simulate(
-        jobs,
-        [Node(f"node{number}", GPUS) for number in range(1, NODES + 1)],
-        find_policy(strategy.policy),
-        {job.id: physics for job, physics in given},
-        case.seed,
-        report_s=REPORT_S if strategy.reports else None,
-    )
-    if not result.finished:
+    nodes = tuple(Node(f"node{number}", GPUS) for number in range(1, NODES + 1))
+    how = replay.How(case.seed, report_s=REPORT_S if strategy.reports else None)
+    policy = find_policy(strategy.policy)
+    result = replay.run(replay.Scenario(given, nodes), policy, replay.Named(strategy.policy), how)
+    times = [(row.submitted_s, row.ended_s) for row in result.jobs if row.ended_s is not None]
+    if len(times) < len(given):
         raise RuntimeError(f"{case}: some job did not end")
-    ends_s = [result.jobs[job.id].since_s for job in jobs]
-    took_s = [end_s - job.submitted_s for job, end_s in zip(jobs, ends_s, strict=True)]
-    return Outcome(statistics.fmean(took_s) / 3600, _peak([j.submitted_s for j in jobs], ends_s))
+    begins_s, ends_s = zip(*times, strict=True)
+    took_s = [end_s - begin_s for begin_s, end_s in times]
+    return Outcome(statistics.fmean(took_s) / 3600, _peak(begins_s, ends_s))
 
 
 def _peak(begins: Sequence[float], ends: Sequence[float]) -> int:

@@ -1,8 +1,7 @@
 """The speed of a training by the number of its workers: Capes et al., section 3.2.
 
-First comes the time of a minibatch from the costs of computing and sending (eq. 2 to 4), for the
-algorithms by which workers add up their gradients. Then comes their common form (eq. 5), whose
-coefficients are fitted to measured speeds.
+The algorithms by which workers add up their gradients (eq. 2 to 4) have times of one form (eq. 5),
+whose coefficients are fitted to measured speeds.
 """
 
 from __future__ import annotations
@@ -21,91 +20,6 @@ COLUMNS = {1: (0,), 2: (0, 2, 3)}
 LEAST = 0.1
 """Least divided time of one worker, relative to the shortest measured time: where more workers only
 harm, least squares may attribute nothing to divided work."""
-
-
-class Costs(NamedTuple):
-    """The costs of a minibatch.
-
-    Attributes
-    ----------
-    batch : float
-        Examples in the minibatch of each worker, m.
-    model_bytes : float
-        Size of the gradients, n.
-    forward_s, back_s : float
-        Seconds of the forward and the backward pass for an example.
-    message_s : float
-        Latency of a message, alpha.
-    byte_s : float
-        Seconds to send a byte, beta.
-    reduce_s : float
-        Seconds to add up a byte, gamma.
-    """
-
-    batch: float
-    model_bytes: float
-    forward_s: float
-    back_s: float
-    message_s: float
-    byte_s: float
-    reduce_s: float
-
-    def ring_s(self, workers: ArrayLike) -> Floats:
-        """Return the seconds of a minibatch with the ring algorithm (eq. 2).
-
-        Parameters
-        ----------
-        workers : int or array of int
-            At least 1.
-
-        Returns
-        -------
-        array of float
-            In the shape of `workers`.
-        """
-        w = _workers(workers)
-        segment = self.model_bytes / w
-        sent_s = 4 * self.message_s + segment * (4 * self.byte_s + 2 * self.reduce_s)
-        return self._computed_s() + (w - 1) * sent_s
-
-    def doubling_halving_s(self, workers: ArrayLike) -> Floats:
-        """Return the seconds of a minibatch with doubling and halving (eq. 3); see `ring_s`.
-
-        A single worker sends nothing, although the printed equation would charge it.
-
-        Raises
-        ------
-        ValueError
-            A number of workers is not a power of two.
-        """
-        w = _workers(workers)
-        if not _power_of_two(w).all():
-            raise ValueError(f"{w[~_power_of_two(w)][0]:g} workers: must be a power of two")
-        return self._doubling_s(w)
-
-    def binary_blocks_s(self, workers: ArrayLike) -> Floats:
-        """Return the seconds of a minibatch with binary blocks (eq. 4); see `ring_s`.
-
-        A power of two is one block, and the algorithm is doubling and halving (section 2.1).
-        """
-        w = _workers(workers)
-        sent_s = (
-            (5 + 4 * np.ceil(np.log2(w))) * self.message_s
-            + 7 * self.model_bytes * self.byte_s
-            + 3 * self.model_bytes * self.reduce_s
-        )
-        return np.where(_power_of_two(w), self._doubling_s(w), self._computed_s() + sent_s)
-
-    def _computed_s(self) -> float:
-        return self.batch * (self.forward_s + self.back_s)
-
-    def _doubling_s(self, w: Floats) -> Floats:
-        sent_s = (
-            4 * np.log2(w) * self.message_s
-            + 4 * self.model_bytes * self.byte_s
-            + 2.5 * self.model_bytes * self.reduce_s
-        )
-        return self._computed_s() + np.where(w > 1, sent_s, 0.0)
 
 
 class AllReduce(NamedTuple):
@@ -210,7 +124,3 @@ def _workers(workers: ArrayLike) -> Floats:
     if not (w >= 1).all():
         raise ValueError(f"{w[~(w >= 1)].flat[0]:g} workers: must be at least 1")
     return w
-
-
-def _power_of_two(w: Floats) -> NDArray[np.bool_]:
-    return np.asarray(np.exp2(np.rint(np.log2(w))) == w)

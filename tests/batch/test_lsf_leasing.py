@@ -120,14 +120,20 @@ def test_leases_of_others_are_told_from_other_jobs() -> None:
 
     def others(**fields: str) -> tuple[Other, ...]:
         text = said(**{"JOB_NAME": name, "USER": "bob", "JOB_DESCRIPTION": "7 h1", **fields})
-        return others_of(parse_jobs(text).values())
+        return tuple(others_of(parse_jobs(text), 1000.0).values())
 
-    assert others(STAT="RUN", EXEC_HOST="16*h2") == (Other(name, "bob", "h2", True),)
-    assert others(STAT="PEND") == (Other(name, "bob", "h1", False),)
+    ours = Other(name, "bob", "h2", True, asked_s=7.0)
+    assert others(STAT="RUN", EXEC_HOST="16*h2") == (ours,)
+    ran = others(STAT="RUN", EXEC_HOST="16*h2", RUN_TIME="90 second(s)")
+    assert ran == (ours._replace(since_s=910.0),)
+    waits = Other(name, "bob", "h1", False, asked_s=7.0)
+    assert others(STAT="PEND", RUN_TIME="0 second(s)") == (waits,)
+    # Nobody has asked tomorrow.
+    assert others(STAT="PEND", JOB_DESCRIPTION="2000 h1") == (waits._replace(asked_s=1000.0),)
     # One of an older release, which did not say where it waits.
-    assert others(STAT="PSUSP", JOB_DESCRIPTION="7") == (Other(name, "bob", "", False),)
+    assert others(STAT="PSUSP", JOB_DESCRIPTION="7") == (waits._replace(node=""),)
     # On a host that does not answer it may be still.
-    assert others(STAT="UNKWN", EXEC_HOST="16*h2") == (Other(name, "bob", "h2", True),)
+    assert others(STAT="UNKWN", EXEC_HOST="16*h2") == (ours,)
     assert others(STAT="EXIT", EXEC_HOST="16*h2") == ()
     assert others(STAT="RUN", JOB_NAME="hpcext-a") == ()
     assert others(STAT="RUN", JOB_DESCRIPTION="my job") == ()

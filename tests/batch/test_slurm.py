@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcext.batch import runner, slurm
+from hpcext.batch.slurm import requeued
 from hpcext.core.errors import BatchError
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -146,3 +147,17 @@ def test_a_command_that_is_not_there() -> None:
 def test_a_command_that_hangs() -> None:
     with pytest.raises(BatchError, match="gave no answer"):
         runner.run(["sleep", "30"], timeout_s=0.2)
+
+
+def test_which_jobs_wait_for_a_credential_to_expire() -> None:
+    """Not those whose user wants them to begin later, nor those that never ran."""
+    text = (
+        "7_2  |BeginTime  |1  |1000  |1121  |\n"
+        "8    |BeginTime  |1  |1000  |1600  |\n"
+        "9    |BeginTime  |0  |1000  |1121  |\n"
+        "10   |Resources  |1  |1000  |1121  |\n"
+        "11   |BeginTime  |2  |1000  |1120  |\n"
+        "12   |BeginTime  |1  |1000  |N/A   |\n\ngarbage\n"
+    )
+    assert requeued.parse_waiting(text, 120) == ("7_2", "11")
+    assert requeued.parse_waiting(text, 10) == ()

@@ -87,7 +87,7 @@ def test_manual_pages_can_be_left_out(
     hide("docutils", monkeypatch)
     words = ["install", "slurm", "--dry-run", "--include", str(here)]
     assert admin.main(words) == 2
-    assert capsys.readouterr().err.rstrip().endswith("or say --no-man")
+    assert capsys.readouterr().err.rstrip().endswith("or give --no-man")
     assert admin.main([*words, "--no-man"]) == 2
     assert "no headers of Slurm" in capsys.readouterr().err
 

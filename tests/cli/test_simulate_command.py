@@ -482,7 +482,7 @@ def test_all_that_is_missing_is_said_at_once_with_lines_to_paste(
     # The dry run of a real pilot says the same, beside its plan.
     assert cli.main(["run", "jobs.toml", "--gpus", "4", "--dry-run"]) == 0
     planned, noted = capsys.readouterr()
-    assert noted.startswith("hpcext: no time is expected: 2 jobs do not state")
+    assert noted.startswith("hpcext: the time cannot be predicted: 2 jobs do not state")
     assert "whole" in planned
     # What is to be pasted is what a job file takes.
     scaling, work = re.findall(r"(?:scaling|work) = {[^}]*}", err)

@@ -69,7 +69,7 @@ def test_a_pilot_says_what_one_node_more_promises() -> None:
     one = speedups(wide.estimate, Sizes(np.array([2, 4]), np.array([1, 2])))
     assert one is not None
     assert view.outlook_sentence(engine(wide)) == (
-        f"utility {one[0] / 2:.0%}: so much does a GPU of all these do, of one alone; "
+        f"utility {one[0] / 2:.0%}: each GPU does this share of what one alone would; "
         f"one more node promises {one[1] / one[0] - 1:+.0%}"
     )
     document = run_document(engine(wide).world, policy="p", began_at=0.0, now_s=1.0)

@@ -21,10 +21,9 @@ from hpcext.core.facts import Ended, Fact, NodeJoined, NodeLost, Outcome
 from hpcext.core.history.fragments import Fragments, Seen
 from hpcext.core.values import Node
 from hpcext.harvest import account as lease_account
-from hpcext.harvest import book as lease_book
-from hpcext.harvest import given_up
+from hpcext.harvest import given_up, ground, lease_jobs
 from hpcext.harvest.book import LeaseBook
-from hpcext.harvest.lease import Lease, Loss
+from hpcext.harvest.lease import Lease, Loss, recorded
 from hpcext.harvest.leases import Terms
 from hpcext.launch import agent
 
@@ -125,7 +124,7 @@ class Harvester:
 
     async def _cycle(self) -> None:
         self.book.look()
-        task = self.book._cycle
+        task = self.book.cycle
         if task is not None:
             await task
 
@@ -291,7 +290,7 @@ def test_one_that_does_not_begin_is_withdrawn(
     one: Harvester, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one.cycle(2)
-    monkeypatch.setattr(lease_book, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(lease_jobs, "PATIENCE_S", 0.0)
     one.cycle()
     assert [argv[-1] for argv in slurm.said("scancel")] == ["1", "2"]
     one.cycle(3)
@@ -299,7 +298,7 @@ def test_one_that_does_not_begin_is_withdrawn(
     # Its node is not asked for again at once.
     assert len(slurm.said("sbatch")) == 2
     assert lease_account.load(one.path.parent).withdrawn == 2
-    later = time.time() + lease_book.REFUSED_S + 1
+    later = time.time() + ground.REFUSED_S + 1
     monkeypatch.setattr(time, "time", lambda: later)
     one.cycle(2)
     assert len(slurm.said("sbatch")) == 4
@@ -309,12 +308,12 @@ def test_a_hole_that_others_fill_says_nothing_of_the_next(
     one: Harvester, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one.cycle(2)
-    patience_s = lease_book.PATIENCE_S
-    monkeypatch.setattr(lease_book, "PATIENCE_S", 0.0)
+    patience_s = lease_jobs.PATIENCE_S
+    monkeypatch.setattr(lease_jobs, "PATIENCE_S", 0.0)
     slurm.nodes["n1"] = "allocated"
     one.cycle(2)
     assert not one.book.leases
-    monkeypatch.setattr(lease_book, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(lease_jobs, "PATIENCE_S", patience_s)
     slurm.nodes["n1"] = "idle"
     one.cycle(3)
     # The other one is idle all the time, and Slurm does not give it.
@@ -361,7 +360,7 @@ def test_the_next_manager_knows_all_of_them(one: Harvester, slurm: ScriptedSlurm
     documents.write_json(file, {**documents.read_json(file, agent.LEASE), "job_id": None})
     slurm.jobs[3][0] = "COMPLETED"
     one.took()
-    assert LeaseBook.recorded(one.path) == {"n1", "n2", "n3"}
+    assert recorded(one.path) == {"n1", "n2", "n3"}
     one.book = one.another()
     one.cycle()
     assert [type(fact) for fact in one.took()] == [NodeJoined]
@@ -388,7 +387,7 @@ def test_a_lease_that_slurm_has_forgotten_is_over(
     del slurm.jobs[1]
     one.cycle(2)
     assert one.took() == []
-    monkeypatch.setattr(lease_book, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(lease_jobs, "PATIENCE_S", 0.0)
     one.cycle(2)
     assert NodeLost("n1") in one.took()
 

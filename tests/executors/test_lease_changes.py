@@ -61,8 +61,8 @@ class Stage:
 
     async def _cycle(self) -> None:
         self.executor.look()
-        if self.executor._book._cycle is not None:
-            await self.executor._book._cycle
+        if self.executor._book.cycle is not None:
+            await self.executor._book.cycle
 
     def took(self) -> list[Fact]:
         found, self.facts[:] = list(self.facts), []

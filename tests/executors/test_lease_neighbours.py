@@ -144,7 +144,7 @@ def test_nodes_of_who_has_too_many_are_asked_for_and_waited_for(
     claimed = one.claims()
     assert len(claimed) == 2
     # They are no leases yet, and however long it takes nobody is at fault.
-    monkeypatch.setattr("hpcext.harvest.book.PATIENCE_S", 0.0)
+    monkeypatch.setattr("hpcext.harvest.lease_jobs.PATIENCE_S", 0.0)
     one.cycle(3)
     assert one.claims() == claimed
     (first, _) = sorted(claimed)

@@ -14,7 +14,7 @@ from hpcext import documents
 from hpcext.batch import runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import NodeJoined, NodeLost
-from hpcext.harvest import book as lease_book
+from hpcext.harvest import lease_jobs
 from hpcext.harvest.lease import Lease
 from hpcext.launch import agent
 
@@ -112,7 +112,7 @@ def test_what_leaves_is_not_killed(one: Harvester, lsf: ScriptedLsf) -> None:
     one.cycle()
     stopped_at = only(one).stopped_at
     assert stopped_at is not None
-    only(one).stopped_at = stopped_at - lease_book.HEARD_S - 1
+    only(one).stopped_at = stopped_at - lease_jobs.HEARD_S - 1
     one.cycle()
     assert lsf.killed == []
     lsf.jobs[1]["STAT"] = "DONE"
@@ -123,7 +123,7 @@ def test_what_leaves_is_not_killed(one: Harvester, lsf: ScriptedLsf) -> None:
 
 @pytest.mark.parametrize(
     ("says", "patience_s"),
-    [(False, lease_book.HEARD_S), (True, lease_book.STOPPED_S)],
+    [(False, lease_jobs.HEARD_S), (True, lease_jobs.STOPPED_S)],
     ids=["has not heard", "does not come to an end"],
 )
 def test_what_does_not_leave_is_killed(

@@ -45,10 +45,10 @@ def make_site(directory: Path, quirks: Sequence[str], **settings: Any) -> Site:
     named = Quirks(**dict.fromkeys(quirks, True))
     site = Site(directory=directory, quirks=named, **settings).save()
     shutil.copy(SCRIPTS / "esub.hpcext", site.serverdir)
-    # By the interpreter of the tests, whatever "python3" is in a PATH.
+    # By the interpreter of the tests, whatever "python3" is in a PATH; no packages of it.
     engine = directory / "engine"
     engine.write_text(
-        f"#!{sys.executable}\n"
+        f"#!{sys.executable} -S\n"
         "import sys\n"
         f"sys.path.insert(0, {str(ROOT / 'tests/fakes/lsf')!r})\n"
         "import lsf_command\n"

@@ -187,6 +187,33 @@ def test_the_queue_of_leases_is_judged(
     assert "'nosuch' is no queue here" in said(found(), "wrong")
 
 
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("LSB_USE_SEQUENTIAL_SIGNAL=Y\n", "ok"),
+        ('LSF_X=1\n  LSB_USE_SEQUENTIAL_SIGNAL = "y"  # parallel jobs\n', "ok"),
+        ("# LSB_USE_SEQUENTIAL_SIGNAL=Y\n", "note"),
+        ("LSB_USE_SEQUENTIAL_SIGNAL=N\n", "note"),
+    ],
+)
+def test_jobs_of_several_slots_must_be_told(
+    use: Callable[..., Site], text: str, verdict: str
+) -> None:
+    site = use()
+    (site.directory / "lsf.conf").write_text(text)
+    (finding,) = [each for each in found() if each.name == "lsf.conf"]
+    assert finding.verdict == verdict
+    if verdict == "note":
+        assert "get SIGKILL alone" in finding.says
+        assert f"LSB_USE_SEQUENTIAL_SIGNAL=Y to {site.directory}/lsf.conf" in finding.do
+
+
+def test_an_lsf_conf_that_nobody_may_read_is_said(use: Callable[..., Site]) -> None:
+    use()
+    (finding,) = [each for each in found() if each.name == "lsf.conf"]
+    assert (finding.verdict, "was not looked at" in finding.says) == ("note", True)
+
+
 def test_launchers(use: Callable[..., Site]) -> None:
     site = use()
     (site.directory / "blaunch").unlink()

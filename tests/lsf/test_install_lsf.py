@@ -103,7 +103,7 @@ def test_what_is_not_ours_stays(serverdir: Path, capsys: pytest.CaptureFixture[s
     theirs = serverdir / "esub.hpcext"
     theirs.write_text("theirs\n")
     assert run("install", serverdir) == 2
-    assert "is there, and not from hpcext-admin" in capsys.readouterr().err
+    assert "is in the way: hpcext-admin did not install it" in capsys.readouterr().err
     theirs.unlink()
     assert run("install", serverdir) == 0
     theirs.write_text("changed\n")
@@ -127,7 +127,7 @@ def test_what_is_not_ours_stays(serverdir: Path, capsys: pytest.CaptureFixture[s
             "--max-lead: 9 (valid: 10 to 86400)",
         ),
         (["install", "lsf", "--serverdir", "/", "--usr", "/"], "unknown option '--usr'"),
-        (["uninstall", "lsf", "--serverdir", "{top}"], "say the --serverdir that was given"),
+        (["uninstall", "lsf", "--serverdir", "{top}"], "give the --serverdir that was given"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -20,13 +20,18 @@ ADMIN = ("-c", "import sys; from hpcext.__main__ import admin; sys.exit(admin())
 KNOWN_S = 5.0
 """So old is a job whose processes the engine knows; a real one takes half a minute."""
 
-ALL = (
-    "time limit,requeue,migrate,notice,stop,kill,suspend,flags,preemption,lease,pilot,silence,array"
-)
+OFTEN = "requeue,preemption,lease,pilot"
+ALL = f"{OFTEN},time limit,migrate,notice,stop,kill,suspend,flags,silence,array"
+
+WITH_OLD = frozenset({"requeue", "migrate", "notice", "stop", "kill"})
+"""Scenarios that a job goes through a second time, when LSF knows its processes."""
 
 
 @pytest.mark.timeout(900)
-def test_all_that_may_befall_a_job(make_site: MakeSite, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "only", [OFTEN, pytest.param(ALL, marks=pytest.mark.slow)], ids=["often", "all"]
+)
+def test_what_may_befall_a_job(make_site: MakeSite, tmp_path: Path, only: str) -> None:
     starter = put_in_place(tmp_path / "lsf")
     control = starter.with_name("hpcext-job-control")
     training = Queue(
@@ -49,15 +54,15 @@ def test_all_that_may_befall_a_job(make_site: MakeSite, tmp_path: Path) -> None:
     environ |= {"LSF_ENVDIR": str(lsf.directory), "PATH": f"{lsf.directory}:{os.environ['PATH']}"}
     place = Site(tmp_path, python=sys.executable, environ=environ)
     words = ("--partition", "training", "--above", "normal", "--age", "8", "--silence", "20")
-    finished = place.run("accept", "lsf", "--json", *words, python=ADMIN, timeout_s=900)
+    finished = place.run(
+        "accept", "lsf", "--json", "--only", only, *words, python=ADMIN, timeout_s=900
+    )
     said = json.loads(finished.out)
     verdicts = {each["name"]: each["verdict"] for each in said["scenarios"]}
     assert set(verdicts.values()) == {"passed"}, json.dumps(said, indent=1)
     names = {name.partition(",")[0] for name in verdicts}
-    assert names == {*ALL.split(","), "removal"}
-    assert {f"{name}, old job" for name in ("requeue", "migrate", "notice", "stop", "kill")} < {
-        *verdicts
-    }
+    assert names == {*only.split(","), "removal"}
+    assert {f"{name}, old job" for name in WITH_OLD.intersection(only.split(","))} < {*verdicts}
     assert (finished.code, said["accepted"]) == (0, True)
     assert all(job.state in lsf_run.ENDED for job in lsf.jobs())
     assert not list((tmp_path / "state" / "hpcext").glob("hpcext-accept-*"))

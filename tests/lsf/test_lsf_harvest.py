@@ -142,8 +142,17 @@ def place(make_place: Any) -> Harvest:
     return one
 
 
-@pytest.mark.parametrize("quirks", [(), RECORDED, LEAN], ids=["contract", "recorded", "lean"])
-@pytest.mark.parametrize("controls", [{}, CONTROLS], ids=["", "our job control"])
+@pytest.mark.parametrize(
+    ("quirks", "controls"),
+    [
+        pytest.param((), {}, id="contract", marks=pytest.mark.slow),
+        pytest.param((), CONTROLS, id="contract, our job control"),
+        pytest.param(RECORDED, {}, id="recorded"),
+        pytest.param(RECORDED, CONTROLS, id="recorded, our job control", marks=pytest.mark.slow),
+        pytest.param(LEAN, {}, id="lean"),
+        pytest.param(LEAN, CONTROLS, id="lean, our job control", marks=pytest.mark.slow),
+    ],
+)
 def test_a_main_job_has_the_hosts_and_trainings_go_on_when_it_is_over(
     make_place: Any, quirks: tuple[str, ...], controls: dict[str, str]
 ) -> None:
@@ -210,7 +219,7 @@ def test_what_was_stopped_and_could_not_hear_goes_on_elsewhere(make_place: Any) 
 @pytest.mark.parametrize(
     "queue",
     [
-        {"job_controls": {"SUSPEND": "bkill $LSB_JOBID"}},
+        pytest.param({"job_controls": {"SUSPEND": "bkill $LSB_JOBID"}}, marks=pytest.mark.slow),
         {"job_controls": {"SUSPEND": "brequeue $LSB_JOBID"}, "rerunnable": True},
     ],
     ids=["killed", "requeued"],
@@ -275,7 +284,13 @@ def test_without_bslots_it_says_so(make_place: Any) -> None:
     assert said.err == "hpcext: bslots is not here, so nobody says when holes end\n"
 
 
-@pytest.mark.parametrize("quirks", [(), RECORDED], ids=["contract", "recorded"])
+@pytest.mark.parametrize(
+    "quirks",
+    [
+        pytest.param((), id="contract", marks=pytest.mark.slow),
+        pytest.param(RECORDED, id="recorded"),
+    ],
+)
 def test_slots_are_leased_and_why_says_what_is_not_answered(
     make_place: Any, quirks: tuple[str, ...]
 ) -> None:
@@ -308,12 +323,12 @@ def test_no_such_queue(place: Harvest) -> None:
 
 def test_two_harvesters_divide_the_hosts(make_place: Any, tmp_path: Path) -> None:
     """The one that came first has all, and gives back down to its part to whom it sees waiting."""
-    hosts = tuple(Host(name, 4, 2) for name in ("h1", "h2", "h3", "h4"))
+    hosts = HOSTS[:2]
     first = make_place(hosts=hosts)
     path = tmp_path / "other"
     path.mkdir()
     second = Harvest(path, first.lsf)
-    names = ("one", "two", "three", "four")
+    names = ("one", "two")
     for place in (first, second):
         place.write_jobs(*(place.counter(name, gated=True, **ONE) for name in names))
     processes = [first.harvest()]
@@ -323,7 +338,7 @@ def test_two_harvesters_divide_the_hosts(make_place: Any, tmp_path: Path) -> Non
     def shares() -> dict[str, int]:
         return collections.Counter(job.name for job in first.leases())
 
-    wait_for(lambda: sorted(shares().values()) == [2, 2], f"equal parts: {shares()}")
+    wait_for(lambda: sorted(shares().values()) == [1, 1], f"equal parts: {shares()}")
     for place in (first, second):
         for name in names:
             place.open(name)

@@ -383,6 +383,68 @@ def test_the_first_life_of_its_own_job_is_waited_for(place: OnLsf, tmp_path: Pat
     assert (out, waiting.returncode) == ("in\n", 0), err
 
 
+def another_life(place: OnLsf, job: int) -> dict[str, str]:
+    """Have the manager of a pilot be one of another host; what a job is told that begins again."""
+    facts = json.loads((place.pilot / "manager.json").read_text())
+    facts |= {"boot_id": "another", "host": "h9"}
+    (place.pilot / "manager.json").write_text(json.dumps(facts))
+    return {**place.environ, "LSB_HOSTS": "h1", "LSB_MCPU_HOSTS": "h1 6 ", "LSB_JOBID": str(job)}
+
+
+def second_life(place: OnLsf, environ: dict[str, str], most_s: float) -> subprocess.Popen[str]:
+    """The manager of the job that LSF has begun again, which waits so long for the first."""
+    program = (
+        "import sys; from hpcext.manager import first_life;"
+        f"first_life.MOST_S = {most_s};"
+        "from hpcext.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = [sys.executable, "-c", program, "run", "--resume", str(place.pilot)]
+    return subprocess.Popen(
+        words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_commands_say_that_a_first_life_is_waited_for(place: OnLsf) -> None:
+    """LSF begins a job again whose host it cannot reach, and where it may go on for a while."""
+    place.write_jobs(place.counter("only", gated=True, gpus=6))
+    job = place.submit(nodes=1, time="6000")
+    place.at_the_gate("only")
+    environ = another_life(place, job)
+    of_another = second_life(place, {**environ, "LSB_JOBID": str(job + 1)}, 120.0)
+    assert "a manager in job" in of_another.communicate(timeout=120)[1]
+    waiting = second_life(place, environ, 120.0)
+    assert waiting.stderr is not None
+    assert "has begun before, on h9" in waiting.stderr.readline()
+    for verb in ("status", "why"):
+        said = place.run(verb, str(place.pilot)).out
+        assert "its job has begun before, on h9, and that has not ended yet; it waits" in said, said
+        assert "it ends" in said
+    assert waiting.poll() is None
+    waiting.send_signal(signal.SIGINT)
+    waiting.communicate(timeout=120)
+    assert not (place.pilot / "first-life.json").exists()
+    place.open("only")
+    place.over(job)
+
+
+@pytest.mark.parametrize("words", [(), ("--requeue",)], ids=["ends", "goes back"])
+def test_a_first_life_that_does_not_end_is_given_up(place: OnLsf, words: tuple[str, ...]) -> None:
+    place.write_jobs(place.counter("only", gated=True, gpus=6))
+    job = place.submit(*words, nodes=1, time="6000")
+    place.at_the_gate("only")
+    waiting = second_life(place, another_life(place, job), 1.0)
+    _, err = waiting.communicate(timeout=120)
+    assert waiting.returncode == 3
+    assert "did not end in 1 s" in err
+    assert ("it goes back into the queue" in err) == bool(words)
+    # By that its script knows with which value to exit.
+    assert (place.pilot / "again.json").exists() == bool(words)
+    assert not (place.pilot / "first-life.json").exists()
+    (place.pilot / "again.json").unlink(missing_ok=True)
+    place.open("only")
+    place.over(job)
+
+
 def test_killed_while_it_suspends_it_stays_killed(place: OnLsf) -> None:
     place.write_jobs(place.counter("only", gated=True, deaf=True, gpus=SIX))
     job = place.submit("--lead", "10", "--requeue", time="60")

@@ -30,6 +30,8 @@ from hpcext.launch.tree import boot_id
 from hpcext.manager import cleaning, locks
 from hpcext.manager import journal as journals
 from hpcext.manager import pilot as pilots
+from hpcext.manager.cleaning import emptying
+from hpcext.manager.cleaning.places import GOING
 from hpcext.manager.submissions import Submissions
 from hpcext.protocol import Process
 from hpcext.training.checkpoint import Store
@@ -541,14 +543,14 @@ def test_a_checkpoint_that_is_half_removed_is_none(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(cleaning, "_unlink", killed)
+        patch.setattr(emptying, "unlink", killed)
         with pytest.raises(Killed):
             cleaning.doing(going, state, pytest.fail)
     again, _ = cleaning.plan(state, older_than_s=DAY_S, keep="last", now=time.time())
-    assert any(cleaning.GOING in part.name for part in again[0].parts)
+    assert any(GOING in part.name for part in again[0].parts)
     cleaning.doing(again, state, pytest.fail)
     assert [path.name[:14] for path in place.glob("step-*")] == ["step-000000010"]
-    assert not list(old.rglob(f"{cleaning.GOING}*"))
+    assert not list(old.rglob(f"{GOING}*"))
 
 
 def test_what_stays_keeps_what_it_needs(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

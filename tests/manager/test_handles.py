@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
+from hpcext.core.apply import apply
 from hpcext.core.errors import InputError
 from hpcext.core.world import World
 from hpcext.jobfile import JobSpec
@@ -17,7 +18,7 @@ def world(*jobs: tuple[str, v.State]) -> World:
     """Jobs of these names in these states, with ids from 1 on."""
     found = World()
     for number, (name, state) in enumerate(jobs, start=1):
-        found.apply(0.0, f.Submitted(v.Job(str(number), name, number, (1,), 1)))
+        apply(found, 0.0, f.Submitted(v.Job(str(number), name, number, (1,), 1)))
         found.jobs[str(number)] = replace(found.jobs[str(number)], state=state)
     return found
 

@@ -6,25 +6,25 @@ import itertools
 
 import pytest
 from market import answer, job, sizes, snapshot
+from played import Played, play
 
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.values import Job, Node, Run, State
 from hpcext.policies import find_policy
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.simulate import Result, simulate
 
 ANY = Estimate()
 PERFECT = Physics(speed={1: 1.0, 8: 8.0}, work=10_000.0)
 
 
-def run(policy: str, *jobs: Job, gpus: int) -> Result:
-    return simulate(
+def run(policy: str, *jobs: Job, gpus: int) -> Played:
+    return play(
         jobs, [Node("a", gpus)], find_policy(policy), {each.id: PERFECT for each in jobs},
         report_s=5.0,
     )  # fmt: skip
 
 
-def gpus_over_time(result: Result, name: str) -> list[int]:
+def gpus_over_time(result: Played, name: str) -> list[int]:
     """In the order in which it had them."""
     held = [len(part.gpus) for part in result.records[name].segments]
     return [gpus for gpus, _ in itertools.groupby(held)]

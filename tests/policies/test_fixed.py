@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from market import answer, job, sizes, snapshot
+from played import play
 
 from hpcext.core.values import Cause, Job, Node, Role, Run, Snapshot, State
 from hpcext.policies import find_policy
 from hpcext.policies.common import BEHIND
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.simulate import simulate
 
 
 def waits(policy: str, *jobs: Job, **nodes: int) -> dict[str, str]:
@@ -82,7 +82,7 @@ def test_a_queue_by_hand() -> None:
     """Five jobs of 100 s on two GPUs each, on a node with four: two at a time, in their order."""
     jobs = [Job(str(number), f"j{number}", number, (1, 2, 4), 4) for number in range(1, 6)]
     physics = {each.id: Physics({1: 1.0, 2: 2.0, 4: 3.0}, work=200.0) for each in jobs}
-    result = simulate(jobs, [Node("a", 4)], find_policy("fixed:gpus=2"), physics)
+    result = play(jobs, [Node("a", 4)], find_policy("fixed:gpus=2"), physics)
     assert [result.jobs[each.id].since_s for each in jobs] == [100, 100, 200, 200, 300]
     assert all(record.suspends == 0 for record in result.records.values())
 
@@ -91,7 +91,7 @@ def test_in_turns_those_that_wait_go_before_whoever_has_had_its_turn() -> None:
     """Three jobs of 200 s, one at a time: each is suspended after 100 s for the next."""
     jobs = [Job(str(number), f"j{number}", number, (2,), 2) for number in (1, 2, 3)]
     physics = {each.id: Physics({2: 1.0}, work=200.0) for each in jobs}
-    result = simulate(jobs, [Node("a", 2)], find_policy("fixed:gpus=2,turn_s=100"), physics)
+    result = play(jobs, [Node("a", 2)], find_policy("fixed:gpus=2,turn_s=100"), physics)
     assert [result.jobs[each.id].since_s for each in jobs] == [400, 500, 600]
     for each in jobs:
         starts = [part.start_s for part in result.records[each.id].segments]
@@ -103,10 +103,10 @@ def test_nobody_is_suspended_while_nobody_waits() -> None:
     jobs = [Job("1", "early", 1, (2,), 2), late]
     physics = {each.id: Physics({2: 1.0}, work=300.0) for each in jobs}
     policy = find_policy("fixed:gpus=2,turn_s=100")
-    result = simulate(jobs, [Node("a", 4)], policy, physics)
+    result = play(jobs, [Node("a", 4)], policy, physics)
     assert all(record.suspends == 0 for record in result.records.values())
     # Its turn was over long ago when the other one comes.
-    crowded = simulate(jobs, [Node("a", 2)], policy, physics)
+    crowded = play(jobs, [Node("a", 2)], policy, physics)
     assert [part.end_s for part in crowded.records["1"].segments] == [250, 400]
     assert crowded.jobs["2"].since_s == 600
 

@@ -10,12 +10,12 @@ three sets take LSF as long as the paper says; so only the order of events is co
 from __future__ import annotations
 
 import pytest
+from played import Played, play
 
 from hpcext.core import values as v
 from hpcext.policies import find_policy
 from hpcext.scaling.curve import fewest_near_best
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.simulate import Result, simulate
 
 NODE = v.Node("summit", 6)
 """One node of Summit has six GPUs."""
@@ -48,7 +48,7 @@ def speed(network: str) -> dict[int, float]:
     return {gpus: share * STEPS_PER_S[network] for gpus, share in RELATIVE[network].items()}
 
 
-def play(number: int, policy: str) -> Result:
+def play_set(number: int, policy: str) -> Played:
     jobs, physics = [], {}
     for order, (network, steps) in enumerate(JOB_SETS[number], start=1):
         curve = speed(network)
@@ -56,10 +56,10 @@ def play(number: int, policy: str) -> Result:
         jobs.append(v.Job(str(order), network, order, sizes, best))
         costs = {"suspend_s": SUSPEND_S, "resume_s": RESUME_S if policy == "marble" else 0.0}
         physics[str(order)] = Physics(curve, work=steps, **costs)
-    return simulate(jobs, [NODE], find_policy(policy), physics)
+    return play(jobs, [NODE], find_policy(policy), physics)
 
 
-def story(result: Result) -> list[str]:
+def story(result: Played) -> list[str]:
     """What was done, in order: ``start 2 on 3``, ``suspend 2``."""
     return [
         f"{action.kind.value} {action.job}" + (f" on {v.total(action.alloc)}" * bool(action.alloc))
@@ -67,7 +67,7 @@ def story(result: Result) -> list[str]:
     ]
 
 
-def roles(result: Result, job: str) -> list[tuple[int, str]]:
+def roles(result: Played, job: str) -> list[tuple[int, str]]:
     return [
         (len(part.gpus), part.role.value if part.role else "")
         for part in result.records[job].segments
@@ -84,7 +84,7 @@ def test_best_number_of_gpus(network: str, best: int) -> None:
 
 def test_set_1() -> None:
     """Two primaries of three GPUs; the third job runs beside as soon as one of them ends."""
-    result = play(1, "marble")
+    result = play_set(1, "marble")
     assert story(result)[:3] == ["start 1 on 3", "start 2 on 3", "start 3 on 3"]
     assert roles(result, "1") == roles(result, "2") == [(3, "primary")]
     assert roles(result, "3")[0] == (3, "secondary")
@@ -94,7 +94,7 @@ def test_set_1() -> None:
 
 def test_set_2_goes_as_section_7b_tells() -> None:
     """4 + 2; job 3 takes the 2 that job 2 leaves; after job 1 it is resumed with 3."""
-    result = play(2, "marble")
+    result = play_set(2, "marble")
     assert story(result) == [
         "start 1 on 4", "start 2 on 2", "start 3 on 2", "suspend 3", "start 3 on 3",
     ]  # fmt: skip
@@ -108,7 +108,7 @@ def test_set_2_goes_as_section_7b_tells() -> None:
 
 def test_set_3_goes_as_figure_5_shows() -> None:
     """3 + 3 of 4; after job 1, job 2 is resumed with 4 and job 3 begins on the other 2."""
-    result = play(3, "marble")
+    result = play_set(3, "marble")
     assert story(result)[:5] == [
         "start 1 on 3", "start 2 on 3", "suspend 2", "start 3 on 2", "start 2 on 4",
     ]  # fmt: skip
@@ -120,10 +120,10 @@ def test_set_3_goes_as_figure_5_shows() -> None:
 
 @pytest.mark.parametrize("number", JOB_SETS)
 def test_sharing_is_faster_than_one_after_the_other_and_uses_more(number: int) -> None:
-    shared, alone = play(number, "marble"), play(number, "exclusive")
-    assert alone.makespan_s == pytest.approx(LSF_S[number], rel=0.01)
-    assert shared.makespan_s < alone.makespan_s
+    shared, alone = play_set(number, "marble"), play_set(number, "exclusive")
+    assert alone.run.end_s == pytest.approx(LSF_S[number], rel=0.01)
+    assert shared.run.end_s < alone.run.end_s
     assert [roles(alone, name) for name in "123"] == [[(6, "primary")]] * 3
     for result in (shared, alone):
-        assert result.finished
+        assert result.run.finished
         assert all(record.lost_steps == 0 for record in result.records.values())

@@ -90,5 +90,5 @@ def test_a_worker_that_is_killed_is_one_line(site: Site) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert err == (
-        "hpcext: a process that simulated was killed; if memory ran out, say fewer --workers\n"
+        "hpcext: a process that simulated was killed; if memory ran out, use fewer --workers\n"
     )

@@ -51,7 +51,7 @@ from hpcext.doctor import rehearsed
 from hpcext.executors import gpus
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.harvest import account as lease_account
-from hpcext.harvest.book import LeaseBook
+from hpcext.harvest import lease
 from hpcext.launch import sweep
 from hpcext.launch.leader import Leader
 from hpcext.launch.papers import Papers
@@ -190,9 +190,7 @@ def of_job() -> object:
 
 def in_mind(directory: Path) -> object:
     """What a harvester takes over of the leases of the one before."""
-    book: Any = types.SimpleNamespace(_directory=directory / "leases", leases={}, _last=0)
-    LeaseBook._read(book)
-    return book.leases, LeaseBook.recorded(directory / "leases")
+    return lease.read_all(directory / "leases"), lease.recorded(directory / "leases")
 
 
 def registered(directory: Path) -> object:
@@ -257,6 +255,9 @@ PARSERS = {
     "squeue's leases of others": Parser(
         text(slurm_idle.parse_others), recorded("slurm-*/squeue-others.txt")
     ),
+    "squeue's jobs that wait for nodes": Parser(
+        text(slurm_idle.parse_due), (b"Resources|wide\nBeginTime|later\n",)
+    ),
     "squeue's leases": Parser(text(slurm_idle.parse_held), recorded("slurm-*/squeue-held.txt")),
     "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("*/bhosts-*")),
     "bhosts' GPUs": Parser(text(lsf_idle.parse_gpus), recorded("lsf/bhosts-*")),
@@ -272,7 +273,7 @@ PARSERS = {
         text(
             lambda said: (
                 lsf_leasing.held_of(jobs := lsf_jobs.parse_jobs(said), 1.8e9),
-                lsf_leasing.others_of(jobs.values()),
+                lsf_leasing.others_of(jobs, 1e9),
             )
         ),
         (

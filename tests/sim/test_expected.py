@@ -20,8 +20,8 @@ B = JobSpec("b", ("true",), Gpus(1, 6, 3), scaling={3: 4}, work=120, after=("a",
 def test_schedule_of_a_file_that_states_all() -> None:
     result = expected([A, B], NODES, find_policy("marble"))
     assert result is not None
-    assert result.makespan_s == pytest.approx(50 / 2.5 + 120 / 4)
-    assert {job.name: job.since_s for job in result.jobs.values()} == {
+    assert result.end_s == pytest.approx(50 / 2.5 + 120 / 4)
+    assert {row.name: row.ended_s for row in result.jobs} == {
         "a": pytest.approx(20),
         "b": pytest.approx(50),
     }
@@ -31,7 +31,7 @@ def test_rescaling_costs_are_those_of_the_file() -> None:
     spec = replace(A, rescale_up_s=4)
     result = expected([spec], NODES, find_policy("marble"))
     assert result is not None
-    assert result.makespan_s == pytest.approx(4 + 20)
+    assert result.end_s == pytest.approx(4 + 20)
 
 
 @pytest.mark.parametrize("change", [{"scaling": {}}, {"work": None}, {"gpus": Gpus(7, 8)}], ids=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from played import Played, play
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
@@ -15,7 +16,6 @@ from hpcext.scaling.curve import interpolate
 from hpcext.sim.replay.executor import Simulated
 from hpcext.sim.replay.heap import Heap, drive
 from hpcext.sim.replay.physics import Faults, Physics, Said, Stretch, Where
-from hpcext.sim.replay.simulate import Result, simulate
 
 MARBLE = find_policy("marble")
 NODE = v.Node("n", 4)
@@ -30,16 +30,16 @@ def job(order: int, **more: object) -> v.Job:
     return replace(v.Job(str(order), f"j{order}", order, (1, 2, 3, 4), 3), **more)
 
 
-def promoted(physics: Physics, faults: Faults | None = None, **more: object) -> Result:
+def promoted(physics: Physics, faults: Faults | None = None, **more: object) -> Played:
     """Job 1 for 10 s on three of four GPUs; job 2 on the last one meanwhile, then on three."""
     both = {"1": Physics({3: 10.0}, work=100), "2": physics}
-    return simulate([job(1), job(2, **more)], [NODE], MARBLE, both, faults=faults)
+    return play([job(1), job(2, **more)], [NODE], MARBLE, both, faults=faults)
 
 
 def test_growth_in_place_costs_its_stall_and_nothing_else() -> None:
     result = promoted(GROWS)
     # It trains on while the new ranks come up: 11.5 s of training at 4, a stall, the rest at 10.
-    assert result.makespan_s == pytest.approx(12 + 0.25 + (100 - 4 * 11.5) / 10)
+    assert result.run.end_s == pytest.approx(12 + 0.25 + (100 - 4 * 11.5) / 10)
     record = result.records["2"]
     assert (record.rescales, record.suspends, record.lost_steps) == (1, 0, 0)
     first, second = record.segments
@@ -49,8 +49,8 @@ def test_growth_in_place_costs_its_stall_and_nothing_else() -> None:
     assert result.jobs["2"].attempt == 1
     assert result.jobs["2"].estimate.up_s == 0.25
     # The same by suspension and resumption, two seconds without progress, ends later.
-    assert promoted(replace(GROWS, in_place=False)).makespan_s == pytest.approx(18.2)
-    assert result.makespan_s < 18.2
+    assert promoted(replace(GROWS, in_place=False)).run.end_s == pytest.approx(18.2)
+    assert result.run.end_s < 18.2
 
 
 def test_it_reports_again_after_a_change_during_which_it_was_to_report() -> None:
@@ -73,7 +73,7 @@ def test_a_shrink_stalls_at_once_and_frees_its_gpus_afterwards() -> None:
     physics = {"1": replace(GROWS, resume_s=0.0), "2": Physics({3: 10.0}, work=10)}
     inputs: list[tuple[float, f.Fact]] = [(4.0, f.Resize("1", 1))]
     jobs = [job(1), job(2, sizes=(3,))]
-    result = simulate(jobs, [NODE], MARBLE, physics, inputs=inputs)
+    result = play(jobs, [NODE], MARBLE, physics, inputs=inputs)
     assert [part.gpus for part in result.records["1"].segments] == [
         ("n:0", "n:1", "n:2"), ("n:0",),
     ]  # fmt: skip
@@ -98,7 +98,7 @@ def test_where_it_does_not_work_the_job_is_suspended_and_resumed(
     assert (record.rescales, record.suspends, record.lost_steps) == (0, 1, 0)
     trained_s = suspended_s - 0.5 - (0.25 if faults.unscaled else 0.0)
     left = 400 - 4 * trained_s
-    assert result.makespan_s == pytest.approx(suspended_s + 1.5 + 0.5 + left / 10)
+    assert result.run.end_s == pytest.approx(suspended_s + 1.5 + 0.5 + left / 10)
 
 
 def test_a_suspension_in_the_middle_of_a_change_goes_before_it() -> None:
@@ -106,11 +106,11 @@ def test_a_suspension_in_the_middle_of_a_change_goes_before_it() -> None:
     for when_s, done in ((11.0, 4 * 10.5), (12.1, 4 * 11.5)):
         inputs: list[tuple[float, f.Fact]] = [(when_s, f.Hold("2")), (20.0, f.Release("2"))]
         physics = {"1": Physics({3: 10.0}, work=100), "2": GROWS}
-        result = simulate([job(1), job(2)], [NODE], MARBLE, physics, inputs=inputs)
+        result = play([job(1), job(2)], [NODE], MARBLE, physics, inputs=inputs)
         record = result.records["2"]
         assert (record.rescales, record.suspends) == (0, 1)
         assert record.segments[0].end_s == when_s + 1.5
-        assert result.makespan_s == pytest.approx(20 + 0.5 + (100 - done) / 10)
+        assert result.run.end_s == pytest.approx(20 + 0.5 + (100 - done) / 10)
 
 
 def test_a_failure_after_a_change_goes_back_to_a_checkpoint_from_before_it() -> None:
@@ -120,9 +120,9 @@ def test_a_failure_after_a_change_goes_back_to_a_checkpoint_from_before_it() -> 
         (0.0, f.Resize("1", 1)), (10.0, f.Resize("1", 3)),
         (12.0, f.NodeLost("n")), (20.0, f.NodeJoined(NODE)),
     ]  # fmt: skip
-    result = simulate([job(1, sizes=(1, 3))], [NODE], MARBLE, physics, inputs=inputs)
+    result = play([job(1, sizes=(1, 3))], [NODE], MARBLE, physics, inputs=inputs)
     assert [len(part.gpus) for part in result.records["1"].segments] == [1, 3, 3]
-    assert result.makespan_s == pytest.approx(20 + (100 - 4 * 8) / 10)
+    assert result.run.end_s == pytest.approx(20 + (100 - 4 * 8) / 10)
 
 
 def test_an_answer_is_given_again_to_a_manager_that_asks_again() -> None:
@@ -178,9 +178,9 @@ def test_who_would_end_no_sooner_is_not_promoted() -> None:
             "2": replace(GROWS, resume_s=0.0, rescale_up_s=up_s, join_s=0.0),
         }
         jobs = [job(1), job(2, estimate=known)]
-        result = simulate(jobs, [NODE], MARBLE, physics, report_s=5.0)
+        result = play(jobs, [NODE], MARBLE, physics, report_s=5.0)
         assert result.records["2"].rescales == rescales
-        assert result.makespan_s == pytest.approx(10 + min(up_s + 6, 15))
+        assert result.run.end_s == pytest.approx(10 + min(up_s + 6, 15))
 
 
 def test_the_document_says_how_each_stretch_began_and_what_it_cost() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from played import Played, play
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
@@ -14,7 +15,6 @@ from hpcext.policies import find_policy
 from hpcext.sim.replay.executor import Simulated
 from hpcext.sim.replay.heap import Heap, drive
 from hpcext.sim.replay.physics import Faults, Physics, Where
-from hpcext.sim.replay.simulate import Result, simulate
 
 EXCLUSIVE = find_policy("exclusive")
 MARBLE = find_policy("marble")
@@ -25,21 +25,21 @@ def job(order: int, sizes: tuple[int, ...] = (1, 2, 3, 4), optimal: int = 4) -> 
     return v.Job(str(order), f"j{order}", order, sizes, optimal)
 
 
-def promoted(policy: Policy = MARBLE, report_s: float | None = None, **costs: float) -> Result:
+def promoted(policy: Policy = MARBLE, report_s: float | None = None, **costs: float) -> Played:
     """Job 1 for 10 s on 3 GPUs; job 2 on the last one from 0 s on, then on 3."""
     jobs = [job(1, optimal=3), job(2, optimal=3)]
     physics = {
         "1": Physics({3: 10.0}, work=100),
         "2": Physics({1: 4.0, 3: 10.0}, work=100, **costs),
     }
-    return simulate(jobs, [NODE], policy, physics, report_s=report_s)
+    return play(jobs, [NODE], policy, physics, report_s=report_s)
 
 
 def test_one_job_takes_launch_resume_and_training() -> None:
     physics = {"1": Physics({4: 5.0}, work=100, launch_s=1, resume_s=2)}
-    result = simulate([job(1)], [NODE], EXCLUSIVE, physics)
-    assert result.finished
-    assert result.makespan_s == pytest.approx(1 + 2 + 100 / 5)
+    result = play([job(1)], [NODE], EXCLUSIVE, physics)
+    assert result.run.finished
+    assert result.run.end_s == pytest.approx(1 + 2 + 100 / 5)
     # The GPUs count as busy from the moment that the attempt is known to run.
     assert result.gpu_busy_fraction == pytest.approx(22 / 23)
     (segment,) = result.records["1"].segments
@@ -51,7 +51,7 @@ def test_one_job_takes_launch_resume_and_training() -> None:
 def test_a_suspension_costs_its_time_and_loses_nothing() -> None:
     result = promoted(suspend_s=1.5, resume_s=0.5)
     # Job 2 restores for 0.5 s, trains to 10 s (38 of 100), saves for 1.5 s, restores again.
-    assert result.makespan_s == pytest.approx(10 + 1.5 + 0.5 + (100 - 4 * 9.5) / 10)
+    assert result.run.end_s == pytest.approx(10 + 1.5 + 0.5 + (100 - 4 * 9.5) / 10)
     record = result.records["2"]
     assert [part.steps for part in record.segments] == [38, 62]
     assert [part.role for part in record.segments] == [v.Role.SECONDARY, v.Role.PRIMARY]
@@ -62,17 +62,17 @@ def test_a_suspension_costs_its_time_and_loses_nothing() -> None:
 
 def test_jobs_arrive_when_they_are_submitted() -> None:
     late = v.Job("1", "late", 1, (1,), 1, submitted_s=30.0)
-    result = simulate([late], [NODE], MARBLE, {"1": Physics({1: 1.0}, work=5)})
+    result = play([late], [NODE], MARBLE, {"1": Physics({1: 1.0}, work=5)})
     assert [when_s for when_s, _ in result.actions] == [30.0]
-    assert result.makespan_s == pytest.approx(35)
+    assert result.run.end_s == pytest.approx(35)
 
 
 def test_a_failure_goes_back_to_the_last_checkpoint() -> None:
     """A lost node takes the job back to the checkpoint of its 20th second."""
     physics = {"1": Physics({1: 1.0}, work=60, checkpoint_s=10)}
     inputs: list[tuple[float, f.Fact]] = [(25.0, f.NodeLost("n")), (40.0, f.NodeJoined(NODE))]
-    result = simulate([job(1, (1,), 1)], [NODE], MARBLE, physics, inputs=inputs, report_s=5)
-    assert result.makespan_s == pytest.approx(40 + (60 - 20))
+    result = play([job(1, (1,), 1)], [NODE], MARBLE, physics, inputs=inputs, report_s=5)
+    assert result.run.end_s == pytest.approx(40 + (60 - 20))
     # Offered: 25 s and 40 s of four GPUs; used: one of them.
     assert result.gpu_busy_fraction == pytest.approx(1 / 4)
     # What was reported last before the loss was step 20 or 25: steps 20 to 25 are run again.
@@ -97,38 +97,34 @@ def test_a_deaf_job_is_killed_after_its_timeout_and_loses_what_it_had_not_saved(
     jobs = [job(1, (4,), 4), v.Job("2", "other", 2, (4,), 4)]
     physics = {name: Physics({4: 1.0}, work=200) for name in "12"}
     inputs: list[tuple[float, f.Fact]] = [(40.0, f.Hold("1")), (300.0, f.Release("1"))]
-    result = simulate(
-        jobs, [NODE], MARBLE, physics, inputs=inputs, faults=Faults(deaf=1, until_s=0)
-    )
+    result = play(jobs, [NODE], MARBLE, physics, inputs=inputs, faults=Faults(deaf=1, until_s=0))
     kinds = [(when_s, action.kind, action.force) for when_s, action in result.actions]
     # 60 s is the job's suspend_timeout_s; the start at 0 s is the one with the fault.
     assert (40.0, v.Kind.SUSPEND, False) in kinds
     assert (100.0, v.Kind.KILL, False) in kinds
-    assert result.finished
+    assert result.run.finished
     # SIGTERM takes half a second; then job 2 runs, and job 1 from its beginning.
     assert [result.jobs[name].since_s for name in "21"] == [300.5, 500.5]
 
 
 def test_the_same_seed_gives_the_same_run_and_another_a_different_one() -> None:
-    def once(seed: int) -> Result:
+    def once(seed: int) -> Played:
         jobs = [job(order, optimal=3) for order in range(1, 6)]
         physics = {str(n): Physics({1: 1, 3: 2}, work=90, checkpoint_s=7) for n in range(1, 6)}
         faults = Faults(fail_s=40, deaf=0.3, late_s=5, repeat=0.5, until_s=200)
-        return simulate(jobs, [NODE], MARBLE, physics, seed, faults=faults)
+        return play(jobs, [NODE], MARBLE, physics, seed, faults=faults)
 
     assert once(1) == once(1)
     assert once(1).actions != once(2).actions
 
 
 def test_a_job_that_fits_nowhere_leaves_the_run_unfinished() -> None:
-    result = simulate([job(1, (8,), 8)], [NODE], MARBLE, {"1": Physics({8: 1.0}, work=1)})
-    assert not result.finished
+    result = play([job(1, (8,), 8)], [NODE], MARBLE, {"1": Physics({8: 1.0}, work=1)})
+    assert not result.run.finished
     assert result.actions == ()
 
 
-def test_physics_must_be_there_and_make_sense() -> None:
-    with pytest.raises(KeyError, match="job 1"):
-        simulate([job(1)], [NODE], MARBLE, {})
+def test_physics_must_make_sense() -> None:
     changes: list[dict[str, Any]] = [
         {"speed": {}}, {"speed": {1: 0.0}}, {"work": 0}, {"suspend_s": -1}, {"join_s": -1},
     ]  # fmt: skip
@@ -224,7 +220,7 @@ def test_a_second_manager_goes_on_where_the_first_one_stopped() -> None:
     """The engine is thrown away in mid-run, restored from what it saved, and adopts what runs."""
     physics = {name: Physics({1: 1.0, 3: 2.0, 4: 2.5}, work=50, suspend_s=2) for name in "12"}
     jobs = [job(1, optimal=3), job(2, optimal=3)]
-    whole = simulate(jobs, [NODE], MARBLE, physics)
+    whole = play(jobs, [NODE], MARBLE, physics)
 
     heap = Heap()
     executor = Simulated(heap, [NODE], physics)

@@ -141,7 +141,7 @@ class Cluster:
         A directory that everybody may enter; everything is put there.
     more : str
         Lines for ``slurm.conf``; ``{send_user_signal}`` is the one for a signal at preemption,
-        which has another name in each release.
+        which has another name in each release, and ``{root}`` the cluster's directory.
     cgroups : bool
         Processes are tracked, and devices and memory confined, by cgroups (version 1), as most
         sites have it; and each job has an ``extern`` step, as pam_slurm_adopt wants it.
@@ -189,7 +189,7 @@ class Cluster:
             if old
             else "PreemptParameters=send_user_signal"
         )
-        self._facts["more"] = more.format(send_user_signal=signal_at_preemption)
+        self._facts["more"] = more.format(send_user_signal=signal_at_preemption, root=root)
 
     # -- its life
 
@@ -199,7 +199,7 @@ class Cluster:
             self._claim_cgroups()
         for name in ("etc", "run", "log", "state", "dev", "home", *(f"spool/{n}" for n in NODES)):
             (self.root / name).mkdir(parents=True)
-        _make_user(self.user, self.root / "home")
+        make_user(self.user, self.root / "home")
         self._make_python()
         self._write("slurm.conf", _SLURM_CONF)
         self._write("slurmdbd.conf", _DBD_CONF, mode=0o600)
@@ -513,7 +513,8 @@ def _program(name: str) -> str:
     return program
 
 
-def _make_user(name: str, home: Path) -> None:
+def make_user(name: str, home: Path) -> None:
+    """Add an ordinary user, whose home is a directory that is there."""
     subprocess.run(
         ["useradd", "--no-create-home", "--home-dir", str(home), "--shell", "/bin/bash", name],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Two users' harvesters on a real Slurm: they divide what is idle, and leave none of it."""
+"""Users' harvesters on a real Slurm: they divide what is idle, and leave none of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from site_of_test import Site
-from slurm_cluster import REPOSITORY, Cluster
+from slurm_cluster import REPOSITORY, Cluster, make_user
 from test_harvest import ended, harvest, jobs_of, nothing_left
 from test_pilot import begun
 
@@ -32,6 +32,24 @@ def other(slurm: Cluster, place: Site) -> Iterator[Site]:
         process.wait()
 
 
+@pytest.fixture
+def third(slurm: Cluster, place: Site) -> Iterator[Site]:
+    """The place of one more user."""
+    path = slurm.root / f"{place.path.name}-third"
+    path.mkdir()
+    name = f"{slurm.user}-3"
+    make_user(name, path)
+    environ = slurm.user_environ(HOME=str(path), USER=name, LOGNAME=name)
+    one = Site(path, python=str(slurm.python), environ=environ, user=name)
+    yield one
+    for process in one.started:
+        process.kill()
+        process.wait()
+    slurm.run("scancel", "--user", name)
+    slurm.wait_for(lambda: not slurm.run("squeue", "-h", "-u", name).stdout, "an empty queue")
+    subprocess.run(["userdel", name], capture_output=True, check=True)
+
+
 def trainers(place: Site) -> Path:
     """As many as there are nodes, each of which wants a whole one until its gate is open."""
     one = {"min": 1, "max": 1}
@@ -44,7 +62,7 @@ def leases_of(slurm: Cluster) -> Counter[str]:
     return Counter(said.stdout.split())
 
 
-def both_end(slurm: Cluster, places: dict[Site, subprocess.Popen[str]]) -> None:
+def all_end(slurm: Cluster, places: dict[Site, subprocess.Popen[str]]) -> None:
     for place in places:
         for name in NAMES:
             place.open(name)
@@ -57,7 +75,9 @@ def both_end(slurm: Cluster, places: dict[Site, subprocess.Popen[str]]) -> None:
         for name in NAMES:
             # One by one: GPUs of two nodes have the same indices.
             place.check_account({name: 40})
-        nothing_left(slurm, place)
+    slurm.wait_for(lambda: not slurm.run("squeue", "-h", "-p", "harvest").stdout, "the last lease")
+    for place in places:
+        assert not place.left_behind()
 
 
 def test_the_first_one_gives_half_to_the_second(slurm: Cluster, place: Site, other: Site) -> None:
@@ -77,7 +97,7 @@ def test_the_first_one_gives_half_to_the_second(slurm: Cluster, place: Site, oth
         _looks(slurm, one, 5)
     assert leases_of(slurm) == half
     assert {lease["number"] for lease in _leases(other)} == asked
-    both_end(slurm, {place: first, other: second})
+    all_end(slurm, {place: first, other: second})
 
 
 def test_two_with_half_a_share_leave_nothing_idle(slurm: Cluster, place: Site, other: Site) -> None:
@@ -88,7 +108,7 @@ def test_two_with_half_a_share_leave_nothing_idle(slurm: Cluster, place: Site, o
         places[one] = harvest(one)
     half = {slurm.user: 2, "root": 2}
     slurm.wait_for(lambda: leases_of(slurm) == half, "half of the nodes for each")
-    both_end(slurm, places)
+    all_end(slurm, places)
     # Each is billed for its own, by the command of docs/site.md.
     page = (REPOSITORY / "docs" / "site.md").read_text()
     command = re.search(r"^\$ (sacct .*)$", page, re.M)
@@ -102,6 +122,33 @@ def test_two_with_half_a_share_leave_nothing_idle(slurm: Cluster, place: Site, o
     # A lease that had not begun when its harvester ended is billed with nothing.
     held = {line.split()[0] for line in billed() if "gres/gpu=6" in line}
     assert held == {"root", slurm.user}, billed()
+
+
+def test_three_have_their_parts_and_two_take_those_of_one_that_ends(
+    slurm: Cluster, place: Site, other: Site, third: Site
+) -> None:
+    """Four nodes: one for each, and one that is nobody's for good; nothing is idle."""
+    places = {}
+    for one in (place, other, third):
+        trainers(one)
+        places[one] = harvest(one)
+    assert third.user is not None
+
+    def divided() -> bool:
+        found = leases_of(slurm)
+        return sorted(found.values()) == [1, 1, 2] and third.user in found
+
+    slurm.wait_for(divided, "a part for each")
+    for name in NAMES:
+        third.open(name)
+    # Those of its trainers that had no node yet need one, or all of those that are left.
+    out, err = places.pop(third).communicate(timeout=240)
+    assert third.started[0].returncode == 0, (out, err)
+    half = {slurm.user: 2, "root": 2}
+    slurm.wait_for(lambda: leases_of(slurm) == half, "the others' halves")
+    for name in NAMES:
+        third.check_account({name: 40})
+    all_end(slurm, places)
 
 
 def test_who_has_none_is_told_that_others_have_them(

@@ -151,7 +151,7 @@ def test_twice_is_once_and_uninstall_leaves_nothing(target: Target) -> None:
     code, _, error = target.uninstall()
     assert code == 2
     assert error == (
-        f"hpcext: {target.home}: nothing is installed; say the --usr that was given to install\n"
+        f"hpcext: {target.home}: nothing is installed; give the --usr that was given to install\n"
     )
 
 
@@ -600,7 +600,7 @@ def test_a_plugin_for_another_slurm_is_not_whole(
     path.write_text(json.dumps(other))
     code, said, _ = target.run("status", "slurm", "--usr", str(target.usr))
     assert code == 1
-    assert "the plugin is not loaded by this Slurm: install it again" in said
+    assert "this Slurm does not load a plugin of another release: install it again" in said
     assert re.search(r"^slurmctld: not asked, scontrol ", said, re.M)
 
 

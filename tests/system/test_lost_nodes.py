@@ -66,6 +66,27 @@ def test_what_is_left_is_used_and_then_given_back(slurm: Cluster, place: Site, h
     wait_for(lambda: not by_name(place)["wide"]["orphans"], "the end of what was left")
 
 
+def test_without_requeue_it_ends_when_nothing_can_run_any_more(slurm: Cluster, place: Site) -> None:
+    """It is not billed for a node that serves nothing, and goes on when it is submitted again."""
+    place.write_jobs(wide(place))
+    job = submit(place, "--nodelist=n1,n2")
+    begun(place, "wide")
+    slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    try:
+        slurm.wait_for(lambda: slurm.job(job)["JobState"] == "FAILED", "the end of the pilot")
+    finally:
+        slurm.run("scontrol", "update", "nodename=n2", "state=resume")
+        slurm.wait_for(lambda: "n2|idle" in slurm.run("sinfo", "-hNo", "%N|%T").stdout, "n2")
+    assert slurm.job(job)["ExitCode"] == "4:0"
+    log = (place.pilot / f"slurm-{job}.out").read_text()
+    assert "no job that waits can run on what is left of the allocation" in log
+    assert by_name(place)["wide"]["state"] == "pending"
+    place.open("wide")
+    ended = place.run("pilot", "resubmit", str(place.pilot))
+    assert ended.code == 0, ended
+    wait_for(lambda: by_name(place)["wide"]["state"] == "completed", "the end of wide")
+
+
 @pytest.mark.slow
 def test_a_step_that_does_not_begin_gives_its_gpus_back(slurm: Cluster, place: Site) -> None:
     """Somebody else's step has them; that is no failure of the job, which runs in the end."""

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 from plugin import Plugin
 from site_of_test import Site, wait_for
@@ -226,6 +227,26 @@ def test_a_killed_manager_and_a_cancelled_listener_make_no_difference(
     place.open("only")
     batch.wait_is("COMPLETED")
     assert batch.counted() == list(range(1, 41))
+
+
+def test_what_a_killed_shell_and_manager_leave_ends_with_the_job(
+    slurm: Cluster, place: Site, batch: Batch
+) -> None:
+    """Slurm does not see it where it knows processes by their parents."""
+    batch.submit(counter(place), "--nodelist=n1", "--gres=gpu:1")
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    training = psutil.Process(place.steps("only")[-1].pid)
+    above = training.parents()
+    shell = next(each for each in above if each.parent().name().startswith("slurmstepd"))
+    directories = place.path / "state" / "hpcext" / "suspendable"
+    (path,) = wait_for(lambda: list(directories.glob("*/manager.json")), "its manager")
+    manager = json.loads(path.read_text())["pid"]
+    assert manager not in {each.pid for each in above}
+    # The shell first, which would begin another manager.
+    for pid in (shell.pid, manager):
+        os.kill(pid, signal.SIGKILL)
+    slurm.wait_for(lambda: not batch.is_("RUNNING"), "the end of the job")
+    wait_for(lambda: not training.is_running(), "the end of the training")
 
 
 def test_at_its_time_limit_it_goes_on(slurm: Cluster, place: Site, batch: Batch) -> None:

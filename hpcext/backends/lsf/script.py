@@ -7,7 +7,6 @@ what the leader has to do (``launch/supervisor.py``), and so does the manager.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -15,10 +14,7 @@ from typing import Any
 
 from hpcext.batch import lsf
 from hpcext.executors.on_node import OnNode
-from hpcext.executors.processes import Watch
-from hpcext.protocol import NEWS_SIGNAL, Process
-
-log = logging.getLogger(__name__)
+from hpcext.protocol import Process
 
 WANTED_BACK = "LSF wants the hosts back"
 """LSF has no steps: what it sends, by JOB_CONTROLS, bsub -wa or at the end of -W, goes to the whole
@@ -34,15 +30,6 @@ class OnLsf(OnNode):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(jobs=lsf.Commands(), wanted_back=WANTED_BACK, **common)
-
-    def _end(self, watch: Watch, supervisor: Process) -> None:
-        try:
-            watch.files.order("end")
-        except OSError as error:
-            log.warning("job %s could not be told to end: %s", watch.files.job, error.strerror)
-            super()._end(watch, supervisor)
-        else:
-            supervisor.send(NEWS_SIGNAL)
 
 
 class LsfScript(OnLsf):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse
 from hpcext.backends.batch_job import Submitted
 from hpcext.backends.own_job import OwnJob
 from hpcext.backends.slurm import job as slurm_job
+from hpcext.backends.slurm.requeued import begin_requeued
 from hpcext.backends.slurm.script import SlurmScript
 from hpcext.backends.slurm.steps import Share, SlurmSteps
 from hpcext.backends.slurm.suspend import SlurmSuspendable
@@ -42,6 +43,7 @@ class Slurm(Backend):
     title = "Slurm"
     command = "sbatch"
     deaf = False
+    delays_requeued = True
 
     def own_job(self) -> JobId | None:
         """Return the number by which Slurm's commands know this job and no other."""
@@ -106,6 +108,10 @@ class Slurm(Backend):
         except BatchError:
             return False
         return True
+
+    def begin_requeued(self, ours: Callable[[], Collection[JobId]]) -> None:
+        """Have those begin that wait for nothing but the credential of their last run to expire."""
+        begin_requeued(ours)
 
     def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
         """As the base class has it."""

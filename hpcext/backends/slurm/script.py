@@ -17,6 +17,7 @@ from typing import Any
 from hpcext import protocol
 from hpcext.batch.slurm.reads import reads
 from hpcext.executors.on_node import OnNode
+from hpcext.launch import leader
 from hpcext.protocol import NOTICE_SIGNAL
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ class SlurmScript(OnNode):
 
     def _more(self, _gpus: Sequence[str]) -> dict[str, Any]:
         # The GPUs are what Slurm has made them to be.
-        return {"notices": True, "allocation": self._allocation}
+        told = {"notices": True, "allocation": self._allocation}
+        return {**told, "leader": leader.of_step()}
 
     async def _listen(self) -> None:
         """Hear from Slurm, by the end of a step, that it wants the nodes back."""

@@ -20,7 +20,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
 from hpcext.jobfile import JobSpec
-from hpcext.launch import supervise
+from hpcext.launch import leader, supervise
 from hpcext.protocol import SUPERVISOR_FILE, Allocation
 
 SCRIPT = "slurm_script"
@@ -152,5 +152,6 @@ def _launch(directory: Path, here: Allocation, job: JobSpec, manager_file: Path)
         manager=manager_file.absolute(),
         notices=True,
         allocation=f"{here.name}.{here.restarts}",
+        leader=leader.of_step(),
     )
     os.close(private.open_log(files.directory / SUPERVISOR_LOG))

@@ -67,7 +67,7 @@ def array_of(options: Sequence[str]) -> str | None:
     >>> array_of(["-J", "a[1-4]%2"]), array_of(["-Ja[1]"]), array_of(["-J", "a", "-R", "b[1]"])
     ('a[1-4]%2', 'a[1]', None)
     """
-    given = zip(options, [*options[1:], ""], strict=True)
+    given = zip(options, [*options[1:], ""], strict=False)
     names = [after if word == "-J" else word[2:] for word, after in given if word[:2] == "-J"]
     return next((name for name in names if re.search(r"\[.*\]", name)), None)
 
@@ -98,6 +98,12 @@ def parse_end(fields: Mapping[str, str], now_s: float) -> End:
         return End(said, now_s + limit_s - ran_s)
     left_s = _left_s(fields.get("TIME_LEFT", ""))
     return End(said, None if left_s is None else now_s + left_s)
+
+
+def began_s(fields: Mapping[str, str], now_s: float) -> float | None:
+    """When a job began, epoch, by how long it has run; None where that is not said."""
+    ran_s = _seconds(fields.get("RUN_TIME", ""))
+    return None if ran_s is None else now_s - ran_s
 
 
 def _seconds(text: str) -> float | None:

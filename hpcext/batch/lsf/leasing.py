@@ -13,7 +13,7 @@ import logging
 import re
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from hpcext.batch import lsf, runner
@@ -42,7 +42,10 @@ from hpcext.protocol import JobId
 log = logging.getLogger(__name__)
 
 _FIELDS = (*lsf.FIELDS, "exec_host", "job_description", "pend_reason")
-_OTHERS = ("jobid", "stat", "user", "job_name", "exec_host", "job_description")
+_OTHERS = ("jobid", "stat", "user", "job_name", "exec_host", "job_description", "run_time")
+_SAME_S = 30.0
+"""A job whose begin seems to have moved by more has begun again; run times are whole seconds, of
+which mbatchd hears late."""
 _WAITING, _ENDED = frozenset({"PEND", "PSUSP", "PROV", "WAIT", "FWD_PEND"}), {"DONE", "EXIT"}
 GPU_OPTION = "num={gpus}/host:mode=shared:j_exclusive=yes"
 """What bsub's ``-gpu`` asks for by default: GPUs that nobody else has meanwhile."""
@@ -84,18 +87,27 @@ def held_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> tuple[Held
     return tuple(found)
 
 
-def others_of(jobs: Iterable[Mapping[str, str]]) -> tuple[Other, ...]:
-    """Those jobs that are leases of a harvester."""
-    found = []
-    for fields in jobs:
+def others_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> dict[JobId, Other]:
+    """Those jobs that are leases of a harvester.
+
+    Those that have ended are not asked for: who looks on remembers them, and to who comes later
+    it does not matter what others had before.
+    """
+    found = {}
+    for job_id, fields in jobs.items():
         name, said = fields.get("JOB_NAME", ""), fields.get("STAT", "")
-        number, _, asked = fields.get("JOB_DESCRIPTION", "").partition(" ")
-        if LEASE.match(name) and whole(number) is not None and said not in _ENDED:
+        text, _, asked = fields.get("JOB_DESCRIPTION", "").partition(" ")
+        number = whole(text)
+        if LEASE.match(name) and number is not None and said not in _ENDED:
             begun = said not in _WAITING
-            found.append(
-                Other(name, fields.get("USER", ""), _host(fields) if begun else asked, begun)
+            node = _host(fields) if begun else asked
+            since_s = lsf.began_s(fields, now_s) if begun else None
+            # The number of a lease is when it was asked for. Who writes down an earlier one is
+            # owed no more than others had in the last minutes.
+            found[job_id] = Other(
+                name, fields.get("USER", ""), node, begun, since_s, None, min(float(number), now_s)
             )
-    return tuple(found)
+    return found
 
 
 def _host(fields: Mapping[str, str]) -> str:
@@ -156,6 +168,8 @@ class LsfLeasing:
         self._gpu_option = gpu_option
         self._loads: Mapping[str, lsf_idle.Load] = {}
         self._backfill = False
+        # When each lease of a harvester began, as it was first seen.
+        self._began: dict[JobId, float] = {}
 
     @property
     def _engine(self) -> Engine:
@@ -206,7 +220,17 @@ class LsfLeasing:
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
         """Leases of others; bjobs(1), -u and -q."""
         jobs = lsf_jobs.ask(_OTHERS, ["-u", "all", "-q", partition], ended=False)
-        return tuple(each for each in others_of(jobs.values()) if each.harvester != but)
+        known = others_of(jobs, time.time())
+        before, self._began = self._began, {}
+        for job_id, each in known.items():
+            if each.since_s is not None:
+                at_s = before.get(job_id, each.since_s)
+                self._began[job_id] = at_s if abs(at_s - each.since_s) < _SAME_S else each.since_s
+        return tuple(
+            each._replace(since_s=self._began.get(job_id))
+            for job_id, each in known.items()
+            if each.harvester != but
+        )
 
     def script(self, agent: str, directory: Path) -> str:
         """What the job runs."""

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 SIGNAL_AT_PREEMPTION = ("PreemptParameters", "send_user_signal")
 """Key and word by which jobs that asked for a signal get it when they are preempted, too."""
 
+CRED_EXPIRE_S = 120
+"""Slurm's default; slurm.conf(5), AuthInfo."""
+
 _BEFORE_23_02 = ("SlurmctldParameters", "preempt_send_user_signal")
 
 
@@ -49,6 +52,11 @@ def whole(value: str, default: int = 0) -> int:
     """The number that a value begins with, as ``30 sec``; a default where there is none."""
     found = re.match(r"-?[0-9]{1,9}(?![0-9])", value)
     return int(found[0]) if found else default
+
+
+def cred_expire_s(config: Mapping[str, str]) -> int:
+    """So long a job that was requeued waits before it may begin again; slurm.conf(5), AuthInfo."""
+    return whole(words(config.get("AuthInfo", "")).get("cred_expire", ""), CRED_EXPIRE_S)
 
 
 def partitions_command() -> list[str]:

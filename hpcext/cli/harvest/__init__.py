@@ -1,4 +1,4 @@
-"""``hpcext harvest``: train on nodes of a cluster that nobody else uses, as long as nobody does."""
+"""``hpcext harvest``: train on idle nodes of a cluster for as long as nobody else wants them."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def add(subparsers: Any) -> None:
         "--forward-looking",
         type=float,
         metavar="S",
-        help="make only changes that pay within so many seconds",
+        help="make only changes that pay off within this number of seconds",
     )
     start_.add_argument(
         "--interval",
         type=float,
         default=15,
         metavar="S",
-        help="ask the batch system every so many seconds (default: 15)",
+        help="seconds between questions to the batch system (default: 15)",
     )
     start_.add_argument(
         "--least",
@@ -85,7 +85,7 @@ def add(subparsers: Any) -> None:
         type=float,
         default=60,
         metavar="S",
-        help="give a node back on which nothing ran for so many seconds (default: 60)",
+        help="give back a node on which nothing ran for this many seconds (default: 60)",
     )
     start_.add_argument(
         "--autoscale",
@@ -127,7 +127,7 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 
 def start(args: argparse.Namespace, out: Output) -> int:
-    """Be a harvester until all trainers are done."""
+    """Run a harvester until all trainers are done."""
     for flag, value in (("--max-nodes", args.max_nodes), ("--max-parallel", args.max_parallel)):
         if value is not None and not 1 <= value <= MAX_NODES:
             raise InputError(str(value), where=flag, valid=f"1 to {MAX_NODES}")
@@ -174,14 +174,14 @@ def start(args: argparse.Namespace, out: Output) -> int:
     try:
         return begin(directory, args, out)
     except HpcextError:
-        # Another harvester has the partition: this one has never run.
+        # Another harvester uses the partition already: this one has never run, and is removed.
         if not (directory / "journal.jsonl").exists():
             pilots.remove(directory, settings.state_dir)
         raise
 
 
 def holes(args: argparse.Namespace, out: Output) -> int:
-    """Show what could be had now."""
+    """Show the idle nodes, and for how long each could be had."""
     terms = make_terms(args, load_settings())
     leasing = backends.leasing(terms.system)
     nodes = _nodes(leasing, terms.partition)
@@ -202,7 +202,7 @@ def holes(args: argparse.Namespace, out: Output) -> int:
 
 
 def report(args: argparse.Namespace, out: Output) -> int:
-    """Show what came of the nodes that were idle."""
+    """Show what a harvester made of the idle nodes."""
     directory = pilots.find(args.pilot, load_settings().state_dir)
     terms = pilots.load(directory).harvest
     if terms is None:
@@ -225,7 +225,7 @@ def report(args: argparse.Namespace, out: Output) -> int:
 
 
 def _policy(args: argparse.Namespace) -> str:
-    """The policy, with what the other options say."""
+    """Return the policy, with the options that further flags set."""
     said = {
         "objective": args.objective,
         "forward_s": args.forward_looking,
@@ -238,12 +238,12 @@ def _policy(args: argparse.Namespace) -> str:
 
 
 def _nodes(leasing: Leasing, partition: str) -> Mapping[str, Idle]:
-    """The nodes of a partition, or of a queue.
+    """Return the nodes of a partition, or of a queue.
 
     Raises
     ------
     InputError
-        It has none.
+        It has no nodes.
     """
     nodes = leasing.idle(partition)
     if not nodes:
@@ -258,7 +258,7 @@ def _nodes(leasing: Leasing, partition: str) -> Mapping[str, Idle]:
 def make_terms(
     args: argparse.Namespace, settings: Settings, *, batch: str = "", **more: Any
 ) -> Terms:
-    """How nodes are to be taken, by flags and settings.
+    """Make the terms on which nodes are taken, from flags and settings.
 
     Parameters
     ----------
@@ -266,14 +266,14 @@ def make_terms(
         Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``.
     settings : Settings
     batch : str
-        Name of the batch system; that of the settings by default.
+    Name of the batch system; by default that of the settings.
     **more
-        Of the terms.
+        Further fields of the terms.
 
     Raises
     ------
     InputError
-        There is no such partition, or its nodes do not have that.
+        There is no such partition, or its nodes do not have what is asked for.
     """
     chosen = batch or backends.choose(settings.batch).name
     partition = args.partition or settings.harvest_partition
@@ -282,12 +282,12 @@ def make_terms(
             "no partition",
             where="--partition",
             valid="one whose jobs all others preempt",
-            do="say it, or set harvest_partition",
+            do="give it, or set harvest_partition",
         )
     nodes = _nodes(backends.leasing(chosen), partition)
     if args.slots is not None and args.gpus_per_node is not None:
         raise InputError("cannot be given with --gpus-per-node", where="--slots")
-    # Most have so many; of two numbers that are as common, the larger.
+    # The commonest number of GPUs per node; the larger one of two that are equally common.
     common = Counter(node.gpus for node in nodes.values()).most_common()
     usual = max(gpus for gpus, times in common if times == common[0][1])
     slots, wanted = args.slots, settings.harvest_gpus
@@ -301,7 +301,7 @@ def make_terms(
         raise InputError(
             f"the nodes of {partition} have no GPUs",
             where="--slots",
-            do="say how many slots, or set harvest_gpus",
+            do="give a number of slots, or set harvest_gpus",
         )
     if not 1 <= gpus <= MAX_GPUS:
         raise InputError(str(gpus), where=flag, valid=f"1 to {MAX_GPUS}")

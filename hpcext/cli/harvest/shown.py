@@ -1,4 +1,4 @@
-"""How the report of a harvester looks to a person."""
+"""The report of a harvester as text on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAINERS = ("id", "trainer", "state", "done", "nodes", "most", "hours", "restart
 
 
 def show(out: Output, document: Mapping[str, Any]) -> None:
-    """Print a report (:mod:`hpcext.manager.views.harvest_report`), with its efficiency."""
+    """Print a report of :mod:`hpcext.manager.views.harvest_report`, with its efficiency."""
     leases = counted(document["leases"], "lease")
     out.line(f"looked for {duration(document['seen_s'])}; {leases}")
     offered = document["offered_node_h"]

@@ -1,4 +1,4 @@
-"""``hpcext report``: what the GPU time of pilots went into."""
+"""``hpcext report``: account for what the GPU time of pilots went into."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Show the report, or write it."""
+    """Print the report, or write it to a file."""
     form, now = _format(args), time.time()
     if form == "html":
         need("matplotlib", "--format html")
@@ -87,7 +87,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def read_since(text: str, now: float) -> float:
-    """An instant, in epoch seconds: a date, with a time or without, or how long ago.
+    """Parse an instant: a date, with or without a time, or how long ago.
+
+    Parameters
+    ----------
+    text : str
+    now : float
+        In epoch seconds, as is the result.
 
     Raises
     ------
@@ -108,7 +114,7 @@ def read_since(text: str, now: float) -> float:
 
 
 def _format(args: argparse.Namespace) -> str:
-    """What is asked for: by name, or by the file's."""
+    """Return the format that is asked for, by name or by the suffix of the file."""
     if args.json and args.format not in (None, "json"):
         raise InputError(f"is json, and not {args.format}", where="--json")
     said = "json" if args.json else args.format
@@ -125,7 +131,7 @@ def _format(args: argparse.Namespace) -> str:
 
 
 def _readings(handles: Sequence[str], out: Output) -> Iterator[Reading]:
-    """The pilots of these names, each once; or all that can be read."""
+    """Read the named pilots, each once, or all that can be read."""
     state_dir = load_settings().state_dir
     if handles:
         found = {pilots.find(handle, state_dir): None for handle in handles}
@@ -141,7 +147,7 @@ def _readings(handles: Sequence[str], out: Output) -> Iterator[Reading]:
 
 
 def _parts(readings: Iterator[Reading], since: float | None, out: Output) -> Iterator[Part]:
-    """What of them is to be counted."""
+    """Yield the part of each reading that is to be counted."""
     for now in readings:
         if since is None or since <= now.began_at:
             yield Part(now)
@@ -160,7 +166,7 @@ def _own_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        # In a container a user may have none.
+        # In a container a user may have no name.
         return str(os.getuid())
 
 

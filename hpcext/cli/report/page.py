@@ -1,4 +1,4 @@
-"""The account of GPU time as one page of HTML that needs nothing else."""
+"""The account of GPU time as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hpcext.render.plots import Plot, Stretch
 from hpcext.render.words import number, time_scale
 
 MOST_ROWS = 64
-"""A timeline has no more GPUs than this."""
+"""The largest number of GPUs in a timeline."""
 
 MOST_STRETCHES = 2000
-"""Nor more pieces: of more none could be seen."""
+"""The largest number of bars in a timeline: more could not be told apart."""
 
 NOTE = (
     "GPU-hours. Held: what the batch system, or the machine, gave to hpcext; of nodes that are "
@@ -31,13 +31,13 @@ NOTE = (
 
 
 def page(parts: Sequence[Part], document: Mapping[str, Any]) -> str:
-    """The page.
+    """Return the page.
 
     Parameters
     ----------
     parts : sequence of Part
     document : Mapping
-        What :func:`hpcext.manager.views.accounting.account` made of these.
+        The account that :func:`hpcext.manager.views.accounting.account` made of these parts.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def _pilot(index: int, part: Part, said: Mapping[str, Any]) -> str:
 
 
 def _timeline(index: int, part: Part) -> str:
-    """Which job had which GPU, and when."""
+    """Return a plot of which job had which GPU, and when."""
     now, begin_s = part.now, part.from_s
     rows = sorted({gpu for _, each in _segments(now, begin_s) for gpu in each.gpus}, key=_order)
     if not rows:
@@ -156,7 +156,7 @@ def _timeline(index: int, part: Part) -> str:
 
 
 def _segments(now: Reading, begin_s: float) -> Iterator[tuple[str, Segment]]:
-    """The stretches of time of each job since an instant."""
+    """Yield the segments of each job that lie after an instant, with the job's id."""
     for job, record in now.world.records.items():
         for each in record.segments:
             if each.end_s is None or each.end_s > begin_s:

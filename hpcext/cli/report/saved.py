@@ -1,6 +1,7 @@
-"""What sharing saved: an estimate for the account of GPU time, by simulating recorded pilots.
+"""An estimate of what sharing saved, for the account of GPU time, by simulating recorded pilots.
 
-It is asked for by itself, as it takes seconds for each pilot, where the rest is counted already.
+It must be asked for, as it takes seconds for each pilot; the rest of the account is counted
+already.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from hpcext.sim.pilots.saved import BASELINE, Alone, busy_s, seen, simulated
 from hpcext.text import listed
 
 OF_JOBS = ("estimated_alone_gpu_h", "estimated_alone_used_gpu_h")
-"""GPU-hours of jobs each on nodes of its own: all GPUs of these, and those that it uses."""
+"""Keys of GPU-hours if each job had nodes of its own: of all their GPUs, and of those it uses."""
 
 SAVED = ("estimated_saved_gpu_h", "estimated_saved_used_gpu_h")
-"""The same less what was held."""
+"""Keys of the same minus what was held."""
 
 TIMES = ("busy_s", "estimated_busy_s")
-"""For how long there were jobs: as it was, and in the simulation of just that."""
+"""Keys of the time for which there were jobs: as recorded, and in a simulation of the recording."""
 
 UNKNOWN_WHY = "estimated_unknown"
 
@@ -46,13 +47,22 @@ NOTES = (
 )
 
 SLACK = 0.01
-"""Such a share of its time a pilot may have been without its nodes, or without a manager."""
+"""The largest share of its time that a pilot may have been without nodes or a manager."""
 
 
 def add_saved(document: Mapping[str, Any], parts: Sequence[Part], out: Output) -> None:
-    """Put the estimate into an account of these parts: for each pilot, its jobs, and all of them.
+    """Add the estimate to an account: for each pilot, for its jobs, and for the user.
 
-    Where it is not known it is None, and why is said; the user's is that of the other pilots.
+    An estimate that is not known is None, with the reason beside it; the user's is the sum of those
+    that are known.
+
+    Parameters
+    ----------
+    document : Mapping
+        As :func:`hpcext.manager.views.accounting.account` made it of these parts; it is changed.
+    parts : sequence of Part
+    out : Output
+        Shows the progress.
     """
     with out.progress(len(parts)) as tell:
         for part, pilot in zip(parts, document["pilots"], strict=True):
@@ -85,7 +95,7 @@ def _estimate(part: Part, row: dict[str, Any]) -> None:
     recording = replayed(now.directory)[1].recording(now.policy)
     if recording is None:
         raise InputError("no job of it has completed")
-    # It begins with its nodes and its first jobs; what was before is no time of any node.
+    # A pilot begins with its nodes and first jobs: there is no node time before that.
     begin_s = min(job.submitted_s for job in now.world.jobs.values())
     whole_s = len(recording.nodes) * (now.now_s - begin_s)
     if abs(whole_s - now.node_time.held_s) > SLACK * whole_s:
@@ -107,18 +117,18 @@ def _estimate(part: Part, row: dict[str, Any]) -> None:
 
 
 def _profiled(spec: JobSpec) -> Iterable[int]:
-    """GPUs on which its speed was measured before; what a job file states may be a guess."""
+    """Return the GPUs on which a job's speed was measured; what its file states may be a guess."""
     return spec.scaling if spec.profile else ()
 
 
 def _alone(job: Alone | None) -> dict[str, float]:
-    """Its part of the figures; one that was never given anything costs nothing."""
+    """Return a job's part of the figures; a job that never held a GPU costs nothing."""
     gpu_s = (job.lasted_s * job.node_gpus, job.lasted_s * job.gpus) if job else (0.0, 0.0)
     return dict(zip(OF_JOBS, (round(each / HOUR_S, 6) for each in gpu_s), strict=True))
 
 
 def _check(part: Part, row: Mapping[str, Any]) -> None:
-    """Refuse what a recording cannot tell.
+    """Refuse a pilot whose recording does not tell enough for an estimate.
 
     Raises
     ------
@@ -137,12 +147,12 @@ def _check(part: Part, row: Mapping[str, Any]) -> None:
 
 
 def is_estimated(document: Mapping[str, Any]) -> bool:
-    """Whether :func:`add_saved` was asked of it."""
+    """Return whether an account has the estimate of :func:`add_saved`."""
     return "estimated_pilots" in document["users"][0]
 
 
 def rows(document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A row for each pilot of which it is known, and for all of them; with :data:`HEADINGS`."""
+    """Yield a row for each pilot with an estimate, and one for them all, under :data:`HEADINGS`."""
     known = [pilot for pilot in document["pilots"] if pilot[UNKNOWN_WHY] is None]
     (user,) = document["users"]
     for pilot in known:
@@ -153,7 +163,7 @@ def rows(document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def reasons(document: Mapping[str, Any]) -> Iterator[str]:
-    """Of which pilots it is not known, and why."""
+    """Yield a sentence for each pilot without an estimate: which one, and why."""
     for pilot in document["pilots"]:
         if pilot[UNKNOWN_WHY] is not None:
             yield f"{pilot['id']}: not known what sharing saved: {pilot[UNKNOWN_WHY]}"

@@ -1,4 +1,4 @@
-"""How the account of GPU time looks to a person on a terminal, and to a spreadsheet."""
+"""The account of GPU time as text on a terminal, and as a table for a spreadsheet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def show(out: Output, document: Mapping[str, Any], *, jobs: bool) -> None:
     document : Mapping
         As :func:`hpcext.manager.views.accounting.account` makes it.
     jobs : bool
-        With the jobs of each pilot.
+        Whether to print the jobs of each pilot.
     """
     pilots, (total,) = document["pilots"], document["users"]
     rows = [(each["id"], *figures(each)) for each in pilots]
@@ -45,17 +45,17 @@ def show(out: Output, document: Mapping[str, Any], *, jobs: bool) -> None:
 
 
 def figures(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The figures of a row, in the order of :data:`HEADINGS`."""
+    """Return the figures of a row, in the order of :data:`HEADINGS`."""
     return tuple(number(row[key]) for key in FIGURES)
 
 
 def lost_steps(row: Mapping[str, Any]) -> str:
-    """Steps that had to be done again; documents of earlier releases do not say how exactly."""
+    """Return the number of lost steps as text; documents of earlier releases have no exact one."""
     return counted_lost(row["lost_steps"], exact=row.get(EXACT, not row["lost_steps"]))
 
 
 def sentences(total: Mapping[str, Any]) -> Iterator[str]:
-    """What the figures say, in words."""
+    """Yield what the figures say, in words."""
     held = total["held_gpu_h"]
     if not held:
         yield "no GPU was held"
@@ -72,7 +72,7 @@ def sentences(total: Mapping[str, Any]) -> Iterator[str]:
 
 
 def as_table(document: Mapping[str, Any]) -> bytes:
-    """A line for each user, pilot and job, with all numbers."""
+    """Return CSV with a line for each user, pilot and job, with all figures."""
     return as_csv(_lines(document))
 
 

@@ -1,4 +1,4 @@
-"""``hpcext simulate``: jobs under policies on a virtual clock."""
+"""``hpcext simulate``: run jobs under policies on a virtual clock."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ from hpcext.text import shown
 
 ON_NODES = ("exclusive", "marble", "equal_share", "bftrainer", "optimus", "pollux")
 ON_HOLES = ("equal_share", "exclusive", "marble", "bftrainer", "pollux")
-"""What ``--compare`` compares, the first one being what the others are measured against."""
+"""Policies that ``--compare`` compares on idle nodes; the others are measured against the first."""
 
 OF_MEASURED = ("exclusive", "marble", "tiresias", "optimus:interval_s=60", "pollux")
-"""The same of trainings that were measured: what Pollux was compared with, all looking every 60 s
-as there, what a batch system does, and what a pilot does unless told otherwise."""
+"""Policies that ``--compare`` compares on measured trainings.
+
+They are those that Pollux was compared with, all looking every 60 s as there; what a batch system
+does; and the default policy of a pilot.
+"""
 
 REPORT_S = 30.0
-"""Between reports of progress, where policies learn from these: as a live training does."""
+"""Seconds between reports of progress, as in a live training, where policies learn from them."""
 
 
 ORACLE = (
@@ -103,7 +106,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--gpus-per-node", type=_count, help="GPUs of each idle node (default 1)")
     parser.add_argument(
-        "--skip", type=_natural, help="leave out so many changes at the beginning of the trace"
+        "--skip",
+        type=_natural,
+        help="leave out this many changes at the beginning of the trace",
     )
     parser.add_argument(
         "--policy",
@@ -121,7 +126,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         action="append",
         help="of what is drawn at random; several are averaged (default: 0)",
     )
-    parser.add_argument("--hours", type=_positive, help="end after so many simulated hours")
+    parser.add_argument("--hours", type=_positive, help="end after this many simulated hours")
     parser.add_argument(
         "--learn",
         action="store_true",
@@ -171,7 +176,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="write a page with plots, and its figures, into a directory",
     )
     parser.add_argument(
-        "--workers", type=_count, default=1, help="simulate so many at once (default 1)"
+        "--workers", type=_count, default=1, help="simulations to run at once (default 1)"
     )
     parser.add_argument(
         "--watts",
@@ -184,7 +189,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Simulate what the command line says; 1 if some job did not complete."""
+    """Simulate what the command line says; return 1 if some job did not complete."""
     if args.report:
         need("matplotlib", "--report")
     tasks = _tasks(args)
@@ -208,7 +213,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _tasks(args: argparse.Namespace) -> list[Task]:
-    """Every policy with every seed; all are checked before the first one runs."""
+    """Return a task for every policy with every seed; all are checked before the first one runs."""
     base = _task(args)
     if args.compare and args.policy:
         do = "leave out one of the two: several --policy are compared anyway"
@@ -229,7 +234,7 @@ def _tasks(args: argparse.Namespace) -> list[Task]:
 
 
 def _task(args: argparse.Namespace) -> Task:
-    """What all runs have in common, under the policy of the settings."""
+    """Return what all runs have in common, under the policy of the settings."""
     place, settings = _place(args), load_settings()
     profiles = profiles_for(settings.state_dir / "profiles")
     return Task(
@@ -253,7 +258,7 @@ def _task(args: argparse.Namespace) -> Task:
 
 
 def _compared(task: Task) -> Sequence[str]:
-    """Which policies are compared if none are said."""
+    """Return the policies that are compared if none are named."""
     source = task.place.find()
     if task.jobs(source).measured:
         return OF_MEASURED
@@ -261,7 +266,7 @@ def _compared(task: Task) -> Sequence[str]:
 
 
 def _place(args: argparse.Namespace) -> Place:
-    """Where the jobs run; an option that says nothing about that place is a mistake."""
+    """Return where the jobs run; refuse options that mean nothing there."""
     for name, value, given in (
         ("--main-nodes", args.main_nodes, args.main),
         ("--gpus-per-node", args.gpus_per_node, args.idle or args.main),
@@ -287,7 +292,7 @@ def _place(args: argparse.Namespace) -> Place:
 
 
 def _nodes(args: argparse.Namespace) -> str:
-    """The machine: as it is said; a recorded pilot has its own."""
+    """Return the machine: as the option says, or that of a recorded pilot."""
     if args.nodes or args.idle or args.main:
         return args.nodes or ""
     if not args.workload.endswith(RECORDING):
@@ -297,13 +302,13 @@ def _nodes(args: argparse.Namespace) -> str:
 
 
 def _check(tasks: Sequence[Task]) -> None:
-    """Read all files once, and refuse jobs that can never run: before hours of simulation."""
+    """Read all files once, and refuse jobs that can never run, before hours of simulation."""
     task = tasks[0]
     place, source = task.place, task.place.find()
     if place.idle and not source.files and ":" not in place.idle:
         do = "say --hours, or how long the trace is, as summit:hours=48"
         if place.known:
-            # All of it is read before it is told.
+            # To know the ends, all of the trace is read beforehand: --hours would not end that.
             do = "say how long the trace is, as summit:hours=48"
         if place.known or task.until_s is None:
             raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)
@@ -320,7 +325,7 @@ def _check(tasks: Sequence[Task]) -> None:
     elif specs:
         node = Node("an idle node", place.gpus)
         check_fits(specs, [node], str(job_file(task.workload)), most)
-    # Of measured trainings it depends on the policy what they need.
+    # What measured trainings need depends on the policy, so they are checked under each.
     for known in {one.policy: one for one in tasks}.values() if measured else [task]:
         jobs = (job for job, _ in known.jobs(source).jobs(known.seed))
         if not check_jobs(jobs, source.nodes, most, task.workload):
@@ -329,7 +334,7 @@ def _check(tasks: Sequence[Task]) -> None:
 
 
 def _simulated(tasks: Sequence[Task], store: Store | None, workers: int, out: Output) -> list[Run]:
-    """The runs, in the order of the tasks; what the folder has already is not run again."""
+    """Return the runs in the order of the tasks; those in the store already are not run again."""
     keys = [_key(task) for task in tasks] if store else []
     runs: dict[int, Run] = {}
     for number, key in enumerate(keys):
@@ -350,7 +355,7 @@ def _simulated(tasks: Sequence[Task], store: Store | None, workers: int, out: Ou
 
 
 def _key(task: Task) -> Key:
-    """What a run is known by: the words, and what the files behind these hold."""
+    """Return the key of a run: the words of its options, and digests of the files they name."""
     source = task.place.find()
     workload = task.jobs(source)
     return Key(
@@ -366,7 +371,7 @@ def _key(task: Task) -> Key:
 
 
 def _assumed(task: Task) -> tuple[str, ...]:
-    """What a reader should know of how it was simulated."""
+    """Return the assumptions of a simulation that a reader should know."""
     said = ["Policies know of a job what it states and what it reported, as on a real machine."]
     if task.learn:
         said = ["Policies are not told the speeds that jobs state; they learn them from reports."]
@@ -389,7 +394,7 @@ def _assumed(task: Task) -> tuple[str, ...]:
 
 
 def _left_over(runs: Sequence[Run], out: Output) -> None:
-    """Say of which runs not all jobs completed."""
+    """Print which runs have jobs that did not complete."""
     for run_ in runs:
         left = sum(job.state != "completed" for job in run_.jobs)
         if left:
@@ -398,7 +403,7 @@ def _left_over(runs: Sequence[Run], out: Output) -> None:
 
 
 def _checked(least: float, most: float, valid: str) -> Callable[[str], float]:
-    """A reader of numbers within limits."""
+    """Return a parser of numbers within limits, for argparse."""
 
     def read(text: str) -> float:
         try:

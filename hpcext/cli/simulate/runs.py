@@ -1,4 +1,4 @@
-"""Simulated runs one after the other, or several at once in processes of their own."""
+"""The execution of simulated runs: one after the other, or several at once in worker processes."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from hpcext.sim.replay.tasks import Task, simulate_task
 def each(
     tasks: Sequence[Task], numbers: Sequence[int], workers: int
 ) -> Iterator[tuple[int, Run, float]]:
-    """Runs as they are ready.
+    """Yield runs as they become ready.
 
     Parameters
     ----------
     tasks : sequence of Task
     numbers : sequence of int
-        Which of them.
+        Indices of the tasks to run.
     workers : int
-        So many at once.
+        The number of simultaneous runs.
 
     Yields
     ------
     (int, Run, float)
-        Its number, the run, and the seconds that it took.
+        The index, the run, and the seconds that it took.
 
     Raises
     ------
     HpcextError
-        A policy failed, or a process was killed. Whatever else runs is ended.
+        A policy failed, or a process was killed; all other runs are ended.
     """
     workers = min(workers, len(numbers))
     if workers < 2:
         for number in numbers:
             yield (number, *_simulate(tasks[number]))
         return
-    # Not forked: the libraries beneath have threads of their own.
+    # Spawned, because forking is not safe beside the threads of numerical libraries.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
     try:
@@ -55,10 +55,10 @@ def each(
         for future in as_completed(futures):
             yield (futures[future], *future.result())
     except BrokenProcessPool:
-        do = "if memory ran out, say fewer --workers"
+        do = "if memory ran out, use fewer --workers"
         raise HpcextError("a process that simulated was killed", do=do) from None
     finally:
-        # After an error or an interrupt nobody waits for what the others are at.
+        # After an error or an interrupt nobody needs the results of the others.
         for process in multiprocessing.active_children():
             process.terminate()
         pool.shutdown(cancel_futures=True)
@@ -66,7 +66,7 @@ def each(
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Start processes that hear nothing of Ctrl-C: it is for the one that writes the files."""
+    """Start processes that ignore Ctrl-C: only the one that writes the files handles it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -75,7 +75,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """Leave when the process that wants the result is gone, in whatever way."""
+    """End this process when its parent, which wants the result, is gone for whatever reason."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""How a comparison of simulated runs looks to a person on a terminal."""
+"""A comparison of simulated runs as text on a terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hpcext.sim.evaluate import tables
 from hpcext.sim.evaluate.comparison import Row
 
 SHOWN = ("completed", *tables.HEADLINES)
-"""Measures in the table; the report and the document have all."""
+"""The measures in the table; the report and the document have all."""
 
 
 def show(out: Output, rows: Sequence[Row]) -> None:
-    """Print the figures of all labels, and what they are against the first one."""
+    """Print the figures of all labels, and their differences from the first one."""
     if not rows:
         out.line("no run")
         return

@@ -1,4 +1,4 @@
-"""``hpcext sweep``: one script with many settings, as a job file."""
+"""``hpcext sweep``: make a job file that runs one script with many settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
 _LONGEST = 64
 LAUNCH = ("hpcext", "launch", "python")
-"""How a script is run on whatever a trainer has, and goes on when that changes."""
+"""The command that runs a script on all GPUs of a job, and goes on when these change."""
 
 
 def add(subparsers: Any) -> None:
@@ -66,7 +66,7 @@ def add(subparsers: Any) -> None:
         "them to it",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the draw: the same seed draws the same (default: 0)"
+        "--seed", type=int, default=0, help="of the draw, to repeat it (default: 0)"
     )
     parser.add_argument("--metric", help="compare trials by this metric, which the script reports")
     parser.add_argument(
@@ -76,7 +76,7 @@ def add(subparsers: Any) -> None:
         "--first",
         type=int,
         metavar="STEPS",
-        help="end trials early: they are compared for the first time after so many steps",
+        help="end trials early: compare them for the first time after this number of steps",
     )
     parser.add_argument(
         "--factor",
@@ -98,7 +98,7 @@ def add(subparsers: Any) -> None:
 
 
 def sweep(args: argparse.Namespace, out: Output) -> int:
-    """Print the job file, write it, or hand it to a pilot."""
+    """Print the job file, write it, or submit it to a pilot."""
     if not args.script.is_file():
         raise InputError(f"{shown(str(args.script))} is no file", where="SCRIPT")
     if args.optuna is not None:
@@ -107,7 +107,7 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
     if args.optuna is not None:
         tried = _tried(args, rules)
         began = len(tried)
-        # Another one each time, or the first draws, which nothing is known for, were all the same.
+        # A new seed each time: the first draws, made without knowledge, would be the same again.
         chosen = propose(space, tried, args.random, args.seed + began, rules.goal)
     else:
         chosen = space.every() if args.random is None else space.draws(args.random, args.seed)
@@ -122,7 +122,7 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
         began=began,
     )
     if args.scaling is None:
-        # Whatever is wrong is said now, and not when it is handed in.
+        # Read it back, so that errors come now, and not when it is submitted.
         parse_jobs(text, "--grid", Path.cwd())
     if args.out is not None:
         _write(args.out, text)
@@ -160,7 +160,7 @@ def job_file(
     scaling: str | None = None,
     began: int = 0,
 ) -> str:
-    """A job for each of the settings.
+    """Return a job file with a job for each of the settings.
 
     Parameters
     ----------
@@ -168,15 +168,15 @@ def job_file(
     settings : sequence of dict of str to str
         Key → value, in the order in which the script gets them.
     rules : Trial
-        How they are compared.
+        How trials are compared.
     rest : sequence of str
         Further arguments, the same for all.
     nodes, gpus : (int, int)
         Fewest and most.
     scaling : str, optional
-        Name of a stored curve.
+        The name of a stored curve.
     began : int
-        Trials that there are already.
+        The number of trials that exist already.
     """
     found = []
     for number, chosen in enumerate(settings, start=began + 1):
@@ -205,17 +205,17 @@ def _trial(rules: Trial, chosen: dict[str, str]) -> Iterator[str]:
 
 
 def _toml(text: str) -> str:
-    """A string of TOML: as JSON has it, but for what is not ASCII and the one character more."""
+    """Return a string in TOML: as in JSON, except for non-ASCII characters and DEL."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Names of files may be any bytes.
+        # File names may be any bytes.
         raise InputError(f"{clean(text)} is not UTF-8, and a job file is", do="rename it") from None
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _tried(args: argparse.Namespace, rules: Trial) -> list[tuple[Job, Trial, Record]]:
-    """The trials of the same sweep that a pilot has."""
+    """Return the trials of this sweep that a pilot has already."""
     for flag in ("random", "metric"):
         if getattr(args, flag) is None:
             raise InputError(f"needs --{flag}", where="--optuna")
@@ -230,7 +230,7 @@ def _tried(args: argparse.Namespace, rules: Trial) -> list[tuple[Job, Trial, Rec
 
 
 def _rules(args: argparse.Namespace) -> Trial:
-    """How trials are compared, and when."""
+    """Return how trials are compared, and when."""
     for flag, needed in (("goal", "metric"), ("first", "metric"), ("factor", "first")):
         if getattr(args, flag) is not None and getattr(args, needed) is None:
             raise InputError(f"needs --{needed}", where=f"--{flag}")
@@ -254,19 +254,19 @@ def _rules(args: argparse.Namespace) -> Trial:
 
 
 def _name(script: Path, number: int, chosen: dict[str, str]) -> str:
-    """``train-7-lr0.1-seed2``: unlike all others, and as much of it as a name may be long."""
+    """Return a unique name, such as ``train-7-lr0.1-seed2``, cut to the length of a name."""
     parts = (f"{key}{value}" for key, value in chosen.items())
     return _allowed("-".join([script.stem, str(number), *parts])) or str(number)
 
 
 def _allowed(text: str) -> str:
-    """As much of a text as a name may hold."""
+    """Return a text with only the characters that a name may have, cut to its length."""
     good = (char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in text)
     return "".join(good).lstrip("._-")[:_LONGEST].rstrip("._-")
 
 
 def _space(args: argparse.Namespace) -> Space:
-    """What is chosen from."""
+    """Return the settings to choose from."""
     grid = dict(map(_axis, args.grid))
     ranges = dict(map(_numbers, args.range))
     keys = [text.partition("=")[0] for text in (*args.grid, *args.range)]
@@ -294,7 +294,7 @@ def _numbers(text: str) -> tuple[str, Range]:
     except ValueError:
         least = most = math.nan
     above = 0 if colon else -math.inf
-    # Also false for what is no number.
+    # Written so that NaN is refused, too.
     if not _KEY.match(key) or not above < least < most < math.inf or log not in ("", "log"):
         valid = "KEY=LOW:HIGH or KEY=LOW:HIGH:log, LOW below HIGH, with log above 0"
         raise InputError(shown(text), where="--range", valid=valid)

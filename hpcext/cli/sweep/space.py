@@ -1,4 +1,4 @@
-"""What a sweep chooses settings from, and how: all of them, at random, or as Optuna proposes."""
+"""The space of a sweep's settings, and the choice from it: all, random, or as Optuna proposes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Settings = dict[str, str]
 
 
 class Range(NamedTuple):
-    """Numbers that a setting may have.
+    """The numbers that a setting may have.
 
     Attributes
     ----------
     low, high : float
     log : bool
-        Its orders of magnitude are alike, not its values.
+        Whether all orders of magnitude are equally likely, rather than all values.
     whole : bool
-        Whole numbers alone.
+        Whole numbers only.
     """
 
     low: float
@@ -36,7 +36,7 @@ class Range(NamedTuple):
     whole: bool
 
     def draw(self, source: random.Random) -> str:
-        """One of them."""
+        """Draw one of the numbers."""
         if self.whole and not self.log:
             return str(source.randint(int(self.low), int(self.high)))
         if not self.log:
@@ -45,26 +45,26 @@ class Range(NamedTuple):
         return self.text(min(max(value, self.low), self.high))
 
     def text(self, value: float) -> str:
-        """A value as the script gets it."""
+        """Return a number as the script gets it."""
         return str(round(value)) if self.whole else f"{value:.6g}"
 
 
 class Space(NamedTuple):
-    """What may be tried.
+    """The settings that may be tried.
 
     Attributes
     ----------
     grid : Mapping[str, tuple of str]
-        Key → values.
+        Key → its values.
     ranges : Mapping[str, Range]
-        Other keys, of numbers that are not listed.
+        Further keys, whose values are numbers from a range.
     """
 
     grid: Mapping[str, tuple[str, ...]]
     ranges: Mapping[str, Range]
 
     def every(self) -> list[Settings]:
-        """Each combination, the last key changing fastest.
+        """Return every combination, the last key changing fastest.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class Space(NamedTuple):
         return [self._combination(number) for number in range(there_are)]
 
     def draws(self, count: int, seed: int) -> list[Settings]:
-        """So many at random; without ranges they differ.
+        """Draw a number of combinations at random; without ranges they are all different.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class Space(NamedTuple):
         ]
 
     def _combination(self, number: int) -> Settings:
-        """The combination of the grid of this number: its digits, each to the base of its key."""
+        """Return a combination of the grid by its number, of which each key takes a digit."""
         found = []
         for key, values in reversed(tuple(self.grid.items())):
             number, digit = divmod(number, len(values))
@@ -115,11 +115,20 @@ class Space(NamedTuple):
 def propose(
     space: Space, tried: Sequence[tuple[Job, Trial, Record]], count: int, seed: int, goal: str
 ) -> list[Settings]:
-    """Settings that promise most, by what those had that were tried: TPE, as Optuna has it.
+    """Return the settings that promise most, given the trials so far: TPE, as in Optuna.
 
-    Trials that were ended count by the rungs that they came to, those that wait or train as ones of
-    which nothing good is known yet, so that others are proposed. What lies outside the space does
-    not count.
+    Trials that were ended early count by the rungs that they reached. Unfinished ones count as not
+    promising, so that others are proposed. Trials outside the space are ignored.
+
+    Parameters
+    ----------
+    space : Space
+    tried : sequence of (Job, Trial, Record)
+        The trials so far.
+    count : int
+        The number of proposals.
+    seed : int
+    goal : {"min", "max"}
 
     Raises
     ------
@@ -153,7 +162,7 @@ def propose(
 
 
 def _outcome(optuna: Any, job: Job, trial: Trial, record: Record) -> dict[str, Any]:
-    """What became of a trial, in Optuna's words."""
+    """Return the outcome of a trial as arguments for Optuna."""
     states, value = optuna.trial.TrialState, record.metrics.get(trial.metric)
     if not job.state.final:
         return {"state": states.RUNNING}
@@ -166,7 +175,7 @@ def _outcome(optuna: Any, job: Job, trial: Trial, record: Record) -> dict[str, A
 
 
 def _values(space: Space, settings: Mapping[str, str]) -> dict[str, Any] | None:
-    """Settings as values of the space; None for what lies outside."""
+    """Return settings as values of the space; None if they lie outside it."""
     if settings.keys() != space.grid.keys() | space.ranges.keys():
         return None
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""``hpcext top``: pilots, their GPUs and their jobs, on a whole terminal, as they are now."""
+"""``hpcext top``: a live view of pilots, their GPUs and their jobs that fills the terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Show until told to quit."""
+    """Show the view until told to quit."""
     need("textual")
     look = _look(args.pilot)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _look(handle: str | None) -> Look:
-    """What reads the pilots that are to be shown."""
+    """Return a function that reads the pilots to show."""
     state_dir = load_settings().state_dir
     if handle is None:
         followers = Followers(state_dir)

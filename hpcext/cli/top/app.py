@@ -1,6 +1,6 @@
-"""The terminal of ``hpcext top``, in Textual. What stands in it is made in ``view``.
+"""The terminal application of ``hpcext top``, in Textual; ``top/view.py`` makes its text.
 
-Readings are taken in a thread; only cells that changed are drawn again.
+Pilots are read in a thread, and only cells that changed are drawn again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from hpcext.text import clean
 REFRESH_S = 2.0
 LOG_S = 1.0
 LOG_BYTES = 65_536
-"""So much of the end of a log is shown at first."""
+"""The number of bytes from the end of a log that are shown at first."""
 
 
 class Table(DataTable[Text]):
-    """A table whose rows have keys; only what changed in it is drawn again."""
+    """A table whose rows have keys, and which draws only what has changed."""
 
     def __init__(self, name: str, columns: tuple[str, ...]) -> None:
         super().__init__(id=name, cursor_type="row")
@@ -42,7 +42,7 @@ class Table(DataTable[Text]):
         self._shown: dict[str, tuple[str, ...]] = {}
 
     def on_mount(self) -> None:
-        """Have its columns."""
+        """Add the columns."""
         for column in self._names:
             self.add_column(column, key=column)
 
@@ -53,7 +53,7 @@ class Table(DataTable[Text]):
         return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else None
 
     def show(self, rows: top_view.Rows) -> None:
-        """Have these rows; the cursor stays on its row."""
+        """Show these rows; the cursor stays on its row."""
         if list(rows) != list(self._shown):
             at, row = self.chosen, self.cursor_row
             self._shown = dict(rows)
@@ -71,12 +71,12 @@ class Table(DataTable[Text]):
 
 
 def _cell(text: str) -> Text:
-    """As it is: no markup, and nothing that moves the cursor."""
+    """Return text for a cell: without markup, and without control characters."""
     return Text(clean(text), no_wrap=True)
 
 
 class Said(ModalScreen[bool]):
-    """A sentence or two; with a question, which is answered by a key.
+    """A dialog with a sentence or two, which may be a question that a key answers.
 
     Parameters
     ----------
@@ -95,18 +95,18 @@ class Said(ModalScreen[bool]):
         self._keys = "y: yes    n: no" if question else "escape: back"
 
     def compose(self) -> ComposeResult:
-        """A box in the middle."""
+        """Make a box in the middle of the screen."""
         with Vertical():
             yield Static(Text(self._text))
             yield Static(Text(self._keys), classes="keys")
 
     def action_answer(self, yes: bool) -> None:
-        """Close it."""
+        """Close the dialog."""
         self.dismiss(yes)
 
 
 class Logs(Screen[None]):
-    """What a job writes, as it writes it.
+    """A screen with a job's output as it is written.
 
     Parameters
     ----------
@@ -123,13 +123,13 @@ class Logs(Screen[None]):
         self._at = -1
 
     def compose(self) -> ComposeResult:
-        """Its name, and the lines."""
+        """Make the title and the lines."""
         yield Static(Text(self._title), id="head")
         yield RichLog(max_lines=5000, wrap=True)
         yield Footer()
 
     def on_mount(self) -> None:
-        """Look at it now, and again and again."""
+        """Look at the log now, and then at intervals."""
         self._more()
         self.set_interval(LOG_S, self._more)
 
@@ -143,7 +143,7 @@ class Logs(Screen[None]):
                 data = file.read(LOG_BYTES)
         except OSError:
             return
-        # A line that is being written is shown when it is whole, or too long to be waited for.
+        # A partly written line is shown once it is complete, or too long to wait for its end.
         whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == LOG_BYTES else b"")
         self._at += len(whole)
         log = self.query_one(RichLog)
@@ -152,12 +152,12 @@ class Logs(Screen[None]):
 
 
 class Main(Screen[None]):
-    """Pilots, the nodes of the chosen one, and its jobs.
+    """The main screen: pilots, and the nodes and jobs of the chosen one.
 
     Parameters
     ----------
     look : callable
-        Reads them.
+        Reads the pilots.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -179,7 +179,7 @@ class Main(Screen[None]):
         self._use: dict[str, GpuFacts] = {}
 
     def compose(self) -> ComposeResult:
-        """From above: all, pilots, nodes, jobs."""
+        """Make, from top to bottom, the headline and the tables of pilots, nodes and jobs."""
         yield Static("", id="head")
         yield Table("pilots", top_view.PILOTS)
         yield Table("nodes", top_view.NODES)
@@ -189,7 +189,7 @@ class Main(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Look now, and again and again."""
+        """Look now, and then at intervals."""
         self.query_one("#jobs").focus()
         self._begin()
         self.set_interval(REFRESH_S, self._begin)
@@ -217,7 +217,7 @@ class Main(Screen[None]):
         self._show_chosen()
 
     def _show_chosen(self) -> None:
-        """The nodes and jobs of the pilot under the cursor."""
+        """Show the nodes and jobs of the pilot under the cursor."""
         reading = self._reading()
         if reading is None:
             self._table("nodes").show({})
@@ -235,7 +235,7 @@ class Main(Screen[None]):
         return self._readings.get(self._table("pilots").chosen or "")
 
     def _job(self) -> tuple[Reading, Job] | None:
-        """The job under the cursor, and its pilot."""
+        """Return the job under the cursor, and its pilot."""
         reading, job = self._reading(), self._table("jobs").chosen
         if reading is None or job is None:
             return None
@@ -248,7 +248,7 @@ class Main(Screen[None]):
     # What keys do.
 
     def action_ask(self, verb: str) -> None:
-        """Suspend or resume the job, if the answer is yes."""
+        """Suspend or resume the job, once the user has confirmed it."""
         if (found := self._job()) is None:
             return
         reading, job = found
@@ -269,7 +269,7 @@ class Main(Screen[None]):
         self.app.call_from_thread(self.query_one("#said", Static).update, Text(clean(said)))
 
     def action_why(self) -> None:
-        """Say why the job waits, or runs as it does."""
+        """Show why the job waits, or runs as it does."""
         if found := self._job():
             reading, job = found
             said = view.why(job, reading.world.records[job.id])
@@ -278,17 +278,17 @@ class Main(Screen[None]):
             self.app.push_screen(Said("\n".join(map(clean, said))))
 
     def action_logs(self) -> None:
-        """Show what the job writes."""
+        """Show the job's output."""
         if found := self._job():
             reading, job = found
             path = reading.directory / "jobs" / job.id / "log.txt"
             self.app.push_screen(Logs(f"log of {job.name}", path))
 
     def action_filter(self) -> None:
-        """Let it be said which jobs are to be shown."""
+        """Let the user type which jobs to show."""
         line = self.query_one("#filter", Input)
         line.display = True
-        # At once: the next key may be there already.
+        # Done at once, because the next key may have been pressed already.
         self.set_focus(line)
 
     @on(Input.Changed, "#filter")
@@ -313,7 +313,7 @@ class Top(App[None]):
     Parameters
     ----------
     look : callable
-        Reads what is to be shown.
+        Reads the pilots to show.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -334,5 +334,5 @@ class Top(App[None]):
         self._look = look
 
     def get_default_screen(self) -> Screen[None]:
-        """The tables; others are put upon them."""
+        """Return the main screen, on which the others are laid."""
         return Main(self._look)

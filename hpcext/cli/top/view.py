@@ -1,4 +1,4 @@
-"""What ``hpcext top`` shows: rows of its tables, made of readings alone."""
+"""The content of ``hpcext top``: rows of its tables, made from readings alone."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Look = Callable[[], Sequence[Reading | HpcextError]]
 """A function that reads the pilots that are to be shown."""
 
 Rows = Mapping[str, tuple[str, ...]]
-"""Key of a row → its cells."""
+"""The key of a row → its cells."""
 
 PILOTS = ("pilot", "what", "manager", "nodes", "GPUs", "run", "wait", "done", "trained")
 NODES = ("node", "GPUs", "jobs on them", "busy", "memory")
 JOBS = ("id", "job", "state", "role", "GPUs", "progress", "left", "goodput")
 
 MOST_JOBS = 500
-"""Of more, those that ended first are left out."""
+"""The largest number of rows; of more jobs, those that ended first are left out."""
 
 GIB = 2.0**30
 
 
 def headline(found: Sequence[Reading | HpcextError]) -> str:
-    """All in one line; what is wrong where that is nothing but one pilot."""
+    """Return one line about all pilots; the error, if none can be read."""
     readings = [each for each in found if isinstance(each, Reading)]
     errors = [str(each) for each in found if isinstance(each, HpcextError)]
     if errors and not readings:
@@ -44,7 +44,7 @@ def headline(found: Sequence[Reading | HpcextError]) -> str:
 
 
 def pilot_rows(readings: Iterable[Reading]) -> Rows:
-    """A row for each pilot, by its directory; those that run first."""
+    """Return a row for each pilot, keyed by its directory; running pilots come first."""
     ordered = sorted(readings, key=lambda each: not each.alive)
     return {str(each.directory): _pilot(each) for each in ordered}
 
@@ -77,13 +77,13 @@ def _managed(reading: Reading) -> str:
 
 
 def node_rows(reading: Reading, use: Mapping[str, GpuFacts]) -> Rows:
-    """A row for each node of a pilot.
+    """Return a row for each node of a pilot.
 
     Parameters
     ----------
     reading : Reading
     use : Mapping of str to GpuFacts
-        Of the GPUs of the pilot's one node; empty where these are not to be seen from here.
+        The facts of the GPUs of the pilot's only node; empty if they cannot be seen from here.
     """
     on: dict[str, dict[str, str]] = {}
     for job in reading.world.queue.busy():
@@ -95,7 +95,7 @@ def node_rows(reading: Reading, use: Mapping[str, GpuFacts]) -> Rows:
         jobs = on.get(name, {})
         free = reading.pilot.indices(name) if len(jobs) < offered.gpus else ()
         indices = sorted({*jobs, *free}, key=lambda index: (len(index), index))
-        # Of a seat that of its GPU.
+        # A seat has the index of its GPU, and a letter.
         real = dict.fromkeys(index.rstrip(string.ascii_lowercase) for index in indices)
         seen = [use[index] for index in real if index in use]
         rows[name] = (
@@ -115,7 +115,14 @@ def _memory(seen: Sequence[GpuFacts]) -> str:
 
 
 def job_rows(reading: Reading, wanted: str) -> Rows:
-    """A row for each job whose name or state has some text, by its id; the unfinished first."""
+    """Return a row for each job that matches a filter, keyed by its id; unfinished jobs come first.
+
+    Parameters
+    ----------
+    reading : Reading
+    wanted : str
+        Lowercase text that the job's name or state must contain.
+    """
     world = reading.world
     every = [dict(zip(view.COLUMNS, row, strict=True)) for row in view.rows(reading.engine)]
     chosen = [

@@ -1,4 +1,4 @@
-"""``hpcext trace``: traces from what a site can export, made-up ones, and what they are like."""
+"""``hpcext trace``: make traces from what a site can export, generate them, and describe them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hpcext.sim.traces.swf import (
 from hpcext.text import counted, listed
 
 MOST_TEXT_BYTES = 4 << 20
-"""The longest line of an export: ``bhist -UF`` prints all hosts of a job in one."""
+"""The longest line of an export: ``bhist -UF`` prints all hosts of a job on one line."""
 
 MOST_HOURS = 10 * 365 * 24
 MOST_DEPTH = MOST_REORDER = 10_000_000
@@ -64,7 +64,7 @@ def add(subparsers: Any) -> None:
 
 
 def _add_exports(actions: Any) -> None:
-    """From what a batch system prints."""
+    """Register the commands that convert what a batch system prints."""
     slurm_ = _export(
         actions,
         "slurm",
@@ -116,7 +116,7 @@ def _export(
 
 
 def _add_made(actions: Any) -> None:
-    """From a log, or from nothing."""
+    """Register the commands that make a trace from a log, or from nothing."""
     holes_ = actions.add_parser(
         "holes",
         help="let a main queue run a log of jobs, and write the idle nodes that it leaves",
@@ -165,13 +165,13 @@ def _reorder(parser: Any) -> None:
 
 
 def from_slurm(args: argparse.Namespace, out: Output) -> int:
-    """Make a log of what sacct printed."""
+    """Make a log from the output of sacct."""
     rows = parsed(args.source, slurm.parse_sacct, MOST_LINE_BYTES)
     return _write_log(args, out, rows, "Slurm, by sacct")
 
 
 def from_lsf(args: argparse.Namespace, out: Output) -> int:
-    """Make a log of what bhist or bacct printed."""
+    """Make a log from the output of bhist or bacct."""
     if args.year is not None:
         _check("--year", args.year, 1990, 2100)
 
@@ -219,7 +219,7 @@ def _write_log(
 def _kept(
     rows: Iterable[tuple[int, slurm.Row]], left: Counter[str]
 ) -> Iterator[tuple[int, SwfJob]]:
-    """The rows that are jobs; the others are counted by their reasons."""
+    """Yield the rows that are jobs, and count the others by their reasons."""
     for number, row in rows:
         if row.job is None:
             left[row.why] += 1
@@ -232,7 +232,7 @@ def _reasons(left: Mapping[str, int]) -> str:
 
 
 def from_looks(args: argparse.Namespace, out: Output) -> int:
-    """Make a trace of what sinfo printed, again and again."""
+    """Make a trace from the repeated output of sinfo."""
     names: dict[str, int] = {}
     tally, seen = IdleTally(), 0
 
@@ -254,7 +254,7 @@ def from_looks(args: argparse.Namespace, out: Output) -> int:
 
 
 def holes(args: argparse.Namespace, out: Output) -> int:
-    """Let a main queue run a log."""
+    """Let a simulated main queue run a log, and write the idle nodes that it leaves."""
     _check("--depth", args.depth, 0, MOST_DEPTH)
     _check("--reorder", args.reorder, 0, MOST_REORDER)
     nodes, procs_per_node = _machine(args)
@@ -277,14 +277,14 @@ def holes(args: argparse.Namespace, out: Output) -> int:
 
 
 def _machine(args: argparse.Namespace) -> tuple[int, int]:
-    """Nodes, and processors of each: what the flags say, else what the log does."""
+    """Return the number of nodes, and of processors of each, by the options or else by the log."""
     header = read_header(args.source)
     stated = header_count(header, "MaxNodes")
     nodes, procs_per_node = args.nodes or stated, args.procs_per_node
     if args.nodes is not None:
         _check("--nodes", args.nodes, 1, MOST_NODES)
     if nodes is None:
-        do = "say --nodes"
+        do = "give --nodes"
         raise InputError("no MaxNodes in its header", where=str(args.source), do=do)
     if procs_per_node is None:
         procs_per_node = max(1, (header_count(header, "MaxProcs") or 1) // (stated or nodes))
@@ -293,7 +293,7 @@ def _machine(args: argparse.Namespace) -> tuple[int, int]:
 
 
 def made_up(args: argparse.Namespace, out: Output) -> int:
-    """Make up a trace."""
+    """Generate a trace."""
     machine = find_machine(args.machine)
     if args.nodes is not None:
         _check("--nodes", args.nodes, 1, MOST_NODES)
@@ -309,7 +309,7 @@ def made_up(args: argparse.Namespace, out: Output) -> int:
 
 
 def stat(args: argparse.Namespace, out: Output) -> int:
-    """Look at a trace or a log."""
+    """Describe a trace or a log."""
     if args.nodes is not None:
         _check("--nodes", args.nodes, 1, MOST_NODES)
     first = next(read_lines(args.file, MOST_TEXT_BYTES))[1]

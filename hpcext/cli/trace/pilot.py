@@ -1,4 +1,4 @@
-"""``hpcext trace pilot``: what became of a pilot's jobs, for the simulator."""
+"""``hpcext trace pilot``: record a pilot's jobs for the simulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpcext.text import clean, counted, listed
 
 
 def add(actions: Any) -> None:
-    """Register it."""
+    """Register the command."""
     parser = actions.add_parser(
         "pilot",
         help="record a pilot: its jobs as they were measured, to simulate them",
@@ -31,7 +31,7 @@ def add(actions: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Write what the journal says; a pilot that goes on may be recorded too."""
+    """Write a recording made from the journal; the pilot may still be running."""
     if args.output.suffix != ".json":
         raise InputError(clean(str(args.output)), where="-o", valid="a name that ends in .json")
     directory = pilots.find(args.pilot, load_settings().state_dir)
@@ -66,12 +66,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def replayed(directory: Path) -> tuple[journal.Past, Piloted]:
-    """The journal of a pilot, and what it says of its jobs.
+    """Read the journal of a pilot, and what it tells of its jobs.
 
     Raises
     ------
     HpcextError
-        It is somebody else's, or cannot be read, or says too little.
+        The pilot is somebody else's, cannot be read, or tells too little.
     """
     spool.check_private(directory)
     if pilots.load(directory).shared is not None:

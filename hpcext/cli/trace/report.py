@@ -1,4 +1,4 @@
-"""What ``hpcext trace`` says of a trace or a log: beside the paper's figures, or as a document."""
+"""The description of a trace or a log: as text beside the paper's figures, or as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAPER = {
     "Theta": (None, 6.3, 6.2, 547, 0.125, None, None),
     "Mira": (None, 2.8, 2.4, 5071, 0.103, None, None),
 }
-"""BFTrainer's section 2.1 and Figure 1 (Summit, two weeks), and Table 1."""
+"""The figures of BFTrainer: section 2.1 and Figure 1 (Summit, two weeks), and Table 1."""
 
 FIGURES = (
     "changes an hour", "... in which nodes joined", "... in which nodes left",
@@ -35,10 +35,10 @@ def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
     ----------
     out : Output
     path : pathlib.Path
-        Of the trace.
+        The trace.
     stats : IdleStats
     more : str
-        What else there is to say in the first line.
+        What else to say in the first line.
     """
     what = f"{path}: {counted(stats.events, 'change')} in {duration(stats.end_s - stats.start_s)}"
     out.line(f"{what}, {counted(stats.nodes, 'node')}{f'; {more}' if more else ''}")
@@ -57,7 +57,16 @@ def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
 
 
 def say_log(out: Output, path: Path, stats: SwfStats, procs: int | None) -> None:
-    """Print what a log is like; `procs`: processors of the machine, if that is known."""
+    """Print what a log is like.
+
+    Parameters
+    ----------
+    out : Output
+    path : pathlib.Path
+    stats : SwfStats
+    procs : int or None
+        Processors of the machine, if known.
+    """
     out.line(f"{path}: {counted(stats.jobs, 'job')} of {duration(stats.end_s - stats.start_s)}")
     out.table(("figure", "here"), _log_rows(stats, procs))
 
@@ -82,7 +91,7 @@ def _column(figures: tuple[float | None, ...]) -> list[str]:
 def idle_document(
     path: Path, stats: IdleStats, more: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """The same as a document."""
+    """Return the description of a trace as a document."""
     hour = {
         name: stats.per_hour(count)
         for name, count in (("events", stats.events), ("inc", stats.inc), ("dec", stats.dec))
@@ -93,7 +102,7 @@ def idle_document(
 
 
 def log_document(path: Path, stats: SwfStats, procs: int | None) -> dict[str, Any]:
-    """The same as a document."""
+    """Return the description of a log as a document."""
     document: dict[str, Any] = {
         "schema": "hpcext.job-log/1",
         "file": str(path),
@@ -104,7 +113,7 @@ def log_document(path: Path, stats: SwfStats, procs: int | None) -> dict[str, An
 
 
 def _load(stats: SwfStats, procs: int | None) -> float | None:
-    """Share of a machine that the jobs ask for, over the time of the submissions."""
+    """Return the share of a machine that the jobs ask for, over the time of the submissions."""
     span_s = stats.end_s - stats.start_s
     return stats.proc_s / (procs * span_s) if procs and span_s > 0 else None
 

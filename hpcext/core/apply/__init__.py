@@ -1,4 +1,4 @@
-"""Facts become true: each kind of fact has one function, which changes the world by it."""
+"""The effect of facts on the world: one function for each kind of fact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt does, from its start to its end, as executors tell it."""
+"""The effect of what an attempt does, from its start to its end."""
 
 from __future__ import annotations
 

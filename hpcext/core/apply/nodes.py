@@ -1,4 +1,4 @@
-"""Nodes come and go, and what ran on them."""
+"""The effect of nodes that come and go."""
 
 from __future__ import annotations
 

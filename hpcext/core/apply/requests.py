@@ -1,4 +1,4 @@
-"""What users, managers and policies want: submissions, wishes, a drain, a decision."""
+"""The effect of what users, managers and policies want: requests, a drain, a decision."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What became of jobs and of the time of nodes: records, losses, and the ages of nodes."""
+"""The history of jobs and nodes: records, losses, node-seconds, and the ages of nodes."""

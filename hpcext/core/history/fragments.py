@@ -1,4 +1,4 @@
-"""For how long nodes stay: what was seen of those that have left.
+"""How long nodes stayed that have left.
 
 Observations alone, in bounded memory; what is believed of nodes that are there is the business of
 :mod:`hpcext.scaling.survival`.
@@ -40,7 +40,7 @@ class Fragments(msgspec.Struct, frozen=True):
 
 
 class Seen:
-    """Counts nodes that leave."""
+    """A count of the nodes that leave."""
 
     def __init__(self, before: Fragments | None = None) -> None:
         if before is None or len(before.ended) != len(EDGES_S):
@@ -54,7 +54,7 @@ class Seen:
     def left(
         self, age_s: float, nodes: int = 1, *, early_s: float | None = None, ended: bool = True
     ) -> None:
-        """So many nodes of an age have left.
+        """Count nodes of an age that have left.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The losses that a job reported, thinned out: enough for a curve of three parameters."""
+"""The losses that a job reported, thinned out to what a curve of three parameters needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_POINTS = 64
 
 
 class Point(NamedTuple):
-    """What a stretch of steps reported.
+    """The mean report of a stretch of steps.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 
 def add(history: tuple[Point, ...], step: int, loss: float) -> tuple[Point, ...]:
-    """A history with one more report.
+    """Add a report to a history.
 
     All points but the last stand for as many reports each, or nearly; when there is no room, pairs
     are merged. A job that goes back to an earlier step, as after a failure, trains the later ones

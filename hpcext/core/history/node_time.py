@@ -1,4 +1,4 @@
-"""What the time of nodes went into: each node-second in one place, summed up step by step.
+"""An account of the time of nodes: each node-second in one place, summed up step by step.
 
 A node that is wanted back (it has no GPUs any more) counts no longer. Neither does what passed
 before a manager began: nobody knows which of the nodes were there.
@@ -19,7 +19,7 @@ from hpcext.core.world import World
 
 
 class Use(str, enum.Enum):
-    """Where a node-second went.
+    """The uses that a node-second is counted under.
 
     A job that stops, starts again, or goes on from an older checkpoint does so for a reason: one of
     the last three.
@@ -34,7 +34,7 @@ class Use(str, enum.Enum):
 
 
 class Cost(str, enum.Enum):
-    """What was done in the time of a job that was no training, whatever the reason for it."""
+    """The parts of a job's time in which it did not train."""
 
     STARTS = "starts"
     SUSPENDS = "suspends"
@@ -43,7 +43,7 @@ class Cost(str, enum.Enum):
 
 
 class Tally(msgspec.Struct):
-    """One job's part.
+    """The account of one job.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Tally(msgspec.Struct):
 
 
 class NodeTime(msgspec.Struct):
-    """Since the first node came.
+    """The account of all nodes, since the first one came.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class NodeTime(msgspec.Struct):
     jobs: dict[str, Tally] = msgspec.field(default_factory=dict)
 
     def passed(self, world: World, now_s: float, *, away: bool = False) -> None:
-        """All was as it is until an instant; or nobody looked."""
+        """Count the time until an instant in which nothing changed, or nobody looked."""
         self._passed(_Before.of(world), now_s, away=away)
 
     def _passed(self, before: _Before, now_s: float, *, away: bool) -> None:
@@ -122,7 +122,7 @@ class NodeTime(msgspec.Struct):
         _add(self.spent, Use.WAITING, (nodes - used) * seconds)
 
     def stepped(self, before: _Before, world: World, now_s: float, facts: Sequence[Fact]) -> None:
-        """An engine has taken a step; see :class:`Meter`."""
+        """Take in a step of an engine; see :class:`Meter`."""
         self._passed(before, now_s, away=any(isinstance(fact, Began) for fact in facts))
         weight = Weight(world.offered, before.jobs)
         for fact in facts:
@@ -135,7 +135,7 @@ class NodeTime(msgspec.Struct):
                 self._of(job)
 
     def _had(self, job: Job, held_s: float, in_use_s: float) -> None:
-        """A job was as it is for so long."""
+        """Count the time that a job was as it is."""
         tally = self._of(job)
         tally.node_s += held_s
         if job.state is State.STOPPING:
@@ -151,7 +151,7 @@ class NodeTime(msgspec.Struct):
             tally.unsaved_s += in_use_s
 
     def _of(self, job: Job) -> Tally:
-        """That of a job's current attempt."""
+        """Return the tally of a job's current attempt."""
         tally = self.jobs.get(job.id)
         if tally is None:
             # One that was there before anything was counted has a past that nobody knows.
@@ -163,7 +163,7 @@ class NodeTime(msgspec.Struct):
         return tally
 
     def _heard(self, fact: Fact, weight: Weight) -> None:
-        """What an attempt said."""
+        """Take in what an attempt said."""
         if not isinstance(fact, (Registered, Progressed, Rescaled)):
             return
         tally = self.jobs.get(fact.job)
@@ -184,7 +184,7 @@ class NodeTime(msgspec.Struct):
                 tally.unsaved_s = min(tally.unsaved_s, share * tally.trained_s)
 
     def _became(self, before: Job, world: World, ended: Ended | None) -> None:
-        """What a step made of a job that held something."""
+        """Take in what a step made of a job that held something."""
         job, tally = world.jobs[before.id], self._of(before)
         if not job.state.active or job.op != before.op:
             self._ended(before, world, ended)
@@ -198,7 +198,7 @@ class NodeTime(msgspec.Struct):
             tally.change = tally.stop = None
 
     def _ended(self, before: Job, world: World, ended: Ended | None) -> None:
-        """An attempt is over; without a word: it lost its nodes."""
+        """End the tally of an attempt; one that ended without a word lost its nodes."""
         tally = self._of(before)
         outcome = ended.outcome if ended else Outcome.EVICTED
         asked = tally.stop or (Use.PREEMPTION if _leaves(before, world) else None)
@@ -223,14 +223,14 @@ class NodeTime(msgspec.Struct):
         )
 
     def _lose(self, tally: Tally, cause: Use, node_s: float, cost: Cost) -> None:
-        """So much of what an attempt trained was no training."""
+        """Take from an attempt's training what turned out to be lost."""
         self._spend(tally, Use.TRAINING, -node_s)
         self._spend(tally, cause, node_s, cost)
         tally.trained_s -= node_s
         tally.unsaved_s -= node_s
 
     def _spend(self, tally: Tally, use: Use, node_s: float, cost: Cost | None = None) -> None:
-        """A job's time went somewhere; less than 0: it went elsewhere."""
+        """Count time that a job spent on something; below 0 it went elsewhere."""
         _add(self.spent, use, node_s)
         _add(tally.spent, use, node_s)
         if cost is not None:
@@ -238,20 +238,20 @@ class NodeTime(msgspec.Struct):
 
 
 class _Before(NamedTuple):
-    """What was true when a step began: jobs that hold something, and nodes that offer something."""
+    """The state when a step began: jobs that hold something, and nodes that offer something."""
 
     jobs: tuple[Job, ...]
     nodes: Mapping[str, Node]
 
     @classmethod
     def of(cls, world: World) -> _Before:
-        """What is true now."""
+        """Return what is true now."""
         busy = tuple([job for job in world.queue.busy() if job.state.active])
         return cls(busy, world.offered)
 
 
 class Meter:
-    """Observes the steps of an engine, and counts what the nodes' time goes into.
+    """An observer of the steps of an engine that counts what the nodes' time goes into.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def _add(account: dict[_Key, float], key: _Key, node_s: float) -> None:
 
 
 class Weight:
-    """How many nodes an allocation is: of each as large a part as of its GPUs.
+    """The size of allocations in nodes: of each node as large a part as of its GPUs.
 
     A node that shrank under its jobs is shared by all that hold some of it.
 
@@ -301,13 +301,13 @@ class Weight:
         self._gpus = {name: max(nodes[name].gpus, held[name]) for name in self._parts}
 
     def __call__(self, alloc: Alloc) -> float:
-        """Nodes; those that are gone or to go do not count."""
+        """Return the nodes in an allocation; those that are gone or to go do not count."""
         parts, gpus = self._parts, self._gpus
         return sum(parts[node] * had / gpus[node] for node, had in alloc.items() if node in gpus)
 
 
 def parts(nodes: Collection[Node]) -> dict[str, float]:
-    """How much of a machine each node is that offers something, by its name.
+    """Return how much of a machine each node is that offers something, by its name.
 
     All of it; but GPUs with seats and the others beside them are of one machine.
     """
@@ -319,7 +319,7 @@ def parts(nodes: Collection[Node]) -> dict[str, float]:
 
 
 def _in_use(job: Job) -> Alloc:
-    """What its processes have, while it may hold more."""
+    """Return what a job's processes have, while it may hold more."""
     return _per_node(job.gpus) if job.state is State.RESCALING else job.held
 
 
@@ -328,12 +328,12 @@ def _per_node(gpus: Iterable[str]) -> Alloc:
 
 
 def _leaves(job: Job, world: World) -> bool:
-    """Whether a node of it is gone, or to go."""
+    """Return whether a node of a job is gone, or to go."""
     return any(name not in world.nodes or not world.nodes[name].gpus for name in job.held)
 
 
 def _cause(before: Job, job: Job, world: World) -> Use:
-    """Why a job is to stop, or to change its size."""
+    """Tell why a job is to stop, or to change its size."""
     if before.run.maimed or job.run.maimed or _leaves(before, world):
         return Use.PREEMPTION
     if job.on_hold or job.cancelling or world.stopping:

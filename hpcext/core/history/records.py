@@ -13,7 +13,7 @@ from hpcext.core.values import Job, Loss, Record, Segment
 
 
 def started(record: Record, now_s: float, job: Job) -> Record:
-    """An attempt runs, on ``job.gpus``: a new segment; or now it is known on which it does."""
+    """Begin a segment on ``job.gpus``, or complete the one whose GPUs were not known yet."""
     last = record.segments[-1] if record.segments else None
     if last and last.end_s is None and not last.gpus:
         return _last(record, gpus=job.gpus)
@@ -23,13 +23,13 @@ def started(record: Record, now_s: float, job: Job) -> Record:
 
 
 def noted(record: Record, fact: Noted) -> Record:
-    """It said something beside its progress."""
+    """Add what an attempt said beside its progress."""
     metrics = {**record.metrics, **fact.metrics}
     return replace(record, notes=fact.notes, metrics=metrics)
 
 
 def registered(record: Record, job: Job, fact: Registered) -> Record:
-    """Its session goes on at a step; what lies between it and the last one done is lost.
+    """Note the step at which a session goes on; what it does again is lost.
 
     This is where lost steps are counted, and nowhere else.
     """
@@ -40,7 +40,7 @@ def registered(record: Record, job: Job, fact: Registered) -> Record:
 
 
 def progressed(record: Record, fact: Progressed, trial: Trial | None = None) -> Record:
-    """It went further."""
+    """Add a report."""
     if trial is not None:
         record = _tried(record, fact, trial)
     if record.segments:
@@ -58,7 +58,7 @@ def progressed(record: Record, fact: Progressed, trial: Trial | None = None) -> 
 
 
 def _tried(record: Record, fact: Progressed, trial: Trial) -> Record:
-    """What the metric of a trial was, by step and at rungs."""
+    """Add the metric of a trial, by step and at rungs."""
     now = {**fact.metrics, **dict.fromkeys(fact.diverged)}
     rungs = trial.reached(fact.step, now, fact.rungs, max(record.rungs, default=0))
     value, curve = fact.metrics.get(trial.metric), record.curve
@@ -72,7 +72,7 @@ def _tried(record: Record, fact: Progressed, trial: Trial) -> Record:
 
 
 def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:
-    """It goes on with other GPUs, those of ``job.gpus``: a new segment."""
+    """Begin a segment on other GPUs, those of ``job.gpus``."""
     segment = Segment(
         now_s, job.gpus, job.role, from_step=job.step, rescaled=True, stall_s=fact.stall_s
     )
@@ -82,7 +82,7 @@ def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:
 
 
 def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
-    """It holds no GPUs any more; of the job, `step` is the last one that is known to be done."""
+    """End an attempt; of the job, `step` is the last one that is known to be done."""
     if job.gpus:
         record = _last(record, end_s=now_s, suspend_s=fact.suspend_s)
         if job.run.registered:
@@ -93,7 +93,7 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
 
 
 def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:
-    """What the end of an attempt costs, as it looks before the next one has begun."""
+    """Return what the end of an attempt costs, as it looks before the next one has begun."""
     steps = job.step - job.saved_step
     saved = fact.outcome in {Outcome.COMPLETED, Outcome.SUSPENDED}
     if saved or not job.run.registered or steps <= 0:
@@ -104,23 +104,23 @@ def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:
 
 
 def left_behind(record: Record, node: str, attempt: int) -> Record:
-    """An attempt may still run on a node that was lost."""
+    """Note that an attempt may still run on a node that was lost."""
     return replace(record, orphans=(*record.orphans, (node, attempt)))
 
 
 def cleared(record: Record, node: str, attempt: int | None = None) -> Record:
-    """It has ended there; or all attempts have."""
+    """Note that an attempt, or all of them, have ended on a node that was lost."""
     left = [each for each in record.orphans if each[0] != node or attempt not in {None, each[1]}]
     return replace(record, orphans=tuple(left)) if len(left) < len(record.orphans) else record
 
 
 def saved_anything(record: Record, job: Job) -> bool:
-    """Whether the current attempt saved a checkpoint newer than the one it resumed from."""
+    """Return whether the current attempt saved a checkpoint newer than that it resumed from."""
     return bool(job.gpus) and job.saved_step > record.segments[_first(record)].from_step
 
 
 def resizing_cost(record: Record) -> tuple[int, float] | None:
-    """What it cost to change the size by the last suspension and the resumption after it.
+    """Return what the last change of size by a suspension and a resumption cost.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def resizing_cost(record: Record) -> tuple[int, float] | None:
 
 
 def _first(record: Record) -> int:
-    """Where the segments of the last attempt begin; -1 if there are none."""
+    """Return the index of the first segment of the last attempt; -1 if there are none."""
     first = len(record.segments) - 1
     while first > 0 and record.segments[first].rescaled:
         first -= 1

@@ -1,4 +1,4 @@
-"""What is true, what is wanted, what to do: frozen values, nothing else.
+"""The values of the engine: what is true, what is wanted, what to do; all frozen.
 
 Instants (``*_s``) are seconds since the manager began; durations are seconds. Targets speak in
 GPUs per node; which GPUs a job got is the executor's answer and arrives as a fact.

@@ -1,4 +1,4 @@
-"""What an executor can be told to do."""
+"""Actions: what an executor can be told to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcext.core.values.nodes import Alloc
 
 
 class Kind(str, enum.Enum):
-    """What an executor can be told to do."""
+    """The kinds of actions."""
 
     START = "start"
     RESCALE = "rescale"

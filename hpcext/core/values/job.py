@@ -1,4 +1,4 @@
-"""A job: what its user asks for, what is so of it, and what its current attempt is doing."""
+"""Jobs: what users ask for, what is so, and what the current attempt does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Late = tuple[tuple[str, ...], bool, Union[float, None], str]  # noqa: UP007  (re
 
 
 class State(str, enum.Enum):
-    """Where a job stands. The order of the members is the order of a job's life."""
+    """The states of a job, in the order of its life."""
 
     PENDING = "pending"
     STARTING = "starting"
@@ -68,14 +68,14 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 
 
 class Role(str, enum.Enum):
-    """MARBLE §V-C: a primary runs at its best size, a secondary on what was left."""
+    """The roles of MARBLE §V-C: a primary has its best size, a secondary what was left."""
 
     PRIMARY = "primary"
     SECONDARY = "secondary"
 
 
 class Unsaved(msgspec.Struct, frozen=True):
-    """What a training says that cannot write a checkpoint.
+    """A training's word that it cannot write a checkpoint.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Unsaved(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user asks for.
+    """A user's request to run a job.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ def suits(job: Request, alloc: Alloc) -> bool:
 
 
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of a job's current attempt; of a job that has none, :data:`NO_RUN`.
+    """The state of a job's current attempt; of a job that has none, :data:`NO_RUN`.
 
     Attributes
     ----------

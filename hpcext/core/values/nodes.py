@@ -11,12 +11,12 @@ Alloc = Mapping[str, int]
 
 
 def total(alloc: Alloc | None) -> int:
-    """GPUs in an allocation; 0 for None."""
+    """Count the GPUs in an allocation; 0 for None."""
     return sum(alloc.values()) if alloc else 0
 
 
 def per_node(alloc: Alloc) -> int:
-    """GPUs on each node of an allocation that has as many on each; 0 where they differ."""
+    """Return how many GPUs an allocation has on each node; 0 where that differs."""
     counts = set(alloc.values())
     return counts.pop() if len(counts) == 1 else 0
 

@@ -1,4 +1,4 @@
-"""What became of a job so far."""
+"""Records: the history of a job that reports are made of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcext.core.values.job import Role
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """The steps that an attempt did and that no checkpoint has.
+    """The steps that an attempt did and no checkpoint has.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What became of a job so far: the part of its history that reports are made of.
+    """The history of a job so far.
 
     Attributes
     ----------

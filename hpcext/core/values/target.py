@@ -1,4 +1,4 @@
-"""What a policy is shown, and what it answers."""
+"""Snapshots and targets: what a policy is shown, and what it answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcext.core.values.nodes import Alloc, Node
 
 
 class Cause(enum.Flag):
-    """Why a policy is asked."""
+    """The reasons why a policy is asked."""
 
     SUBMITTED = enum.auto()
     ENDED = enum.auto()

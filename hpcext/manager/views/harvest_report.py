@@ -15,7 +15,7 @@ from hpcext.core.values import Job, Record, State
 from hpcext.core.world import World
 from hpcext.harvest import account as lease_account
 from hpcext.manager.views.report import display_state
-from hpcext.text import clean
+from hpcext.text import are, clean
 
 SCHEMA = "hpcext.harvest-report/1"
 HOUR_S = 3600.0
@@ -48,15 +48,20 @@ def why_no_node(directory: Path, world: World, job: Job) -> str:
         return ""
     if any(node.gpus for node in world.nodes.values()):
         return ""
-    account = lease_account.load(directory)
-    others = account.others
+    return why_no_lease(lease_account.load(directory))
+
+
+def why_no_lease(account: lease_account.Account) -> str:
+    """What a harvester without a lease says of that."""
+    others, missing = account.others, clean(account.missing)[:_SAID_CHARS]
     if account.unanswered:
-        return f"the harvester has no lease: {clean(account.unanswered)[:_SAID_CHARS]}"
-    if others:
-        return f"no idle node; {others} {'is' if others == 1 else 'are'} leased by others"
-    if account.not_given:
+        missing = clean(account.unanswered)[:_SAID_CHARS]
+    elif others:
+        waits = f"; {missing}" if "waits in the queue" in missing else ""
+        return f"no idle node; {others} {are(others)} leased by others{waits}"
+    elif not missing and account.not_given:
         return f"the harvester was given no lease of {clean(account.not_given)[:_SAID_CHARS]}"
-    return "the harvester has no lease now"
+    return f"the harvester has no lease{f': {missing}' if missing else ' now'}"
 
 
 def harvest_document(directory: Path, world: World, node_time: NodeTime) -> dict[str, Any]:

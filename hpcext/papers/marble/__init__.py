@@ -18,8 +18,8 @@ from hpcext.papers.many import many
 from hpcext.papers.marble.bound import Work, least_s, shortest_unsuspended_s
 from hpcext.papers.study import How, Row, Study, Table
 from hpcext.policies import find_policy
+from hpcext.sim.replay import run as replay
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.simulate import simulate
 from hpcext.sim.workloads import marble as sets
 
 MULTI_NODE, OPTIMUS_SETS = (4, 5, 6), (7, 8, 9)
@@ -85,18 +85,19 @@ def networks_of(case: Case) -> sets.Networks:
 def run(case: Case) -> Outcome:
     """Simulate a set under a policy."""
     known = networks_of(case)
-    jobs, physics = [], {}
-    for order, (network, steps) in enumerate(sets.SETS[case.number], start=1):
-        job, physics[str(order)] = _job(case, order, network, steps, known)
-        jobs.append(job)
+    jobs = [
+        _job(case, order, network, steps, known)
+        for order, (network, steps) in enumerate(sets.SETS[case.number], start=1)
+    ]
     count = sets.nodes_of(case.number)
-    nodes = [Node(f"node{index}", sets.GPUS) for index in range(1, count + 1)]
+    nodes = tuple(Node(f"node{index}", sets.GPUS) for index in range(1, count + 1))
     learns = case.policy == OPTIMUS
     policy, report_s = ("optimus", REPORT_S) if learns else (case.policy, None)
-    result = simulate(jobs, nodes, find_policy(policy), physics, report_s=report_s)
+    scenario, how = replay.Scenario(jobs, nodes), replay.How(report_s=report_s)
+    result = replay.run(scenario, find_policy(policy), replay.Named(policy), how)
     if not result.finished:
         raise RuntimeError(f"{case}: some job did not end")
-    return Outcome(result.makespan_s, sum(record.suspends for record in result.records.values()))
+    return Outcome(result.end_s, sum(row.suspends for row in result.jobs))
 
 
 def _job(

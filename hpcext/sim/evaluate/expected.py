@@ -8,11 +8,12 @@ from hpcext.admission import admit
 from hpcext.core.engine import Policy
 from hpcext.core.values import Node
 from hpcext.jobfile import JobSpec
+from hpcext.sim.evaluate.outcome import Run
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.simulate import Result, simulate
+from hpcext.sim.replay.run import Named, Scenario, run
 
 
-def expected(specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy) -> Result | None:
+def expected(specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy) -> Run | None:
     """Simulate the schedule of jobs that state their speed and their work.
 
     Parameters
@@ -25,14 +26,14 @@ def expected(specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy) ->
 
     Returns
     -------
-    Result or None
+    Run or None
         None where a job does not state its scaling or its work, or can never run on these nodes.
     """
     if not all(spec.scaling and spec.work for spec in specs):
         return None
     jobs = admit(specs, 1, {})
-    physics = {job.id: physics_of(spec) for job, spec in zip(jobs, specs, strict=True)}
-    result = simulate(jobs, nodes, policy, physics)
+    coming = [(job, physics_of(spec)) for job, spec in zip(jobs, specs, strict=True)]
+    result = run(Scenario(coming, tuple(nodes)), policy, Named("expected"))
     return result if result.finished else None
 
 

@@ -177,3 +177,8 @@ class Run(msgspec.Struct, frozen=True):
     done: float = 0.0
     ideal: float | None = None
     stays: tuple[Reliability, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every job came to an end of its own, of whatever kind."""
+        return all(row.ended_s is not None for row in self.jobs)

@@ -25,11 +25,11 @@ from hpcext.sim.replay.heap import Heap
 from hpcext.sim.replay.physics import Change, Faults, Physics, Said, Where
 
 KILL_S = 0.5
-"""From SIGTERM to an empty process tree."""
+"""Seconds from SIGTERM to an empty process tree."""
 
 
 class Use(NamedTuple):
-    """GPUs that there are, that are occupied and that are trained on; attempts that there are."""
+    """The numbers of GPUs that exist, are occupied, and are trained on; and of attempts."""
 
     offered: int
     held: int
@@ -39,7 +39,7 @@ class Use(NamedTuple):
 
 @dataclasses.dataclass
 class Spent:
-    """What a job had, over all its attempts: GPU-seconds, work done, and done in vain."""
+    """What a job had over all its attempts: GPU-seconds, work done, and work done in vain."""
 
     held_gpu_s: float = 0.0
     trained_gpu_s: float = 0.0
@@ -48,16 +48,16 @@ class Spent:
 
 
 class Simulated:
-    """Runs jobs on a virtual clock; an :class:`~hpcext.executors.base.Executor`.
+    """An :class:`~hpcext.executors.base.Executor` that runs jobs on a virtual clock.
 
     Parameters
     ----------
     heap : Heap
-        Where what happens is put.
+        Takes the events.
     nodes : iterable of Node
         The nodes to begin with.
     physics : Mapping[str, Physics]
-        Job id → how it behaves.
+        Job id → its true behaviour.
     faults : Faults
     seed : int
         Of the faults.
@@ -79,7 +79,7 @@ class Simulated:
         report_s: float | None = None,
     ) -> None:
         self._heap = heap
-        self._floor = Floor(heap.now_s, nodes)
+        self._floor = Floor(nodes)
         self._physics = dict(physics)
         self.spent: dict[str, Spent] = {}
         self._faults = faults or Faults()
@@ -109,9 +109,9 @@ class Simulated:
             self._heap.after(0.0 if action.force else KILL_S, lambda: self._killed(attempt))
 
     def look(self) -> None:
-        """Report the progress of whatever trains, now, and of all others how far they came.
+        """Report the present progress of what trains, and of all others how far they came.
 
-        For those that have lost all their nodes this is the first time since: a late report, of an
+        For those that have lost all their nodes this is the first report since: a late one, of an
         attempt that is over.
         """
         late, self._untold = tuple(self._untold.values()), {}
@@ -124,12 +124,12 @@ class Simulated:
                 self._heap.after(0.0, lambda it=attempt: self._reached(it))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to release."""
 
     # What happens from outside.
 
     def happen(self, *facts: Fact) -> tuple[Fact, ...]:
-        """Make facts from outside true here: nodes that come and go take jobs with them."""
+        """Apply facts from outside: nodes that come, or that go and take jobs with them."""
         lost: list[str] = []
         for fact in facts:
             if isinstance(fact, NodeLost):
@@ -137,23 +137,23 @@ class Simulated:
                 continue
             self._lose(lost)
             if isinstance(fact, NodeJoined):
-                self._floor.join(self._heap.now_s, fact.node)
+                self._floor.join(fact.node)
         self._lose(lost)
         return facts
 
     def expect(self, job: str, physics: Physics) -> None:
-        """Know how a job behaves that is yet to come."""
+        """Add the behaviour of a job that is yet to come."""
         self._physics[job] = physics
 
     def forget(self, job: str) -> Spent:
-        """Know nothing more of a job that has ended but what it had."""
+        """Forget a job that has ended; return what it had."""
         self._physics.pop(job, None)
         self._saved.pop(job, None)
         self._untold.pop(job, None)
         return self.spent.pop(job, Spent())
 
     def settle(self) -> None:
-        """Bring up to date what jobs had that still run; nothing is simulated after it."""
+        """Bring up to date what unfinished jobs had; nothing is simulated afterwards."""
         now_s = self._heap.now_s
         for attempt in self._attempts.values():
             phase = Phase.STALLED if attempt.phase is Phase.TRAINING else attempt.phase
@@ -164,22 +164,18 @@ class Simulated:
             spent.done, attempt.held_s = attempt.done, now_s
 
     def use(self) -> Use:
-        """What there is at the moment."""
+        """Return the present use of GPUs."""
         attempts = self._attempts.values()
         held = sum(len(attempt.gpus) for attempt in attempts)
         trains = sum(len(each.ranks) for each in attempts if each.phase is Phase.TRAINING)
         return Use(self._floor.offered, held, trains, len(attempts))
 
-    def offered_gpu_s(self, until_s: float) -> float:
-        """GPU-seconds that the nodes offered from the beginning to an instant."""
-        return self._floor.offered_gpu_s(until_s)
-
     def occupied(self) -> tuple[str, ...]:
-        """Every GPU that some attempt truly occupies."""
+        """Return every GPU that some attempt truly occupies."""
         return tuple(gpu for attempt in self._attempts.values() for gpu in attempt.gpus)
 
     def trains_on(self, op: int) -> tuple[str, ...]:
-        """The GPUs that an attempt trains on; none if it is over."""
+        """Return the GPUs that an attempt trains on; none if it is over."""
         return self._attempts[op].ranks if op in self._attempts else ()
 
     # From phase to phase.
@@ -230,7 +226,7 @@ class Simulated:
         return self._tell(attempt, fact, late=False)
 
     def _train(self, attempt: Attempt) -> None:
-        """Go on, at the speed that it has now; it completes if nothing comes between."""
+        """Go on at the present speed; the attempt completes if nothing comes between."""
         now_s, physics = self._heap.now_s, attempt.physics
         where, done = self._where(attempt), attempt.trained_to(now_s)
         attempt.train(now_s, physics.stretch(where, done))
@@ -250,7 +246,7 @@ class Simulated:
     def _later(
         self, attempt: Attempt, delay_s: float, produce: Callable[[], tuple[Fact, ...]]
     ) -> None:
-        """Let something happen to an attempt, unless it enters another phase before."""
+        """Let something happen to an attempt, unless it enters another phase first."""
         turn = attempt.turn
         self._heap.after(delay_s, lambda: produce() if attempt.turn == turn else ())
 
@@ -284,9 +280,9 @@ class Simulated:
         return self._end(attempt, Outcome.FAILED, -9)
 
     def _lose(self, nodes: list[str]) -> None:
-        """Have these nodes no more."""
+        """Remove these nodes."""
         if nodes:
-            for op, gpus in self._floor.lose(self._heap.now_s, nodes).items():
+            for op, gpus in self._floor.lose(nodes).items():
                 self._strike(self._attempts[op], gpus)
             nodes.clear()
 
@@ -318,14 +314,14 @@ class Simulated:
         step = whole(attempt.steps) if attempt.registered else None
         ended = Ended(order.job, order.op, outcome, code, suspend_s=parts, step=step)
         self._occupy(attempt, ())
-        # As on a real machine, who never had a session never reported.
+        # As on a real machine, an attempt that never had a session never reports.
         last = (self._progress(attempt),) if attempt.registered else ()
         return self._tell(attempt, *last, ended, late=True)
 
     # Changing size in place.
 
     def _rescale(self, action: Action, attempt: Attempt) -> None:
-        """Begin a change of size, once; the answer to it is told as often as it is asked for."""
+        """Begin a change of size, once; its answer is told as often as it is asked for."""
         if action.resize <= attempt.resize:
             if answer := attempt.answer:
                 self._heap.after(0.0, lambda: (answer,))
@@ -403,7 +399,7 @@ class Simulated:
         return facts
 
     def _reached(self, attempt: Attempt) -> tuple[Fact, ...]:
-        """How far it has come, of which its speed is told when it trains again or ends."""
+        """Return how far an attempt has come; its speed is told when it trains again or ends."""
         if attempt.phase is Phase.OVER:
             return ()
         order, steps = attempt.order, attempt.steps_to(self._heap.now_s)
@@ -437,7 +433,7 @@ class Simulated:
         )
 
     def _tell(self, attempt: Attempt, *facts: Fact, late: bool) -> tuple[Fact, ...]:
-        """Make facts known: now or late, and perhaps once more."""
+        """Make facts known, now or late, and perhaps twice."""
         luck = attempt.luck
         delay_s = luck.late_s if late else 0.0
         if luck.repeats_after_s is not None:
@@ -448,7 +444,7 @@ class Simulated:
         return facts
 
     def _occupy(self, attempt: Attempt, gpus: tuple[str, ...]) -> None:
-        """Let an attempt occupy these GPUs and no others; who is beside it may feel that."""
+        """Let an attempt occupy these GPUs and no others; attempts beside it may slow down."""
         now_s, had = self._heap.now_s, attempt.gpus
         spent = self.spent[attempt.order.job]
         spent.held_gpu_s += len(had) * (now_s - attempt.held_s)
@@ -460,5 +456,5 @@ class Simulated:
 
 
 def _beyond(alloc: Alloc, used: Alloc) -> Alloc:
-    """GPUs per node that an allocation has beside those that are used."""
+    """Return the GPUs per node that an allocation has beyond those that are used."""
     return {node: more for node, gpus in alloc.items() if (more := gpus - used.get(node, 0)) > 0}

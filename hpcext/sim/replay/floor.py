@@ -26,38 +26,35 @@ class Floor:
 
     Parameters
     ----------
-    now_s : float
     nodes : iterable of Node
         Nodes that are there from the beginning.
+
+    Attributes
+    ----------
+    offered : int
+        Number of GPUs of all nodes.
     """
 
-    def __init__(self, now_s: float, nodes: Iterable[Node]) -> None:
+    def __init__(self, nodes: Iterable[Node]) -> None:
         self._nodes = {node.name: node for node in nodes}
-        self._gpus = sum(node.gpus for node in self._nodes.values())
-        self._offered: list[tuple[float, int]] = [(now_s, self._gpus)]
+        self.offered = sum(node.gpus for node in self._nodes.values())
         self._taken: dict[str, dict[str, int]] = {}  # node → occupied GPU → its attempt
         self._spread: dict[str, set[int]] = {}  # node → attempts on it and on other nodes
 
-    @property
-    def offered(self) -> int:
-        """Number of GPUs of all nodes."""
-        return self._gpus
-
-    def join(self, now_s: float, node: Node) -> None:
+    def join(self, node: Node) -> None:
         """Add a node, or change its number of GPUs."""
         before = self._nodes.get(node.name)
         self._nodes[node.name] = node
-        self._offer(now_s, node.gpus - (before.gpus if before else 0))
+        self.offered += node.gpus - (before.gpus if before else 0)
 
-    def lose(self, now_s: float, names: Iterable[str]) -> dict[int, set[str]]:
+    def lose(self, names: Iterable[str]) -> dict[int, set[str]]:
         """Remove nodes; return which attempts lost which GPUs, in the order they began."""
-        fewer, struck = 0, collections.defaultdict[int, set[str]](set)
+        struck = collections.defaultdict[int, set[str]](set)
         for name in names:
             before = self._nodes.pop(name, None)
-            fewer += before.gpus if before else 0
+            self.offered -= before.gpus if before else 0
             for gpu, op in self._taken.get(name, {}).items():
                 struck[op].add(gpu)
-        self._offer(now_s, -fewer)
         return dict(sorted(struck.items()))
 
     def pick(self, job: str, alloc: Alloc) -> tuple[str, ...]:
@@ -105,19 +102,6 @@ class Floor:
     def kind(self, nodes: Iterable[str]) -> str:
         """Return the kind of the GPUs of these nodes, which are alike."""
         return next((self._nodes[name].kind for name in nodes if name in self._nodes), "")
-
-    def offered_gpu_s(self, until_s: float) -> float:
-        """Return the GPU-seconds that the nodes offered from the beginning to an instant."""
-        ends = [start_s for start_s, _ in self._offered[1:]] + [until_s]
-        spans = zip(self._offered, ends, strict=True)
-        return sum(gpus * max(0.0, min(end, until_s) - start) for (start, gpus), end in spans)
-
-    def _offer(self, now_s: float, more: int) -> None:
-        """Change the number of GPUs that are offered."""
-        self._gpus += more
-        if self._offered[-1][0] == now_s:
-            self._offered.pop()
-        self._offered.append((now_s, self._gpus))
 
     def _spread_out(self, op: int, before: Set[str], after: Set[str]) -> list[int]:
         """Record the nodes of an attempt on several; return the others on these nodes."""

@@ -18,14 +18,14 @@ from hpcext.core.values import Action
 from hpcext.executors.base import Executor
 
 Produce = Callable[[], Iterable[Fact]]
-"""What an event does when its time comes: change the simulated truth, and tell what is known."""
+"""The effect of an event when its time comes: it changes the simulated truth and returns facts."""
 
 Observe = Callable[[float, tuple[Fact, ...], tuple[Action, ...]], None]
-"""Told of each step: the instant, what the engine was told, and what it answered."""
+"""An observer of each step, called with the instant, the facts told, and the actions returned."""
 
 
 class Heap:
-    """Events in order of time; those of one instant in the order in which they were added.
+    """A queue of events in order of time, and of insertion within one instant.
 
     Attributes
     ----------
@@ -39,18 +39,25 @@ class Heap:
         self._sequence = itertools.count()
 
     def at(self, when_s: float, produce: Produce) -> None:
-        """Add an event; one that would lie in the past comes now."""
+        """Add an event; one that would lie in the past comes now.
+
+        Parameters
+        ----------
+        when_s : float
+        produce : callable
+            Its effect.
+        """
         heapq.heappush(self._events, (max(when_s, self.now_s), next(self._sequence), produce))
 
     def after(self, delay_s: float, produce: Produce) -> None:
-        """Add an event so long from now."""
+        """Add an event after a delay from now."""
         self.at(self.now_s + delay_s, produce)
 
     def feed(self, events: Iterable[tuple[float, Produce]]) -> None:
         """Add events that come in order of time, each when its predecessor has happened.
 
-        However many they are, those of one instant are on the heap. They are one event, so that
-        what was handed in together is known together, as by a live manager.
+        All events of one instant become one event on the heap, so that what was handed in together
+        is known together, as by a live manager.
         """
         following = iter(events)
 
@@ -71,14 +78,14 @@ class Heap:
 
     @property
     def next_s(self) -> float:
-        """When the next event comes; infinite if there is none."""
+        """The instant of the next event; infinite if there is none."""
         return self._events[0][0] if self._events else math.inf
 
     def advance(self, to_s: float) -> tuple[Fact, ...]:
-        """Set the clock, and let happen what is due: the facts of it, in order.
+        """Set the clock and run the events that are due; return their facts, in order.
 
-        An event that one of these adds for the same instant is left for the next call: its
-        cause must be known before it.
+        An event that one of these adds for the same instant is left for the next call: its cause
+        must be known before it.
         """
         self.now_s = max(self.now_s, to_s)
         due: list[Produce] = []
@@ -101,10 +108,10 @@ def drive(
     Parameters
     ----------
     engine : Engine
-        New, or restored: then what it has asked for already is asked for again.
+        New, or restored; a restored one is asked again for its outstanding actions.
     heap : Heap
     executor : Executor
-        Puts what its actions lead to on the same heap.
+        Puts the effects of its actions on the same heap.
     until_s : float
         Leave before the first event later than this; calling again goes on from there.
     observe : callable, optional
@@ -117,7 +124,7 @@ def drive(
     while (now_s := min(heap.next_s, wake_s)) <= until_s and now_s < math.inf:
         facts = heap.advance(now_s)
         if not facts and heap.now_s < wake_s:
-            continue  # an event that came to nothing: its attempt was over
+            continue  # an event without effect, because its attempt was over
         actions, wake = engine.step(heap.now_s, facts)
         wake_s = math.inf if wake is None else wake
         if observe is not None:

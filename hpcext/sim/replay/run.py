@@ -1,4 +1,4 @@
-"""Run a scenario under a policy on a virtual clock, however long it is."""
+"""Runs of a scenario under a policy on a virtual clock, however long they are."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from hpcext.sim.replay.recorder import Recorder
 
 
 class Scenario(NamedTuple):
-    """What happens to a policy from outside.
+    """All that happens to a policy from outside.
 
     Attributes
     ----------
     jobs : iterable of (Job, Physics)
-        Each is submitted at its `submitted_s`, in this order; and how it truly behaves. May be
-        a stream that is read once.
+        Each with its true behaviour, submitted at its `submitted_s`, in this order. May be a stream
+        that is read once.
     nodes : tuple of Node
         There from the beginning.
     changes : iterable of (float, tuple of Fact)
         What else happens, in order of time: nodes that come and go. May be a stream; an empty
-        tuple says that the nodes stay, and that rows can say what a fair share of them gives.
+        tuple says that the nodes stay, so that rows can tell what a fair share of them gives.
     """
 
     jobs: Iterable[tuple[Job, Physics]]
@@ -40,7 +40,7 @@ class Scenario(NamedTuple):
 
 
 class How(NamedTuple):
-    """How it is simulated.
+    """The options of a simulation.
 
     Attributes
     ----------
@@ -50,12 +50,12 @@ class How(NamedTuple):
     report_s : float or None
         Time between reports of progress; None: only when an attempt stops training.
     until_s : float
-        Look at nothing that happens later; infinite: until all jobs have ended, or nothing happens
-        any more.
+        Stop before anything that happens later; infinite: when all jobs have ended, or nothing
+        happens any more.
     looks_s : sequence of float
-        Instants, ascending: what trains also reports just before each of them.
+        Instants, ascending; whatever trains also reports just before each of them.
     autoscale : Band or None
-        Only so many of the nodes are held as are worth it.
+        Hold only as many of the nodes as are worth it.
     """
 
     seed: int = 0
@@ -67,7 +67,7 @@ class How(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What a run is called; see :class:`~hpcext.sim.evaluate.outcome.Run`."""
+    """The names of a run; see :class:`~hpcext.sim.evaluate.outcome.Run`."""
 
     policy: str
     workload: str = ""
@@ -76,7 +76,7 @@ class Named(NamedTuple):
 
 
 class _Counted:
-    """A policy, and how often it was asked."""
+    """A policy that counts how often it was asked."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -88,7 +88,7 @@ class _Counted:
 
 
 Watcher = Callable[[Engine], Observe]
-"""From the engine of a run to who is told of each step of it."""
+"""A function of a run's engine that returns an observer of its steps."""
 
 
 def run(
@@ -100,8 +100,8 @@ def run(
 ) -> Run:
     """Run jobs to their end, or until nothing happens any more.
 
-    Memory grows with the jobs that have been, by a row for each, and with those that are there; not
-    with the length of the run.
+    Memory grows with the number of jobs, by a row for each that has ended, and not with the length
+    of the run.
 
     Parameters
     ----------
@@ -110,7 +110,8 @@ def run(
     named : Named
     how : How, optional
     watcher : callable, optional
-        Who else is told of each step, when the engine still knows the jobs that ended in it.
+        Makes a further observer, which is told of each step while the engine still knows the jobs
+        that ended in it.
 
     Raises
     ------
@@ -169,7 +170,7 @@ def run(
 
 
 class _Coming:
-    """The submissions as events, and whether they are over."""
+    """The submissions as events; it knows whether there are more."""
 
     def __init__(
         self, jobs: Iterable[tuple[Job, Physics]], executor: Simulated, recorder: Recorder
@@ -192,7 +193,7 @@ def _submission(job: Job) -> Produce:
 
 
 Offered = Callable[[Iterable[Fact]], tuple[Fact, ...]]
-"""From what happens to nodes to what the engine hears of it."""
+"""A function from what happens to nodes to what the engine is told of it."""
 
 
 def _happening(executor: Simulated, facts: tuple[Fact, ...], offered: Offered) -> Produce:
@@ -200,7 +201,7 @@ def _happening(executor: Simulated, facts: tuple[Fact, ...], offered: Offered) -
 
 
 def _before(when_s: float) -> float:
-    """The last instant before another one: who is stopped at that has not been stopped yet."""
+    """Return the last instant before another: who stops at that one has not stopped yet."""
     return math.nextafter(when_s, -math.inf)
 
 

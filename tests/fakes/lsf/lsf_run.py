@@ -17,7 +17,7 @@ import lsf_controls
 import lsf_signals
 from lsf_site import ENDED, Job, Key, RefusedError, Site
 
-POLL_S = 0.01
+POLL_S = 0.05
 RES = Path(__file__).with_name("lsf_res.py")
 TRAPS = "trap # 15 10 12 2 1"
 """LSB_TRAPSIGS: what the shell of a job does by LSB_JOB_SCRIPT_TRAP_SIGNALS, with no TSTP."""

@@ -1,0 +1,116 @@
+"""What all executors share that run attempts in directories of their own and watch them."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from hpcext.core.facts import Rescaled, Started
+from hpcext.core.values import Action
+from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.base import Emit
+from hpcext.jobfile import JobSpec
+
+log = logging.getLogger(__name__)
+
+
+class Watched(Protocol):
+    """An attempt that is not known to have ended."""
+
+    @property
+    def files(self) -> AttemptFiles:
+        """Its files."""
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """What it has, as ``HOST:INDEX``."""
+
+
+W = TypeVar("W", bound=Watched)
+
+
+class AttemptExecutor(abc.ABC, Generic[W]):
+    """The base of executors whose attempts each have a supervisor and a directory.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Where jobs have their directories.
+    spec : callable
+        Job id → what the job is.
+    emit : Emit
+    loop : asyncio.AbstractEventLoop
+        That of the driver; everything here happens in its thread.
+    manager_file : pathlib.Path, optional
+        ``manager.json`` of who is to be signalled when there is news.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        spec: Callable[[str], JobSpec],
+        emit: Emit,
+        loop: asyncio.AbstractEventLoop,
+        manager_file: Path | None = None,
+    ) -> None:
+        self._directory = directory.absolute()
+        self._spec = spec
+        self._emit = emit
+        self._loop = loop
+        self._manager_file = manager_file.absolute() if manager_file else None
+        self._watches: dict[int, W] = {}
+
+    @property
+    def left_s(self) -> float | None:
+        """None, see :class:`hpcext.executors.base.Executor`: what attempts run on has no end."""
+        return None
+
+    @property
+    def preempted(self) -> bool:
+        """False, see :class:`hpcext.executors.base.Executor`: nobody takes all of it at once."""
+        return False
+
+    @abc.abstractmethod
+    def _start(self, action: Action) -> None:
+        """Start an attempt of which there is nothing yet."""
+
+    @abc.abstractmethod
+    def _launched(self, files: AttemptFiles) -> W | None:
+        """Find an attempt by what was written down when it was launched; None if it was not."""
+
+    @abc.abstractmethod
+    def _take_over(self, watch: W) -> None:
+        """Go on with an attempt that an earlier manager launched."""
+
+    def _adopt(self, action: Action) -> bool:
+        """Take over an attempt that was launched before; False if it was not."""
+        known = self._watches.get(action.op)
+        watch = known or self._launched(AttemptFiles(self._directory, action))
+        if watch is None:
+            return False
+        self._watches[action.op] = watch
+        self._emit(Started(action.job, action.op, watch.gpus))
+        if known is None:
+            self._take_over(watch)
+        return True
+
+    def _order(self, files: AttemptFiles, what: str) -> bool:
+        """Order a supervisor to ``suspend`` or ``end``; False if that could not be written down.
+
+        The deadline of a suspension comes all the same; ending is done by force then.
+        """
+        try:
+            files.order(what)
+        except OSError as error:
+            log.warning("job %s could not be told: %s", files.job, error.strerror)
+            return False
+        return True
+
+    def _refuse(self, files: AttemptFiles, action: Action, had: tuple[str, ...], why: str) -> None:
+        """Answer that an attempt cannot change its size, and keeps what it had."""
+        self._emit(Rescaled(files.job, files.op, action.resize, had, ok=False, why=why))

@@ -1,0 +1,256 @@
+"""The number of a harvester's nodes: it takes some, claims some, and gives some back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from hpcext.batch.leasing import Idle, Other
+from hpcext.harvest import account as lease_account
+from hpcext.harvest import missing
+from hpcext.harvest.account import Account
+from hpcext.harvest.ground import Ground
+from hpcext.harvest.lease import Lease, Loss, surplus
+from hpcext.harvest.lease_jobs import LeaseJobs
+from hpcext.harvest.leases import Hole, Request, Terms, requests
+from hpcext.harvest.neighbours import Neighbours
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+"""Leases that are asked for in one cycle at most."""
+
+
+class Balance:
+    """The rule that brings the number of leases to what is wanted, beside other harvesters.
+
+    Parameters
+    ----------
+    name : str
+        Of the jobs of all leases.
+    terms : Terms
+    leases : dict of int to Lease
+    jobs : LeaseJobs
+    ground : Ground
+    neighbours : Neighbours
+    account : Account
+    want : callable
+        How many nodes trainers can use now.
+    loss : callable
+        What it costs to give up a node.
+    bound : bool
+        Leases are given back that are more than `want`; else those alone that are others' part.
+    look : callable
+        See what the agent of a lease has said.
+
+    Attributes
+    ----------
+    soon : bool
+        Look again before a whole cycle is over: at a node that is idle for the first time, or at
+        what becomes of leases that are stopped.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        terms: Terms,
+        leases: dict[int, Lease],
+        jobs: LeaseJobs,
+        ground: Ground,
+        neighbours: Neighbours,
+        account: Account,
+        want: Callable[[], int],
+        loss: Loss,
+        bound: bool,
+        look: Callable[[Lease], None],
+    ) -> None:
+        self._name = name
+        self._terms = terms
+        self._leases = leases
+        self._jobs = jobs
+        self._ground = ground
+        self._neighbours = neighbours
+        self._account = account
+        self._want = want
+        self._loss = loss
+        self._bound = bound
+        self._look = look
+        self.soon = False
+        # More than our part, at the last look.
+        self._over_part = False
+        self._looked_s: float | None = None
+
+    async def step(self) -> None:
+        """Look at the partition once, take nodes, and give some back."""
+        now = time.time()
+        await self._see(now)
+        idle, taken = self._ground.idle, {lease.node for lease in self._own()}
+        new = set(idle) - self._ground.steady - taken - set(self._ground.refused)
+        # Once in a row, so that nodes that come and go do not have it asked all the time.
+        self.soon = not self.soon and bool(new) and self._want() > len(taken)
+        self.soon |= any(lease.stopped_at is not None for lease in self._leases.values())
+        ends = await self._ends(taken)
+        holes = [
+            self._ground.hole(name, ends.get(name, math.inf))
+            for name in idle
+            if name in self._ground.steady and name not in taken
+        ]
+        short = [each for each in holes if not self._terms.minutes(each, now)]
+        self._count(short)
+        useless = {each.node for each in short} | set(self._ground.refused)
+        want, part = self._want(), self._part(set(idle) - useless)
+        await self._fewer(part, want)
+        self._account.missing = missing.why(self._looked(short, part, now))
+        want, own = want if part is None else min(want, part), len(self._own())
+        takes = self._takes(holes, taken, want, now)
+        await self._jobs.request(takes)
+        # What was taken may have been refused; it is not claimed at once.
+        lacks = 0 if part is None else min(want, self._terms.max_nodes) - own - len(takes)
+        # Who is next waits in the queue, so that no node is nobody's until we look again.
+        lacks += self._neighbours.next and own < self._terms.max_nodes
+        await self._claim(lacks, ends)
+
+    async def _see(self, now: float) -> None:
+        """Ask the batch system for nodes, and for other harvesters."""
+        system, partition = self._jobs.system, self._terms.partition
+        # Before the nodes: one that is given back in between is counted twice, and not left out.
+        others = await asyncio.to_thread(system.others, partition, "")
+        nodes = await asyncio.to_thread(system.idle, partition)
+        nodes = await self._unclaimed(nodes, others, now)
+        self._ground.see(nodes, {lease.node for lease in self._leases.values()}, now)
+        # What waits for any node may not fit into a hole.
+        unplanned = any(not nodes[name].planned for name in self._ground.steady)
+        self._neighbours.see(others, unplanned, now)
+
+    async def _unclaimed(
+        self, nodes: Mapping[str, Idle], others: Iterable[Other], now: float
+    ) -> Mapping[str, Idle]:
+        """Return the nodes; those on their way to a job that was to have them are not idle."""
+        idle = {name for name, node in nodes.items() if node.idle}
+        going = self._ground.given_up.on_their_way(idle, others, now)
+        if not going or not await asyncio.to_thread(self._jobs.system.due):
+            return nodes
+        return {
+            name: node._replace(idle=False) if name in going else node
+            for name, node in nodes.items()
+        }
+
+    async def _ends(self, taken: Collection[str]) -> dict[str, float]:
+        """Ask when idle nodes are needed, where anything is to be done with the answer."""
+        free = any(name in self._ground.steady and name not in taken for name in self._ground.idle)
+        if not free and not self._neighbours.leased:
+            return {}
+        return await asyncio.to_thread(self._jobs.system.ends, self._name)
+
+    def _looked(self, short: Iterable[Hole], part: int | None, now: float) -> missing.Looked:
+        """Return what this look has shown, for who asks why there is no lease."""
+        ground, own = self._ground, self._own()
+        return missing.Looked(
+            partition=self._terms.partition,
+            gpus=0 if self._terms.logical else self._terms.gpus,
+            nodes=ground.nodes,
+            idle=ground.idle,
+            steady=ground.steady,
+            short={each.node: min(each.ends_s - now, each.limit_s) for each in short},
+            refused=ground.refused_for(now),
+            waiting={each.node: each.why for each in own if each.ends_at is None},
+            coming=[each.node for each in own if each.ends_at and not each.devices],
+            part=part,
+            why_refused=self._account.not_given,
+        )
+
+    def _own(self) -> list[Lease]:
+        """Return the leases that wait for no node of others."""
+        return [lease for lease in self._leases.values() if not lease.claim]
+
+    def _part(self, idle: Collection[str]) -> int | None:
+        """Return how many nodes we are to have beside others; None where there are no others."""
+        own = [lease for lease in self._leases.values() if lease.ends_at is not None]
+        have = sum(not lease.leaving for lease in own)
+        nodes = {*idle, *(lease.node for lease in own)} | self._neighbours.leased
+        want = min(self._want(), self._terms.most(len(nodes)))
+        return self._neighbours.divide(len(set(idle)), len(own), have, want)
+
+    async def _fewer(self, part: int | None, want: int) -> None:
+        """Give back what is not worth its node, and what is others' part."""
+        own = self._own()
+        # Twice in a row: what was asked one after the other may not fit together.
+        over = part is not None and sum(not lease.leaving for lease in own) > part
+        self.soon |= over and not self._over_part
+        # Nobody is given what nobody waits for: two that see the queue at different times may
+        # divide it differently, and no node is to stay idle for it.
+        there = sum(not lease.leaving for lease in own)
+        waiting = self._neighbours.waiting - sum(lease.released for lease in own)
+        least = max(part or 0, there - max(0, waiting))
+        limits = [want] * self._bound + [least] * (over and self._over_part)
+        self._over_part = over
+        if not limits:
+            return
+        for lease in surplus(own, min(limits), self._loss, self._neighbours.asked):
+            log.info("the lease of %s is given back", lease.node)
+            lease.release()
+            self._look(lease)
+            if lease.ends_at is None and lease.job_id is not None:
+                await self._jobs.cancel(lease.job_id)
+
+    def _takes(
+        self, holes: Iterable[Hole], taken: Collection[str], want: int, now: float
+    ) -> list[Request]:
+        """Choose the idle nodes of which to ask for leases."""
+        return requests(
+            [
+                each
+                for each in holes
+                if each.node not in self._ground.refused and each.node not in self._neighbours.asked
+            ],
+            idle=len(set(self._ground.idle) - set(taken)) + len(self._neighbours.leased),
+            have=len(self._own()),
+            want=want,
+            terms=self._terms,
+            now_s=now,
+            seed=self._name,
+        )[:AT_ONCE]
+
+    async def _claim(self, lacks: int, ends: dict[str, float]) -> None:
+        """Have others see in the queue that so many nodes are lacking.
+
+        Leases wait there until those that have too many give any of theirs back, or one comes free
+        otherwise.
+        """
+        there = [each for each in self._leases.values() if each.claim and not each.withdrawn]
+        for lease in there[max(0, lacks) :]:
+            await self._jobs.withdraw(lease)
+        now = time.time()
+        known = {lease.node for lease in self._leases.values()}
+        more = min(lacks, AT_ONCE) - len(there)
+        for node in self._neighbours.to_ask(self._ground.suiting()):
+            if more <= 0:
+                break
+            if node in known:
+                continue
+            hole = self._ground.hole(node, ends.get(node, math.inf))
+            if minutes := self._terms.minutes(hole, now):
+                await self._jobs.request([Request(node, minutes)], claim=True)
+                more -= 1
+
+    def _count(self, short: Collection[Hole]) -> None:
+        """Add to the account what was seen since the last look; `short` holes are left alone."""
+        now_s, last_s = time.monotonic(), self._looked_s
+        self._looked_s = now_s
+        if last_s is None:
+            return
+        there = [lease for lease in self._leases.values() if not lease.leaving]
+        held = {lease.node for lease in there if lease.joined}
+        # What has begun is not idle to anybody, though its agent is not there yet.
+        coming = {lease.node for lease in there if lease.ends_at is not None}
+        self._account.passed(
+            min(now_s - last_s, lease_account.GAP * self._terms.cycle_s),
+            idle=len((set(self._ground.idle) | coming) - held),
+            held=len(held),
+            short=len(short),
+        )
+        self._account.others = len(self._neighbours.leased)

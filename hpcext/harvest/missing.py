@@ -1,0 +1,108 @@
+"""Why a harvester has no lease: one sentence for each cause, for who asks why a trainer waits.
+
+No I/O. What the batch system did not answer, and what others have, stands beside it in the account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from hpcext.batch.leasing import Idle
+from hpcext.text import are, counted, listed
+
+
+class Looked(NamedTuple):
+    """What was seen at a look.
+
+    Attributes
+    ----------
+    partition : str
+    gpus : int
+        That a lease needs; 0: it is counted in slots.
+    nodes : Mapping[str, Idle]
+        All that the partition has.
+    idle, steady : collection of str
+        Those that are idle and have what a lease needs; of these, those that were so twice.
+    short : Mapping[str, float]
+        Of these, those that are left alone: node → how many seconds it is free.
+    refused : Mapping[str, float]
+        Those that were refused a moment ago: node → seconds until they are asked for again.
+    waiting : Mapping[str, str]
+        Node of a lease of ours that waits in the queue → why, as the batch system has it.
+    coming : collection of str
+        Nodes of leases whose job runs, and whose agent has not said so.
+    part : int or None
+        Nodes that are ours beside other harvesters; None: there are no others.
+    why_refused : str
+    """
+
+    partition: str
+    gpus: int
+    nodes: Mapping[str, Idle]
+    idle: Collection[str] = ()
+    steady: Collection[str] = ()
+    short: Mapping[str, float] = {}
+    refused: Mapping[str, float] = {}
+    waiting: Mapping[str, str] = {}
+    coming: Collection[str] = ()
+    part: int | None = None
+    why_refused: str = ""
+
+
+def why(looked: Looked) -> str:
+    """Say what is missing for a lease; empty where nothing is known to be.
+
+    Examples
+    --------
+    >>> why(Looked("killable", 2, {}))
+    'killable has no nodes'
+    >>> why(Looked("killable", 0, {}, waiting={"n1": "Job slot limit reached"}))
+    'its lease of n1 waits in the queue: Job slot limit reached'
+    """
+    if looked.coming:
+        return f"its lease of {_some(looked.coming)} runs, and the agent there has not begun yet"
+    if looked.waiting:
+        node = min(looked.waiting)
+        return f"its lease of {node} waits in the queue: {looked.waiting[node] or 'no reason said'}"
+    if not looked.nodes:
+        return f"{looked.partition} has no nodes"
+    return _of_idle(looked) if looked.idle else _of_none(looked)
+
+
+def _of_none(looked: Looked) -> str:
+    able = [each for each in looked.nodes.values() if each.gpus >= looked.gpus]
+    if looked.gpus and not able:
+        most = max(each.gpus for each in looked.nodes.values())
+        return (
+            f"no node of {looked.partition} has {counted(looked.gpus, 'GPU')}, which a lease is to "
+            f"have (--gpus-per-node); {most} {are(most)} the most"
+        )
+    there = [each for each in able if not each.lost]
+    if not there:
+        return f"{_some([each.name for each in able])} cannot be reached"
+    planned = sum(each.planned for each in there)
+    kept = f"; {planned} {are(planned)} kept for jobs that wait" if planned else ""
+    return f"no node of {looked.partition} is idle, of {len(there)}{kept}"
+
+
+def _of_idle(looked: Looked) -> str:
+    free = set(looked.idle)
+    if soon := free - set(looked.steady):
+        return f"{_some(soon)} {are(len(soon))} idle since the last look alone, and asked for soon"
+    if looked.part == 0:
+        return "what is idle is the part of other harvesters now"
+    if again := {node: looked.refused[node] for node in free & looked.refused.keys()}:
+        said = f": {looked.why_refused}" if looked.why_refused else ""
+        left_s = max(0.0, min(again.values()))
+        return (
+            f"{_some(again)} was not given a moment ago, and is asked for in {left_s:.0f} s{said}"
+        )
+    if short := {node: looked.short[node] for node in free & looked.short.keys()}:
+        most_s = max(0.0, *short.values())
+        return f"{_some(short)} {are(len(short))} idle, and needed too soon: in {most_s:.0f} s"
+    return ""
+
+
+def _some(nodes: Collection[str]) -> str:
+    return listed(sorted(nodes), most=3)

@@ -1,0 +1,122 @@
+"""An attempt on leases: a part on each of its nodes, which come and go as it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterable
+
+from hpcext import protocol
+from hpcext.core.facts import Rescaled
+from hpcext.core.values import Action
+from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.harvest.lease import Lease
+
+_NODE = re.compile(r"node-[0-9]{1,18}\Z")
+
+
+def run_file(op: int, index: int) -> str:
+    """Name the file that tells a lease's agent of an attempt; its second time there, too."""
+    return f"run-{op}-{index}.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """An attempt on one of its nodes.
+
+    Attributes
+    ----------
+    index : int
+        Of the node among those of the attempt; that of no other, ever.
+    node : str
+    devices : tuple of str
+    lease : int or None
+        None: it is gone.
+    resize : int
+        Number of the change by which it came; 0: it was there from the beginning.
+    """
+
+    index: int
+    node: str
+    devices: tuple[str, ...]
+    lease: int | None
+    resize: int = 0
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """As ``HOST:INDEX``."""
+        return tuple(f"{self.node}:{device}" for device in self.devices)
+
+    def has_ended(self, files: AttemptFiles) -> bool:
+        """Return whether the supervisor of this part has said that it ended."""
+        own = protocol.node_directory(files.directory, self.index)
+        return os.path.lexists(own / protocol.EXIT_FILE)
+
+
+@dataclasses.dataclass
+class Watch:
+    """An attempt that is not known to have ended.
+
+    Attributes
+    ----------
+    files : AttemptFiles
+    parts : list of Part
+        Those that it has, is to have, or gives up.
+    told : bool
+        That it is to end.
+    answer : Rescaled or None
+        What it has answered; told when what it gave up is free.
+    later : Action or None
+        A change that waits for a part of the one before to end.
+    """
+
+    files: AttemptFiles
+    parts: list[Part]
+    told: bool = False
+    answer: Rescaled | None = None
+    later: Action | None = None
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """As ``HOST:INDEX``, of all parts."""
+        return tuple(gpu for part in self.parts for gpu in part.gpus)
+
+    def members(self) -> list[Part]:
+        """Return the parts that train, by its last answer, in its order."""
+        had = self.files.sizes.had()
+        found = [part for part in self.parts if set(part.gpus) <= set(had)]
+        return sorted(found, key=lambda part: had.index(part.gpus[0]))
+
+    def next_index(self) -> int:
+        """Return an index that no part has had."""
+        last = max(part.index for part in self.parts)
+        with contextlib.suppress(OSError):
+            names = os.listdir(self.files.directory)
+            last = max([last, *(int(name[5:]) for name in names if _NODE.match(name))])
+        return last + 1
+
+    def suspends(self) -> bool:
+        """Return whether the attempt has suspended itself."""
+        return os.path.lexists(self.files.directory / protocol.SUSPENDED_FILE)
+
+
+def known(files: AttemptFiles, leases: Iterable[Lease]) -> list[Part]:
+    """Find the parts of an attempt on leases, from what is written down."""
+    there = list(leases)
+    devices: dict[tuple[int, str], list[str]] = {}
+    for gpu, index in files.sizes.nodes().items():
+        node, _, device = gpu.rpartition(":")
+        devices.setdefault((index, node), []).append(device)
+    had, asked = set(files.sizes.had()), files.sizes.asked()
+    parts = []
+    for (index, node), named in devices.items():
+        has = [
+            lease.number
+            for lease in there
+            if lease.node == node and (lease.directory / run_file(files.op, index)).exists()
+        ]
+        came = 0 if f"{node}:{named[0]}" in had else asked
+        parts.append(Part(index, node, tuple(named), max(has, default=None), came))
+    return parts

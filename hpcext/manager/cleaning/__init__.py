@@ -1,0 +1,31 @@
+"""Takes away what pilots have left: whole pilots, or what they need no more of their files.
+
+What may go is decided here, and how it goes:
+
+- never a pilot that a manager runs, or of which something may still run: its lock is taken, its job
+  is asked for, and a batch system that does not answer has not said no;
+- never what another pilot's jobs need: their checkpoints may lie here, or be named in a command;
+- never through a link, to another file system, or a file of somebody else;
+- a removal that was begun is finished by the next one. It begins with one rename, after which the
+  directory is no pilot, and needs no room on the disk.
+"""
+
+from __future__ import annotations
+
+from hpcext.manager.cleaning.needs import Needs
+from hpcext.manager.cleaning.places import Size, size_of
+from hpcext.manager.cleaning.plans import (
+    Keep,
+    Kept,
+    Plan,
+    left_of,
+    plan,
+    plan_whole,
+    touched_at,
+)
+from hpcext.manager.cleaning.removal import doing, finish, remove
+
+__all__ = [
+    "Keep", "Kept", "Needs", "Plan", "Size",
+    "doing", "finish", "left_of", "plan", "plan_whole", "remove", "size_of", "touched_at",
+]  # fmt: skip

@@ -1,0 +1,79 @@
+"""What lies in a directory, and the names that tell what has become of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+LOCK, PILOT = "manager.lock", "pilot.json"
+
+REMOVED = "removed.json"
+"""What ``pilot.json`` is called when the removal of its pilot has begun."""
+
+GOING = ".removed-"
+"""What the names of directories begin with that are being emptied, and are nothing any more."""
+
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class Size(NamedTuple):
+    """What lies in a place.
+
+    Attributes
+    ----------
+    bytes : int
+        On the disk; what has several names there counts once.
+    files : int
+    """
+
+    bytes: int = 0
+    files: int = 0
+
+    def __add__(self, other: object) -> Size:
+        if not isinstance(other, Size):
+            return NotImplemented
+        return Size(self.bytes + other.bytes, self.files + other.files)
+
+
+def size_of(paths: Iterable[Path]) -> Size:
+    """Measure what places hold.
+
+    What links lead to does not count, and what cannot be looked at is left out.
+    """
+    seen: set[tuple[int, int]] = set()
+    found = Size()
+    stack = list(paths)
+    while stack:
+        path = stack.pop()
+        with contextlib.suppress(OSError):
+            facts = path.lstat()
+            if facts.st_nlink > 1 and not stat.S_ISDIR(facts.st_mode):
+                if (facts.st_dev, facts.st_ino) in seen:
+                    continue
+                seen.add((facts.st_dev, facts.st_ino))
+            found += Size(facts.st_blocks * 512, 1)
+            if stat.S_ISDIR(facts.st_mode):
+                with os.scandir(path) as entries:
+                    stack += [Path(entry.path) for entry in entries]
+    return found
+
+
+def entries(directory: Path) -> list[Path]:
+    """List a directory; empty where that cannot be read."""
+    with contextlib.suppress(OSError), os.scandir(directory) as found:
+        return [Path(entry.path) for entry in found]
+    return []
+
+
+def is_own_directory(path: Path) -> bool:
+    """Return whether this is a directory of ours, and no link to one."""
+    with contextlib.suppress(OSError):
+        facts = path.lstat()
+        return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid()
+    return False

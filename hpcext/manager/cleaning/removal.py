@@ -1,0 +1,155 @@
+"""How what may go is removed, so that what was begun can be finished."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpcext.core.errors import HpcextError, InputError, NoManagerError
+from hpcext.manager.cleaning.emptying import empty
+from hpcext.manager.cleaning.in_use import claimed
+from hpcext.manager.cleaning.needs import Needs
+from hpcext.manager.cleaning.places import (
+    GOING,
+    LOCK,
+    PILOT,
+    REMOVED,
+    entries,
+    is_own_directory,
+)
+from hpcext.manager.cleaning.plans import Plan
+from hpcext.text import counted
+
+
+def remove(plan: Plan, state_dir: Path) -> int:
+    """Carry a plan out.
+
+    Returns
+    -------
+    int
+        Files that stay, since they are somebody else's, or on another file system.
+
+    Raises
+    ------
+    HpcextError
+        Somebody runs it by now, or something cannot be removed: the next removal goes on.
+    """
+    try:
+        with claimed(plan.directory):
+            if plan.parts:
+                return sum(_remove_part(part) for part in plan.parts)
+            os.replace(plan.directory / PILOT, plan.directory / REMOVED)
+            return _finish(plan.directory, state_dir / "pilots" / plan.id)
+    except OSError as error:
+        raise _stuck(error, plan.directory) from None
+
+
+def finish(state_dir: Path) -> list[str]:
+    """Finish removals that were begun and interrupted, and return the names of what is gone.
+
+    Raises
+    ------
+    HpcextError
+        Something cannot be removed.
+    """
+    gone: list[str] = []
+    register = state_dir / "pilots"
+    for entry in sorted(entries(register)):
+        try:
+            if _finished(entry, register):
+                gone.append(entry.name.removeprefix(GOING))
+        except OSError as error:
+            raise _stuck(error, entry) from None
+    return gone
+
+
+def _finished(entry: Path, register: Path) -> bool:
+    """Finish one, if its removal was begun."""
+    directory = Path(os.path.realpath(entry))
+    begun = (directory / REMOVED).is_file() and not os.path.lexists(directory / PILOT)
+    if begun and is_own_directory(directory):
+        try:
+            with claimed(directory):
+                return _finish(directory, entry) == 0
+        except NoManagerError:
+            # Another process of ours is at it.
+            return False
+    if not entry.name.startswith(GOING):
+        return False
+    if is_own_directory(directory) and not set(os.listdir(directory)) - {LOCK}:
+        _close(directory, entry)
+    elif os.path.lexists(directory):
+        return False
+    else:
+        entry.unlink(missing_ok=True)
+    return True
+
+
+def _finish(directory: Path, entry: Path) -> int:
+    """Empty what is no pilot any more, then take its place in the list of pilots away."""
+    left = empty(directory, keep={REMOVED, LOCK})
+    if left:
+        return left
+    going = entry.with_name(f"{GOING}{entry.name.removeprefix(GOING)}")
+    if os.path.lexists(entry) and entry != going:
+        os.rename(entry, going)
+        if directory == Path(os.path.realpath(entry.parent)) / entry.name:
+            directory = Path(os.path.realpath(going))
+    (directory / REMOVED).unlink(missing_ok=True)
+    _close(directory, going)
+    return 0
+
+
+def _close(directory: Path, entry: Path) -> None:
+    """Take away a directory that has nothing but a lock, and what leads to it."""
+    (directory / LOCK).unlink(missing_ok=True)
+    directory.rmdir()
+    if entry.is_symlink():
+        entry.unlink()
+
+
+def _remove_part(path: Path) -> int:
+    """Take a directory away; from the beginning on it is not what it was."""
+    going = path if path.name.startswith(GOING) else path.with_name(f"{GOING}{path.name}")
+    try:
+        if path != going:
+            os.rename(path, going)
+        if not stat.S_ISDIR(going.lstat().st_mode):
+            going.unlink()
+            return 0
+        left = empty(going)
+        if not left:
+            going.rmdir()
+    except FileNotFoundError:
+        return 0
+    return left
+
+
+def _stuck(error: OSError, directory: Path) -> HpcextError:
+    return HpcextError(
+        f"cannot be removed: {error.strerror}",
+        where=str(error.filename or directory),
+        do="what is left of it goes with the next hpcext prune, or hpcext pilot rm",
+    )
+
+
+def doing(plans: Sequence[Plan], state_dir: Path, tell: Callable[[str], None]) -> list[Plan]:
+    """Carry plans out, and return those that were; what cannot be is told, and stops no other."""
+    done: list[Plan] = []
+    needs: Needs | None = None
+    for each in plans:
+        try:
+            if needs is not None and (other := needs.who(each.directory)):
+                raise InputError(f"pilot {other} needs what is in it", where=each.id)
+            left = remove(each, state_dir)
+        except HpcextError as error:
+            tell(str(error))
+            # It stays, and so does what it needs.
+            needs = Needs(state_dir)
+            continue
+        if left:
+            tell(f"{each.id}: {counted(left, 'file')} of others or of other file systems left")
+        done.append(each)
+    return done

@@ -1,0 +1,99 @@
+"""A job that LSF begins again while its first life may go on: how long it waits, and who sees it.
+
+LSF gives a host up that it cannot reach, and begins the job elsewhere. What runs on that host may
+hold the manager's lock for a while, or its file server may, until it has given it up (for nfs(5),
+the lease of a client).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from pathlib import Path
+
+from hpcext import documents
+from hpcext.batch.standing import Is, Standing
+from hpcext.core.errors import NoManagerError
+from hpcext.text import clean
+
+log = logging.getLogger(__name__)
+
+FILE = "first-life.json"
+SCHEMA = "hpcext.first-life/1"
+
+LOOK_S = 5.0
+MOST_S = 600.0
+"""Between two looks whether the first life has ended; and so long the host waits for that."""
+
+
+class FirstLifeError(NoManagerError):
+    """It did not end in time."""
+
+
+class Wait:
+    """The second life of a job.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the pilot.
+    where : str
+        The host of the first one; empty where nobody says it.
+    goes_back : bool
+        It goes back into the queue then.
+    """
+
+    def __init__(self, directory: Path, where: str, *, goes_back: bool) -> None:
+        self._path = directory / FILE
+        self._where = f"on {clean(where)}" if where else "elsewhere"
+        self._goes_back = goes_back
+        self._until_s = time.time() + MOST_S
+        what = f"job has begun before, {self._where}, and that has not ended yet"
+        at = time.strftime("%H:%M", time.localtime(self._until_s))
+        then = f"at {at} it {'goes back into the queue' if goes_back else 'ends'}"
+        log.warning("waiting: this %s; %s", what, then)
+        facts = {
+            "schema": SCHEMA,
+            "what": f"its {what}",
+            "do": f"it waits for that, and {then}",
+            "until_s": self._until_s,
+        }
+        with contextlib.suppress(OSError):
+            documents.write_json(self._path, facts, durable=False)
+
+    def turn(self) -> None:
+        """Wait a little.
+
+        Raises
+        ------
+        FirstLifeError
+            It was too long.
+        """
+        if time.time() >= self._until_s:
+            raise FirstLifeError(
+                f"this job has begun before, {self._where}, and that did not end in {MOST_S:g} s",
+                where=str(self._path.parent),
+                do="it goes back into the queue"
+                if self._goes_back
+                else "hpcext pilot resubmit, when nothing of it runs there any more",
+            )
+        time.sleep(min(LOOK_S, MOST_S))
+
+
+def over(directory: Path) -> None:
+    """Say that nobody waits any more."""
+    with contextlib.suppress(OSError):
+        (directory / FILE).unlink()
+
+
+def standing(directory: Path) -> Standing | None:
+    """That a pilot waits so, for who looks; None if it does not."""
+    try:
+        facts = documents.read_json(directory / FILE, SCHEMA)
+        if time.time() > float(facts["until_s"]) + 2 * LOOK_S:
+            # It was killed.
+            return None
+        return Standing(Is.RUNS, clean(str(facts["what"])), clean(str(facts["do"])))
+    except documents.UNFIT:
+        return None
