@@ -198,8 +198,8 @@ def run(
         try:
             held.enter_context(sole_manager(directory, deaf=passing, goes_back=pilot.requeue))
         except first_life.FirstLifeError:
-            if pilot.requeue:
-                places.go_back(pilot, directory)
+            if pilot.requeue and backend is not None:
+                backend.go_back(directory, alone=pilot.alone)
             raise
         if pilot.harvest is not None:
             state_dir = _state_dir(pilot, directory)

@@ -78,11 +78,6 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     return _job(pilot, engine, directory) if pilot.batch else _machine(pilot)
 
 
-def go_back(pilot: Pilot, directory: Path) -> None:
-    """Have the job that we are in, of which no manager has begun, go back into the queue."""
-    backends.find(pilot.batch).place(_run(pilot, directory)).requeue()
-
-
 def _machine(pilot: Pilot) -> Place:
     node = Node(host(), len(pilot.own_gpus))
     shared = pilot.shared and pilot.shared.as_node(host())

@@ -142,3 +142,16 @@ def test_which_pilots_run_may_not_be_known(pilot: Path, says: Says, tmp_path: Pa
     # It has no jobs: nothing of it could be changed.
     says(NO_ANSWER)
     assert choosing.running(tmp_path / "state") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "do"), [(["--nodes=1"], "hpcext pilot resubmit"), ([], "submit its script again")]
+)
+def test_what_the_last_release_noted_of_a_job_is_read(
+    pilot: Path, options: list[str], do: str
+) -> None:
+    """It did not say who had submitted it: hpcext, if there were options."""
+    noted = {"schema": "hpcext.slurm-job/1", "job_id": 7, "options": options}
+    documents.write_json(pilot / "slurm.json", noted)
+    assert slurm_job.SUBMITTED.job_of(pilot) == 7
+    assert do in standing.how_to_go_on(pilot)

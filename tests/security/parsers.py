@@ -44,6 +44,7 @@ from hpcext.batch.lsf import (
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.batch.slurm import api as slurm_api
 from hpcext.batch.slurm import idle as slurm_idle
+from hpcext.batch.slurm import requeued
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
@@ -257,6 +258,13 @@ PARSERS = {
     ),
     "squeue's jobs that wait for nodes": Parser(
         text(slurm_idle.parse_due), (b"Resources|wide\nBeginTime|later\n",)
+    ),
+    "squeue's requeued jobs": Parser(
+        text(lambda said: requeued.parse_waiting(said, 120)),
+        (b"7_2|BeginTime|1|1000|1121|\n11|BeginTime|2|1000|1121|\n",),
+    ),
+    "how long Slurm's credentials are good": Parser(
+        text(lambda said: slurm_site.cred_expire_s({"AuthInfo": said})), (b"cred_expire=600",)
     ),
     "squeue's leases": Parser(text(slurm_idle.parse_held), recorded("slurm-*/squeue-held.txt")),
     "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("*/bhosts-*")),

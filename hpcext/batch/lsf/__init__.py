@@ -161,7 +161,7 @@ def _past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
     return {job_id: Seen(said) for job_id, said in parse_past(text).items() if job_id in job_ids}
 
 
-def parse_seen(fields: Mapping[str, str]) -> Seen:
+def seen_of(fields: Mapping[str, str]) -> Seen:
     """What bjobs says of a job: its state, or why it cannot say it."""
     if fault := fields.get("ERROR"):
         return Seen(UNKNOWN, why=f"bjobs says: {shown(fault)}")
@@ -188,7 +188,7 @@ class Commands:
         if not job_ids:
             return {}
         asked = lsf_jobs.ask(("jobid", "stat"), [*map(str, job_ids)])
-        found = {job_id: parse_seen(each) for job_id, each in asked.items()}
+        found = {job_id: seen_of(each) for job_id, each in asked.items()}
         missing = [job_id for job_id in job_ids if job_id not in found]
         return found | _past(missing) if missing else found
 
