@@ -36,6 +36,12 @@ POLICIES = (
 """Names of hpcext's own policies, which are a layer above; a test keeps both lists equal."""
 
 
+AUTO = "auto"
+
+BACKENDS = ("slurm", "lsf")
+"""Names of the batch systems that hpcext knows itself; as for policies."""
+
+
 def user_file() -> Path:
     """Return the path of this user's settings, whether or not the file exists."""
     return protocol.user_directory("config") / "hpcext.toml"
@@ -103,6 +109,18 @@ def _one_of(*valid: str) -> Callable[[Any], str]:
     return read
 
 
+def _batch(value: Any) -> str:
+    name = string(value)
+    if name not in (AUTO, *BACKENDS) and name not in (installed := seams.names(seams.BACKENDS)):
+        known = (AUTO, *BACKENDS, *installed)
+        raise InputError(
+            f"unknown batch system {shown(name)}",
+            valid=", ".join(known),
+            do=did_you_mean(name, known),
+        )
+    return str(value)
+
+
 def _nodes(value: Any) -> int:
     return integer(value, 1, MAX_NODES)
 
@@ -136,7 +154,8 @@ class Settings:
     gpus : int or "auto"
     suspend_timeout_s, report_interval_s, decision_timeout_s : float
     state_dir : pathlib.Path
-    batch : {"auto", "slurm", "lsf"}
+    batch : str
+        ``auto``, or the name of a batch system, see :mod:`hpcext.backends`.
     lsf_launcher : {"blaunch", "jsrun", "lsrun"}
     lsf_options : str
         Options of bsub for each pilot.
@@ -198,8 +217,8 @@ class Settings:
     batch: str = field(
         default="auto",
         metadata=_row(
-            _one_of("auto", "slurm", "lsf"),
-            "batch system: auto goes by the command that is there, sbatch or bsub",
+            _batch,
+            "batch system, as slurm or lsf: auto goes by the command that is there",
             "HPCEXT_BATCH",
         ),
     )

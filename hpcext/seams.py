@@ -1,8 +1,8 @@
 """Seams: where other packages plug in, found by their entry points.
 
-hpcext's own policies, papers and predictors are in tables of its own and take precedence. Installed
-packages are searched only for a name that is in none of these, since that reads files of every
-installed package.
+hpcext's own policies, backends, papers and predictors are in tables of its own and take precedence.
+Installed packages are searched only for a name that is in none of these, since that reads files of
+every installed package.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any
 
 POLICIES = "hpcext.policies"
 """A module with ``allocate(snapshot, *, options)`` and, if it has options, a struct ``Options``."""
+
+BACKENDS = "hpcext.backends"
+"""A class that is a :class:`hpcext.backends.base.Backend`."""
 
 PAPERS = "hpcext.papers"
 """A module with ``study(how)``, as those of :mod:`hpcext.papers`."""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from hpcext.acceptance import on_lsf, on_slurm
 from hpcext.acceptance.systems import FINAL, System
-from hpcext.batch import slurm
+from hpcext.batch.jobs import as_job
 from hpcext.core.errors import HpcextError
 from hpcext.protocol import JobId, Process
 from hpcext.text import clean
@@ -63,7 +63,7 @@ def remove(system: System, directory: Path) -> list[str]:
     left = _end_processes([what for kind, what in made if kind == PROCESS])
     names = {what for kind, what in made if kind == NAME}
     names |= {name for kind, what in made if kind == PILOT for name in _names_of(Path(what))}
-    ids = [found for kind, what in made if kind == JOB and (found := slurm.job(what)) is not None]
+    ids = [found for kind, what in made if kind == JOB and (found := as_job(what)) is not None]
     left += _end_jobs(system, names, ids)
     for _ in range(3):
         # A process that is just ending may still write a file.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from hpcext import backends
 from hpcext.acceptance import keeper
 from hpcext.acceptance.scenario import FailedError, Scenario, Seen
 from hpcext.acceptance.stage import Stage, command, toml
 from hpcext.acceptance.systems import Order
 from hpcext.acceptance.trial import Training
-from hpcext.backends.lsf import job as lsf_job
-from hpcext.backends.slurm import job as slurm_job
 
 MINUTES = 10
 
@@ -40,8 +39,7 @@ def pilot(stage: Stage, scenario: Scenario) -> Seen:
         "--gpus-per-node", "1", "--time", str(MINUTES), "--lead", "20", "--dir", str(directory),
         "--", *stage.system.pilot_options(order), *stage.terms.options,
     )  # fmt: skip
-    submitted = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}[stage.system.key]
-    job = submitted.job_of(directory)
+    job = backends.submitted(stage.system.key).job_of(directory)
     if job is None:
         raise FailedError("which job it is was not written down")
     stage.follow(job)

@@ -18,6 +18,10 @@ FINAL = frozenset(
 """States after which nothing more happens to a job, unless somebody requeues it."""
 
 
+NOUNS = {"slurm": "partition", "lsf": "queue"}
+"""Batch systems that can be accepted, and what they call that which a job is submitted to."""
+
+
 class Order(NamedTuple):
     """A job to be submitted.
 

@@ -1,1 +1,190 @@
-"""Runs pilots, tickets and suspendable jobs on a batch system; one folder for each system."""
+"""Backends, which run pilots, tickets and suspendable jobs on a batch system; their registry.
+
+A folder holds what one batch system needs, and this table alone knows which there are; installed
+packages bring more (:data:`hpcext.seams.BACKENDS`). A backend is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from hpcext import seams
+from hpcext.config import AUTO, load_settings
+from hpcext.core.errors import InputError
+from hpcext.text import did_you_mean, shown
+
+if TYPE_CHECKING:
+    from hpcext.backends.base import Backend
+    from hpcext.backends.batch_job import Submitted
+    from hpcext.batch.leasing import Leasing
+
+BUILT_IN = {
+    "slurm": ("hpcext.backends.slurm.backend", "Slurm"),
+    "lsf": ("hpcext.backends.lsf.backend", "Lsf"),
+}
+"""Name → module and class."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all backends: ours, and those that installed packages bring."""
+    found = seams.names(seams.BACKENDS)
+    return (*BUILT_IN, *(each for each in found if each not in BUILT_IN))
+
+
+def find(name: str, where: str = "batch") -> Backend:
+    """Return the backend of this name.
+
+    Parameters
+    ----------
+    name : str
+    where : str
+        Where that name was given, for an error.
+
+    Raises
+    ------
+    InputError
+        There is none, or what a package brings is none.
+    """
+    try:
+        return _made(name)
+    except KeyError:
+        raise InputError(
+            f"unknown batch system {shown(name)}",
+            where=where,
+            valid=", ".join(names()),
+            do=did_you_mean(name, names()) or "install the package that brings it",
+        ) from None
+    except seams.SeamError as error:
+        raise InputError(str(error), where=where) from None
+
+
+@functools.cache
+def _made(name: str) -> Backend:
+    """Make a backend, once.
+
+    Raises
+    ------
+    KeyError
+        There is none of that name.
+    SeamError
+        What a package brings is none.
+    """
+    if name in BUILT_IN:
+        module, kind = BUILT_IN[name]
+        ours: Backend = getattr(importlib.import_module(module), kind)()
+        return ours
+    from hpcext.backends.base import Backend  # noqa: PLC0415  (it imports what is in this folder)
+
+    brought = seams.load(seams.BACKENDS, name)
+    lacks = _lacks(brought, Backend, name)
+    if lacks:
+        package = seams.source(seams.BACKENDS, name)
+        raise seams.SeamError(f"{name} of {package} is no backend: {lacks}")
+    theirs: Backend = brought()
+    return theirs
+
+
+def _lacks(brought: Any, base: type, name: str) -> str:
+    """Say what an object that a package brings lacks to be a backend; empty: nothing."""
+    if not (inspect.isclass(brought) and issubclass(brought, base)):
+        return "it is no subclass of hpcext.backends.base.Backend"
+    missing = sorted(getattr(brought, "__abstractmethods__", ()))
+    missing += [each for each in ("name", "title", "command") if not hasattr(brought, each)]
+    if missing:
+        return f"it has no {', '.join(missing)}"
+    own_name = getattr(brought, "name", None)
+    if own_name != name or not _NAME.match(name):
+        return f"its name {shown(str(own_name))} is not that of its entry point, in small letters"
+    return ""
+
+
+def choose(said: str) -> Backend:
+    """Return the batch system to use.
+
+    Parameters
+    ----------
+    said : str
+        The setting ``batch``: its name, or ``auto``.
+
+    Raises
+    ------
+    InputError
+        It is to be found out, and there is none here, or several; or there is none of that name.
+    """
+    if said != AUTO:
+        return find(said)
+    ours = tuple(map(find, BUILT_IN))
+    there = tuple(filter(is_here, ours)) or tuple(
+        each for name in names() if name not in BUILT_IN and is_here(each := find(name))
+    )
+    if len(there) == 1:
+        return there[0]
+    commands = [each.command for each in there or ours]
+    raise InputError(
+        f"both {' and '.join(commands)} are here"
+        if there
+        else f"neither {' nor '.join(commands)} is here",
+        where="batch",
+        valid=", ".join(names()),
+        do="set HPCEXT_BATCH" if there else "run it where a batch system's commands are",
+    )
+
+
+def is_here(backend: Backend) -> bool:
+    """Say whether jobs can be submitted to a batch system from here."""
+    return shutil.which(backend.command) is not None
+
+
+def here(named: str = "") -> Backend | None:
+    """Find the batch system in whose job this process is; None if it is in no job.
+
+    Parameters
+    ----------
+    named : str
+        The one that is asked first: of the pilot, or of the setting ``batch``. Those of other
+        packages are asked only so.
+
+    Raises
+    ------
+    InputError
+        There is none of that name.
+    """
+    asked = dict.fromkeys((*([named] if named not in {"", AUTO} else []), *BUILT_IN))
+    found = (find(name) for name in asked)
+    return next((each for each in found if each.own_job() is not None), None)
+
+
+def leasing(name: str) -> Leasing:
+    """Return what lends idle nodes of a batch system to a harvester.
+
+    Raises
+    ------
+    InputError
+        There is no backend of that name, or it lends none.
+    """
+    return find(name).leasing(load_settings())
+
+
+def title(name: str) -> str:
+    """Return what people call a batch system; its name, where no package brings it any more."""
+    try:
+        return find(name).title
+    except InputError:
+        return name
+
+
+def submitted(name: str) -> Submitted:
+    """Return what is noted of the job of a pilot, even if nothing brings its backend any more."""
+    from hpcext.backends.batch_job import Submitted  # noqa: PLC0415  (it is in this folder)
+
+    try:
+        return find(name).submitted
+    except InputError:
+        return Submitted(name, "job.json", name, submit="")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import documents
-from hpcext.batch import slurm
+from hpcext.batch.jobs import as_job
 from hpcext.core.errors import NoManagerError
 from hpcext.protocol import JobId
 
@@ -84,24 +84,30 @@ class Submitted:
 
     Parameters
     ----------
+    name : str
+        Of the batch system.
     file : str
         Its name in the directory of the pilot.
-    schema : str
-    system : str
+    title : str
         The batch system, for people.
     submit : str
         Its command that submits a job.
     """
 
-    def __init__(self, file: str, schema: str, system: str, *, submit: str) -> None:
+    def __init__(self, name: str, file: str, title: str, *, submit: str) -> None:
         self._file = file
-        self._schema = schema
-        self._system = system
+        self._schema = f"hpcext.{name}-job/1"
+        self._system = title
         self._submit = submit
 
-    def write(self, directory: Path, job_id: JobId, options: Sequence[str]) -> None:
-        """Note which job it is, and with which options it was submitted."""
-        document = {"schema": self._schema, "job_id": job_id, "options": list(options)}
+    def write(self, directory: Path, job_id: JobId, options: Sequence[str] | None) -> None:
+        """Note which job it is, and with which options we submitted it; None: we did not."""
+        document = {
+            "schema": self._schema,
+            "job_id": job_id,
+            "options": list(options or ()),
+            "submitted": options is not None,
+        }
         documents.write_json(directory / self._file, document)
 
     def read(self, directory: Path) -> dict[str, Any]:
@@ -114,7 +120,7 @@ class Submitted:
         """
         try:
             found = documents.read_json(directory / self._file, self._schema)
-            if slurm.job(found.get("job_id")) is None or type(found.get("options")) is not list:
+            if as_job(found.get("job_id")) is None or type(found.get("options")) is not list:
                 raise ValueError(f"{self._file} names no job and its options")
             return found
         except FileNotFoundError:
@@ -131,7 +137,7 @@ class Submitted:
     def job_of(self, directory: Path) -> JobId | None:
         """Return the id of the last job of a pilot, or None if it has none."""
         try:
-            return slurm.job(self.read(directory)["job_id"])
+            return as_job(self.read(directory)["job_id"])
         except NoManagerError:
             return None
 
@@ -143,8 +149,10 @@ class Submitted:
         NoManagerError
             It was never submitted by us.
         """
-        options = self.read(directory)["options"]
-        if not options:
+        found = self.read(directory)
+        options = found["options"]
+        # Releases before other backends did not write it; all that they submitted had options.
+        if not found.get("submitted", bool(options)):
             raise NoManagerError(
                 "was not submitted by hpcext",
                 where=str(directory),

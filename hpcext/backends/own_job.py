@@ -5,15 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from hpcext.backends.lsf.ticket import LsfTicket
-from hpcext.backends.slurm.ticket import SlurmTicket
 from hpcext.backends.ticket_end import Ending
-from hpcext.batch.lsf.inside import LsfJob
-from hpcext.protocol import Allocation, JobId
+from hpcext.protocol import JobId
 
-__all__ = ["Ending", "OwnJob", "find"]
+__all__ = ["Ending", "OwnJob"]
 
 
 class OwnJob(Protocol):
@@ -21,7 +18,8 @@ class OwnJob(Protocol):
 
     Attributes
     ----------
-    system : {"slurm", "lsf"}
+    system : str
+        Name of its backend.
     id : int or str
     numbers : tuple of int or str
         That directories of the job may be called after, as sites make them.
@@ -34,7 +32,7 @@ class OwnJob(Protocol):
         At which it is to go back into the queue.
     """
 
-    system: Literal["slurm", "lsf"]
+    system: str
     id: JobId
     numbers: tuple[JobId, ...]
     name: str
@@ -74,13 +72,3 @@ class OwnJob(Protocol):
 
         They are called as their keys have them, ``ARRAY_TASK`` on either system.
         """
-
-
-def find() -> OwnJob | None:
-    """Find the job whose batch script this is; None if it is in none."""
-    here = Allocation.from_environ()
-    if here is not None:
-        # The shell of salloc is on no node of its job.
-        return SlurmTicket(here) if here.node and not here.step else None
-    lsf = LsfJob.from_environ()
-    return LsfTicket(lsf) if lsf is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from hpcext.jobfile import JobSpec
 
@@ -14,7 +14,8 @@ class SuspendableJob(Protocol):
 
     Attributes
     ----------
-    batch : {"slurm", "lsf"}
+    batch : str
+        Name of its backend.
     key : str
         What the job is called among files.
     gpus : int
@@ -26,7 +27,7 @@ class SuspendableJob(Protocol):
         It goes on from a checkpoint of another job, which suspended the training as a user would.
     """
 
-    batch: Literal["slurm", "lsf"]
+    batch: str
     key: str
     gpus: int
     output: str | None

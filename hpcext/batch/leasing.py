@@ -1,7 +1,6 @@
 """What a harvester asks of a batch system: idle nodes, when they are needed, and leases of them.
 
-One for each system: ``slurm_leasing`` and ``lsf_leasing``; which it is,
-:func:`hpcext.batch.system.leasing` says.
+One for each system; which it is, :func:`hpcext.backends.leasing` says.
 """
 
 from __future__ import annotations
@@ -143,7 +142,15 @@ class Order(NamedTuple):
 
 
 class Leasing(Protocol):
-    """A batch system. Each method raises BatchError where there is no answer."""
+    """A batch system. Each method raises BatchError where there is no answer.
+
+    Attributes
+    ----------
+    whole_nodes : bool
+        A node is leased only while no other job has any of it.
+    """
+
+    whole_nodes: bool
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
         """Node → what it is; empty where there is no such partition."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from hpcext.batch.slurm import OVER, Seen
+from hpcext.batch.jobs import OVER, Seen
 from hpcext.protocol import JobId
 
 
@@ -32,6 +33,10 @@ class Is(Enum):
         return self in {Is.FORGOTTEN, Is.OVER}
 
 
+Advice = Callable[[JobId, Is, Seen], str]
+"""A job, how it stands, and what was said of it → what its user can do; empty: not known."""
+
+
 class Standing(NamedTuple):
     """How a job stands, a sentence of it, and what to do about it; empty where there is nothing."""
 
@@ -49,8 +54,6 @@ _KINDS = {
     **dict.fromkeys(("requeued", "requeue_fed"), Is.WAITS),
     **dict.fromkeys(OVER, Is.OVER),
 }
-_SITES = {"JobHeldAdmin", "JobHoldMaxRequeue"}
-"""Reasons of Slurm for which the user cannot release a job; "Job Reason Codes"."""
 
 
 def kind(seen: Seen | None) -> Is:
@@ -68,30 +71,30 @@ def kind(seen: Seen | None) -> Is:
     return _KINDS.get(seen.state, Is.UNKNOWN)
 
 
-def of_job(system: str, name: str, job_id: JobId, seen: Seen | None) -> Standing:
+def of_job(name: str, job_id: JobId, seen: Seen | None, advice: Advice) -> Standing:
     """The same in words.
 
     Parameters
     ----------
-    system : {"slurm", "lsf"}
     name : str
-        Of the system, for people.
+        Of the batch system, for people.
     job_id : int or str
     seen : Seen or None
+    advice : callable
+        Says what lets the job go on, or begin.
     """
     state, job = kind(seen), f"its job {job_id} of {name}"
     if seen is None or state in {Is.OVER, Is.RUNS}:
         return Standing(state)
     word = seen.said or seen.state
     if state is Is.UNKNOWN:
-        why = seen.why or _UNKNOWN.get(word, f"its state is {word}")
+        why = seen.why or f"its state is {word}"
         return Standing(state, f"whether {job} runs is not known: {why}", "ask again later")
     if state is Is.STOPPED:
-        return Standing(state, f"{job} is stopped ({word})", _goes_on(system, job_id, word))
+        return Standing(state, f"{job} is stopped ({word})", advice(job_id, state, seen))
     if state is Is.HELD:
-        return Standing(
-            state, f"{job} is held in the queue ({_held(seen)})", _release(job_id, seen)
-        )
+        what = f"{job} is held in the queue ({_held(seen)})"
+        return Standing(state, what, advice(job_id, state, seen))
     if state is Is.ENDS:
         return Standing(state, f"{job} is ending ({word})", "ask again in a moment")
     return Standing(state, f"{job} waits in the queue ({word})", "")
@@ -103,35 +106,5 @@ def not_told(name: str, job_id: JobId, why: str) -> Standing:
     return Standing(Is.UNKNOWN, what, "ask again later")
 
 
-_UNKNOWN = {
-    # bjobs(1), "Job status".
-    "UNKWN": "LSF cannot reach its host (UNKWN)",
-    "ZOMBI": "LSF has lost its host, and does not know what runs there (ZOMBI)",
-}
-
-
-def _goes_on(system: str, job_id: JobId, word: str) -> str:
-    if system == "lsf":
-        if word == "SSUSP":
-            return "LSF lets it go on when there is room for it"
-        return f"bresume {_word(job_id)} lets it go on"
-    if word == "stopped":
-        return f"scancel --signal=CONT {job_id} lets it go on"
-    # scontrol(1): "suspend" and "resume" are for operators.
-    return f"scontrol resume {job_id} lets it go on, which takes an operator of Slurm"
-
-
-def _word(job_id: JobId) -> str:
-    """As a shell takes it: brackets would be a pattern."""
-    return f'"{job_id}"' if "[" in str(job_id) else str(job_id)
-
-
 def _held(seen: Seen) -> str:
     return seen.said or (seen.why if seen.why.startswith("JobH") else seen.state)
-
-
-def _release(job_id: JobId, seen: Seen) -> str:
-    if seen.said:
-        return f"bresume {_word(job_id)} lets it begin"
-    who = ", which takes an operator of Slurm" if seen.why in _SITES else ""
-    return f"scontrol release {job_id} lets it begin{who}"

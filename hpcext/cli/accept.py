@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from hpcext import __version__
+from hpcext import __version__, backends
 from hpcext.acceptance import keeper, suite
 from hpcext.acceptance.scenario import Result
 from hpcext.acceptance.stage import Terms
-from hpcext.acceptance.systems import System
-from hpcext.batch import system as systems
+from hpcext.acceptance.systems import NOUNS, System
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
@@ -39,16 +38,15 @@ def add(commands: Any) -> None:
     )
     parser.set_defaults(rest=())
     system = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
-    for key, name in systems.NAMES.items():
-        _add_system(system, key, name)
+    for key, noun in NOUNS.items():
+        _add_system(system, key, noun)
 
 
-def _add_system(commands: Any, key: str, name: str) -> None:
-    noun = "queue" if key == "lsf" else "partition"
+def _add_system(commands: Any, key: str, noun: str) -> None:
     parser: cli.Parser = commands.add_parser(
         key,
         usage=f"hpcext-admin accept {key} --partition NAME [OPTION...] [-- OPTION...]",
-        help=f"on this machine's {name}",
+        help=f"on this machine's {backends.title(key)}",
         description=f"On at most {suite.MOST_HOSTS} hosts, in at most 15 minutes.",
     )
     parser.epilog = f"{cli.EXAMPLE}{parser.prog} --partition preemptible"

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hpcext import backends
 from hpcext.batch.standing import Is, Standing
 from hpcext.cli import view
 from hpcext.cli.live import Live
@@ -18,7 +19,7 @@ from hpcext.cli.narrator import Narrator
 from hpcext.cli.output import LogOutput, Output
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, NoManagerError
-from hpcext.manager import choosing, spool, standing
+from hpcext.manager import choosing, spool
 from hpcext.manager import pilot as pilots
 from hpcext.manager.views import reading
 from hpcext.manager.views.reading import Follower, Reading
@@ -166,11 +167,11 @@ def _may_run(found: Reading) -> bool:
 
 
 class _Queue:
-    """The job of a pilot, of Slurm or LSF, as it waits to begin or to begin again."""
+    """Whether the batch job of a pilot has yet to begin, or to begin again."""
 
     def __init__(self, directory: Path) -> None:
         system = pilots.load(directory).batch
-        job_id = standing.SUBMITTED[system].job_of(directory) if system else None
+        job_id = backends.submitted(system).job_of(directory) if system else None
         self._job = (system, job_id) if system and job_id is not None else None
         self._asked_s, self._waits = float("-inf"), False
         self._ran = False

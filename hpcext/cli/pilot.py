@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import argparse
 import logging
-import shlex
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
+from hpcext import backends
+from hpcext.backends.base import PilotOrder
 from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
-from hpcext.backends.lsf import job as lsf_job
-from hpcext.backends.slurm import job as slurm_job
-from hpcext.batch import lsf, slurm
-from hpcext.batch.slurm import Seen
+from hpcext.batch.jobs import Seen
 from hpcext.batch.standing import Is, kind
-from hpcext.batch.system import NAMES, choose, jobs
 from hpcext.cli import tidy
 from hpcext.cli.managing import LOG_FORMATS
 from hpcext.cli.output import Output
 from hpcext.cli.run import add_notify, name_after, read_job_file
-from hpcext.config import Settings, load_settings
-from hpcext.core.errors import BatchError, InputError
+from hpcext.config import load_settings
+from hpcext.core.errors import BatchError, InputError, NoManagerError
 from hpcext.jobfields import MAX_GPUS
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool, standing
@@ -28,7 +25,7 @@ from hpcext.manager.cleaning import left_of, size_of
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
 from hpcext.protocol import JobId
-from hpcext.text import counted, shown, sized
+from hpcext.text import counted, sized
 
 log = logging.getLogger(__name__)
 
@@ -102,16 +99,18 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         if not least <= value <= most:
             raise InputError(str(value), where=flag, valid=f"{least} to {most}")
     settings = load_settings(flags={"policy": args.policy, "notify": args.notify})
-    system = choose(settings.batch)
-    array = lsf.array_of(args.rest) if system == "lsf" else slurm.array_of(args.rest)
-    if array is not None:
-        raise InputError(
-            "a pilot is one job, whose jobs are those of its file",
-            where=shown(array),
-            do="put the tasks into the job file; hpcext sweep writes one",
-        )
-    parse = lsf.parse_time_limit if system == "lsf" else slurm.parse_time_limit
-    time_s = parse(args.time) if args.time else None
+    backend = backends.choose(settings.batch)
+    wanted = PilotOrder(
+        nodes=args.nodes,
+        gpus=args.gpus_per_node,
+        cpus_per_gpu=args.cpus_per_gpu,
+        requeue=args.requeue,
+        time=args.time or "",
+        options=tuple(args.rest),
+        as_log=args.manager_log == "json",
+    )
+    order = backend.check(wanted)
+    time_s = backend.limit_s(order.time) if order.time else None
     if time_s is not None and time_s <= args.lead:
         raise InputError(
             f"{args.time}: its jobs would be suspended {args.lead} s before the end, so at once",
@@ -131,73 +130,58 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         logical=False,
         settings=settings,
         directory=args.dir,
-        batch="lsf" if system == "lsf" else "slurm",
-        launcher=_launcher(settings) if system == "lsf" else "",
+        batch=backend.name,
+        launcher=backend.launcher(settings),
         nodes=args.nodes,
         lead_s=args.lead,
         requeue=args.requeue,
     )
-    shape = {
-        "nodes": args.nodes,
-        "gpus": args.gpus_per_node,
-        "cpus_per_gpu": args.cpus_per_gpu,
-        "requeue": args.requeue,
-        "as_log": args.manager_log == "json",
-    }
     try:
-        if system == "lsf":
-            limit = ["-W", args.time] if args.time else []
-            options = [*limit, *shlex.split(settings.lsf_options), *args.rest]
-            for sentence in lsf_job.lacks(settings.lsf_launcher, settings.lsf_gpu_option):
-                out.note(sentence)
-            job_id = lsf_job.submit(
-                directory,
-                launcher=settings.lsf_launcher,
-                gpu_option=settings.lsf_gpu_option,
-                options=options,
-                **shape,
-            )
-        else:
-            limit = [f"--time={args.time}"] if args.time else []
-            # sbatch obeys the last of two equal options, so the ones given here come last.
-            options = [*shlex.split(settings.pilot_options), *limit, *args.rest]
-            job_id = slurm_job.submit(directory, options=options, **shape)
+        for sentence in backend.lacks(settings):
+            out.note(sentence)
+        job_id = backend.submit(directory, order, settings)
     except BatchError:
         pilots.remove(directory, settings.state_dir)
         raise
-    out.line(f"pilot {directory.name}: job {job_id} of {NAMES[system]}; {directory}")
+    out.line(f"pilot {directory.name}: job {job_id} of {backend.title}; {directory}")
     return 0
-
-
-def _launcher(settings: Settings) -> Literal["blaunch", "jsrun", "lsrun"]:
-    return cast('Literal["blaunch", "jsrun", "lsrun"]', settings.lsf_launcher)
 
 
 def resubmit(args: argparse.Namespace, out: Output) -> int:
     """Submit a pilot again."""
     directory = pilots.find(args.pilot, load_settings().state_dir)
-    system = pilots.load(directory).batch or "slurm"
+    batch = pilots.load(directory).batch
+    if not batch:
+        raise NoManagerError(
+            "it was not submitted to a batch system",
+            where=str(directory),
+            do=f"hpcext run --resume {directory} goes on with it here",
+        )
+    backend = backends.find(batch, str(directory / "pilot.json"))
     standing.refuse_resubmission(directory)
-    job_id = lsf_job.resubmit(directory) if system == "lsf" else slurm_job.resubmit(directory)
-    out.line(f"pilot {directory.name}: job {job_id} of {NAMES[system]}")
+    out.line(f"pilot {directory.name}: job {backend.resubmit(directory)} of {backend.title}")
     return 0
 
 
 def show(args: argparse.Namespace, out: Output) -> int:
     """List the pilots, newest first."""
     found = pilots.known(load_settings().state_dir)
-    ids = {path: standing.SUBMITTED[pilot.batch or "slurm"].job_of(path) for path, pilot in found}
+    ids = {
+        path: backends.submitted(pilot.batch).job_of(path) if pilot.batch else None
+        for path, pilot in found
+    }
     seen: dict[str, dict[JobId, Seen]] = {}
-    for system in {pilot.batch or "slurm" for path, pilot in found if ids[path] is not None}:
-        asked = [ids[path] for path, pilot in found if (pilot.batch or "slurm") == system]
+    for system in {pilot.batch for path, pilot in found if ids[path] is not None}:
+        asked = [ids[path] for path, pilot in found if pilot.batch == system]
         try:
-            seen[system] = jobs(system).seen([each for each in asked if each is not None])
-        except BatchError as error:
-            # The other batch system may answer: one home directory may serve clusters of both.
+            jobs = backends.find(system).jobs()
+            seen[system] = jobs.seen([each for each in asked if each is not None])
+        except (BatchError, InputError) as error:
+            # Another one may answer; a home is seen from clusters of several.
             log.warning("%s", error)
     rows = []
     for path, pilot in found:
-        job_id, system = ids[path], pilot.batch or "slurm"
+        job_id, system = ids[path], pilot.batch
         state = ""
         if job_id:
             state = NOT_KNOWN
@@ -220,7 +204,7 @@ def _left(path: Path) -> str:
 def _shown(system: str, seen: Seen | None) -> str:
     """Return the state of a job, with the batch system's own word where ours says less."""
     if seen is None:
-        return f"forgotten by {NAMES[system]}"
+        return f"forgotten by {backends.title(system)}"
     word = seen.said or seen.why
     return {
         Is.UNKNOWN: f"{NOT_KNOWN} ({seen.said})" if seen.said else NOT_KNOWN,

@@ -11,17 +11,12 @@ import argparse
 import os
 from typing import Any
 
+from hpcext import backends
 from hpcext.backends.batch_job import LEAD_S
-from hpcext.backends.lsf import suspend as lsf_suspend
-from hpcext.backends.lsf.suspend import LsfSuspendable
-from hpcext.backends.slurm.suspend import SlurmSuspendable
-from hpcext.backends.suspendable_job import SuspendableJob
-from hpcext.batch.lsf.inside import LsfJob
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.manager import suspendable
-from hpcext.protocol import Allocation
 
 
 def add(commands: Any) -> None:
@@ -51,28 +46,18 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Become the batch script of a pilot."""
-    job = _job(args)
-    script = suspendable.prepare(job, suspendable.lead_of(args.lead), load_settings())
+    """Become the batch script of a pilot; or make what the shell of a job becomes."""
+    settings = load_settings()
+    backend = backends.here(settings.batch)
+    if backend is None:
+        raise InputError(
+            "is for the batch script of a job, and this is none",
+            where="hpcext suspendable",
+            do="sbatch train.sh, where train.sh ends with: exec hpcext suspendable -- COMMAND",
+        )
+    job = backend.suspendable(args.rest, args.shell)
+    script = suspendable.prepare(job, suspendable.lead_of(args.lead), settings)
     suspendable.append()
     if args.shell is None:
         os.execv("/bin/sh", ["/bin/sh", str(script)])
     return 0
-
-
-def _job(args: argparse.Namespace) -> SuspendableJob:
-    """Find the job whose batch script this is."""
-    here = Allocation.from_environ()
-    lsf = LsfJob.from_environ()
-    if here is None and lsf is not None:
-        words = [os.fsencode(word) for word in args.rest]
-        if args.shell is not None:
-            words = lsf_suspend.words_of_shell(args.shell)
-        return LsfSuspendable(lsf, words)
-    if here is None:
-        raise InputError(
-            "is for the batch script of a Slurm job, and this is none",
-            where="hpcext suspendable",
-            do="sbatch train.sh, where train.sh ends with: exec hpcext suspendable -- COMMAND",
-        )
-    return SlurmSuspendable(here, args.rest)

@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol
-from hpcext.backends import own_job
-from hpcext.backends.lsf import ticket as lsf_ticket
+from hpcext import backends, protocol
 from hpcext.backends.own_job import OwnJob
-from hpcext.batch.lsf.inside import LsfJob
 from hpcext.cli.harvest import make_terms
 from hpcext.cli.output import Output
 from hpcext.cli.ticket import Wait
@@ -58,17 +55,17 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Submit the trainer and wait for its end; return its exit status."""
-    here = own_job.find()
-    if here is None:
+    settings = load_settings(flags={"policy": "bftrainer"})
+    backend = backends.here(settings.batch)
+    here = backend.ticket() if backend is not None else None
+    if backend is None or here is None:
         raise InputError(
             "is for the batch script of a job of Slurm or LSF, and this is none",
             where="hpcext trainer",
             do="sbatch --wrap 'exec hpcext trainer 1:4 train.sh'",
         )
-    settings = load_settings(flags={"policy": "bftrainer"})
-    lsf = LsfJob.from_environ()
-    if args.shell is not None and lsf is not None:
-        lsf_ticket.write_script(lsf, settings.state_dir, args.shell)
+    if args.shell is not None:
+        backend.write_ticket(settings.state_dir, args.shell)
         return 0
     environ = protocol.environ()
     nodes, command = _words(args.argv, environ.get("HPCEXT_TRAINER", ""))

@@ -126,8 +126,8 @@ class PilotView(msgspec.Struct, frozen=True):
     Attributes
     ----------
     kind : {"pilot", "harvester"}
-    batch : {"", "slurm", "lsf"}
-        The batch system in whose job it runs.
+    batch : str
+        Name of the batch system in whose job it runs; empty: in none.
     managed : bool
         Whether a manager runs it, or may do so.
     busy_fraction : float

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from hpcext import __version__
+from hpcext import __version__, backends
 from hpcext.dashboard import chart, lanes
 from hpcext.dashboard.document import Document, JobView, Machine, NodeView, PilotView
 from hpcext.executors.gpu_facts import GpuFacts, sharing
@@ -109,8 +109,7 @@ def _pilot_row(view: PilotView) -> tuple[str, ...]:
 
 
 def _kind(view: PilotView) -> str:
-    batch = {"slurm": " in Slurm", "lsf": " in LSF"}.get(view.batch, "")
-    return f"{view.kind}{batch}"
+    return f"{view.kind} in {backends.title(view.batch)}" if view.batch else view.kind
 
 
 def _state(view: PilotView) -> str:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcext
-from hpcext import config
-from hpcext.batch import system
+from hpcext import backends, config
 from hpcext.core.errors import InputError
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.executors import gpu_facts
@@ -230,7 +229,7 @@ def state_directory(asked: Asked) -> Iterator[Finding]:
         return
     kind = file_system(place)
     says = f"{clean(str(wanted))}: can be written and locked, {free} MiB free, {kind}"
-    others = any(shutil.which(command) for command in system.SUBMIT.values())
+    others = any(map(backends.is_here, map(backends.find, backends.BUILT_IN)))
     if others and kind in LOCAL:
         says += ": jobs on other nodes cannot see it"
         yield Finding(name, "note", says, "set state_dir to a place that all nodes share")
@@ -268,10 +267,10 @@ def batch(asked: Asked) -> Iterator[Finding]:
     if asked.settings is None:
         return
     try:
-        yield Finding("batch", "ok", system.NAMES[system.choose(asked.settings.batch)])
+        yield Finding("batch", "ok", backends.choose(asked.settings.batch).title)
     except InputError as error:
         # If both are there the user must decide.
-        none = not any(shutil.which(command) for command in system.SUBMIT.values())
+        none = not any(map(backends.is_here, map(backends.find, backends.BUILT_IN)))
         yield Finding("batch", "note" if none else "wrong", error.what, error.do)
 
 

@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-from hpcext import documents, state
-from hpcext.batch import system
+from hpcext import backends, documents, state
 from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.config import Settings
@@ -71,7 +70,7 @@ class _Probe:
         self._partition = terms.partition
         self._main = main
         self._like = node
-        self._leasing = system.leasing(terms.system)
+        self._leasing = backends.leasing(terms.system)
         self._lease_id = 0
         state.make(settings.state_dir)
         # In a directory that the nodes can see, as they must see pilots.
@@ -245,7 +244,7 @@ def check(asked: Asked) -> Iterator[Finding]:
     if main is None:
         yield Finding(_NAME, "note", "no commands of Slurm or of LSF on this machine")
         return
-    nodes = system.leasing(main.name).idle(asked.probe)
+    nodes = backends.leasing(main.name).idle(asked.probe)
     idle = [node for node in nodes.values() if node.idle]
     if not idle:
         what = "has no node that is idle now" if nodes else "has no nodes, or is no partition"
@@ -273,7 +272,7 @@ def _terms(partition: str, idle: list[Idle], name: str, settings: Settings) -> T
     """Return the terms of a harvester of one GPU of one node, or a slot if there are none."""
     return Terms(
         partition=partition,
-        system="lsf" if name == "lsf" else "slurm",
+        system=name,
         options=tuple(shlex.split(settings.harvest_options)),
         gpus=1,
         logical=not any(node.gpus for node in idle),

@@ -6,7 +6,7 @@ import contextlib
 from typing import Protocol
 
 from hpcext import protocol
-from hpcext.batch import lsf, runner, slurm, system
+from hpcext.batch import lsf, runner, slurm
 from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf import (
     idle as lsf_idle,
@@ -33,7 +33,7 @@ class Main(Protocol):
     Attributes
     ----------
     name : str
-        Name of the batch system, as in :data:`hpcext.batch.system.NAMES`.
+        Name of the batch system, as in :data:`hpcext.backends.BUILT_IN`.
     queue_do, slow_do, grace_do : str
         Advice if the lease does not begin, if the main job does not, or if saving took too long.
     """
@@ -141,5 +141,5 @@ class LsfMain:
     def state(self, job_id: int) -> str:
         """Return the state of a job, by bjobs."""
         with contextlib.suppress(BatchError):
-            return system.jobs("lsf").states([job_id]).get(job_id, "")
+            return lsf.Commands().states([job_id]).get(job_id, "")
         return ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hpcext.batch.system import jobs
+from hpcext.batch.jobs import Jobs
 from hpcext.core.facts import Ended, Outcome
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.walltime import Walltime
@@ -23,8 +23,11 @@ class AllocationExecutor(ProcessExecutor):
     restarts : int or str
         How often that job was put back into the queue, or what else differs between its runs:
         with it, which allocation this is.
-    system : {"slurm", "lsf"}
-        Whose job it is.
+    jobs : Jobs
+        What answers questions about that job.
+    wanted_back : str
+        What to say when a notice comes, where that is always an order to leave which reaches the
+        trainings too. Empty: it has the batch system asked, and may be about one step alone.
     lead_s : float
         How long before its end everything is suspended.
     **common
@@ -37,19 +40,18 @@ class AllocationExecutor(ProcessExecutor):
         job_id: JobId,
         restarts: int | str,
         lead_s: float,
-        system: str = "slurm",
+        jobs: Jobs,
+        wanted_back: str = "",
         **common: Any,
     ) -> None:
         super().__init__(**common)
         self._job_id = job_id
         self._allocation = f"{job_id}.{restarts}"
-        asked = jobs(system)
-        # LSF has no steps: what it sends goes to the whole job, and is never about a training.
-        self._tells_steps = system == "slurm"
+        self._tells_steps = not wanted_back
         self._walltime = Walltime(
             job_id,
-            ask=asked.end,
-            wanted=asked.preempted,
+            ask=jobs.end,
+            wanted=jobs.preempted,
             lead_s=lead_s,
             emit=self._emit,
             loop=self._loop,
@@ -58,11 +60,9 @@ class AllocationExecutor(ProcessExecutor):
         if self._tells_steps:
             self._loop.add_signal_handler(NOTICE_SIGNAL, self._walltime.begin, True)
         else:
-            # JOB_CONTROLS, bsub -wa or the end of -W. It may have reached the trainings, too: what
-            # it has suspended is not begun again here, however early it came.
-            self._loop.add_signal_handler(
-                NOTICE_SIGNAL, self._walltime.preempt, "LSF wants the hosts back"
-            )
+            # It may have reached the trainings, too: what it has suspended is not begun again here,
+            # however early it came.
+            self._loop.add_signal_handler(NOTICE_SIGNAL, self._walltime.preempt, wanted_back)
 
     @property
     def left_s(self) -> float | None:

@@ -70,6 +70,11 @@ class AttemptExecutor(abc.ABC, Generic[W]):
         """None, see :class:`hpcext.executors.base.Executor`: what attempts run on has no end."""
         return None
 
+    @property
+    def preempted(self) -> bool:
+        """False, see :class:`hpcext.executors.base.Executor`: nobody takes all of it."""
+        return False
+
     @abc.abstractmethod
     def _start(self, action: Action) -> None:
         """Start an attempt of which there is nothing yet."""

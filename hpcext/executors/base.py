@@ -1,4 +1,7 @@
-"""What an executor is: the three things a new backend writes."""
+"""What an executor is: it carries out actions, and emits facts.
+
+What else a batch system needs for it is in :mod:`hpcext.backends.base`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,10 @@ class Executor(Protocol):
     @property
     def left_s(self) -> float | None:
         """Seconds until it has to give back what it runs on; None where that is not known."""
+
+    @property
+    def preempted(self) -> bool:
+        """Whether what it runs on is taken for somebody else."""
 
     def perform(self, action: Action) -> None:
         """Carry out an action; never blocks for long, never raises for a job's own fault.

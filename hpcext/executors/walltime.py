@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable
 
-from hpcext.batch.slurm import LEFT, End
+from hpcext.batch.jobs import LEFT, End
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Drain
 from hpcext.executors.base import Emit

@@ -18,8 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hpcext import documents
-from hpcext.batch import system
+from hpcext import backends, documents
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Outcome, Registered, Rescaled, Started
 from hpcext.core.history.fragments import Fragments
@@ -70,7 +69,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
     ) -> None:
         super().__init__(**common)
         self._terms = terms
-        self._system = system.leasing(terms.system)
+        self._system = backends.leasing(terms.system)
         self._addresses: dict[str, str] = {}
         self._book = LeaseBook(
             directory=self._directory.parent / "leases",

@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from hpcext import documents, private
-from hpcext.batch import system
+from hpcext import backends, documents, private
+from hpcext.batch.jobs import UNKNOWN
 from hpcext.batch.leasing import THERE, WAITING, Held, Order
-from hpcext.batch.slurm import UNKNOWN
 from hpcext.core.errors import BatchError
 from hpcext.harvest.account import Account
 from hpcext.harvest.ground import Ground
@@ -89,7 +88,7 @@ class LeaseJobs:
         self._over = over
         self._join = join
         self._last = max(leases, default=0)
-        self.system = system.leasing(terms.system)
+        self.system = backends.leasing(terms.system)
 
     def held(self) -> dict[int, Held]:
         """Ask what is said of the jobs of leases, by the leases' numbers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,7 +31,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     partition : str
         Whose jobs all others preempt.
-    system : {"slurm", "lsf"}
+    system : str
         Whose nodes they are. A partition of LSF is a queue.
     options : tuple of str
         For sbatch or bsub: account, QOS, reservation.
@@ -60,7 +60,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     partition: str
-    system: Literal["slurm", "lsf"] = "slurm"
+    system: str = "slurm"
     options: tuple[str, ...] = ()
     gpus: int = 1
     logical: bool = False

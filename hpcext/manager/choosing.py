@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpcext import backends
 from hpcext.batch import standing as standings
 from hpcext.batch.standing import Is, Standing
-from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.core.world import World
 from hpcext.manager import pilot, spool, standing
@@ -88,15 +88,13 @@ def running(state_dir: Path) -> list[Path]:
 
 def _standings(system: str, places: Mapping[JobId, Path]) -> dict[Path, Standing]:
     """How the pilots in these jobs stand, by one question."""
-    name = NAMES[system]
     try:
-        seen = jobs(system).seen(list(places))
-    except BatchError as error:
+        backend = backends.find(system)
+        seen = backend.jobs().seen(list(places))
+    except (BatchError, InputError) as error:
+        name = backends.title(system)
         return {each: standings.not_told(name, job, error.what) for job, each in places.items()}
-    return {
-        path: standings.of_job(system, name, job_id, seen.get(job_id))
-        for job_id, path in places.items()
-    }
+    return {path: backend.standing(job, seen.get(job)) for job, path in places.items()}
 
 
 def _may_have_left(directory: Path) -> bool:

@@ -56,11 +56,11 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     began_at : float
     profiles : str
         Directory of the stored scaling curves that its jobs name and refine.
-    batch : {"", "slurm", "lsf"}
-        It is the script of a job of this batch system, and has the GPUs `gpus` on each of its
-        nodes.
-    launcher : {"", "blaunch", "jsrun", "lsrun"}
-        What starts its jobs on the hosts of an LSF job.
+    batch : str
+        It is the script of a job of this batch system, if one is named, and has the GPUs `gpus`
+        on each of its nodes.
+    launcher : str
+        What starts its jobs on the nodes of that job, where there are several ways.
     nodes : int
         How many nodes that job has.
     lead_s : float
@@ -93,8 +93,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float
     decision_timeout_s: float = DECISION_TIMEOUT_S
     profiles: str = ""
-    batch: Literal["", "slurm", "lsf"] = ""
-    launcher: Literal["", "blaunch", "jsrun", "lsrun"] = ""
+    batch: str = ""
+    launcher: str = ""
     nodes: int = 1
     lead_s: float = 0.0
     requeue: bool = False
@@ -132,8 +132,8 @@ def create(
     logical: bool,
     settings: Settings,
     directory: Path | None = None,
-    batch: Literal["", "slurm", "lsf"] = "",
-    launcher: Literal["", "blaunch", "jsrun", "lsrun"] = "",
+    batch: str = "",
+    launcher: str = "",
     nodes: int = 1,
     lead_s: float = 0.0,
     requeue: bool = False,

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from hpcext import documents, protocol, state
+from hpcext import backends, documents, protocol, state
+from hpcext.backends.base import Backend
 from hpcext.core.engine import Engine
 from hpcext.core.errors import NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
@@ -60,10 +61,6 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """A manager that no signal reaches from other nodes looks so often at what was written there."""
 
-SIGNALS_S = 60.0
-"""The signals of one bkill of LSF, SIGINT and then SIGTERM, are JOB_TERMINATE_INTERVAL apart, 10 s
-by default. The second is no order to leave at once: there is as much again for saving."""
-
 
 @contextlib.contextmanager
 def sole_manager(directory: Path, *, deaf: bool = False, goes_back: bool = False) -> Iterator[None]:
@@ -94,17 +91,16 @@ def sole_manager(directory: Path, *, deaf: bool = False, goes_back: bool = False
                 do="hpcext status shows it",
             ) from None
         me = protocol.Process.me()
-        system, job_id = places.batch_job()
+        backend = _backend_here(directory)
         facts = {
             "schema": spool.MANAGER,
             "pid": me.pid,
             "start": me.start,
             "host": host(),
             "boot_id": boot_id(),
-            "batch": system,
-            "batch_job": job_id,
-            # What a job of LSF is sent reaches all that it has started, and ends some of it.
-            "deaf": deaf or system == "lsf",
+            "batch": backend.name if backend else "",
+            "batch_job": backend.own_job() if backend else None,
+            "deaf": deaf or (backend is not None and backend.deaf),
         }
         documents.write_json(directory / spool.MANAGER_FILE, facts)
         yield
@@ -133,17 +129,26 @@ def _lock(directory: Path, locks: contextlib.ExitStack, *, goes_back: bool) -> N
 
 
 def _host_of_our_job(directory: Path) -> str | None:
-    """Where the manager is that holds the lock; None if it is not that of the LSF job that we are
-    in, on another host."""
-    system, job_id = places.batch_job()
+    """Return where the manager is that holds the lock.
+
+    It is None if that manager is not of the very job that we are in, on another host.
+    """
+    backend = _backend_here(directory)
+    if backend is None or not backend.begins_elsewhere:
+        return None
     try:
         facts = documents.read_json(directory / spool.MANAGER_FILE, spool.MANAGER)
     except (OSError, ValueError):
         return None
     other_host = facts.get("boot_id") != boot_id()
-    if system == "lsf" and other_host and facts.get("batch_job") == job_id:
+    if other_host and facts.get("batch_job") == backend.own_job():
         return str(facts.get("host", ""))
     return None
+
+
+def _backend_here(directory: Path) -> Backend | None:
+    """Find the batch system whose job we are in: that of the pilot, or else one of ours."""
+    return backends.here(load(directory).batch)
 
 
 def run(
@@ -179,7 +184,9 @@ def run(
     spool.check_private(directory)
     state.warn_of(directory)
     pilot = load(directory)
-    if interval_s is None and (pilot.harvest is not None or pilot.batch == "lsf"):
+    backend = backends.find(pilot.batch, str(directory / "pilot.json")) if pilot.batch else None
+    deaf = backend is not None and backend.deaf
+    if interval_s is None and (pilot.harvest is not None or deaf):
         # Of what happens on other nodes no signal tells, nor of requests from there.
         interval_s = min(LOOK_S, pilot.report_interval_s)
     if interval_s is not None:
@@ -260,7 +267,7 @@ async def _run(
         leave=leave,
         # One that stays may be given what can run on the nodes that are left.
         moves_on=pilot.requeue or bool(pilot.batch and not pilot.stay),
-        once_s=SIGNALS_S if pilot.batch == "lsf" else 0.0,
+        once_s=backends.find(pilot.batch).end_signals_s if pilot.batch else 0.0,
     )
     executor = place.executor(
         directory=directory / "jobs",
@@ -293,12 +300,12 @@ async def _run(
 
 
 def _beside(pilot: Pilot, directory: Path) -> list[asyncio.Task[None]]:
-    """What a manager on Slurm does for the user's other pilots."""
+    """Begin what a manager does for the user's other pilots on its batch system."""
     system = pilot.harvest.system if pilot.harvest is not None else pilot.batch
-    if system != "slurm":
+    if not system or not backends.find(system).delays_requeued:
         return []
-    state_dir = _state_dir(pilot, directory)
-    return [asyncio.get_running_loop().create_task(requeued.look_after(state_dir))]
+    looks = requeued.look_after(_state_dir(pilot, directory), system)
+    return [asyncio.get_running_loop().create_task(looks)]
 
 
 def _state_dir(pilot: Pilot, directory: Path) -> Path:

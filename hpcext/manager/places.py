@@ -5,25 +5,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcext.backends.lsf import job as lsf_job
-from hpcext.backends.lsf import suspend as lsf_suspend
-from hpcext.backends.lsf.script import LsfScript
-from hpcext.backends.lsf.steps import Launcher, LsfHost, LsfSteps
-from hpcext.backends.slurm import job as slurm_job
-from hpcext.backends.slurm.script import SlurmScript
-from hpcext.backends.slurm.steps import Share, SlurmSteps
-from hpcext.batch import runner, slurm
-from hpcext.batch.lsf.engine import starts_on_hosts
-from hpcext.batch.lsf.inside import LsfJob
-from hpcext.batch.slurm.reads import reads
+from hpcext import backends
+from hpcext.backends.base import PilotRun
 from hpcext.core.engine import Engine
-from hpcext.core.errors import BatchError, NoManagerError
+from hpcext.core.errors import NoManagerError
 from hpcext.core.values import Node
-from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.base import Executor
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.local import LocalExecutor
@@ -32,7 +22,6 @@ from hpcext.harvest.lease import recorded as recorded_nodes
 from hpcext.harvest.leases import Terms, first, wanted
 from hpcext.manager.directory import host
 from hpcext.policies.autoscale import Autoscaler, Nodes, loss
-from hpcext.protocol import Allocation, JobId
 
 if TYPE_CHECKING:
     from hpcext.manager.directory import Pilot
@@ -40,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 1000
-"""Allocations of one job of Slurm, whatever it gained in them."""
+"""Allocations of one batch job, whatever it gained in them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,29 +70,17 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     ------
     NoManagerError
         It is a pilot for a batch system, and this is no job of that.
+    InputError
+        No installed package brings that batch system.
     """
     if pilot.harvest is not None:
         return _leases(pilot, pilot.harvest, engine, directory)
-    if pilot.batch == "lsf":
-        return _lsf_script(pilot, directory) if pilot.alone else _lsf(pilot, engine, directory)
-    return _allocation(pilot, engine) if pilot.batch else _machine(pilot)
-
-
-def batch_job() -> tuple[str, JobId | None]:
-    """The batch system whose job this process is in, and that job's id; ``"", None`` if in none."""
-    if (here := Allocation.from_environ()) is not None:
-        return "slurm", here.name
-    inside = LsfJob.from_environ()
-    return ("lsf", inside.name) if inside else ("", None)
+    return _job(pilot, engine, directory) if pilot.batch else _machine(pilot)
 
 
 def go_back(pilot: Pilot, directory: Path) -> None:
-    """Have our job of LSF go back into the queue, of which no manager has begun."""
-    here = LsfJob.from_environ()
-    if here is not None and pilot.alone:
-        lsf_suspend.requeue(here, directory)
-    elif here is not None:
-        lsf_job.requeue(directory)
+    """Have the job that we are in, of which no manager has begun, go back into the queue."""
+    backends.find(pilot.batch).place(_run(pilot, directory)).requeue()
 
 
 def _machine(pilot: Pilot) -> Place:
@@ -124,8 +101,8 @@ def _machine(pilot: Pilot) -> Place:
 
 
 def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Place:
-    """Idle nodes of a Slurm, as long as nobody else needs them."""
-    # Of those that are gone meanwhile Slurm will say so.
+    """Idle nodes of a batch system, as long as nobody else needs them."""
+    # Of those that are gone meanwhile the batch system will say so.
     recorded = recorded_nodes(directory / "leases")
     world = engine.world
     nodes = tuple(node for name, node in world.nodes.items() if name in recorded)
@@ -168,151 +145,48 @@ def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Calla
     return want
 
 
-def _orphans(engine: Engine) -> list[tuple[str, int, str]]:
-    """Job, attempt and node of what may run where a node was lost."""
-    found = engine.world.records.items()
-    return [(name, attempt, node) for name, each in found for node, attempt in each.orphans]
-
-
-def _allocation(pilot: Pilot, engine: Engine) -> Place:
-    here = Allocation.from_environ()
-    if here is None:
-        raise _outside(pilot, "Slurm")
-    nodes, kind, more = _script(pilot, here) if pilot.alone else _steps(pilot, engine, here)
-    made: list[AllocationExecutor] = []
+def _job(pilot: Pilot, engine: Engine, directory: Path) -> Place:
+    """What the batch job that we are in has."""
+    backend = backends.find(pilot.batch, str(directory / "pilot.json"))
+    if backend.own_job() is None:
+        raise NoManagerError(
+            f"pilot {pilot.name} runs inside a job of {backend.title}, and this is none",
+            do=f"hpcext pilot resubmit {pilot.id}",
+        )
+    has = backend.place(_run(pilot, directory, _orphans(engine)))
+    made: list[Executor] = []
 
     def executor(**common: Any) -> Executor:
-        made.append(
-            kind(job_id=here.name, restarts=here.restarts, lead_s=pilot.lead_s, **more, **common)
-        )
+        made.append(has.executor(**common))
         return made[-1]
 
-    def requeue() -> None:
-        slurm_job.requeue(here.name)
-
-    gone = () if pilot.alone else _gone(here, nodes)
-    nodes = tuple(node for node in nodes if node.name not in gone)
-    return Place(nodes, executor, _carry_on(here.restarts, requeue, made), gone)
-
-
-def _gone(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Nodes that the job has lost since it began, as its environment does not know."""
-    try:
-        left = reads().nodes_of(here.name)
-    except BatchError as error:
-        log.warning("which nodes are left is not known: %s", error)
-        return ()
-    return tuple(node.name for node in nodes if left and node.name not in left)
-
-
-def _carry_on(
-    times: int, requeue: Callable[[], None], made: Sequence[AllocationExecutor] = ()
-) -> Callable[..., None]:
-    """Have a job that was restarted so often go back into the queue, if that is of use."""
-
     def carry_on(*, gained: bool) -> None:
-        if times >= MAX_RESTARTS:
-            log.warning("restarted %d times: not put back into the queue again", times)
+        if has.restarts >= MAX_RESTARTS:
+            log.warning("restarted %d times: not put back into the queue again", has.restarts)
         elif gained or any(each.preempted for each in made):
-            requeue()
+            has.requeue()
         else:
             log.warning("nothing was saved before the time limit: not put back into the queue")
 
-    return carry_on
+    return Place(has.nodes, executor, carry_on, has.gone)
 
 
-def _outside(pilot: Pilot, system: str) -> NoManagerError:
-    return NoManagerError(
-        f"pilot {pilot.name} runs inside a job of {system}, and this is none",
-        do=f"hpcext pilot resubmit {pilot.id}",
+def _run(pilot: Pilot, directory: Path, orphans: tuple[tuple[str, int, str], ...] = ()) -> PilotRun:
+    return PilotRun(
+        id=pilot.id,
+        name=pilot.name,
+        directory=directory,
+        node=host(),
+        gpus=pilot.gpus,
+        logical=pilot.logical,
+        lead_s=pilot.lead_s,
+        alone=pilot.alone,
+        launcher=pilot.launcher,
+        orphans=orphans,
     )
 
 
-def _lsf(pilot: Pilot, engine: Engine, directory: Path) -> Place:
-    """The hosts of an LSF job; if that is one, and the manager there, without a launcher."""
-    here = LsfJob.from_environ()
-    if here is None:
-        raise _outside(pilot, "LSF")
-    # Where there is jsrun the script runs on a launch node, which is named first.
-    listed = here.hosts[1:] if pilot.launcher == "jsrun" else here.hosts
-    if not listed:
-        raise NoManagerError(f"LSF does not say which hosts job {here.name} has")
-    gpus = len(pilot.gpus)
-    nodes = tuple(Node(name, gpus) for name, _ in listed)
-    times = lsf_job.restarts(directory)
-    more: dict[str, Any] = {
-        "job_id": here.name,
-        "restarts": here.number or times,
-        "lead_s": pilot.lead_s,
-        "system": "lsf",
-    }
-    kind: type[AllocationExecutor] = LsfSteps
-    if pilot.launcher != "jsrun" and len(nodes) == 1:
-        kind = LsfHost
-        more |= {"node": nodes[0], "indices": here.indices or pilot.gpus}
-    else:
-        launcher = Launcher(starts_on_hosts(pilot.launcher), dict(listed), gpus)
-        more |= {"nodes": nodes, "launcher": launcher, "orphans": _orphans(engine)}
-
-    made: list[AllocationExecutor] = []
-
-    def executor(**common: Any) -> Executor:
-        made.append(kind(**more, **common))
-        return made[-1]
-
-    def requeue() -> None:
-        lsf_job.requeue(directory)
-
-    return Place(nodes, executor, _carry_on(times, requeue, made))
-
-
-def _lsf_script(pilot: Pilot, directory: Path) -> Place:
-    """The first host of an LSF job; what its script does on others is its own."""
-    here = LsfJob.from_environ()
-    if here is None or not lsf_suspend.known(here, directory):
-        raise NoManagerError(f"pilot {pilot.name} runs inside its job of LSF, and this is not that")
-    node = Node(host(), len(pilot.gpus))
-    runs = lsf_suspend.runs(directory)
-    made: list[LsfScript] = []
-
-    def executor(**common: Any) -> Executor:
-        where = {"node": node, "indices": pilot.gpus}
-        made.append(
-            LsfScript(job_id=here.name, restarts=runs, lead_s=pilot.lead_s, **where, **common)
-        )
-        return made[-1]
-
-    def requeue() -> None:
-        lsf_suspend.requeue(here, directory)
-
-    return Place((node,), executor, _carry_on(runs - 1, requeue, made))
-
-
-_Executor = tuple[tuple[Node, ...], type[AllocationExecutor], dict[str, Any]]
-"""Nodes, what runs jobs on them, and what that has to know beside the allocation."""
-
-
-def _script(pilot: Pilot, here: Allocation) -> _Executor:
-    """The batch step, which is on the first node; what its script does on others is its own."""
-    node = Node(here.node, len(pilot.gpus))
-    more = {"number": here.job_id, "node": node, "indices": here.gpus or pilot.gpus}
-    return (node,), SlurmScript, more
-
-
-def _steps(pilot: Pilot, engine: Engine, here: Allocation) -> _Executor:
-    """Steps on all nodes of the allocation."""
-    names = slurm.parse_hostnames(runner.run(slurm.hostnames_command(here.nodelist)))
-    gpus = len(pilot.gpus)
-    cpus = slurm.parse_cpus(here.cpus_per_node)
-    # As sbatch's --gpus-per-node promises, all nodes have as many GPUs; CPUs may differ.
-    shares = {
-        name: Share(gpus, cpus=count, memory_mb=here.memory_mb, logical=pilot.logical)
-        for name, count in zip(names, cpus, strict=True)
-    }
-    hosts = reads().hosts(names) if len(names) > 1 else {}
-    addresses = {name: host.address for name, host in hosts.items()}
-    # Slots are alike wherever they are.
-    kinds = {name: host.kind for name, host in hosts.items() if not pilot.logical}
-    nodes = tuple(Node(name, gpus, kinds.get(name, "")) for name in names)
-    more = {"number": here.job_id, "shares": shares, "addresses": addresses}
-    return nodes, SlurmSteps, {**more, "orphans": _orphans(engine)}
+def _orphans(engine: Engine) -> tuple[tuple[str, int, str], ...]:
+    """Job, attempt and node of what may run where a node was lost."""
+    found = engine.world.records.items()
+    return tuple((name, attempt, node) for name, each in found for node, attempt in each.orphans)

@@ -1,53 +1,54 @@
-"""Pilots and suspendable jobs that Slurm has put back into the queue begin when there are nodes.
+"""Pilots and suspendable jobs that were put back into the queue begin when there are nodes.
 
-Slurm begins none of them before the credential of its last run has expired, two minutes by default.
-Its owner may have it begin earlier, but not before it is in the queue, when nothing of it runs any
-more. So another manager of the same user does it, if one is there: now the one, now the other.
+Slurm begins none of them before the credential of its last run has expired. Another manager of the
+same user may have it begin earlier, if one is there: now the one, now the other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import time
 from pathlib import Path
 
-from hpcext import private
-from hpcext.batch import runner, slurm
-from hpcext.batch.slurm import requeued, site
-from hpcext.core.errors import BatchError, HpcextError
+from hpcext import backends, private
+from hpcext.core.errors import HpcextError
 from hpcext.manager import directory as directories
 from hpcext.manager import standing
+from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 20.0
-"""So often Slurm is asked, by all managers of a user together."""
+"""So often the batch system is asked, by all managers of a user together."""
 
 TURN_FILE = "requeued-looked-at"
 
 
-async def look_after(state_dir: Path) -> None:
-    """Look after the user's jobs in the queue for as long as a manager is there."""
-    expire_s: int | None = None
+async def look_after(state_dir: Path, system: str) -> None:
+    """Look after the user's jobs in the queue for as long as a manager is there.
+
+    Parameters
+    ----------
+    state_dir : pathlib.Path
+    system : str
+        Name of the batch system.
+    """
     while True:
         await asyncio.sleep(EVERY_S)
         try:
-            if not _our_turn(state_dir):
-                continue
-            if expire_s is None:
-                text = await asyncio.to_thread(runner.run, site.config_command())
-                expire_s = site.cred_expire_s(site.parse_config(text))
-            await asyncio.to_thread(bring_forward, state_dir, expire_s)
+            if _our_turn(state_dir):
+                await asyncio.to_thread(bring_forward, state_dir, system)
         except (HpcextError, OSError) as error:
             # They begin by themselves, only later.
             log.debug("requeued jobs are not looked after: %s", error)
 
 
 def _our_turn(state_dir: Path) -> bool:
-    """Whether no manager of the user has looked lately; then it is ours."""
+    """Take the turn, if no manager of the user has looked lately; return whether it is ours."""
     file = state_dir / TURN_FILE
     with contextlib.suppress(FileNotFoundError):
         if 0 <= time.time() - file.lstat().st_mtime < EVERY_S - 1:
@@ -61,26 +62,26 @@ def _our_turn(state_dir: Path) -> bool:
     return True
 
 
-def bring_forward(state_dir: Path, cred_expire_s: int) -> None:
-    """Have those begin now that are in the queue again; other jobs of the user are his own.
+def bring_forward(state_dir: Path, system: str) -> None:
+    """Have jobs of the user's pilots begin that are in the queue again; others are his own.
 
     Raises
     ------
     BatchError
+        The batch system does not say which jobs wait.
     """
-    text = runner.run(requeued.waiting_command(), environ=slurm.epoch_times())
-    waiting = requeued.parse_waiting(text, cred_expire_s)
-    if not waiting:
-        return
-    pilots = directories.known(state_dir)
-    ours = {
-        str(job_id)
-        for path, pilot in pilots
-        if pilot.batch == "slurm"
-        for _, job_id in standing.jobs_of(path)
-    }
-    for job_id in waiting:
-        if job_id in ours:
-            with contextlib.suppress(BatchError):
-                runner.run(requeued.begin_command(job_id))
-                log.info("job %s, which was requeued, may begin now", job_id)
+
+    # Pilots are read where any job waits so, which is seldom.
+    @functools.cache
+    def ours() -> frozenset[str]:
+        return frozenset(
+            str(job_id)
+            for path, pilot in directories.known(state_dir)
+            if pilot.batch == system
+            for _, job_id in standing.jobs_of(path)
+        )
+
+    def is_ours(job_id: JobId) -> bool:
+        return str(job_id) in ours()
+
+    backends.find(system).bring_forward(is_ours)

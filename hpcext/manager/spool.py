@@ -14,16 +14,15 @@ import logging
 import os
 import re
 import secrets
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from hpcext import documents, private, protocol
-from hpcext.batch import runner, slurm, standing
+from hpcext import backends, documents, private, protocol
+from hpcext.batch import standing
+from hpcext.batch.jobs import as_job
 from hpcext.batch.standing import Is, Standing
-from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.launch.tree import boot_id
 from hpcext.manager import first_life
@@ -141,12 +140,12 @@ class Manager(Protocol):
 
 def standing_of(system: str, job_id: JobId) -> Standing:
     """How a batch job stands; asks once."""
-    name = NAMES[system]
     try:
-        seen = jobs(system).seen([job_id]).get(job_id)
-    except BatchError as error:
-        return standing.not_told(name, job_id, error.what)
-    return standing.of_job(system, name, job_id, seen)
+        backend = backends.find(system)
+        seen = backend.jobs().seen([job_id]).get(job_id)
+    except (BatchError, InputError) as error:
+        return standing.not_told(backends.title(system), job_id, error.what)
+    return backend.standing(job_id, seen)
 
 
 class BatchManager:
@@ -158,7 +157,8 @@ class BatchManager:
     Parameters
     ----------
     job_id : int or str
-    system : {"slurm", "lsf"}
+    system : str
+        Name of its batch system.
     deaf : bool
         Its script passes no signals on, or would die of them: the manager looks by itself.
     directory : pathlib.Path, optional
@@ -166,12 +166,7 @@ class BatchManager:
     """
 
     def __init__(
-        self,
-        job_id: JobId,
-        *,
-        system: str = "slurm",
-        deaf: bool = False,
-        directory: Path | None = None,
+        self, job_id: JobId, *, system: str, deaf: bool = False, directory: Path | None = None
     ) -> None:
         self._job_id = job_id
         self._directory = directory
@@ -182,7 +177,7 @@ class BatchManager:
         self._asked_s = float("-inf")
 
     def __str__(self) -> str:
-        return f"in job {self._job_id} of {NAMES[self._system]}"
+        return f"in job {self._job_id} of {backends.title(self._system)}"
 
     def alive(self) -> bool:
         """Whether the job may run; which is not asked for at every call."""
@@ -204,15 +199,8 @@ class BatchManager:
         return waits or self._standing
 
     def send(self, signum: int) -> bool:
-        """Have Slurm signal the script, which passes it on; on LSF all are deaf."""
-        if self._deaf:
-            return True
-        name = signal.Signals(signum).name.removeprefix("SIG")
-        try:
-            runner.run(slurm.cancel_command(str(self._job_id), signal=name, batch=True))
-        except BatchError:
-            return False
-        return True
+        """Have the batch system signal the script, which passes it on; the deaf are not told."""
+        return self._deaf or backends.find(self._system).send(self._job_id, signum)
 
 
 def manager_of(directory: Path) -> Manager | None:
@@ -240,10 +228,10 @@ def batch_job_of(directory: Path) -> tuple[str, JobId | None]:
 
 
 def _batch_job(facts: dict[str, Any]) -> tuple[str, JobId | None]:
-    # Releases before LSF wrote the first one.
-    job_id = slurm.job(facts.get("slurm_job") or facts.get("batch_job"))
+    # Releases before LSF wrote the first one, and no system.
+    job_id = as_job(facts.get("slurm_job") or facts.get("batch_job"))
     system = str(facts.get("batch") or "slurm")
-    return (system, job_id) if job_id and system in NAMES else ("", None)
+    return (system, job_id) if job_id else ("", None)
 
 
 def _elsewhere(directory: Path, facts: dict[str, Any]) -> Manager | None:

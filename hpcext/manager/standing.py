@@ -6,21 +6,14 @@ import shlex
 import time
 from pathlib import Path
 
-from hpcext.backends.lsf import job as lsf_job
-from hpcext.backends.slurm import job as slurm_job
+from hpcext import backends
 from hpcext.batch.standing import Is, Standing
 from hpcext.core.errors import NoManagerError
 from hpcext.manager import directory as directories
 from hpcext.manager import spool
 from hpcext.protocol import JobId
 
-SUBMITTED = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}
-"""Batch system → what is written down of the job that is a pilot."""
-
 NONE = "no manager runs this pilot"
-
-EXIT_SHOWN_S = 5.0
-"""LSF shows a job that goes back into the queue as EXIT first: for 2 to 4 s, as was recorded."""
 
 
 def of_pilot(directory: Path) -> Standing:
@@ -45,7 +38,7 @@ def jobs_of(directory: Path) -> list[tuple[str, JobId]]:
     found = [spool.batch_job_of(directory)]
     batch = directories.load(directory).batch
     if batch:
-        found.append((batch, SUBMITTED[batch].job_of(directory)))
+        found.append((batch, backends.submitted(batch).job_of(directory)))
     return list(dict.fromkeys((system, job_id) for system, job_id in found if job_id is not None))
 
 
@@ -55,7 +48,7 @@ def how_to_go_on(directory: Path) -> str:
     if not pilot.batch:
         return f"hpcext run --resume {shlex.quote(str(directory))} starts one"
     try:
-        SUBMITTED[pilot.batch].options(directory)
+        backends.submitted(pilot.batch).options(directory)
     except NoManagerError as error:
         # That of a script that is suspendable, which it would take to submit it again.
         return error.do
@@ -70,8 +63,9 @@ def refuse_resubmission(directory: Path) -> None:
     NoManagerError
     """
     found = of_pilot(directory)
-    if found.state.ended and any(system == "lsf" for system, _ in jobs_of(directory)):
-        time.sleep(EXIT_SHOWN_S)
+    settles_s = max((backends.find(each).settles_s for each, _ in jobs_of(directory)), default=0.0)
+    if found.state.ended and settles_s:
+        time.sleep(settles_s)
         found = of_pilot(directory)
     if found.state is Is.RUNS:
         what = "its job runs" if jobs_of(directory) else "a manager runs it"

@@ -27,9 +27,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcext import documents, private, state
-from hpcext.batch import slurm
-from hpcext.batch.system import NAMES
+from hpcext import backends, documents, private, state
+from hpcext.batch.jobs import as_job
 from hpcext.config import Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.harvest.leases import Terms
@@ -170,8 +169,8 @@ def open_harvester(settings: Settings, system: str, terms: Callable[[], Terms]) 
     Parameters
     ----------
     settings : Settings
-    system : {"slurm", "lsf"}
-        That the ticket is a job of.
+    system : str
+        Name of the backend that the ticket is a job of.
     terms : callable
         How it is to take nodes.
 
@@ -208,7 +207,8 @@ def open_harvester(settings: Settings, system: str, terms: Callable[[], Terms]) 
         raise InputError("is a pilot, and no harvester", where=str(directory))
     if harvest.system != system:
         raise InputError(
-            f"is a harvester of {NAMES[harvest.system]}, and this job is one of {NAMES[system]}",
+            f"is a harvester of {backends.title(harvest.system)}, and this job is one of"
+            f" {backends.title(system)}",
             where=str(directory),
             do="set another HPCEXT_STATE_DIR for one of them",
         )
@@ -297,7 +297,7 @@ def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[JobId
     found: dict[JobId, str] = {}
     for path in (directory / "submissions").glob("ticket-*.json"):
         said = _KEY.match(path.stem)
-        job_id = slurm.job(said[1]) if said else None
+        job_id = as_job(said[1]) if said else None
         trainer = trainer_of(directory, path.stem) if job_id is not None else None
         if job_id is None or trainer is None:
             continue

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from hpcext import backends
 from hpcext.batch import lsf
-from hpcext.batch.slurm import LEFT, OVER, STATES, Seen
-from hpcext.batch.standing import Is, kind, of_job
+from hpcext.batch.jobs import LEFT, OVER, Seen
+from hpcext.batch.slurm import STATES
+from hpcext.batch.standing import Is, kind
 
 LSF = {
     "RUN": Is.RUNS, "PEND": Is.WAITS, "PSUSP": Is.HELD, "USUSP": Is.STOPPED, "SSUSP": Is.STOPPED,
@@ -41,14 +43,14 @@ def test_what_nobody_knows_any_more_is_no_state_that_is_not_known() -> None:
         (Seen("suspended", "PSUSP"), "is held in the queue (PSUSP)", "bresume 8 lets it begin"),
         (Seen("suspended", "USUSP"), "is stopped (USUSP)", "bresume 8 lets it go on"),
         (Seen("suspended", "SSUSP"), "is stopped (SSUSP)", "when there is room for it"),
-        (Seen("unknown", "UNKWN"), "LSF cannot reach its host (UNKWN)", "ask again"),
-        (Seen("unknown", "ZOMBI"), "does not know what runs there (ZOMBI)", "ask again"),
+        (lsf.parse_seen({"STAT": "UNKWN"}), "LSF cannot reach its host (UNKWN)", "ask again"),
+        (lsf.parse_seen({"STAT": "ZOMBI"}), "does not know what runs there (ZOMBI)", "ask again"),
         (Seen("pending", "PEND"), "waits in the queue (PEND)", ""),
         (Seen("running", "RUN"), "", ""),
     ],
 )
 def test_what_is_said_of_a_job_of_lsf(seen: Seen, what: str, do: str) -> None:
-    found = of_job("lsf", "LSF", 8, seen)
+    found = backends.find("lsf").standing(8, seen)
     assert found.what.endswith(what)
     assert do in found.do
     assert bool(do) == bool(found.do)
@@ -68,7 +70,7 @@ def test_what_is_said_of_a_job_of_lsf(seen: Seen, what: str, do: str) -> None:
     ],
 )
 def test_what_is_said_of_a_job_of_slurm(seen: Seen, what: str, do: str) -> None:
-    found = of_job("slurm", "Slurm", 8, seen)
+    found = backends.find("slurm").standing(8, seen)
     assert found.what.endswith(what)
     assert do in found.do
     assert bool(do) == bool(found.do)

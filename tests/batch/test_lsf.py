@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcext.batch import lsf, runner, system
+from hpcext import backends
+from hpcext.batch import lsf, runner
+from hpcext.batch.jobs import End
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.engine import Engine, Release
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.batch.slurm import End
 from hpcext.core.errors import BatchError, InputError
 
 IBM = Engine(Release("IBM Spectrum LSF", "10.1.0.15", "c"), frozenset(), {})
@@ -237,9 +238,9 @@ def test_which_batch_system(
     monkeypatch.setattr(
         shutil, "which", lambda name: name if here is None or name in here else None
     )
-    assert system.choose("lsf") == "lsf"
+    assert backends.choose("lsf").name == "lsf"
     if chosen:
-        assert system.choose("auto") == chosen
+        assert backends.choose("auto").name == chosen
     else:
         with pytest.raises(InputError, match="sbatch"):
-            system.choose("auto")
+            backends.choose("auto")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcext.batch import lsf, runner
+from hpcext.batch.jobs import End
 from hpcext.batch.leasing import Idle, Order
 from hpcext.batch.lsf import (
     engine as lsf_engine,
@@ -27,7 +28,6 @@ from hpcext.batch.lsf import (
     probe as lsf_probe,
 )
 from hpcext.batch.lsf.engine import Engine, Release
-from hpcext.batch.slurm import End
 from hpcext.core.errors import BatchError
 from hpcext.jobfile import parse_toml
 

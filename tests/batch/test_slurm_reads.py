@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from hpcext.batch import runner, slurm
-from hpcext.batch.slurm import End, Host, Step
+from hpcext.batch.jobs import UNKNOWN, End
+from hpcext.batch.slurm import Host, Step
 from hpcext.batch.slurm import api as slurm_api
 from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.core.errors import BatchError
@@ -213,7 +214,7 @@ def test_versions(text: str, release: tuple[int, int]) -> None:
 
 
 def test_an_unknown_state_is_said_and_is_no_end(caplog: pytest.LogCaptureFixture) -> None:
-    assert slurm.state("BRAND_NEW") == slurm.UNKNOWN
+    assert slurm.state("BRAND_NEW") == UNKNOWN
     assert "'BRAND_NEW', which is no state that is known" in caplog.text
 
 

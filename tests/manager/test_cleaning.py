@@ -16,9 +16,9 @@ from made_pilots import STORY, make
 from msgspec.structs import replace
 from told_journal import tell
 
-from hpcext import documents
+from hpcext import backends, documents
 from hpcext.backends.slurm import job as slurm_job
-from hpcext.batch.slurm import Seen
+from hpcext.batch.jobs import Seen
 from hpcext.config import Settings, load_settings
 from hpcext.core import facts as f
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
@@ -30,7 +30,7 @@ from hpcext.launch.tree import boot_id
 from hpcext.manager import cleaning, locks
 from hpcext.manager import journal as journals
 from hpcext.manager import pilot as pilots
-from hpcext.manager.cleaning import emptying, in_use
+from hpcext.manager.cleaning import emptying
 from hpcext.manager.cleaning.places import GOING
 from hpcext.manager.submissions import Submissions
 from hpcext.protocol import Process
@@ -257,14 +257,14 @@ class Batch:
 def test_a_pilot_whose_allocation_is_there_or_cannot_be_asked_for_stays(
     state: Path, monkeypatch: pytest.MonkeyPatch, said: dict[int, str] | BatchError, why: str
 ) -> None:
-    monkeypatch.setattr(in_use, "jobs", lambda _system: Batch(said))
+    monkeypatch.setattr(backends.find("slurm"), "jobs", lambda: Batch(said))
     path = pilots.create(
         [], where="", name="batch", gpus=range(2), logical=False, batch="slurm",
         settings=Settings(state_dir=state),
     )  # fmt: skip
     with pytest.raises(NoManagerError, match="perhaps being submitted"):
         whole(state, path)
-    slurm_job.SUBMITTED.write(path, 7, [])
+    slurm_job.SUBMITTED.write(path, 7, None)
     if why:
         with pytest.raises(NoManagerError, match=why):
             whole(state, path)
@@ -280,10 +280,10 @@ def test_a_pilot_stays_whose_job_nobody_knows_and_in_which_something_ran(
     what = replace(pilots.load(path), batch="slurm")
     documents.write_file(path / "pilot.json", msgspec.json.encode(what))
     slurm_job.SUBMITTED.write(path, 7, ["--nodes=1"])
-    monkeypatch.setattr(in_use, "jobs", lambda _system: Batch({}))
+    monkeypatch.setattr(backends.find("slurm"), "jobs", lambda: Batch({}))
     with pytest.raises(NoManagerError, match=r"neither Slurm nor its accounting knows job 7.*one"):
         whole(state, path)
-    monkeypatch.setattr(in_use, "jobs", lambda _system: Batch({7: "cancelled"}))
+    monkeypatch.setattr(backends.find("slurm"), "jobs", lambda: Batch({7: "cancelled"}))
     assert cleaning.remove(whole(state, path), state) == 0
 
 
@@ -293,7 +293,7 @@ def test_a_harvester_with_a_lease_stays(state: Path, monkeypatch: pytest.MonkeyP
     lease = path / "leases" / "1" / agent.LEASE_FILE
     lease.parent.mkdir(parents=True)
     documents.write_json(lease, {"schema": agent.LEASE, "job_id": 9})
-    monkeypatch.setattr(in_use, "jobs", lambda _system: Batch({9: "running"}))
+    monkeypatch.setattr(backends.find("slurm"), "jobs", lambda: Batch({9: "running"}))
     with pytest.raises(NoManagerError, match="its job 9 of Slurm is there"):
         whole(state, path)
     documents.write_json(lease, {"schema": agent.LEASE, "job_id": None})

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcext import documents
+from hpcext import backends, documents
 from hpcext.backends.lsf import job as lsf_job
 from hpcext.backends.slurm import job as slurm_job
-from hpcext.batch.slurm import Seen
+from hpcext.batch.jobs import Seen
 from hpcext.batch.standing import Is
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError, HpcextError, NoManagerError
@@ -31,8 +31,8 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Says:
                     raise said
                 return {each: Seen(said[each]) for each in ids if each in said}
 
-        for module in (spool, choosing):
-            monkeypatch.setattr(module, "jobs", lambda _system: Batch())
+        for name in backends.BUILT_IN:
+            monkeypatch.setattr(backends.find(name), "jobs", Batch)
 
     return say
 
@@ -110,7 +110,7 @@ def test_a_job_of_lsf_that_goes_back_into_the_queue_is_not_over(
 
 def test_a_script_that_is_suspendable_is_not_resubmitted(pilot: Path, says: Says) -> None:
     says({})
-    slurm_job.SUBMITTED.write(pilot, 7, [])
+    slurm_job.SUBMITTED.write(pilot, 7, None)
     assert standing.of_pilot(pilot).do == "submit its script again, with sbatch"
 
 

@@ -499,10 +499,8 @@ PARSERS = {
         placed(f"{tickets.FOLDER}/a.shown", lambda place: tickets.shown(place, "a")), (b"42",)
     ),
     "the batch job of a pilot": Parser(
-        placed(
-            "slurm.json", Submitted("slurm.json", "hpcext.job/1", "Slurm", submit="sbatch").job_of
-        ),
-        (b'{"schema": "hpcext.job/1", "job_id": 7, "options": ["-N2"]}',),
+        placed("slurm.json", Submitted("slurm", "slurm.json", "Slurm", submit="sbatch").job_of),
+        (b'{"schema": "hpcext.slurm-job/1", "job_id": 7, "options": ["-N2"]}',),
     ),
     "how often a pilot was requeued": Parser(
         placed(lsf_job.BEFORE_FILE, lsf_job.restarts), (b'{"times": 2}',)

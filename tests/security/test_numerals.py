@@ -11,6 +11,7 @@ import pytest
 
 from hpcext import documents
 from hpcext.batch import lsf, slurm
+from hpcext.batch.jobs import End
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.slurm import idle as slurm_idle
@@ -65,7 +66,7 @@ def test_what_must_be_a_number_is_refused_in_one_line(
 @pytest.mark.parametrize("number", [ABSURD, ARABIC])
 def test_what_may_be_a_number_is_left_out(number: str) -> None:
     assert slurm.parse_jobs(f"{number}|RUNNING\n7|RUNNING") == slurm.parse_jobs("7|RUNNING")
-    assert slurm.parse_end(f"RUNNING|{number}|{number}|{number}") == slurm.End("running", None)
+    assert slurm.parse_end(f"RUNNING|{number}|{number}|{number}") == End("running", None)
     assert slurm_idle.parse_planned(f"7|{number}|n1|x\n{number}|7|n1|x\n") == ()
     assert slurm_idle.parse_held(f"{number}|RUNNING|n1|7||\n") == ()
     assert slurm_idle.gres_count(f"gpu:{number}") == 0

@@ -12,13 +12,15 @@ from pathlib import Path
 
 from hpcext import documents
 from hpcext.backends import batch_job
+from hpcext.backends.base import PilotOrder
 from hpcext.batch import lsf, runner
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.leasing import gpu_words
+from hpcext.config import Settings
 from hpcext.protocol import EXIT_SUSPENDED
 
-SUBMITTED = batch_job.Submitted("lsf.json", "hpcext.lsf-job/1", "LSF", submit="bsub")
+SUBMITTED = batch_job.Submitted("lsf", "lsf.json", "LSF", submit="bsub")
 
 AGAIN_FILE, BEFORE_FILE = "again.json", "before.json"
 """That the job is to begin again, and how often it has; the second is what the last one became."""
@@ -39,61 +41,41 @@ _BREQUEUE = """brequeue "$LSB_JOBID"
     """
 
 
-def submit(
-    directory: Path,
-    *,
-    launcher: str,
-    gpu_option: str,
-    nodes: int,
-    gpus: int,
-    cpus_per_gpu: int,
-    requeue: bool,
-    options: Sequence[str],
-    as_log: bool = False,
-) -> int:
-    """Submit a pilot for the first time; the job's id.
+def prepare(directory: Path, order: PilotOrder, settings: Settings) -> list[str]:
+    """Write the script of a pilot, and return the options of bsub for it.
 
     Parameters
     ----------
     directory : pathlib.Path
         Of the pilot, on a file system that the hosts share.
-    launcher : {"blaunch", "jsrun", "lsrun"}
-        Where there is jsrun, LSF gives whole nodes.
-    gpu_option : str
-        The setting ``lsf_gpu_option``.
-    nodes, gpus : int
-        Hosts, and GPUs on each.
-    cpus_per_gpu : int
-    requeue : bool
-        It may go back into the queue.
-    options : sequence of str
-        Others for bsub.
-    as_log : bool
-        Its output is to say what happens, as JSON.
+    order : PilotOrder
+    settings : Settings
+        Where its launcher is jsrun, LSF gives whole nodes.
 
     Raises
     ------
     BatchError
-        LSF refused it.
+        LSF does not answer.
     """
     engine = lsf_probe.known()
     by_value = not engine.lacks("bsub", "-Q")
-    _write_script(directory, as_log, by_value)
-    slots = gpus * cpus_per_gpu
-    shape = ["-nnodes", str(nodes)]
-    if launcher != "jsrun":
-        shape = ["-n", str(nodes * slots), "-R", f"span[ptile={slots}]"]
-        shape += gpu_words(gpus, engine, gpu_option)
-    words = [
+    _write_script(directory, order.as_log, by_value)
+    slots = order.gpus * order.cpus_per_gpu
+    shape = ["-nnodes", str(order.nodes)]
+    if settings.lsf_launcher != "jsrun":
+        shape = ["-n", str(order.nodes * slots), "-R", f"span[ptile={slots}]"]
+        shape += gpu_words(order.gpus, engine, settings.lsf_gpu_option)
+    return [
         *("-J", batch_job.name_of(directory)),
         *shape,
         *("-o", str(directory / "lsf-%J.out")),
-        *(["-Q", str(EXIT_SUSPENDED)] if requeue and by_value else []),
+        *(["-Q", str(EXIT_SUSPENDED)] if order.requeue and by_value else []),
         # So it does when its first host is lost, and the manager with it.
-        *(["-r"] if requeue else []),
-        *options,
+        *(["-r"] if order.requeue else []),
+        *(["-W", order.time] if order.time else []),
+        *shlex.split(settings.lsf_options),
+        *order.options,
     ]
-    return _submit(directory, words)
 
 
 def lacks(launcher: str, gpu_option: str) -> tuple[str, ...]:
@@ -107,20 +89,6 @@ def lacks(launcher: str, gpu_option: str) -> tuple[str, ...]:
     if launcher != "jsrun" and gpu_option and lsf_probe.known().lacks("bsub", "-gpu"):
         return ("bsub has no -gpu here: the pilot asks for slots alone, and not for GPUs",)
     return ()
-
-
-def resubmit(directory: Path) -> int:
-    """Submit a pilot again, with the options that it had.
-
-    Raises
-    ------
-    NoManagerError
-        It was never submitted.
-    BatchError
-        LSF refused it.
-    """
-    (directory / BEFORE_FILE).unlink(missing_ok=True)
-    return _submit(directory, SUBMITTED.options(directory))
 
 
 def restarts(directory: Path) -> int:
@@ -153,11 +121,17 @@ def _write_script(directory: Path, as_log: bool, by_value: bool) -> None:
     )
 
 
-def _submit(directory: Path, options: Sequence[str]) -> int:
+def hand_in(directory: Path, options: Sequence[str]) -> int:
+    """Submit the script of a pilot; return the id of its job, which has not been restarted yet.
+
+    Raises
+    ------
+    BatchError
+        LSF refused it.
+    """
+    (directory / BEFORE_FILE).unlink(missing_ok=True)
     script = directory / batch_job.SCRIPT
     # Submitted from inside another job, it would be told of that one.
     environ = lsf_inside.environ_of_others()
     said = runner.run(lsf.submit_command(options), script=script, environ=environ)
-    job_id = lsf.parse_job_id(said)
-    SUBMITTED.write(directory, job_id, options)
-    return job_id
+    return lsf.parse_job_id(said)

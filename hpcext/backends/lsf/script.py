@@ -12,19 +12,24 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from hpcext.executors.allocation import AllocationExecutor
-from hpcext.executors.local import LocalExecutor
+from hpcext.batch import lsf
+from hpcext.executors.on_node import OnNode
 from hpcext.protocol import Process
 
+WANTED_BACK = "LSF wants the hosts back"
+"""LSF has no steps: what it sends, by JOB_CONTROLS, bsub -wa or at the end of -W, goes to the whole
+job, and is never about one training."""
 
-class OnLsf(AllocationExecutor, LocalExecutor):
+
+class OnLsf(OnNode):
     """What runs attempts beside the manager in a job of LSF.
 
     LSF sends what it sends a job to every process group that it has found, from half a minute after
     its begin on: SIGTERM is its word to a supervisor there, and not the manager's.
     """
 
-    _hears_notices = True
+    def __init__(self, **common: Any) -> None:
+        super().__init__(jobs=lsf.Commands(), wanted_back=WANTED_BACK, **common)
 
 
 class LsfScript(OnLsf):
@@ -37,7 +42,7 @@ class LsfScript(OnLsf):
     """
 
     def __init__(self, **common: Any) -> None:
-        super().__init__(system="lsf", **common)
+        super().__init__(**common)
         self._leader = Process.of(os.getppid())
         self._later(self._follow())
 

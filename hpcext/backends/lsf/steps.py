@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import documents, protocol
-from hpcext.backends.lsf.script import OnLsf
+from hpcext.backends.lsf.script import WANTED_BACK, OnLsf
 from hpcext.batch import lsf, runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
@@ -50,9 +50,7 @@ class LsfHost(OnLsf):
     """
 
     def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
-        leader = protocol.Process.of(os.getppid())
-        told = {"notices": True, "allocation": self._allocation, "leader": leader}
-        return {**super()._more(gpus), **told}
+        return {**super()._more(gpus), "leader": protocol.Process.of(os.getppid())}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +128,7 @@ class LsfSteps(StepExecutor):
     _end_signal = signal.SIGKILL
 
     def __init__(self, *, nodes: Sequence[Node], launcher: Launcher, **common: Any) -> None:
-        super().__init__(addresses={}, **common)
+        super().__init__(addresses={}, jobs=lsf.Commands(), wanted_back=WANTED_BACK, **common)
         self._nodes = {node.name: node for node in nodes}
         self._launcher = launcher
 

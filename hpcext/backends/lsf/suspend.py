@@ -13,14 +13,13 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from hpcext import documents, private, protocol
 from hpcext.backends import batch_job
 from hpcext.backends.lsf.job import SUBMITTED
-from hpcext.batch import runner
+from hpcext.batch import lsf, runner
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.batch.system import jobs
 from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfile import JobSpec
 from hpcext.text import shown
@@ -67,7 +66,7 @@ class LsfSuspendable:
         What its training runs; may be empty where brestart has its checkpoint.
     """
 
-    batch: Literal["slurm", "lsf"] = "lsf"
+    batch = "lsf"
 
     def __init__(self, here: LsfJob, command: Sequence[bytes]) -> None:
         self.key = key(here)
@@ -98,7 +97,7 @@ class LsfSuspendable:
         if not self.restored and not self._here.restarts:
             write_command(directory, self._words, self._here)
         note(self._here, directory)
-        SUBMITTED.write(directory, self._here.name, [])
+        SUBMITTED.write(directory, self._here.name, None)
         script = write_script(directory, hpcext)
         register(self._here, directory)
         protocol.forget_suspendable()
@@ -263,7 +262,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
     """
     hold = (directory / HOLD).exists()
     try:
-        state = jobs("lsf").end(job.name).state
+        state = lsf.Commands().end(job.name).state
     except BatchError as error:
         log.warning("what state the job is in is not known: %s", error)
         state = "running"

@@ -15,15 +15,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from hpcext import documents, protocol, state
 from hpcext.backends import batch_job
 from hpcext.backends.lsf import suspend as lsf_suspend
 from hpcext.backends.ticket_end import Ending
+from hpcext.batch import lsf
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.batch.system import jobs
 from hpcext.launch.tree import boot_id
 from hpcext.protocol import EXIT_SUSPENDED, JobId
 
@@ -49,7 +48,7 @@ class LsfTicket:
     here : LsfJob
     """
 
-    system: Literal["slurm", "lsf"] = "lsf"
+    system = "lsf"
     # JOB_TERMINATE_INTERVAL after them comes SIGKILL; bkill(1).
     ends = frozenset({signal.SIGINT, signal.SIGTERM})
     leaves = frozenset({signal.SIGUSR2})
@@ -104,7 +103,7 @@ class LsfTicket:
 
     def end_s(self) -> float | None:
         """Its run limit."""
-        return jobs("lsf").end(self.id).end_s
+        return lsf.Commands().end(self.id).end_s
 
     def go_back(self) -> int | None:
         """By its exit value where that does it, else by brequeue, as suspendable jobs do."""
@@ -120,7 +119,7 @@ class LsfTicket:
         """Those that are EXIT, and stay so: what is to run again is PEND, or PSUSP, soon after."""
         now_s = time.monotonic()
         names = {_name(job): job for job in job_ids}
-        states = jobs("lsf").states(list(names))
+        states = lsf.Commands().states(list(names))
         failed = [names[job] for job, state in states.items() if state == "failed"]
         self._ended_s = {job: self._ended_s.get(job, now_s) for job in failed}
         return {job for job, since_s in self._ended_s.items() if now_s - since_s >= REQUEUED_S}

@@ -3,85 +3,51 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext import protocol
 from hpcext.backends import batch_job
+from hpcext.backends.base import PilotOrder
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm.reads import reads
+from hpcext.config import Settings
 from hpcext.core.errors import BatchError
 from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
-SUBMITTED = batch_job.Submitted("slurm.json", "hpcext.slurm-job/1", "Slurm", submit="sbatch")
+SUBMITTED = batch_job.Submitted("slurm", "slurm.json", "Slurm", submit="sbatch")
 
 
-def submit(
-    directory: Path,
-    *,
-    nodes: int,
-    gpus: int,
-    cpus_per_gpu: int,
-    requeue: bool,
-    options: Sequence[str],
-    as_log: bool = False,
-) -> int:
-    """Submit a pilot for the first time.
+def prepare(directory: Path, order: PilotOrder, settings: Settings) -> list[str]:
+    """Write the script of a pilot, and return the options of sbatch for it.
 
     Parameters
     ----------
     directory : pathlib.Path
         Of the pilot, on a file system that the nodes share.
-    nodes, gpus : int
-        Nodes, and GPUs on each.
-    cpus_per_gpu : int
-    requeue : bool
-        Slurm, too, may put it back into the queue: preempted, or after the loss of a node.
-    options : sequence of str
-        Others for sbatch.
-    as_log : bool
-        Its output is to say what happens, as JSON.
-
-    Returns
-    -------
-    int
-        The job's id.
-
-    Raises
-    ------
-    BatchError
-        Slurm refused it.
+    order : PilotOrder
+    settings : Settings
     """
-    batch_job.write_script(directory, as_log=as_log)
-    words = [
+    batch_job.write_script(directory, as_log=order.as_log)
+    return [
         f"--job-name={batch_job.name_of(directory)}",
-        f"--nodes={nodes}",
+        f"--nodes={order.nodes}",
         "--ntasks-per-node=1",
-        f"--cpus-per-task={gpus * cpus_per_gpu}",
-        f"--gres=gpu:{gpus}",
+        f"--cpus-per-task={order.gpus * order.cpus_per_gpu}",
+        f"--gres=gpu:{order.gpus}",
         f"--output={directory / 'slurm-%j.out'}",
         "--open-mode=append",
-        "--requeue" if requeue else "--no-requeue",
+        "--requeue" if order.requeue else "--no-requeue",
         # One node that goes down leaves the others to us.
-        *(["--no-kill"] if nodes > 1 else []),
-        *options,
+        *(["--no-kill"] if order.nodes > 1 else []),
+        # Of two that say the same, sbatch takes the last: what is said here and now.
+        *shlex.split(settings.pilot_options),
+        *([f"--time={order.time}"] if order.time else []),
+        *order.options,
     ]
-    return _submit(directory, words)
-
-
-def resubmit(directory: Path) -> int:
-    """Submit a pilot again, with the options that it had.
-
-    Raises
-    ------
-    NoManagerError
-        It was never submitted.
-    BatchError
-        Slurm refused it.
-    """
-    return _submit(directory, SUBMITTED.options(directory))
 
 
 def requeue(job_id: JobId) -> None:
@@ -98,10 +64,15 @@ def requeue(job_id: JobId) -> None:
         log.warning("job %s is not put back into the queue: %s", job_id, error)
 
 
-def _submit(directory: Path, options: Sequence[str]) -> int:
+def hand_in(directory: Path, options: Sequence[str]) -> int:
+    """Submit the script of a pilot; return the id of its job.
+
+    Raises
+    ------
+    BatchError
+        Slurm refused it.
+    """
     command, script = slurm.submit_command(options), directory / batch_job.SCRIPT
     # Submitted from inside another job, it would inherit that job's options.
     said = runner.run(command, environ=protocol.without_slurm(), script=script)
-    job_id = slurm.parse_job_id(said)
-    SUBMITTED.write(directory, job_id, options)
-    return job_id
+    return slurm.parse_job_id(said)

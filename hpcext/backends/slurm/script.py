@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcext import protocol
-from hpcext.executors.allocation import AllocationExecutor
-from hpcext.executors.local import LocalExecutor
+from hpcext.batch.slurm.reads import reads
+from hpcext.executors.on_node import OnNode
 from hpcext.launch import leader
 from hpcext.protocol import NOTICE_SIGNAL
 
@@ -31,7 +31,7 @@ LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 5.0, 300.0
 """Between two listening steps, if one ends and nobody wants the nodes."""
 
 
-class SlurmScript(AllocationExecutor, LocalExecutor):
+class SlurmScript(OnNode):
     """Carries out actions in the batch step of one allocation.
 
     Parameters
@@ -42,10 +42,8 @@ class SlurmScript(AllocationExecutor, LocalExecutor):
         Those of the base classes.
     """
 
-    _hears_notices = True
-
     def __init__(self, *, number: int, **common: Any) -> None:
-        super().__init__(**common)
+        super().__init__(jobs=reads(), **common)
         self._number = number
         self._listening: subprocess.Popen[bytes] | None = None
         self._later(self._listen())

@@ -76,7 +76,7 @@ class SlurmSteps(StepExecutor):
     """
 
     def __init__(self, *, number: int, shares: Mapping[str, Share], **common: Any) -> None:
-        super().__init__(**common)
+        super().__init__(jobs=reads(), **common)
         self._number = number
         self._shares = dict(shares)
         self._told: set[int] = set()

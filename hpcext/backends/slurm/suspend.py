@@ -12,7 +12,6 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from hpcext import documents, private, protocol
 from hpcext.backends import batch_job
@@ -78,7 +77,7 @@ class SlurmSuspendable:
         This is no batch script, or it has nothing to run.
     """
 
-    batch: Literal["slurm", "lsf"] = "slurm"
+    batch = "slurm"
     output: str | None = None
     restored = False
 
@@ -115,7 +114,7 @@ class SlurmSuspendable:
             if self._is_script():
                 data = Path(self._words[0]).read_bytes()
                 documents.write_file(directory / SCRIPT, data, mode=0o700)
-            SUBMITTED.write(directory, self._here.name, [])
+            SUBMITTED.write(directory, self._here.name, None)
             _launch(directory, self._here, first, manager_file)
         attempt = directory / "jobs" / _JOB / "attempt-0001"
         # Where the site's hpcext has found the libraries of its Python.

@@ -7,12 +7,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from hpcext import protocol
 from hpcext.backends.slurm import job as slurm_job
 from hpcext.backends.ticket_end import Ending
 from hpcext.batch import runner, slurm
+from hpcext.batch.jobs import as_job
 from hpcext.batch.slurm.reads import reads
 from hpcext.protocol import Allocation, JobId
 
@@ -25,7 +25,7 @@ class SlurmTicket:
     here : Allocation
     """
 
-    system: Literal["slurm", "lsf"] = "slurm"
+    system = "slurm"
     run_of = ""
     # A USR2 may come at the begin of a grace; SIGTERM follows.
     leaves: frozenset[signal.Signals] = frozenset()
@@ -33,7 +33,7 @@ class SlurmTicket:
 
     def __init__(self, here: Allocation) -> None:
         self.id: JobId = here.name
-        array = slurm.job(here.task.partition("_")[0])
+        array = as_job(here.task.partition("_")[0])
         self.numbers: tuple[JobId, ...] = (here.job_id, *([] if array is None else [array]))
         self.name = protocol.environ().get("SLURM_JOB_NAME", "job")
         self._restarts = here.restarts

@@ -7,11 +7,11 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from hpcext.batch import runner, slurm
+from hpcext.batch import runner
+from hpcext.batch.jobs import UNKNOWN, End, Seen, as_job
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
-from hpcext.batch.slurm import UNKNOWN, End, Seen
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
 from hpcext.protocol import JobId
@@ -146,7 +146,7 @@ def past_command(job_ids: Sequence[JobId]) -> list[str]:
 def parse_past(text: str) -> dict[JobId, str]:
     """Job → state: ``Job <8>, User <user>, ..., Status <DONE>, ...``, in lines that are cut."""
     lines = re.sub(r"\n {10,}", "", text)
-    found = {slurm.job(job_id): state(said) for job_id, said in _PAST.findall(lines)}
+    found = {as_job(job_id): state(said) for job_id, said in _PAST.findall(lines)}
     return {job_id: said for job_id, said in found.items() if job_id is not None}
 
 
@@ -161,16 +161,23 @@ def _past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
     return {job_id: Seen(said) for job_id, said in parse_past(text).items() if job_id in job_ids}
 
 
-def _seen(fields: Mapping[str, str]) -> Seen:
+def parse_seen(fields: Mapping[str, str]) -> Seen:
     """What bjobs says of a job: its state, or why it cannot say it."""
     if fault := fields.get("ERROR"):
         return Seen(UNKNOWN, why=f"bjobs says: {shown(fault)}")
     said = fields.get("STAT", "")
-    return Seen(state(said), said)
+    return Seen(state(said), said, _NOT_KNOWN.get(said, ""))
+
+
+_NOT_KNOWN = {
+    # bjobs(1), "Job status".
+    "UNKWN": "LSF cannot reach its host (UNKWN)",
+    "ZOMBI": "LSF has lost its host, and does not know what runs there (ZOMBI)",
+}
 
 
 class Commands:
-    """What is asked of LSF about jobs; as :class:`hpcext.batch.system.Jobs` has it."""
+    """What is asked of LSF about jobs; as :class:`hpcext.batch.jobs.Jobs` has it."""
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
         """States of jobs; one that nobody knows any more is left out."""
@@ -181,7 +188,7 @@ class Commands:
         if not job_ids:
             return {}
         asked = lsf_jobs.ask(("jobid", "stat"), [*map(str, job_ids)])
-        found = {job_id: _seen(each) for job_id, each in asked.items()}
+        found = {job_id: parse_seen(each) for job_id, each in asked.items()}
         missing = [job_id for job_id in job_ids if job_id not in found]
         return found | _past(missing) if missing else found
 

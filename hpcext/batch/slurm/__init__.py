@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hpcext import protocol
+from hpcext.batch.jobs import UNKNOWN, End, Seen, as_job
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
 from hpcext.protocol import JobId
@@ -27,24 +28,6 @@ STATES = frozenset(
 )  # fmt: skip
 """Of a job; https://slurm.schedmd.com/job_state_codes.html, and squeue(1) of 22.05."""
 
-UNKNOWN = "unknown"
-"""A state that is in no manual that we know: never taken for an end."""
-
-OVER = frozenset(
-    {
-        "boot_fail", "cancelled", "completed", "deadline", "failed", "launch_failed", "node_fail",
-        "out_of_memory", "preempted", "reconfig_fail", "revoked", "timeout",
-    }
-)  # fmt: skip
-"""States of jobs that hold nothing any more."""
-
-LEFT = OVER | {
-    "completing", "pending", "requeued", "requeue_fed", "requeue_hold", "special_exit",
-}  # fmt: skip
-"""States in which whatever still runs of a job is ended: it is over, or begins anew elsewhere. All
-others are no end of what runs, one that is stopped or that is not known included."""
-
-_NAME = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,10}|\[[1-9][0-9]{0,9}\])?\Z")
 _JOB_ID = re.compile(r"([0-9]{1,18})(?:;[\w.-]+)?\Z")
 _GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()0-9][^:,()]*):")
 _CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?\Z")
@@ -68,35 +51,6 @@ class Host(NamedTuple):
     kind: str
 
 
-class End(NamedTuple):
-    """A job's state, and when it ends at the latest: epoch seconds, None where nothing says so.
-
-    ``limit_end_s`` is when it would end by its time limit alone, where that is known.
-    """
-
-    state: str
-    end_s: float | None
-    limit_end_s: float | None = None
-
-
-class Seen(NamedTuple):
-    """What a batch system says of a job that it knows.
-
-    Attributes
-    ----------
-    state : str
-        In Slurm's words.
-    said : str
-        As LSF writes it.
-    why : str
-        The reason that squeue(1) gives, or why nothing is known.
-    """
-
-    state: str
-    said: str = ""
-    why: str = ""
-
-
 def submit_command(options: Sequence[str]) -> list[str]:
     """Submit the script on standard input; sbatch(1)."""
     return ["sbatch", "--parsable", *options]
@@ -108,20 +62,6 @@ def parse_job_id(text: str) -> int:
     if found is None:
         raise BatchError(f"sbatch printed {shown(text.strip())}, and no job id")
     return int(found[1])
-
-
-def job(said: object) -> JobId | None:
-    """A job as a batch system or a file of ours names it; None where it is none, or several.
-
-    Examples
-    --------
-    >>> job("4711"), job(4711), job("4711_3"), job("4711_[4-9%2]"), job("4711+1"), job("4711[3]")
-    (4711, 4711, '4711_3', None, None, '4711[3]')
-    """
-    text = str(said)
-    if not _NAME.match(text):
-        return None
-    return int(text) if text.isdecimal() else text
 
 
 def array_of(options: Sequence[str]) -> str | None:
@@ -205,7 +145,7 @@ def parse_jobs(text: str) -> dict[JobId, str]:
     found: dict[JobId, str] = {}
     for line in text.splitlines():
         ident, said = [*line.strip().split("|"), ""][:2]
-        if (name := job(ident)) is not None:
+        if (name := as_job(ident)) is not None:
             found[name] = state(said)
     return found
 
@@ -215,7 +155,7 @@ def parse_seen(text: str) -> dict[JobId, Seen]:
     found: dict[JobId, Seen] = {}
     for line in text.splitlines():
         ident, said, why = [*line.strip().split("|"), "", ""][:3]
-        if (name := job(ident)) is not None:
+        if (name := as_job(ident)) is not None:
             found[name] = Seen(state(said), why="" if why in {"None", "(null)"} else why)
     return found
 
@@ -232,7 +172,7 @@ def parse_nodelist(text: str, job_id: JobId) -> str:
     """
     for line in text.splitlines():
         fields = line.strip().split("|")
-        if job(fields[0]) == job_id and len(fields) == 4 and state(fields[1]) == "running":
+        if as_job(fields[0]) == job_id and len(fields) == 4 and state(fields[1]) == "running":
             return fields[3]
     return ""
 

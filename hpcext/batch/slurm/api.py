@@ -13,10 +13,9 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from hpcext.batch import runner
+from hpcext.batch.jobs import End, Seen
 from hpcext.batch.slurm import (
-    End,
     Host,
-    Seen,
     Step,
     gres_kind,
     hostnames_command,

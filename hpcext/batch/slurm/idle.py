@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpcext.batch import runner
+from hpcext.batch.jobs import UNKNOWN
 from hpcext.batch.leasing import LEASE, THERE, WAITING, Held, Idle, Other
 from hpcext.batch.slurm import (
-    UNKNOWN,
     epoch,
     epoch_times,
     gres_kind,

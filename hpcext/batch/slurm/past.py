@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from hpcext.batch import runner, slurm
-from hpcext.batch.slurm import UNKNOWN, Seen
+from hpcext.batch.jobs import UNKNOWN, Seen
 from hpcext.core.errors import BatchError
 from hpcext.protocol import JobId
 

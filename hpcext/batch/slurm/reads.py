@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hpcext.batch import runner, slurm
-from hpcext.batch.slurm import End, Host, Seen, Step
+from hpcext.batch.jobs import End, Seen
+from hpcext.batch.slurm import Host, Step
 from hpcext.batch.slurm import api as slurm_api
 from hpcext.batch.slurm.past import past
 from hpcext.core.errors import BatchError
@@ -24,7 +25,7 @@ class Reads(Protocol):
         """States of jobs; one that nobody knows any more is left out."""
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-        """As :class:`hpcext.batch.system.Jobs` has it."""
+        """As :class:`hpcext.batch.jobs.Jobs` has it."""
 
     def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from hpcext.batch import system
+from hpcext import backends
 from hpcext.batch.leasing import Idle, Leasing
 from hpcext.cli.harvest import shown as harvest_view
 from hpcext.cli.managing import add_output
@@ -155,7 +155,7 @@ def start(args: argparse.Namespace, out: Output) -> int:
         least_s=args.least,
         autoscale=read_band(args.autoscale or settings.harvest_autoscale),
     )
-    for sentence in system.leasing(terms.system).lacks():
+    for sentence in backends.leasing(terms.system).lacks():
         out.note(sentence)
     directory = pilots.create(
         specs,
@@ -183,7 +183,7 @@ def start(args: argparse.Namespace, out: Output) -> int:
 def holes(args: argparse.Namespace, out: Output) -> int:
     """Show the idle nodes, and for how long each could be had."""
     terms = make_terms(args, load_settings())
-    leasing = system.leasing(terms.system)
+    leasing = backends.leasing(terms.system)
     nodes = _nodes(leasing, terms.partition)
     ends, now_s = leasing.ends(), time.time()
     rows = []
@@ -265,8 +265,8 @@ def make_terms(
     args : argparse.Namespace
         Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``.
     settings : Settings
-    batch : {"", "slurm", "lsf"}
-        The batch system; by default that of the settings.
+    batch : str
+        Name of the batch system; that of the settings by default.
     **more
         Further fields of the terms.
 
@@ -275,7 +275,7 @@ def make_terms(
     InputError
         There is no such partition, or its nodes do not have what is asked for.
     """
-    chosen: Any = batch or system.choose(settings.batch)
+    chosen = batch or backends.choose(settings.batch).name
     partition = args.partition or settings.harvest_partition
     if not partition:
         raise InputError(
@@ -284,7 +284,7 @@ def make_terms(
             valid="one whose jobs all others preempt",
             do="give it, or set harvest_partition",
         )
-    nodes = _nodes(system.leasing(chosen), partition)
+    nodes = _nodes(backends.leasing(chosen), partition)
     if args.slots is not None and args.gpus_per_node is not None:
         raise InputError("cannot be given with --gpus-per-node", where="--slots")
     # The commonest number of GPUs per node; the larger one of two that are equally common.

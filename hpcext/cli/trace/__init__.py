@@ -65,34 +65,54 @@ def add(subparsers: Any) -> None:
 
 def _add_exports(actions: Any) -> None:
     """Register the commands that convert what a batch system prints."""
-    plain = argparse.RawDescriptionHelpFormatter
-    for name, run, example, how in (
-        ("slurm", from_slurm, "sacct.txt", slurm.SACCT),
-        ("lsf", from_lsf, "bhist.txt", f"{lsf.BHIST}\n  or (without run limits) {lsf.BACCT}"),
-        ("idle", from_looks, "nodes.txt", slurm.SINFO),
-    ):
-        goal = "idle.csv" if name == "idle" else "log.swf"
-        made = actions.add_parser(
-            name,
-            help={
-                "slurm": "make a log of jobs from what sacct prints",
-                "lsf": "make a log of jobs from what bhist or bacct prints",
-                "idle": "make a trace of idle nodes from what sinfo prints, again and again",
-            }[name],
-            # argparse takes % for itself in help texts, not in a description of this form.
-            description=f"reads the output of:\n  {how}",
-            epilog=f"example: hpcext trace {name} --from {example} -o {goal}",
-            formatter_class=plain,
-        )
-        made.add_argument("--from", dest="source", type=Path, required=True, metavar="FILE")
-        _output(made, run)
-        if name == "lsf":
-            made.add_argument("--year", type=int, help="of the first time, if LSF prints none")
-            made.add_argument("--without", default="", metavar="HOSTS", help="hosts, as batch*")
-        if name == "idle":
-            made.add_argument("--names", type=Path, metavar="FILE", help="write node names here")
-        else:
-            _reorder(made)
+    slurm_ = _export(
+        actions,
+        "slurm",
+        from_slurm,
+        example="sacct.txt",
+        goal="log.swf",
+        help="make a log of jobs from what sacct prints",
+        how=slurm.SACCT,
+    )
+    lsf_ = _export(
+        actions,
+        "lsf",
+        from_lsf,
+        example="bhist.txt",
+        goal="log.swf",
+        help="make a log of jobs from what bhist or bacct prints",
+        how=f"{lsf.BHIST}\n  or (without run limits) {lsf.BACCT}",
+    )
+    lsf_.add_argument("--year", type=int, help="of the first time, if LSF prints none")
+    lsf_.add_argument("--without", default="", metavar="HOSTS", help="hosts, as batch*")
+    for made in (slurm_, lsf_):
+        _reorder(made)
+    idle = _export(
+        actions,
+        "idle",
+        from_looks,
+        example="nodes.txt",
+        goal="idle.csv",
+        help="make a trace of idle nodes from what sinfo prints, again and again",
+        how=slurm.SINFO,
+    )
+    idle.add_argument("--names", type=Path, metavar="FILE", help="write node names here")
+
+
+def _export(
+    actions: Any, name: str, run: Any, *, example: str, goal: str, help: str, how: str
+) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = actions.add_parser(
+        name,
+        help=help,
+        # argparse takes % for itself in help texts, not in a description of this form.
+        description=f"reads the output of:\n  {how}",
+        epilog=f"example: hpcext trace {name} --from {example} -o {goal}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--from", dest="source", type=Path, required=True, metavar="FILE")
+    _output(made, run)
+    return made
 
 
 def _add_made(actions: Any) -> None:

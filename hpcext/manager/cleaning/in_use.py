@@ -8,12 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcext import documents, protocol
-from hpcext.batch import standing as standings
-from hpcext.batch.slurm import Seen
+from hpcext import backends, documents, protocol
+from hpcext.batch.jobs import Seen
 from hpcext.batch.standing import Is
-from hpcext.batch.system import NAMES, jobs
-from hpcext.core.errors import BatchError, HpcextError, NoManagerError
+from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.executors.attempt.directory import ATTEMPTS
 from hpcext.launch import agent
 from hpcext.launch.tree import boot_id
@@ -43,24 +41,26 @@ def _refuse_if_in_batch(directory: Path, pilot: Pilot) -> None:
     if job_id is not None:
         asked.setdefault(system, set()).add(job_id)
     if pilot.batch:
-        job_id = standing.SUBMITTED[pilot.batch].job_of(directory)
+        job_id = backends.submitted(pilot.batch).job_of(directory)
         if job_id is not None:
             asked.setdefault(pilot.batch, set()).add(job_id)
         elif time.time() - pilot.began_at < SUBMITTED_S:
             raise NoManagerError("it is perhaps being submitted", where=pilot.id)
     for path in sorted(directory.glob(f"leases/*/{agent.LEASE_FILE}")):
         try:
+            if pilot.harvest is None:
+                raise ValueError("no terms")
             job_id = int(documents.read_json(path, agent.LEASE)["job_id"])
         except documents.UNFIT:
             do = f"hpcext run --resume {directory} finds out, and gives it back"
             what = "what became of a lease of it is not known"
             raise NoManagerError(what, where=pilot.id, do=do) from None
-        asked.setdefault(pilot.harvest.system if pilot.harvest else "slurm", set()).add(job_id)
+        asked.setdefault(pilot.harvest.system, set()).add(job_id)
     for system, ids in asked.items():
         try:
-            seen = jobs(system).seen(sorted(ids, key=str))
-        except BatchError as error:
-            what = f"{NAMES[system]} does not say whether its job has ended ({error.what})"
+            seen = backends.find(system).jobs().seen(sorted(ids, key=str))
+        except (BatchError, InputError) as error:
+            what = f"{backends.title(system)} does not say whether its job has ended ({error.what})"
             raise NoManagerError(what, where=pilot.id) from None
         for each in sorted(ids, key=str):
             _refuse_if_there(directory, pilot, system, each, seen.get(each))
@@ -70,8 +70,8 @@ def _refuse_if_there(
     directory: Path, pilot: Pilot, system: str, job_id: protocol.JobId, seen: Seen | None
 ) -> None:
     """Refuse one whose job is there, or may be."""
-    name = NAMES[system]
-    found = standings.of_job(system, name, job_id, seen)
+    name = backends.title(system)
+    found = backends.find(system).standing(job_id, seen)
     if found.state is Is.UNKNOWN:
         raise NoManagerError(found.what, where=pilot.id, do=found.do)
     if not found.state.ended:

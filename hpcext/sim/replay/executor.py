@@ -66,6 +66,7 @@ class Simulated:
     """
 
     left_s: float | None = None
+    preempted: bool = False
 
     def __init__(
         self,

@@ -1,0 +1,189 @@
+"""The backend for Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse_array
+from hpcext.backends.batch_job import Submitted
+from hpcext.backends.own_job import OwnJob
+from hpcext.backends.slurm import job as slurm_job
+from hpcext.backends.slurm.script import SlurmScript
+from hpcext.backends.slurm.steps import Share, SlurmSteps
+from hpcext.backends.slurm.suspend import SlurmSuspendable
+from hpcext.backends.slurm.ticket import SlurmTicket
+from hpcext.backends.suspendable_job import SuspendableJob
+from hpcext.batch import runner, slurm
+from hpcext.batch.jobs import Jobs, Seen
+from hpcext.batch.leasing import Leasing
+from hpcext.batch.slurm import requeued, site
+from hpcext.batch.slurm.leasing import SlurmLeasing
+from hpcext.batch.slurm.reads import reads
+from hpcext.batch.standing import Is
+from hpcext.config import Settings
+from hpcext.core.errors import BatchError, NoManagerError
+from hpcext.core.values import Node
+from hpcext.protocol import Allocation, JobId
+
+log = logging.getLogger(__name__)
+
+_SITES = {"JobHeldAdmin", "JobHoldMaxRequeue"}
+"""Reasons for which the user cannot release a job; "Job Reason Codes"."""
+
+
+class Slurm(Backend):
+    """As the base class has it."""
+
+    name = "slurm"
+    title = "Slurm"
+    command = "sbatch"
+    deaf = False
+    # For as long as the credential of its last run is good, two minutes by default.
+    delays_requeued = True
+
+    def own_job(self) -> JobId | None:
+        """Return the number by which Slurm's commands know this job and no other."""
+        here = Allocation.from_environ()
+        return here.name if here is not None else None
+
+    def jobs(self) -> Jobs:
+        """Return what asks by Slurm's commands, or by pyslurm."""
+        return reads()
+
+    @property
+    def submitted(self) -> Submitted:
+        """As the base class has it."""
+        return slurm_job.SUBMITTED
+
+    def check(self, order: PilotOrder) -> PilotOrder:
+        """Refuse a job array."""
+        refuse_array(slurm.array_of(order.options))
+        return order
+
+    def limit_s(self, time: str) -> float | None:
+        """Return the seconds of ``--time``."""
+        return slurm.parse_time_limit(time)
+
+    def prepare(self, directory: Path, order: PilotOrder, settings: Settings) -> Sequence[str]:
+        """As the base class has it."""
+        return slurm_job.prepare(directory, order, settings)
+
+    def hand_in(self, directory: Path, options: Sequence[str]) -> JobId:
+        """As the base class has it."""
+        return slurm_job.hand_in(directory, options)
+
+    def place(self, run: PilotRun) -> JobPlace:
+        """Return the nodes of the allocation for steps, or its first one for a script."""
+        here = Allocation.from_environ()
+        if here is None:
+            raise NoManagerError(f"pilot {run.name} runs inside a job of Slurm, and this is none")
+        requeue = functools.partial(slurm_job.requeue, here.name)
+        common: dict[str, Any] = {
+            "job_id": here.name,
+            "restarts": here.restarts,
+            "lead_s": run.lead_s,
+            "number": here.job_id,
+        }
+        if run.alone:
+            # The batch step is on the first node; what its script does on others is its own.
+            node = Node(here.node, len(run.gpus))
+            script = functools.partial(
+                SlurmScript, node=node, indices=here.gpus or run.gpus, **common
+            )
+            return JobPlace((node,), script, requeue, here.restarts)
+        nodes, executor = _steps(run, here, common)
+        gone = _gone(here, nodes)
+        left = tuple(node for node in nodes if node.name not in gone)
+        return JobPlace(left, executor, requeue, here.restarts, gone)
+
+    def send(self, job_id: JobId, signum: int) -> bool:
+        """Have Slurm signal the script, which passes it on."""
+        name = signal.Signals(signum).name.removeprefix("SIG")
+        try:
+            runner.run(slurm.cancel_command(str(job_id), signal=name, batch=True))
+        except BatchError:
+            return False
+        return True
+
+    def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
+        """As the base class has it."""
+        if state is Is.HELD:
+            who = ", which takes an operator of Slurm" if seen.why in _SITES else ""
+            return f"scontrol release {job_id} lets it begin{who}"
+        if seen.state == "stopped":
+            return f"scancel --signal=CONT {job_id} lets it go on"
+        # scontrol(1): "suspend" and "resume" are for operators.
+        return f"scontrol resume {job_id} lets it go on, which takes an operator of Slurm"
+
+    def bring_forward(self, is_ours: Callable[[JobId], bool]) -> None:
+        """Have those begin that wait for nothing but the credential of their last run to expire.
+
+        Their owner may have them begin earlier, but not before they are in the queue, when nothing
+        of them runs any more.
+        """
+        text = runner.run(requeued.waiting_command(), environ=slurm.epoch_times())
+        waiting = requeued.parse_waiting(text, _cred_expire_s())
+        for job_id in filter(is_ours, waiting):
+            with contextlib.suppress(BatchError):
+                runner.run(requeued.begin_command(job_id))
+                log.info("job %s, which was requeued, may begin now", job_id)
+
+    def leasing(self, settings: Settings) -> Leasing:
+        """As the base class has it."""
+        return SlurmLeasing()
+
+    def ticket(self) -> OwnJob | None:
+        """As the base class has it."""
+        here = Allocation.from_environ()
+        # The shell of salloc is on no node of its job.
+        return SlurmTicket(here) if here and here.node and not here.step else None
+
+    def suspendable(self, command: Sequence[str], shell: int | None) -> SuspendableJob:
+        """As the base class has it."""
+        here = Allocation.from_environ()
+        return SlurmSuspendable(here, command) if here else super().suspendable(command, shell)
+
+
+def _steps(
+    run: PilotRun, here: Allocation, common: dict[str, Any]
+) -> tuple[tuple[Node, ...], functools.partial[SlurmSteps]]:
+    """Return all nodes of the allocation, and what runs steps on them."""
+    names = slurm.parse_hostnames(runner.run(slurm.hostnames_command(here.nodelist)))
+    gpus = len(run.gpus)
+    cpus = slurm.parse_cpus(here.cpus_per_node)
+    # As sbatch's --gpus-per-node promises, all nodes have as many GPUs; CPUs may differ.
+    shares = {
+        name: Share(gpus, cpus=count, memory_mb=here.memory_mb, logical=run.logical)
+        for name, count in zip(names, cpus, strict=True)
+    }
+    hosts = reads().hosts(names) if len(names) > 1 else {}
+    addresses = {name: host.address for name, host in hosts.items()}
+    # Slots are alike wherever they are.
+    kinds = {name: host.kind for name, host in hosts.items() if not run.logical}
+    nodes = tuple(Node(name, gpus, kinds.get(name, "")) for name in names)
+    executor = functools.partial(
+        SlurmSteps, shares=shares, addresses=addresses, orphans=run.orphans, **common
+    )
+    return nodes, executor
+
+
+def _gone(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Return nodes that the job has lost since it began, as its environment does not know."""
+    try:
+        left = reads().nodes_of(here.name)
+    except BatchError as error:
+        log.warning("which nodes are left is not known: %s", error)
+        return ()
+    return tuple(node.name for node in nodes if left and node.name not in left)
+
+
+@functools.cache
+def _cred_expire_s() -> int:
+    """Ask Slurm once how long a credential is good."""
+    return site.cred_expire_s(site.parse_config(runner.run(site.config_command())))
