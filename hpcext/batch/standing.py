@@ -1,4 +1,4 @@
-"""What is known of a batch job, in the same words for either system; not to know is one of them."""
+"""The standing of a batch job, in the same words for either system; unknown is one of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcext.protocol import JobId
 
 
 class Is(Enum):
-    """How a job stands; of several, the first of these counts."""
+    """The standing of a job; of several jobs, the first of these counts."""
 
     RUNS = "runs"
     STOPPED = "stopped"
@@ -33,7 +33,7 @@ class Is(Enum):
 
 
 class Standing(NamedTuple):
-    """How a job stands, a sentence of it, and what to do about it; empty where there is nothing."""
+    """The standing of a job, a sentence about it, and what to do; these are empty if not needed."""
 
     state: Is
     what: str = ""
@@ -54,7 +54,7 @@ _SITES = {"JobHeldAdmin", "JobHoldMaxRequeue"}
 
 
 def kind(seen: Seen | None) -> Is:
-    """How a job stands; None: the batch system has answered, and does not know it.
+    """Return the standing of a job; None: the batch system answered, but does not know it.
 
     Examples
     --------
@@ -69,13 +69,13 @@ def kind(seen: Seen | None) -> Is:
 
 
 def of_job(system: str, name: str, job_id: JobId, seen: Seen | None) -> Standing:
-    """The same in words.
+    """Return the standing of a job with words for people.
 
     Parameters
     ----------
     system : {"slurm", "lsf"}
     name : str
-        Of the system, for people.
+        The system's name for people.
     job_id : int or str
     seen : Seen or None
     """
@@ -98,7 +98,7 @@ def of_job(system: str, name: str, job_id: JobId, seen: Seen | None) -> Standing
 
 
 def not_told(name: str, job_id: JobId, why: str) -> Standing:
-    """The batch system did not answer."""
+    """Return the standing of a job of which the batch system did not answer."""
     what = f"whether its job {job_id} runs is not known: {name} does not say ({why})"
     return Standing(Is.UNKNOWN, what, "ask again later")
 
@@ -122,7 +122,7 @@ def _goes_on(system: str, job_id: JobId, word: str) -> str:
 
 
 def _word(job_id: JobId) -> str:
-    """As a shell takes it: brackets would be a pattern."""
+    """Quote an id for a shell, which would take brackets for a pattern."""
     return f'"{job_id}"' if "[" in str(job_id) else str(job_id)
 
 

@@ -1,4 +1,4 @@
-"""Which batch system a site has, and what is asked of either in the same words."""
+"""The batch system of a site, and questions to either system in the same words."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from hpcext.core.errors import InputError
 from hpcext.protocol import JobId
 
 SUBMIT = {"slurm": "sbatch", "lsf": "bsub"}
-"""Batch system → the command by which it is known to be there."""
+"""Batch system → the command whose presence shows that it is there."""
 
 NAMES = {"slurm": "Slurm", "lsf": "LSF"}
 
 
 class Jobs(Protocol):
-    """Questions about jobs. Each raises BatchError where there is no answer."""
+    """Questions about jobs; each raises BatchError if there is no answer."""
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """States of jobs; one that nobody knows any more is left out."""
+        """Return the states of jobs; one that nobody knows any more is left out."""
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-        """What is said of jobs; one that is known to be known to nobody is left out.
+        """Return what is said of jobs; one that certainly nobody knows is left out.
 
-        A job that has left the queue is looked up in accounting; where that does not answer, the
-        state of the job is not known.
+        A job that has left the queue is looked up in accounting; if that does not answer, its state
+        is unknown.
         """
 
     def end(self, job_id: JobId) -> End:
-        """A job's state, and when it ends at the latest."""
+        """Return a job's state, and the latest instant of its end."""
 
     def preempted(self, job_id: JobId) -> bool:
-        """Whether the nodes of a job that ends earlier now are wanted for another."""
+        """Return whether the nodes of a job, which now ends earlier, are wanted for another."""
 
 
 def jobs(system: str) -> Jobs:
-    """How a batch system is asked."""
+    """Return how a batch system is asked about jobs."""
     return lsf.Commands() if system == "lsf" else slurm_reads.reads()
 
 
 def leasing(system: str) -> Leasing:
-    """How idle nodes of a batch system are asked for."""
-    # Here: every start of a suspendable job waits for our imports.
+    """Return how idle nodes of a batch system are asked for."""
+    # Imported here, because every start of a suspendable job waits for our imports.
     from hpcext.batch.lsf.leasing import LsfLeasing  # noqa: PLC0415
     from hpcext.batch.slurm.leasing import SlurmLeasing  # noqa: PLC0415
 
@@ -57,7 +57,7 @@ def leasing(system: str) -> Leasing:
 
 
 def choose(said: str) -> str:
-    """The batch system to use.
+    """Return the batch system to use.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def choose(said: str) -> str:
     Raises
     ------
     InputError
-        It is to be found out, and there is none here, or both.
+        It is ``auto``, and there is no batch system here, or both are.
     """
     if said != "auto":
         return said

@@ -1,24 +1,24 @@
-"""Jobs that were put back into the queue, which Slurm has wait there for a while."""
+"""Requeued jobs, which Slurm makes wait for a while."""
 
 from __future__ import annotations
 
 SLACK_S = 2.0
-"""Slurm has such a job wait for a second longer than a credential is good for, or so."""
+"""Tolerance in seconds of Slurm's delay, which is about a second longer than a credential lasts."""
 
 _COLUMNS = ("JobArrayID", "Reason", "RestartCnt", "SubmitTime", "EligibleTime")
 
 
 def waiting_command() -> list[str]:
-    """Our pending jobs; with :func:`~hpcext.batch.slurm.epoch_times`; squeue(1)."""
+    """Ask for our pending jobs; squeue(1), with :func:`~hpcext.batch.slurm.epoch_times`."""
     words = ["squeue", "--noheader", "--me", "--states=PENDING"]
     return [*words, "--Format=" + ",".join(f"{name}:40|" for name in _COLUMNS)]
 
 
 def parse_waiting(text: str, cred_expire_s: int) -> tuple[str, ...]:
-    """Ids of those jobs that wait for nothing but the credential of their last run to expire.
+    """Return the ids of jobs that only wait for the credential of their last run to expire.
 
-    Slurm counts the submission of a job that is requeued anew, and adds that to it. A later begin
-    is one that somebody has asked for.
+    Slurm sets the submission of a requeued job to the present, and adds that time to it. A later
+    begin is one that somebody has asked for.
     """
     found = []
     for line in text.splitlines():
@@ -34,8 +34,8 @@ def parse_waiting(text: str, cred_expire_s: int) -> tuple[str, ...]:
 
 
 def begin_command(job_id: str) -> list[str]:
-    """Have it begin as soon as there are nodes; its owner may; scontrol(1), StartTime.
+    """Let a job begin as soon as there are nodes, as its owner may; scontrol(1), StartTime.
 
-    While the last run of the job is not over (COMPLETING), that has no effect.
+    This has no effect while the last run of the job is not over (COMPLETING).
     """
     return ["scontrol", "update", f"JobId={job_id}", "StartTime=now"]
