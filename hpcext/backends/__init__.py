@@ -1,1 +1,1 @@
-"""Runs pilots, tickets and suspendable jobs on a batch system; one folder for each system."""
+"""Pilots, tickets and suspendable jobs on a batch system; one folder for each system."""
