@@ -1,4 +1,4 @@
-"""The batch job that is a pilot, of whichever batch system: its script, and what is known of it."""
+"""The batch job of a pilot, of whichever batch system: its script, and what is known of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPT = "batch.sh"
 HPCEXT = (sys.executable, "-m", "hpcext")
 
 LEAD_S, MIN_LEAD_S, MAX_LEAD_S = 120, 10, 86_400
-"""How long before the end of a batch job what it trains is suspended."""
+"""Seconds before the end of a batch job at which its trainings are suspended: default and range."""
 
 _SCRIPT = """#!/bin/sh
 # The manager of an hpcext pilot; its jobs are parts of this job.

@@ -1,4 +1,4 @@
-"""The batch job that a ticket is, of whichever batch system: what is asked of and done to it."""
+"""The batch job of a ticket, of whichever batch system: what is asked of it and done to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Ending", "OwnJob"]
 
 
 class OwnJob(Protocol):
-    """The job that this process is the batch script of. Questions raise BatchError unanswered.
+    """The job whose batch script this process is; a question without an answer raises BatchError.
 
     Attributes
     ----------
@@ -22,14 +22,14 @@ class OwnJob(Protocol):
         Name of its backend.
     id : int or str
     numbers : tuple of int or str
-        That directories of the job may be called after, as sites make them.
+        Numbers after which sites may name directories of the job.
     name : str
     run_of : str
-        Tells it from another job that has had the same id; empty where ids do not come back.
+        Tells it from another job that has had the same id; empty if ids are not used again.
     ends : frozenset of signal.Signals
-        What it is told to end by.
+        Signals that tell it to end.
     leaves : frozenset of signal.Signals
-        At which it is to go back into the queue.
+        Signals at which it is to be requeued.
     """
 
     system: str
@@ -41,34 +41,37 @@ class OwnJob(Protocol):
     leaves: frozenset[signal.Signals]
 
     def begin(self, state_dir: Path) -> None:
-        """Have others that deal with the job find this process."""
+        """Make this process known to others that deal with the job."""
 
     def forget(self) -> None:
         """Undo that: the job is done."""
 
     def environ(self) -> dict[str, str]:
-        """Our environment without what the batch system says of this job."""
+        """Return our environment without what the batch system says of this job."""
 
     def is_its_script(self, path: Path) -> bool:
-        """Whether a file is the script that the batch system keeps of the job."""
+        """Return whether a file is the script that the batch system keeps of the job."""
 
     def keeps_output(self) -> bool:
-        """Whether what earlier runs of the job have printed is in its output still."""
+        """Return whether its output still has what earlier runs of the job have printed."""
 
     def ending(self) -> Ending:
-        """Why it was told to end."""
+        """Return why it was told to end."""
 
     def end_s(self) -> float | None:
-        """When it ends at the latest, epoch seconds."""
+        """Return the latest instant of its end, epoch seconds."""
 
     def go_back(self) -> int | None:
-        """Put it back into the queue, unless somebody has cancelled it.
+        """Requeue it, unless somebody has cancelled it.
 
-        The exit status by which it goes; None if it is told to end, or stays.
+        Returns
+        -------
+        int or None
+            The exit status to end with; None if it is told to end, or stays.
         """
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Which of these other tickets, whose processes are gone, will never come back.
+        """Return those of these other tickets, whose processes are gone, that will never come back.
 
-        They are called as their keys have them, ``ARRAY_TASK`` on either system.
+        They are named as in their keys, ``ARRAY_TASK`` on either system.
         """

@@ -1,4 +1,4 @@
-"""The batch job that a suspendable script is, of whichever batch system."""
+"""The batch job of a suspendable script, of whichever batch system."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class SuspendableJob(Protocol):
     batch : str
         Name of its backend.
     key : str
-        What the job is called among files.
+        The name of the job among files.
     gpus : int
-        How many it has on its first node.
+        The number of GPUs on its first node.
     output : str or None
-        The file that its output is to be in when it has ended; None where the batch system does
-        not tell that apart from where its output goes now.
+        The file that has its output once it has ended; None if the batch system does not tell that
+        apart from where its output goes now.
     restored : bool
-        It goes on from a checkpoint of another job, which suspended the training as a user would.
+        Whether it goes on from a checkpoint of another job, which suspended the training as a user
+        would.
     """
 
     batch: str

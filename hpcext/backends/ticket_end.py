@@ -1,4 +1,4 @@
-"""Why the batch job of a ticket ends."""
+"""Reasons for which the batch job of a ticket ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Ending(enum.Enum):
-    """Why a job was told to end."""
+    """A reason for which a job was told to end."""
 
     NONE = "it was not: it goes on"
     AGAIN = "it begins again, or its time is over"

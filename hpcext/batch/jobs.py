@@ -58,7 +58,9 @@ class Seen(NamedTuple):
 
 
 def as_job(said: object) -> JobId | None:
-    """A job as a batch system or a file of ours names it; None where it is none, or several.
+    """Parse the name of a job as a batch system or a file of ours has it.
+
+    None: it names no job, or several.
 
     Examples
     --------
@@ -78,14 +80,14 @@ class Jobs(Protocol):
         """States of jobs; one that nobody knows any more is left out."""
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-        """What is said of jobs; one that is known to be known to nobody is left out.
+        """Return what is said of jobs, but of those that are known to be known to nobody.
 
         A job that has left the queue is looked up in accounting; where that does not answer, the
         state of the job is not known.
         """
 
     def end(self, job_id: JobId) -> End:
-        """A job's state, and when it ends at the latest."""
+        """Return a job's state, and when it ends at the latest."""
 
     def preempted(self, job_id: JobId) -> bool:
         """Whether the nodes of a job that ends earlier now are wanted for another."""

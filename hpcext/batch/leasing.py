@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 WAITING = frozenset({"pending", "configuring", "requeued", "requeue_hold", "power_up_node"})
 THERE = frozenset({"running", "completing", "suspended", "stopped", "signaling", "expediting"})
-"""States of leases, in Slurm's words: idle nodes that are taken for a while."""
+"""States, in Slurm's words, of leases that have their node."""
 
 
 class Idle(NamedTuple):
@@ -23,21 +23,21 @@ class Idle(NamedTuple):
     ----------
     name : str
     idle : bool
-        Nobody uses any of it, or little beside all its GPUs, and it may be had: up, awake, neither
-        reserved nor drained, in a partition that starts jobs.
+        Whether it may be had: up, awake, neither reserved nor drained, in a partition that starts
+        jobs; and nobody uses any of it, or little beside all its GPUs.
     planned : bool
-        The batch system keeps it for a job.
+        Whether the batch system keeps it for a job.
     gpus : int
     kind : str
-        Of its GPUs; empty where they have none, or several.
+        The kind of its GPUs; empty if they have none, or several.
     cpus, memory_mb : int
-        Where it is shared, those that a lease may have.
+        If it is shared, what a lease may have.
     limit_s : float
-        So long a job of the partition may last.
+        The longest time that a job of the partition may last.
     lost : bool
-        It is down, or cannot be reached.
+        Whether it is down, or cannot be reached.
     shared : bool
-        Somebody uses a part of it without GPUs, say a ticket.
+        Whether somebody uses a part of it without GPUs, such as a ticket.
     """
 
     name: str
@@ -63,11 +63,11 @@ class Held(NamedTuple):
     state, node : str
         The state in Slurm's words. `node` is empty while it is pending.
     end_s : float or None
-        When it ends at the latest, epoch.
+        The latest instant of its end, epoch.
     why : str
         Why it is pending.
     stopped : bool
-        The batch system has given its node to others, and may have stopped what runs there.
+        Whether the batch system has given its node to others, and may have stopped what runs there.
     """
 
     job_id: int
@@ -80,7 +80,7 @@ class Held(NamedTuple):
 
 
 LEASE = re.compile(r"hpcext-[A-Za-z0-9._-]{1,64}-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}\Z")
-"""The name of the leases of a harvester, which has its id; what is said of them is a number."""
+"""The name of a harvester's leases, which is its id; the comment on such a job is a number."""
 
 
 class Other(NamedTuple):
@@ -92,11 +92,11 @@ class Other(NamedTuple):
         The name of its jobs.
     user : str
     node : str
-        That it has, or has asked for; empty where it waits for any, or that is not known.
+        The node that it has, or has asked for; empty if it waits for any, or that is not known.
     begun : bool
-        It has its node, or had it.
+        Whether it has, or had, its node.
     since_s, until_s : float or None
-        When it began, and when it ended; epoch. None: not yet, or not known.
+        When it began and ended, epoch; None: not yet, or not known.
     asked_s : float or None
         When it was asked for, epoch.
     """
@@ -116,18 +116,18 @@ class Order(NamedTuple):
     Attributes
     ----------
     name, number
-        Of the job, and what we say of it.
+        The name of the job, and our comment on it.
     partition : str
     options : tuple of str
-        Others of the command that submits it.
+        Further options of the command that submits it.
     node : Idle
     gpus : int
-        0: what it uses of its node are slots.
+        0 if what it uses of its node are slots.
     minutes : int
     directory : pathlib.Path
-        Of the lease, on a file system that the nodes share.
+        The directory of the lease, on a file system that the nodes share.
     anywhere : bool
-        Any node like that will do, where a batch system can be told so.
+        Whether any node of this kind will do, if the batch system can be told so.
     """
 
     name: str
@@ -153,38 +153,40 @@ class Leasing(Protocol):
     whole_nodes: bool
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
-        """Node → what it is; empty where there is no such partition."""
+        """Return the nodes of a partition by name; none if there is no such partition."""
 
     def ends(self, but: str = "") -> dict[str, float]:
-        """Node → when it is needed for others than our jobs of this name, epoch.
+        """Return when nodes are needed for others than our jobs of a name, epoch, by node.
 
-        Of nodes that :meth:`idle` has named last.
+        It covers the nodes that :meth:`idle` has named last.
         """
 
     def due(self) -> bool:
-        """Whether a job that is no lease waits for nodes; one that cannot be seen may."""
+        """Return whether a job that is no lease waits for nodes, or may, as it cannot be seen."""
 
     def held(self, name: str) -> tuple[Held, ...]:
-        """Our jobs of a name that the batch system still knows."""
+        """Return our jobs of a name that the batch system still knows."""
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """Leases of harvesters in a partition, as far as the queue shows them; those that have
-        ended, too, as long as it does. Not those of a name."""
+        """Return the leases of harvesters in a partition, except those of a name.
+
+        They are those that the queue shows, ended ones included for as long as it does.
+        """
 
     def script(self, agent: str, directory: Path) -> str:
-        """What the job of a lease runs: this command of a shell, on its node."""
+        """Return the script of a lease's job, which runs this shell command on its node."""
 
     def submit(self, order: Order, script: Path) -> int:
-        """Ask for a lease; its job's id."""
+        """Ask for a lease; return the id of its job."""
 
     def cancel(self, job_id: int) -> None:
-        """End one, whatever it does. One that has ended meanwhile is no error."""
+        """End a job, whatever it does; it is no error if it has ended meanwhile."""
 
     def withdraw(self, name: str, timeout_s: float) -> None:
-        """Take back those of our jobs of a name that have not begun."""
+        """Cancel those of our jobs of a name that have not begun."""
 
     def address(self, node: str) -> str:
-        """How other nodes reach one."""
+        """Return the address by which other nodes reach a node."""
 
     def lacks(self) -> tuple[str, ...]:
-        """What is not there, and what follows; a sentence each."""
+        """Return a sentence for each thing that is missing here: what it is, and what follows."""

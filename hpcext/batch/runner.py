@@ -19,13 +19,13 @@ from hpcext.text import clean, listed
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
-"""A controller that is restarted answers within that; slurm.conf's MessageTimeout is 10 to 30."""
+"""Seconds within which a restarting controller answers; slurm.conf's MessageTimeout is 10 to 30."""
 
 SLOW_S = 5.0
-"""After so long it is said that somebody waits, and for what."""
+"""Seconds after which it is logged that an answer is awaited, and which."""
 
 DOWN_S = 15.0
-"""So long a command is waited for that says that nobody will answer it on this host."""
+"""Seconds to wait for a command that says that nobody will answer it on this host."""
 
 _SAID_CHARS = 400
 
@@ -42,18 +42,18 @@ def run(
     timeout_s: float = TIMEOUT_S,
     script: Path | None = None,
 ) -> str:
-    """Run a command of a batch system and give what it printed.
+    """Run a command of a batch system; return what it printed.
 
     Parameters
     ----------
     argv : sequence of str
         Never a shell's line.
     environ : Mapping[str, str], optional
-        In place of ours.
+        Instead of ours.
     timeout_s : float
     script : pathlib.Path, optional
-        A file of ours that it reads: as its standard input, because by its name it might find
-        another one there.
+        A file of ours that it reads from its standard input: given by name, it might find another
+        file there.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def run(
     Raises
     ------
     BatchError
-        It is not there, failed, or took too long; carries argv, exit code and both outputs.
+        It is missing, failed, or took too long; carries argv, exit code and both outputs.
     """
     ended = _ended(argv, environ, timeout_s, script)
     if ended.returncode:
@@ -81,12 +81,12 @@ def run(
 
 
 def everything_said(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
-    """Both outputs of a command, however it ended: help texts, whose exit codes say nothing.
+    """Return both outputs of a command, however it ended: exit codes of help texts mean nothing.
 
     Raises
     ------
     BatchError
-        It is not there, or took too long.
+        It is missing, or took too long.
     """
     ended = _ended(argv, None, timeout_s)
     return ended.stdout + ended.stderr
@@ -132,7 +132,7 @@ def _ended(
 def _answer(
     process: subprocess.Popen[str], argv: Sequence[str], timeout_s: float
 ) -> tuple[str, str]:
-    """Both outputs of a command that has ended; nobody waits in silence."""
+    """Return both outputs of a command once it has ended; log that it is slow."""
     began_s = time.monotonic()
     until_s, wait_s = timeout_s, min(SLOW_S, timeout_s)
     while True:
@@ -155,7 +155,7 @@ def _answer(
 
 
 def _say_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
-    """Once a minute at most: a manager goes on asking."""
+    """Log that a command is slow, once a minute at most, since a manager keeps asking."""
     now_s = time.monotonic()
     if now_s - _told_s[0] > 60:
         _told_s[0] = now_s
@@ -167,10 +167,10 @@ def _say_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
 
 
 _told_s = [-math.inf]
-"""When that was said last."""
+"""When that was logged last."""
 
 
 def _said(text: str) -> str:
-    """What a command complained of in one line, without its own name before each part."""
+    """Return a command's complaint in one line, without its own name before each part."""
     parts = [line.rpartition(": error: ")[2].strip() for line in text.splitlines()]
     return clean("; ".join(part for part in parts if part))[:_SAID_CHARS]

@@ -1,4 +1,4 @@
-"""What is known of a batch job, in the same words for either system; not to know is one of them."""
+"""The standing of a batch job, in the same words for either system; unknown is one of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcext.protocol import JobId
 
 
 class Is(Enum):
-    """How a job stands; of several, the first of these counts."""
+    """The standing of a job; of several jobs, the first of these counts."""
 
     RUNS = "runs"
     STOPPED = "stopped"
@@ -38,7 +38,7 @@ Advice = Callable[[JobId, Is, Seen], str]
 
 
 class Standing(NamedTuple):
-    """How a job stands, a sentence of it, and what to do about it; empty where there is nothing."""
+    """The standing of a job, a sentence about it, and what to do; these are empty if not needed."""
 
     state: Is
     what: str = ""
@@ -57,7 +57,7 @@ _KINDS = {
 
 
 def kind(seen: Seen | None) -> Is:
-    """How a job stands; None: the batch system has answered, and does not know it.
+    """Return the standing of a job; None: the batch system answered, but does not know it.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def kind(seen: Seen | None) -> Is:
 
 
 def of_job(name: str, job_id: JobId, seen: Seen | None, advice: Advice) -> Standing:
-    """The same in words.
+    """Say in words how a job stands.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def of_job(name: str, job_id: JobId, seen: Seen | None, advice: Advice) -> Stand
 
 
 def not_told(name: str, job_id: JobId, why: str) -> Standing:
-    """The batch system did not answer."""
+    """Return the standing of a job of which the batch system did not answer."""
     what = f"whether its job {job_id} runs is not known: {name} does not say ({why})"
     return Standing(Is.UNKNOWN, what, "ask again later")
 

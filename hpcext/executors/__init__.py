@@ -1,1 +1,1 @@
-"""Executors carry actions out and turn what happens into facts. No loop, no decision."""
+"""Executors, which carry actions out and turn what happens into facts: no loop, no decision."""

@@ -1,4 +1,4 @@
-"""What executors have in common that run attempts inside a batch job, which has an end."""
+"""The base of executors that run attempts inside a batch job, which has an end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hpcext.protocol import NOTICE_SIGNAL, JobId
 
 
 class AllocationExecutor(ProcessExecutor):
-    """Has everything suspended before the allocation ends.
+    """An executor that has everything suspended before its allocation ends.
 
     Parameters
     ----------
     job_id : int or str
-        Of the allocation.
+        The allocation's.
     restarts : int or str
         How often that job was put back into the queue, or what else differs between its runs:
         with it, which allocation this is.
@@ -29,9 +29,9 @@ class AllocationExecutor(ProcessExecutor):
         What to say when a notice comes, where that is always an order to leave which reaches the
         trainings too. Empty: it has the batch system asked, and may be about one step alone.
     lead_s : float
-        How long before its end everything is suspended.
+        Seconds before its end at which everything is suspended.
     **common
-        Those of the other base classes.
+        Parameters of the other base classes.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class AllocationExecutor(ProcessExecutor):
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until everything is suspended, since the allocation ends; None: not known."""
+        """Seconds until everything is suspended, since the allocation ends; None if not known."""
         return self._walltime.left_s
 
     @property
@@ -75,7 +75,7 @@ class AllocationExecutor(ProcessExecutor):
         return self._walltime.preempted
 
     def close(self) -> None:
-        """As the base class has it."""
+        """Stop watching, also the time limit."""
         self._walltime.close()
         super().close()
 
@@ -86,7 +86,7 @@ class AllocationExecutor(ProcessExecutor):
             self._finish(watch, ended)
 
     async def _noticed(self, watch: Watch, ended: Ended) -> None:
-        """It was told to end from outside: is that the end of the allocation, or of it alone?"""
+        """Find out whether an attempt that was told to end from outside ends with its job."""
         await self._look_around(watch, noticed=True)
         if ended.outcome is Outcome.FAILED and (self._walltime.leaving or not self._tells_steps):
             # On one of several nodes it may have died of the end of the others.
@@ -94,7 +94,7 @@ class AllocationExecutor(ProcessExecutor):
         self._finish(watch, ended)
 
     async def _look_around(self, watch: Watch, *, noticed: bool = False) -> None:
-        """Before anything is started again: is there time?"""
+        """Ask for the time that is left, before anything is started again."""
         await self._walltime.look(noticed=noticed)
 
     def _lost(self, watch: Watch) -> Ended:

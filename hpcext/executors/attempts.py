@@ -1,4 +1,4 @@
-"""What all executors share that run attempts in directories of their own and watch them."""
+"""The base of executors that run attempts in directories of their own and watch them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Watched(Protocol):
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """What it has, as ``HOST:INDEX``."""
+        """The GPUs that it has, as ``HOST:INDEX``."""
 
 
 W = TypeVar("W", bound=Watched)
@@ -39,14 +39,14 @@ class AttemptExecutor(abc.ABC, Generic[W]):
     Parameters
     ----------
     directory : pathlib.Path
-        Where jobs have their directories.
+        The parent of the jobs' directories.
     spec : callable
-        Job id → what the job is.
+        Job id → the job's specification.
     emit : Emit
     loop : asyncio.AbstractEventLoop
-        That of the driver; everything here happens in its thread.
+        The driver's; everything here happens in its thread.
     manager_file : pathlib.Path, optional
-        ``manager.json`` of who is to be signalled when there is news.
+        The ``manager.json`` of the process to signal when there is news.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class AttemptExecutor(abc.ABC, Generic[W]):
 
     @property
     def left_s(self) -> float | None:
-        """None, see :class:`hpcext.executors.base.Executor`: what attempts run on has no end."""
+        """None, as what attempts run on has no end; see :class:`hpcext.executors.base.Executor`."""
         return None
 
     @property
@@ -88,7 +88,7 @@ class AttemptExecutor(abc.ABC, Generic[W]):
         """Go on with an attempt that an earlier manager launched."""
 
     def _adopt(self, action: Action) -> bool:
-        """Take over an attempt that was launched before; False if it was not."""
+        """Take over an attempt that was launched before; return False if it was not."""
         known = self._watches.get(action.op)
         watch = known or self._launched(AttemptFiles(self._directory, action))
         if watch is None:
@@ -100,9 +100,9 @@ class AttemptExecutor(abc.ABC, Generic[W]):
         return True
 
     def _order(self, files: AttemptFiles, what: str) -> bool:
-        """Order a supervisor to ``suspend`` or ``end``; False if that could not be written down.
+        """Order a supervisor to ``suspend`` or ``end``; return False if that failed.
 
-        The deadline of a suspension comes all the same; ending is done by force then.
+        A suspension still has its deadline, after which the attempt is ended by force.
         """
         try:
             files.order(what)

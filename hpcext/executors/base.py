@@ -12,15 +12,15 @@ from hpcext.core.facts import Fact
 from hpcext.core.values import Action
 
 Emit = Callable[[Fact], None]
-"""How an executor hands a fact to its driver; called in the driver's thread."""
+"""A function by which an executor hands a fact to its driver, in the driver's thread."""
 
 
 class Executor(Protocol):
-    """Carries out actions on one kind of resource."""
+    """An executor: it carries out actions on one kind of resource."""
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until it has to give back what it runs on; None where that is not known."""
+        """Seconds until it has to give back what it runs on; None if that is not known."""
 
     @property
     def preempted(self) -> bool:

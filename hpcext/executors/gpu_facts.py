@@ -1,4 +1,4 @@
-"""What the GPUs of this machine are doing, and whether they are divided or shared.
+"""The present use of this machine's GPUs, and whether they are divided or shared.
 
 NVIDIA divides them by MIG, and shares them by MPS; AMD divides them into compute partitions.
 """
@@ -21,15 +21,17 @@ from hpcext.launch import devices
 T = TypeVar("T")
 
 _MPS = "nvidia-cuda-mps"
-"""How the names of its two programs, -control and -server, begin: all that a kernel keeps of them,
-TASK_COMM_LEN."""
+"""The beginning of the names of MPS's two programs, -control and -server.
+
+It is all that a kernel keeps of them (TASK_COMM_LEN).
+"""
 
 _DIVIDED = frozenset({"DPX", "TPX", "QPX", "CPX"})
-"""AMD's modes of compute partition, but SPX, in which a GPU is whole."""
+"""AMD's modes of compute partition, except SPX, in which a GPU is whole."""
 
 
 class GpuFacts(msgspec.Struct, frozen=True):
-    """A GPU, by NVML or AMD SMI; None is what it does not say.
+    """A GPU as NVML or AMD SMI describes it; None stands for what they do not say.
 
     Attributes
     ----------
@@ -41,15 +43,15 @@ class GpuFacts(msgspec.Struct, frozen=True):
         busy. There is none in MIG mode.
     memory_bytes, memory_used_bytes : int or None
     mig : bool
-        It is in MIG mode: divided into instances.
+        Whether it is in MIG mode: divided into instances.
     instances : int
-        How many of these there are.
+        The number of these.
     mps_clients : int
         Processes that share it through MPS.
     processes : int
-        That compute on it by themselves.
+        Processes that compute on it directly.
     partition : str
-        The mode in which AMD's driver divides a GPU, of which this one is a part; empty: whole.
+        The mode in which AMD's driver divides a GPU of which this one is a part; empty: whole.
     """
 
     index: int
@@ -65,12 +67,12 @@ class GpuFacts(msgspec.Struct, frozen=True):
 
 
 def gpu_facts(library: Any = None) -> tuple[GpuFacts, ...]:
-    """Those of all GPUs; empty without GPU, driver or library.
+    """Return the facts of all GPUs; none without GPU, driver or library.
 
     Parameters
     ----------
     library : module, optional
-        Stands in for ``pynvml``, or for ``amdsmi`` where GPUs are AMD's.
+        Stands in for ``pynvml``, or for ``amdsmi`` if GPUs are AMD's.
     """
     if devices.name() == devices.ROCR:
         smi = amdsmi() if library is None else library
@@ -83,12 +85,12 @@ def gpu_facts(library: Any = None) -> tuple[GpuFacts, ...]:
 
 @functools.cache
 def amdsmi() -> Any:
-    """AMD's library, a part of ROCm; None where there is none that can be used.
+    """Return AMD's library, a part of ROCm; None if none can be used.
 
     Before ROCm 6.3 it does not say which of the driver's GPUs is which.
     """
     try:
-        # Where its shared library is missing it prints that, and ends with what follows from it: a
+        # If its shared library is missing it prints that, and fails with a consequential error: a
         # KeyError (7.0).
         with contextlib.redirect_stdout(io.StringIO()):
             library = importlib.import_module("amdsmi")
@@ -103,7 +105,7 @@ def _read(
     end: Callable[[], object],
     error: type[Exception],
 ) -> tuple[GpuFacts, ...]:
-    """What a library says between its begin and its end."""
+    """Return what a library says between its begin and its end."""
     try:
         begin()
     except error:
@@ -121,7 +123,7 @@ def _read(
 
 
 def _said(error: type[Exception], ask: Callable[..., T], *about: Any) -> T | None:
-    """An answer; each of the questions is not supported by some GPU or driver."""
+    """Return an answer; each of the questions is unsupported by some GPU or driver."""
     try:
         return ask(*about)
     except error:
@@ -154,7 +156,7 @@ def _nvidias(nvml: Any) -> Iterator[GpuFacts]:
 
 
 def _amds(smi: Any) -> Iterator[GpuFacts]:
-    """By its Python API: https://rocm.docs.amd.com/projects/amdsmi/.
+    """Yield the facts of AMD's GPUs, by its Python API: https://rocm.docs.amd.com/projects/amdsmi/.
 
     What it cannot tell is an exception or, in a dictionary, ``"N/A"``.
     """
@@ -182,12 +184,12 @@ def _amds(smi: Any) -> Iterator[GpuFacts]:
 
 
 def text(said: str | bytes) -> str:
-    """What NVML says; before version 11.5 nvidia-ml-py gave bytes."""
+    """Return NVML's text; before version 11.5 nvidia-ml-py gave bytes."""
     return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
 
 
 def mps_runs() -> bool:
-    """Whether the daemon of MPS is on this machine, whoever started it.
+    """Return whether the daemon of MPS runs on this machine, whoever started it.
 
     https://docs.nvidia.com/deploy/mps/: a client finds it by a pipe in ``CUDA_MPS_PIPE_DIRECTORY``.
     """
@@ -197,7 +199,7 @@ def mps_runs() -> bool:
 
 
 def sharing(found: tuple[GpuFacts, ...]) -> str:
-    """How GPUs are divided or shared, in words; empty where they are not."""
+    """Return how GPUs are divided or shared, in words; empty if they are not."""
     words = []
     for gpu in found:
         if gpu.mig:

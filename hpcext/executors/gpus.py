@@ -1,4 +1,4 @@
-"""Which GPUs this machine has and this process may use."""
+"""The GPUs that this machine has and this process may use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 def find_gpus(nvml: Any = None, environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """GPU indices, in the driver's order (as ``nvidia-smi`` counts).
+    """Return GPU indices, in the driver's order (as ``nvidia-smi`` counts).
 
     Parameters
     ----------
     nvml : module, optional
         Stands in for ``pynvml``.
     environ : Mapping[str, str], optional
-        Stands in for the environment, of which the variable that names GPUs is respected.
+        Stands in for the environment, whose variable that names GPUs is respected.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def find_gpus(nvml: Any = None, environ: Mapping[str, str] | None = None) -> tup
 
 
 def uuid_of(index: int, nvml: Any = None) -> str:
-    """The UUID of an NVIDIA GPU, by which CUDA knows it however many GPUs it sees.
+    """Return the UUID of an NVIDIA GPU, by which CUDA knows it however many GPUs it sees.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class AmdGpu(NamedTuple):
     kfd_id : int
         The driver's number for it.
     identity : str
-        As ``ROCR_VISIBLE_DEVICES`` may name it.
+        A name for it in ``ROCR_VISIBLE_DEVICES``.
     """
 
     kfd_id: int
@@ -70,7 +70,7 @@ class AmdGpu(NamedTuple):
 
 
 def amd_gpus(nodes: Path = AMD_NODES) -> list[AmdGpu]:
-    """AMD's GPUs, in the order in which ROCm counts them.
+    """Return AMD's GPUs, in the order in which ROCm counts them.
 
     A node of the driver is a processor or a GPU (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c);
     an MI250X is two GPUs.
@@ -90,7 +90,7 @@ def amd_gpus(nodes: Path = AMD_NODES) -> list[AmdGpu]:
 
 
 def _nvidias(nvml: Any) -> list[str]:
-    """The UUID of each NVIDIA GPU."""
+    """Return the UUID of each NVIDIA GPU."""
     library = importlib.import_module("pynvml") if nvml is None else nvml
     try:
         library.nvmlInit()
@@ -105,7 +105,7 @@ def _nvidias(nvml: Any) -> list[str]:
 
 
 def _identities(nvml: Any) -> list[str]:
-    """The UUID of each GPU, by index."""
+    """Return the UUID of each GPU, by index."""
     found = []
     for index in range(nvml.nvmlDeviceGetCount()):
         uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
@@ -115,7 +115,7 @@ def _identities(nvml: Any) -> list[str]:
 
 
 def _chosen(text: str, identities: list[str]) -> tuple[int, ...]:
-    """Read what names GPUs as CUDA and ROCm do: what follows an invalid entry is not seen.
+    """Read a variable that names GPUs as CUDA and ROCm do: nothing after an invalid entry counts.
 
     CUDA C++ Programming Guide, "CUDA Environment Variables". An entry is an index or a UUID, of
     which the beginning is enough if only one GPU has it.

@@ -1,4 +1,4 @@
-"""Runs attempts on this machine: one supervisor process each."""
+"""The executor of this machine: attempts with one supervisor process each."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def _too_few(free: int) -> str:
 
 
 class LocalExecutor(ProcessExecutor):
-    """Carries out actions on this machine.
+    """An executor that carries out actions on this machine.
 
     Parameters
     ----------
     node : Node
     indices : sequence of int
-        The GPUs that may be used; each ``node.gpus`` of them.
+        The GPUs that may be used; `node.gpus` of them.
     hide_gpus : bool
-        The indices are logical slots, and jobs must not see the machine's own GPUs.
+        Whether the indices are logical slots, and jobs must not see the machine's own GPUs.
     shared : Shared, optional
-        A GPU that is not among these, and has seats.
+        A further GPU, which has seats.
     **common
-        Those of :class:`~hpcext.executors.processes.ProcessExecutor`.
+        Parameters of :class:`~hpcext.executors.processes.ProcessExecutor`.
     """
 
     # Whether supervisors take SIGTERM for a notice of a batch system, at which a session saves
-    # itself and one that cannot goes on: END is written down for them then.
+    # itself, and one that cannot goes on. Then the order to end is written down for them.
     _hears_notices = False
 
     def __init__(
@@ -156,7 +156,7 @@ class LocalExecutor(ProcessExecutor):
         self._later(self._kill_off(watch, supervisor))
 
     async def _kill_off(self, watch: Watch, supervisor: Process) -> None:
-        """Its command dies with a supervisor: it has to be off a shared GPU by then."""
+        """Kill a supervisor, and its command with it, after taking that off a shared GPU."""
         if (seat := _seat(watch)) is not None:
             await asyncio.to_thread(seat.release, watch.victims)
         supervisor.send(signal.SIGKILL)
@@ -188,18 +188,18 @@ class LocalExecutor(ProcessExecutor):
     # GPUs.
 
     def _devices(self, gpus: Sequence[str]) -> str:
-        """What is said to be visible of these GPUs."""
+        """Return what is to be visible of these GPUs."""
         # No device has index -1, so none is seen.
         indices = ("-1" if self._hide_gpus else gpu.rpartition(":")[2] for gpu in gpus)
         return ",".join(dict.fromkeys(indices))
 
     def _free(self, node: str) -> list[str]:
-        """GPUs of a node, or seats, that no attempt holds, in order."""
+        """Return GPUs, or seats, of a node that no attempt holds, in order."""
         held = {gpu for watch in self._watches.values() for gpu in watch.gpus}
         return [gpu for gpu in self._gpus[node] if gpu not in held]
 
 
 def _seat(watch: Watch) -> mps.Seat | None:
-    """The way to an attempt's seat on a shared GPU, if that is where it runs."""
+    """Return the way to an attempt's seat on a shared GPU, if that is where it runs."""
     where = (watch.files.launch() or {}).get("mps")
     return mps.Seat(where) if where else None

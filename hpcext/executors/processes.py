@@ -1,4 +1,4 @@
-"""Attempts that are each represented by one process on this machine, watched by its pidfd.
+"""The base of executors whose attempts are each a process on this machine, watched by its pidfd.
 
 Of the local executor that process is the supervisor; of the one for Slurm, the ``srun`` of a step.
 """
@@ -23,7 +23,7 @@ from hpcext.executors.attempts import AttemptExecutor
 from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL, Process
 
 RETRY_S = 1.0
-"""Wait before a process is watched that could not be (too many open files)."""
+"""Seconds before a process that could not be watched (too many open files) is tried again."""
 
 
 @dataclasses.dataclass
@@ -61,11 +61,11 @@ class ProcessExecutor(AttemptExecutor[Watch]):
     Parameters
     ----------
     **common
-        Those of :class:`~hpcext.executors.attempts.AttemptExecutor`.
+        Parameters of :class:`~hpcext.executors.attempts.AttemptExecutor`.
     """
 
     _holds_signals = True
-    """The process of an attempt begins with signals blocked; it must unblock them itself."""
+    """Whether the process of an attempt begins with blocked signals, which it must unblock."""
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
@@ -93,7 +93,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         for watch in self._watches.values():
             self._forget_pidfd(watch)
             if watch.child is not None:
-                # It outlives us on purpose; do not let Popen complain of that.
+                # It outlives us on purpose; keep Popen from complaining about that.
                 watch.child.returncode = watch.child.poll() or 0
         self._watches.clear()
 
@@ -101,11 +101,11 @@ class ProcessExecutor(AttemptExecutor[Watch]):
 
     @abc.abstractmethod
     def _argv(self, watch: Watch) -> Sequence[str]:
-        """The command of the process that stands for an attempt."""
+        """Return the command of the process that stands for an attempt."""
 
     @abc.abstractmethod
     def _recorded(self, watch: Watch) -> Process | None:
-        """The process that stands for an attempt, by what is written down; None if none is."""
+        """Return the process that stands for an attempt, as written down; None if none is."""
 
     @abc.abstractmethod
     def _tell(self, watch: Watch, process: Process, action: Action) -> None:
@@ -117,7 +117,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
 
     @abc.abstractmethod
     def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
-        """Why an attempt has no recorded end though its process is gone."""
+        """Return why an attempt has no recorded end though its process is gone."""
 
     # Starting.
 
@@ -182,7 +182,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         self._loop.call_soon(self._settle, watch)
 
     def _environ(self) -> dict[str, str] | None:
-        """The environment of that process; None: ours."""
+        """Return the environment of that process; None for ours."""
         return None
 
     def _not_started(self, files: AttemptFiles, why: str) -> None:
@@ -213,15 +213,15 @@ class ProcessExecutor(AttemptExecutor[Watch]):
             self._later(self._sweep(watch, owner))
 
     def _over(self, watch: Watch, ended: Ended) -> None:
-        """An attempt has ended by itself, and has said how."""
+        """Handle an attempt that has ended by itself, and has said how."""
         self._finish(watch, ended)
 
     def _lost(self, watch: Watch) -> Ended:
-        """How an attempt ended that is gone, and has not said how."""
+        """Return the end of an attempt that is gone, and has not said how."""
         return watch.files.lost(watch.why)
 
     def _later(self, rest: Coroutine[Any, Any, None]) -> None:
-        """Do the rest beside everything else, as long as this executor is open."""
+        """Run the rest beside everything else, for as long as this executor is open."""
         task = self._loop.create_task(rest)
         self._sweeps.add(task)
         task.add_done_callback(self._sweeps.discard)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from hpcext.executors.gpu_facts import GpuFacts
 
 MOST = 16
-"""Seats of one GPU. MPS has up to 48 clients on one; more than a few are slower than in turn."""
+"""The largest number of seats: MPS has up to 48 clients, but many are slower than taking turns."""
 
 SUFFIX = "/mps"
-"""What the name of a machine is followed by in that of its shared GPU."""
+"""The suffix that makes of a machine's name that of its shared GPU."""
 
 VOLTA = 7
-"""Compute capability from which on a client can be taken off the GPU while its neighbours go on."""
+"""The compute capability from which on a client can be taken off a GPU without its neighbours."""
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -42,27 +42,27 @@ class Shared(msgspec.Struct, frozen=True):
     seats: int
 
     def as_node(self, machine: str) -> Node:
-        """What it offers."""
+        """Return the node that it offers."""
         return Node(machine + SUFFIX, self.seats, seats=self.seats)
 
     def names(self, machine: str) -> tuple[str, ...]:
-        """Its seats: ``MACHINE/mps:3a``, ``MACHINE/mps:3b``, ..."""
+        """Return its seats: ``MACHINE/mps:3a``, ``MACHINE/mps:3b``, ..."""
         letters = string.ascii_lowercase[: self.seats]
         return tuple(f"{machine}{SUFFIX}:{self.index}{letter}" for letter in letters)
 
 
 def machine_of(node: str) -> str:
-    """The machine that a node is, or is a GPU of."""
+    """Return the machine that a node is, or is a GPU of."""
     return node.removesuffix(SUFFIX)
 
 
 def of_seat(directory: Path, shared: Shared) -> dict[str, Any]:
-    """What an attempt on a seat is told: ``environ``, and ``mps`` for its supervisor.
+    """Return what an attempt on a seat is told: ``environ``, and ``mps`` for its supervisor.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of the pilot.
+        The pilot's.
     shared : Shared
 
     Raises
@@ -72,12 +72,12 @@ def of_seat(directory: Path, shared: Shared) -> dict[str, Any]:
     """
     uuid = uuid_of(shared.index)
     where = {"directory": str(directory / f"mps-{shared.index}"), "device": uuid}
-    # By its UUID: an index would count among the GPUs that the daemon sees.
+    # Named by its UUID, as an index would count among the GPUs that the daemon sees.
     return {"environ": {"CUDA_VISIBLE_DEVICES": uuid, **_limits(shared)}, "mps": where}
 
 
 def _limits(shared: Shared) -> dict[str, str]:
-    """An equal part of the memory; of the processors twice that, which NVIDIA's page advises."""
+    """Return an equal share of the memory, and twice that of the processors, as NVIDIA advises."""
     limits = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(100, -(-200 // shared.seats)))}
     if (most := memory(shared)) is not None:
         # A client's own first GPU is the only one that it sees.
@@ -86,7 +86,7 @@ def _limits(shared: Shared) -> dict[str, str]:
 
 
 def memory(shared: Shared | None) -> int | None:
-    """Bytes of the GPU that a job on a seat has; None where the driver does not say it."""
+    """Return the bytes of the GPU that a job on a seat has; None if the driver does not say."""
     known = {gpu.index: gpu.memory_bytes for gpu in _facts()} if shared else {}
     if shared is None or not (every := known.get(shared.index)):
         return None
@@ -100,7 +100,7 @@ def _facts() -> tuple[GpuFacts, ...]:
 
 
 def check(shared: Shared, where: str) -> None:
-    """Refuse what cannot be shared so.
+    """Refuse a GPU that cannot be shared in this way.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def check(shared: Shared, where: str) -> None:
 
 
 def _capability(index: int, nvml: Any = None) -> int | None:
-    """The first number of a GPU's compute capability, where the driver says it."""
+    """Return the first number of a GPU's compute capability, if the driver says it."""
     library = importlib.import_module("pynvml") if nvml is None else nvml
     try:
         library.nvmlInit()

@@ -1,7 +1,7 @@
-"""What executors have in common whose attempts are steps: on nodes where our signals do not reach.
+"""The base of executors whose attempts are steps, on nodes that our signals do not reach.
 
-A step is represented by the process that started it. Orders are files; who tells a supervisor that
-there is one differs.
+The process that started a step represents it. Orders are files; who tells a supervisor that there
+is one differs.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from hpcext.protocol import Process
 
 STEP = "hpcext.step/1"
 STEP_FILE = "step.json"
-"""The process of a step, for the manager that comes after this one."""
+"""The file that names the process of a step, for the next manager."""
 
 FIRST_PORT, PORTS = 20_000, 12_000
-"""Below those that Linux gives to whoever asks for any (32768 and more)."""
+"""The first port and their number, below those that Linux gives to whoever asks for any (32768)."""
 
 ASK_PAUSE_S, ASK_PAUSE_MAX_S = 0.5, 30.0
-"""Between two attempts to find out that a step is gone."""
+"""The first and longest pause, in seconds, between attempts to find out that a step is gone."""
 
 
 class StepExecutor(AllocationExecutor):
-    """Carries out actions by steps inside one allocation.
+    """An executor that carries out actions by steps inside one allocation.
 
     Parameters
     ----------
     addresses : Mapping[str, str]
-        How each node is reached by the others, if not by its name.
+        Node → how the others reach it, if not by its name.
     orphans : iterable of (str, int, str)
-        Job, attempt and node of what may run where a node was lost.
+        Job, attempt and node of what may still run where a node was lost.
     **common
-        Those of :class:`~hpcext.executors.allocation.AllocationExecutor`.
+        Parameters of :class:`~hpcext.executors.allocation.AllocationExecutor`.
     """
 
     # The process of a step never unblocks what it inherits blocked: srun of 26.05 does not. It is
@@ -67,13 +67,13 @@ class StepExecutor(AllocationExecutor):
         self._orphans = list(orphans)
 
     def perform(self, action: Action) -> None:
-        """As the base class has it."""
+        """Carry out an action, as the base class does."""
         if action.kind is Kind.START:
             self._allocs[action.op] = action.alloc
         super().perform(action)
 
     def look(self) -> None:
-        """As the base class has it; and whether anything is left where a node was lost."""
+        """Read reports, and look whether anything is left where a node was lost."""
         super().look()
         for orphan in list(self._orphans):
             job, attempt, node = orphan
@@ -82,7 +82,7 @@ class StepExecutor(AllocationExecutor):
                 self._emit(Cleared(job, attempt, node))
 
     def _lose(self, nodes: Iterable[str]) -> None:
-        """Say of nodes that the allocation has them no more; they do not come back to it."""
+        """Report nodes that the allocation no longer has; they do not come back to it."""
         for node in nodes:
             if node not in self._gone:
                 self._gone.add(node)
@@ -94,7 +94,7 @@ class StepExecutor(AllocationExecutor):
                 ]
 
     def _rendezvous(self, action: Action) -> str:
-        """Where the ranks of several nodes meet; each attempt has a port of its own."""
+        """Return where the ranks of several nodes meet; each attempt has a port of its own."""
         if len(action.alloc) == 1:
             return ""
         first = next(iter(action.alloc))
@@ -136,4 +136,4 @@ class StepExecutor(AllocationExecutor):
             self._ordered(watch)
 
     def _ordered(self, watch: Watch) -> None:
-        """An order was written down."""
+        """Handle that an order was written down."""

@@ -1,4 +1,4 @@
-"""When an allocation ends: by its time limit, or because its nodes are wanted for another job."""
+"""The end of an allocation: its time limit, or a preemption of its nodes."""
 
 from __future__ import annotations
 
@@ -18,33 +18,40 @@ from hpcext.protocol import JobId
 log = logging.getLogger(__name__)
 
 EARLIER_S = 30.0
-"""An end that moved nearer by this much may be a preemption: slurmctld sets it to the end of the
-grace (``job_ptr->end_time``). Or somebody has shortened the limit: ``scontrol update``, bmod(1)."""
+"""Seconds by which an end must have moved nearer to be a possible preemption.
+
+slurmctld sets it to the end of the grace (``job_ptr->end_time``). But somebody may have shortened
+the limit: ``scontrol update``, bmod(1).
+"""
 
 LOOK_S = 300.0
-"""Between two questions at most, so that a limit that was shortened is noticed. A thousand jobs
-then ask three or four times a second in all, each for itself alone."""
+"""The longest time between two questions, so that a shortened limit is noticed.
+
+A thousand jobs then ask three or four times a second in all.
+"""
 
 LOOK_SPREAD = 0.2
-"""Of that: managers that begin together do not ask together."""
+"""The random share of that time, so that managers that begin together do not ask together."""
 
 RETRY_S = 5.0
-"""After a question without an answer; twice as long after each one, up to :data:`LOOK_S`."""
+"""Seconds after a question without an answer; doubled after each one, up to :data:`LOOK_S`."""
 
 SLACK_S = 1.0
-"""squeue gives whole seconds."""
+"""Tolerance in seconds: squeue gives whole ones."""
 
 NOTICE_SLACK_S = 60.0
-"""Slurm's own notice (``--signal``) may come so much earlier than asked for; sbatch(1). What it
-has suspended is not worth being started again."""
+"""Seconds by which Slurm's own notice (``--signal``) may come earlier than asked for; sbatch(1).
+
+What it has suspended is not worth being started again.
+"""
 
 
 class Walltime:
-    """Has a pilot suspend its jobs in time before its allocation ends.
+    """A watch that has a pilot suspend its jobs in time before its allocation ends.
 
     The batch system is asked when the manager begins, when the notice is due (the limit may have
-    been extended), when a step hears from it that it is to end, and once in a while between (it
-    may have been shortened). One that does not answer is asked again, sooner.
+    been extended), when a step is told by it to end, and once in a while between (the limit may
+    have been shortened). If it does not answer, it is asked again sooner.
 
     Parameters
     ----------
@@ -54,7 +61,7 @@ class Walltime:
     wanted : callable
         Job id → whether its nodes are wanted for another job; or raises BatchError.
     lead_s : float
-        How long before the end.
+        Seconds before the end.
     emit : Emit
     loop : asyncio.AbstractEventLoop
 
@@ -91,7 +98,7 @@ class Walltime:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until jobs are suspended; None where no end is known."""
+        """Seconds until jobs are suspended; None if no end is known."""
         if self._end_s is None or math.isinf(self._end_s):
             return None
         return self._end_s - self._lead_s - time.time()
@@ -141,7 +148,7 @@ class Walltime:
                 self._set_alarm(pause_s if left_s is None else min(pause_s, left_s))
 
     async def _is_preempted(self, before: float | None) -> bool:
-        """Whether that is why the end is nearer than it was before."""
+        """Return whether a preemption is why the end is nearer than before."""
         if before is None or self._end_s is None or self._end_s >= before - EARLIER_S:
             return False
         try:
@@ -164,7 +171,7 @@ class Walltime:
             self._emit(Drain(stop=True, must=True, left_s=self._until_end_s()))
 
     def _until_end_s(self) -> float | None:
-        """How long there is before we must be gone; a job that is preempted is requeued anyway."""
+        """Return the seconds until we must be gone; None if the job is requeued anyway."""
         if self.preempted or self._over or self._end_s is None or math.isinf(self._end_s):
             return None
         return max(0.0, self._end_s - time.time())

@@ -1,1 +1,1 @@
-"""Runs pilots on LSF: attempts on its hosts, the job, tickets, suspendable jobs."""
+"""Pilots on LSF: attempts on its hosts, the job, tickets, suspendable jobs."""

@@ -1,6 +1,6 @@
-"""The LSF job that is a pilot: its submission, and how it goes back into the queue.
+"""The LSF job of a pilot: its submission, and how it is requeued.
 
-It goes back by its exit value (``bsub -Q``), and not as a new job: execution hosts need not be
+It is requeued by its exit value (``bsub -Q``), and not as a new job: execution hosts need not be
 allowed to submit, what waits for the job goes on waiting, and the site's MAX_JOB_REQUEUE holds.
 """
 
@@ -23,7 +23,7 @@ from hpcext.protocol import EXIT_SUSPENDED
 SUBMITTED = batch_job.Submitted("lsf", "lsf.json", "LSF", submit="bsub")
 
 AGAIN_FILE, BEFORE_FILE = "again.json", "before.json"
-"""That the job is to begin again, and how often it has; the second is what the last one became."""
+"""Files that say that the job is to begin again, and how often it has; one becomes the other."""
 
 # bkill begins with SIGINT (JOB_CONTROLS, TERMINATE). A job that was told to end stays ended,
 # although it had decided to go on.
@@ -92,7 +92,7 @@ def lacks(launcher: str, gpu_option: str) -> tuple[str, ...]:
 
 
 def restarts(directory: Path) -> int:
-    """How often the job of a pilot has gone back into the queue."""
+    """Return how often the job of a pilot has been requeued."""
     try:
         return int(documents.decoded(documents.read_untrusted(directory / BEFORE_FILE))["times"])
     except documents.UNFIT:
@@ -100,7 +100,7 @@ def restarts(directory: Path) -> int:
 
 
 def requeue(directory: Path) -> None:
-    """Have the script put its job back into the queue when the manager has ended."""
+    """Have the script requeue its job once the manager has ended."""
     document = {"times": restarts(directory) + 1}
     documents.write_json(directory / AGAIN_FILE, document)
 

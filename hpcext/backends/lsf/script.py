@@ -1,4 +1,4 @@
-"""Runs a suspendable job where its script would have run: on the first host of its LSF job.
+"""The executor of a suspendable LSF job: its training runs on the first host, as its script would.
 
 LSF stops and kills the leader of that job, and may know of no other process. So the trainings do
 what the leader has to do (``launch/supervisor.py``), and so does the manager.
@@ -24,8 +24,8 @@ job, and is never about one training."""
 class OnLsf(OnNode):
     """What runs attempts beside the manager in a job of LSF.
 
-    LSF sends what it sends a job to every process group that it has found, from half a minute after
-    its begin on: SIGTERM is its word to a supervisor there, and not the manager's.
+    LSF sends signals for a job to every process group that it has found, from half a minute after
+    its begin on. So SIGTERM comes to a supervisor there from LSF, and not from the manager.
     """
 
     def __init__(self, **common: Any) -> None:
@@ -33,12 +33,12 @@ class OnLsf(OnNode):
 
 
 class LsfScript(OnLsf):
-    """Carries out actions on the first host of one allocation.
+    """An executor that carries out actions on the first host of one allocation.
 
     Parameters
     ----------
     **common
-        Those of the base classes.
+        Parameters of the base classes.
     """
 
     def __init__(self, **common: Any) -> None:

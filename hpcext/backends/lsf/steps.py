@@ -1,11 +1,11 @@
-"""Runs attempts on the hosts of an LSF job, by ``blaunch``, ``jsrun`` or ``lsrun``.
+"""The executor of attempts on the hosts of an LSF job, by ``blaunch``, ``jsrun`` or ``lsrun``.
 
-LSF shares out hosts, and nothing inside a job: which GPUs an attempt has on which host is chosen
-here, and the supervisor there sees to it. One process stands for an attempt (``launch/spread.py``):
-it starts a launcher for each host, with the index of the node as an argument, so that nobody has
-to find out where he is. No signal crosses hosts: supervisors look for orders themselves, and a
-manager for reports. What a launcher leaves behind when it dies is not documented, so the GPUs of an
-attempt are free when each of its hosts has said that nothing is left (``launch/sweep.py``).
+LSF shares out hosts, and nothing inside a job: the GPUs of an attempt on each host are chosen here,
+and the supervisor there keeps to them. One process stands for an attempt (``launch/spread.py``): it
+starts a launcher for each host, with the index of the node as an argument, so that no supervisor
+has to find it out. No signal crosses hosts: supervisors look for orders themselves, and a manager
+for reports. What a launcher leaves behind when it dies is not documented, so the GPUs of an attempt
+are free when each of its hosts has said that nothing is left (``launch/sweep.py``).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from hpcext.launch import spread, supervise, sweep
 log = logging.getLogger(__name__)
 
 SWEEP_TIMEOUT_S = 60.0
-"""A launcher that has not said anything by then is asked again."""
+"""Seconds after which a launcher that has said nothing is asked again."""
 
 CORE_THREADS = 4
-"""Logical CPUs of a slot where there is jsrun: POWER9 in SMT4, as Summit has it by default."""
+"""Logical CPUs of a slot if there is jsrun: POWER9 in SMT4, the default of Summit."""
 
 _PYTHON = (sys.executable, "-I", "-S")
 
 
 class LsfHost(OnLsf):
-    """Carries out actions on the one host of an LSF job, where the manager is.
+    """An executor that carries out actions on the one host of an LSF job, where the manager is.
 
-    LSF may stop the manager and its script alone: trainings go by what is done to that script.
+    LSF may stop the manager and its script alone: trainings follow what is done to that script.
     """
 
     def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class LsfHost(OnLsf):
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """How a command is started on one host of a job.
+    """The command that starts another on one host of a job.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Launcher:
 
     @property
     def shares_gpus(self) -> bool:
-        """Whether it lets a command have the GPUs that it names, and no others."""
+        """Whether it gives a command exactly the GPUs that are named."""
         return self.name == "jsrun"
 
     def argv(self, host: str, gpus: Sequence[int], command: Sequence[str], erf: Path) -> list[str]:
@@ -102,7 +102,7 @@ class Launcher:
         return ["jsrun", "--erf_input", str(erf), *command]
 
     def _resources(self, host: str, gpus: Sequence[int]) -> str:
-        """One resource set; "Explicit Resource File (ERF) format" of JSM."""
+        """Return one resource set; "Explicit Resource File (ERF) format" of JSM."""
         each = self.slots[host] * CORE_THREADS // max(1, self.gpus)
         cpus = ",".join(f"{gpu * each}-{(gpu + 1) * each - 1}" for gpu in gpus or (0,))
         devices = f" gpu: {{{','.join(map(str, gpus))}}} ;" if gpus else ""
@@ -115,14 +115,14 @@ class Launcher:
 
 
 class LsfSteps(StepExecutor):
-    """Carries out actions on the hosts of one LSF job.
+    """An executor that carries out actions on the hosts of one LSF job.
 
     Parameters
     ----------
     nodes : sequence of Node
     launcher : Launcher
     **common
-        Those of :class:`~hpcext.executors.steps.StepExecutor`.
+        Parameters of :class:`~hpcext.executors.steps.StepExecutor`.
     """
 
     # LSF may send SIGTERM to all that a job has started, and a spread outlives it.
@@ -185,7 +185,7 @@ class LsfSteps(StepExecutor):
         return [*_PYTHON, spread.__file__, str(watch.files.directory)]
 
     def _free(self, node: str) -> list[int]:
-        """Positions of GPUs of a node that no attempt holds, ascending."""
+        """Return the positions of a node's GPUs that no attempt holds, ascending."""
         held = {gpu for watch in self._watches.values() for gpu in watch.gpus}
         indices = range(self._nodes[node].gpus) if node in self._nodes else ()
         return [index for index in indices if f"{node}:{index}" not in held]
@@ -224,7 +224,7 @@ class LsfSteps(StepExecutor):
         self._finish(watch, ended or self._lost(watch))
 
     def _left(self, watch: Watch) -> list[tuple[int, str]]:
-        """Index and host of each node of an attempt that may still have something of it."""
+        """Return index and host of each node that may still have something of an attempt."""
         launch = watch.files.launch() or {}
         if launch.get("allocation") != self._allocation:
             return []
@@ -242,7 +242,7 @@ class LsfSteps(StepExecutor):
             log.warning("job %s could not be told to end: %s", files.job, error.strerror)
 
     def _swept(self, files: AttemptFiles, index: int, host: str) -> bool:
-        """Have a host end what is left there; whether it says that nothing is."""
+        """Have a host end what is left there; return whether it says that nothing is."""
         nonce = secrets.token_hex(8)
         command = [*_PYTHON, sweep.__file__, str(files.directory), str(index), nonce]
         own = protocol.node_directory(files.directory, index)
@@ -261,7 +261,7 @@ class LsfSteps(StepExecutor):
 
     @staticmethod
     def _down(hosts: Sequence[str]) -> list[str]:
-        """Which of these hosts LSF has given up; nothing starts there any more."""
+        """Return those of these hosts that LSF has given up; nothing starts there any more."""
         try:
             return lsf.Commands().gone(hosts)
         except BatchError as error:

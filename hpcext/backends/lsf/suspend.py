@@ -1,4 +1,4 @@
-"""The LSF job that a suspendable training is: its leader, what is known of it, its requeue.
+"""The LSF job of a suspendable training: its leader, what is known of it, its requeue.
 
 LSF knows one process of such a job, its leader. That is the script written here, which runs the
 manager; scripts that LSF runs beside the job (``lsf_scripts/``) find both by :func:`register`.
@@ -34,17 +34,22 @@ CHECKPOINT = "hpcext"
 """In a checkpoint directory of LSF: the directory of the training, from echkpnt.hpcext."""
 
 HOLD = "hold"
-"""Made by hpcext-job-control: a user stopped the job, and it is to wait until he resumes it."""
+"""A file of hpcext-job-control: a user stopped the job, which is to wait until it is resumed."""
 
 AGAIN = "again"
-"""Trainings have left, and the job is to go on: the leader and hpcext-job-control look for it."""
+"""A file that says that trainings have left and the job is to go on.
+
+The leader and hpcext-job-control look for it.
+"""
 
 HELD = 128 + signal.SIGTERM
-"""Exit status of a job that is to wait: one of REQUEUE_EXIT_VALUES wins over brequeue -H, and the
-job would begin again by itself."""
+"""Exit status of a job that is to wait.
+
+One of REQUEUE_EXIT_VALUES would override brequeue -H, and the job would begin again by itself.
+"""
 
 KILLED_S = 30.0
-"""brequeue kills the job, by a daemon that has other things to do."""
+"""Seconds that brequeue may take to kill the job, by a daemon that has other things to do."""
 
 _STDIN = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
@@ -57,13 +62,13 @@ if [ -n "$told" ]; then code=143; fi
 
 
 class LsfSuspendable:
-    """As :class:`~hpcext.backends.suspendable_job.SuspendableJob` has it.
+    """A job of LSF as a :class:`~hpcext.backends.suspendable_job.SuspendableJob`.
 
     Parameters
     ----------
     here : LsfJob
     command : sequence of bytes
-        What its training runs; may be empty where brestart has its checkpoint.
+        What its training runs; may be empty if brestart has its checkpoint.
     """
 
     batch = "lsf"
@@ -110,7 +115,7 @@ def key(job: LsfJob) -> str:
 
 
 def register(job: LsfJob, directory: Path) -> None:
-    """Have a job's directory found by its id, whatever the user's settings are."""
+    """Make a job's directory known by its id, whatever the user's settings are."""
     path = link(job)
     private.make(path.parent)
     new = path.with_name(f".{path.name}.{os.getpid()}")
@@ -120,7 +125,7 @@ def register(job: LsfJob, directory: Path) -> None:
 
 
 def link(job: LsfJob) -> Path:
-    """Where the scripts that LSF runs beside a job look for its directory."""
+    """Return where the scripts that LSF runs beside a job look for its directory."""
     return protocol.user_directory("state") / "lsf" / key(job)
 
 
@@ -151,7 +156,7 @@ def find(job: LsfJob) -> tuple[Path | None, bool]:
 
 
 def known(job: LsfJob, directory: Path) -> bool:
-    """Whether a directory is that of an earlier run of this very job: ids begin anew some day."""
+    """Return whether a directory belongs to an earlier run of this very job: ids are used again."""
     try:
         found = _read(directory)
     except (OSError, ValueError):
@@ -167,7 +172,7 @@ def note(job: LsfJob, directory: Path) -> None:
 
 
 def runs(directory: Path) -> int:
-    """How often the job of a directory has begun."""
+    """Return how often the job of a directory has begun."""
     return cast(int, _read(directory)["runs"])
 
 
@@ -255,10 +260,10 @@ def write_script(directory: Path, hpcext: Sequence[str] = batch_job.HPCEXT) -> P
 def requeue(job: LsfJob, directory: Path) -> None:
     """Have LSF run the job again, if nobody has killed it.
 
-    Where its exit value does that, it does: documented with REQUEUE_EXIT_VALUES is that
-    LSB_EXIT_REQUEUE says so to the job. An esub cannot ask for such a value (none of its keys is
-    ``-Q``), so elsewhere it is brequeue(1), of the user's own job. Nothing of it is submitted
-    anew: it keeps its id and its options.
+    The exit value does it where LSB_EXIT_REQUEUE, documented with REQUEUE_EXIT_VALUES, tells the
+    job so. An esub cannot ask for such a value (none of its keys is ``-Q``), so elsewhere
+    brequeue(1) does it, on the user's own job. Nothing is submitted anew: the job keeps its id and
+    its options.
     """
     hold = (directory / HOLD).exists()
     try:

@@ -1,7 +1,7 @@
-"""A ticket that is a job of LSF: what the job starter makes of it, and how it goes back.
+"""A ticket that is a job of LSF: what the job starter makes of it, and how it is requeued.
 
-What ends a job is told apart by nothing while it ends: bkill(1) and brequeue(1) send SIGINT and
-SIGTERM, and bjobs(1) says RUN until the host has reported. Afterwards it is EXIT, or PEND.
+While a job ends, nothing tells why: bkill(1) and brequeue(1) send SIGINT and SIGTERM, and bjobs(1)
+says RUN until the host has reported. Afterwards it is EXIT, or PEND.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from hpcext.protocol import EXIT_SUSPENDED, JobId
 TICKET = "hpcext.lsf-ticket/1"
 
 REQUEUED_S = 15.0
-"""A job that is requeued is shown as EXIT for less: 2 to 4 s on an engine of LSF's line."""
+"""Seconds after which EXIT is final: a requeued job is shown so for 2 to 4 s on one engine."""
 
 _PROCESS = "manager.json"
-"""hpcext-job-control sends SIGUSR2 to the process that this names, and waits for its end."""
+"""The file of the process to which hpcext-job-control sends SIGUSR2, and whose end it awaits."""
 
 _SCRIPT = """#!/bin/sh
 # The ticket of a trainer, and the leader of its LSF job.
@@ -41,7 +41,7 @@ exec {python} -m hpcext trainer -- {command}
 
 
 class LsfTicket:
-    """As :class:`~hpcext.backends.own_job.OwnJob` has it.
+    """A job of LSF as an :class:`~hpcext.backends.own_job.OwnJob`.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class LsfTicket:
         self._ended_s: dict[JobId, float] = {}
 
     def begin(self, state_dir: Path) -> None:
-        """Be found by hpcext-job-control."""
+        """Make this process known to hpcext-job-control."""
         self._directory = directory = _found(self._here) or _made(self._here, state_dir)
         for name in (lsf_suspend.AGAIN, lsf_suspend.HOLD):
             (directory / name).unlink(missing_ok=True)
@@ -83,22 +83,22 @@ class LsfTicket:
                 lsf_suspend.link(self._here).unlink()
 
     def environ(self) -> dict[str, str]:
-        """Our environment, without what LSF says of the job but for what tells elements apart."""
+        """Return our environment without what LSF says of the job, except its index in an array."""
         return lsf_inside.environ_of_others() | lsf_inside.of_element()
 
     def is_its_script(self, path: Path) -> bool:
-        """Whether it is in the spool of LSF; a shell's text, if it says nothing else."""
+        """Return whether a file is in the spool of LSF."""
         return bool(self.run_of) and path.name.startswith(self.run_of)
 
     def keeps_output(self) -> bool:
-        """If it goes straight to the file of ``-o``; else LSF keeps that of the last run."""
+        """Return whether output goes straight to the file of ``-o``; if not, LSF keeps the last."""
         wanted = self._here.output
         return bool(wanted) and os.path.realpath(wanted) == os.readlink(
             f"/proc/self/fd/{sys.stdout.fileno()}"
         )
 
     def ending(self) -> Ending:
-        """Nobody knows, unless it is our own doing."""
+        """Return why it ends, which is known only if it is our own doing."""
         return Ending.AGAIN if self._goes_back else Ending.OPEN
 
     def end_s(self) -> float | None:
@@ -106,7 +106,7 @@ class LsfTicket:
         return lsf.Commands().end(self.id).end_s
 
     def go_back(self) -> int | None:
-        """By its exit value where that does it, else by brequeue, as suspendable jobs do."""
+        """Requeue it by its exit value if that works, else by brequeue, as suspendable jobs do."""
         assert self._directory is not None
         self._goes_back = True
         lsf_suspend.requeue(self._here, self._directory)
@@ -116,7 +116,7 @@ class LsfTicket:
         return status if self._goes_back else None
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Those that are EXIT, and stay so: what is to run again is PEND, or PSUSP, soon after."""
+        """Return those that stay EXIT: one that is to run again is PEND, or PSUSP, soon after."""
         now_s = time.monotonic()
         names = {_name(job): job for job in job_ids}
         states = lsf.Commands().states(list(names))

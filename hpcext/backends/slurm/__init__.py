@@ -1,1 +1,1 @@
-"""Runs pilots on Slurm: steps and scripts, the job, tickets, suspendable jobs."""
+"""Pilots on Slurm: steps and scripts, the job, tickets, suspendable jobs."""

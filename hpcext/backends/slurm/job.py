@@ -1,4 +1,4 @@
-"""The Slurm job that is a pilot: its submission, what became of it."""
+"""The Slurm job of a pilot: its submission, and its requeue."""
 
 from __future__ import annotations
 

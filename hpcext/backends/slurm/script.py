@@ -1,8 +1,8 @@
-"""Runs a suspendable job where its batch script would have run: in the batch step of its own job.
+"""The executor of a suspendable Slurm job: its training runs in the batch step of that job.
 
-So the script has the whole environment of a batch script, and its own ``srun`` work as ever. Only
-of a preemption it would not hear: when the grace begins slurmctld sends SIGTERM to all steps but
-this one. So a step that does nothing else listens for it.
+So the script has the whole environment of a batch script, and its own ``srun`` works as usual. Only
+a preemption would not reach it: when the grace begins slurmctld sends SIGTERM to all steps but this
+one. So a step that does nothing else waits for that signal.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ log = logging.getLogger(__name__)
 LISTEN_LOG = "listen.log"
 
 LISTEN_END_S = 10.0
-"""So long the end of the listening step is waited for: Slurm kills what outlives the script."""
+"""Seconds to wait for the end of the listening step: Slurm kills what outlives the script."""
 
 LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 5.0, 300.0
-"""Between two listening steps, if one ends and nobody wants the nodes."""
+"""The first and longest pause, in seconds, between two listening steps.
+
+It matters if one ends and nobody wants the nodes.
+"""
 
 
 class SlurmScript(OnNode):
@@ -37,9 +40,9 @@ class SlurmScript(OnNode):
     Parameters
     ----------
     number : int
-        Of the job: srun takes nothing else.
+        The job's number: srun takes nothing else.
     **common
-        Those of the base classes.
+        Parameters of the base classes.
     """
 
     def __init__(self, *, number: int, **common: Any) -> None:
@@ -49,7 +52,7 @@ class SlurmScript(OnNode):
         self._later(self._listen())
 
     def close(self) -> None:
-        """As the base class has it."""
+        """Stop watching, and end the listening step."""
         super().close()
         if self._listening is not None and self._listening.poll() is None:
             # What its step reads has an end then, so it completes; a signal would cancel it, and
@@ -68,7 +71,7 @@ class SlurmScript(OnNode):
         return {**told, "leader": leader.of_step()}
 
     async def _listen(self) -> None:
-        """Hear from Slurm, by the end of a step, that it wants the nodes back."""
+        """Learn from the end of a step that Slurm wants the nodes back."""
         pause_s = LISTEN_PAUSE_S
         while not self._walltime.leaving:
             failure = await self._step()
@@ -84,7 +87,7 @@ class SlurmScript(OnNode):
                 watch.process.send(NOTICE_SIGNAL)
 
     async def _step(self) -> str:
-        """Run a step that ends when Slurm tells it to; what to say if that was not why."""
+        """Run a step that ends when Slurm tells it to; return what to say if it ended otherwise."""
         log_path = self._directory.parent / LISTEN_LOG
         try:
             with open(log_path, "wb") as its_log:

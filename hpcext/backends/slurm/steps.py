@@ -1,8 +1,8 @@
-"""Runs attempts as steps of a Slurm job: one ``srun`` each, with a supervisor on the node.
+"""The executor of attempts as steps of a Slurm job: one ``srun`` each, and a supervisor per node.
 
-Slurm chooses the GPUs of a step; which ones they are is known when its supervisor says so. Of what
-a job needs only the start of its step goes through slurmctld: orders are files, and the news that
-there is one goes from ``srun`` straight to the node.
+Slurm chooses the GPUs of a step; the supervisor reports which they are. Of what a job needs only
+the start of its step goes through slurmctld: orders are files, and the news that there is one goes
+from ``srun`` straight to the node.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ from hpcext.protocol import NEWS_SIGNAL, Process
 log = logging.getLogger(__name__)
 
 BEGIN_S = 120.0
-"""A step that did not begin by then gives its GPUs back: Slurm has them for busy, or a node does
-not answer. It is long enough for a controller that is restarted."""
+"""Seconds after which a step that has not begun gives its GPUs back.
+
+Slurm takes them for busy, or a node does not answer. It is long enough for a controller that
+restarts.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What a node of the allocation has beside its GPUs; a job gets its part by its GPUs.
+    """What a node has beside its GPUs; a job gets a share in proportion to its GPUs.
 
     Attributes
     ----------
     gpus, cpus : int
     memory_mb : int
-        0 where Slurm does not share memory out.
+        0 if Slurm does not share memory out.
     logical : bool
-        The GPUs are slots that nothing stands for in Slurm.
+        Whether the GPUs are slots that nothing stands for in Slurm.
     """
 
     gpus: int
@@ -54,7 +57,7 @@ class Share:
     logical: bool = False
 
     def options(self, gpus: int) -> list[str]:
-        """For srun: a step that does not say what it needs waits for the others."""
+        """Return options for srun: a step that does not say what it needs waits for the others."""
         words = [f"--cpus-per-task={max(1, self.cpus * gpus // self.gpus)}"]
         if not self.logical:
             words.append(f"--gres=gpu:{gpus}")
@@ -64,16 +67,16 @@ class Share:
 
 
 class SlurmSteps(StepExecutor):
-    """Carries out actions inside one allocation.
+    """An executor that carries out actions inside one allocation.
 
     Parameters
     ----------
     number : int
-        Of the job: srun takes nothing else.
+        The job's number: srun takes nothing else.
     shares : Mapping[str, Share]
         Of each node.
     **common
-        Those of :class:`~hpcext.executors.steps.StepExecutor`.
+        Parameters of :class:`~hpcext.executors.steps.StepExecutor`.
     """
 
     def __init__(self, *, number: int, shares: Mapping[str, Share], **common: Any) -> None:
@@ -182,7 +185,7 @@ class SlurmSteps(StepExecutor):
             self._lose(await asyncio.to_thread(self._missing))
 
     def _over(self, watch: Watch, ended: Ended) -> None:
-        """Of several nodes, the first may have heard of its end because another has failed."""
+        """Handle an end; the first of several nodes may have been told as another has failed."""
         super()._over(watch, watch.files.failed_untold() or ended)
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
@@ -197,9 +200,9 @@ class SlurmSteps(StepExecutor):
         self._finish(watch, files.failed_untold() or files.ended() or self._lost(watch))
 
     def _missing(self) -> list[str]:
-        """Nodes that the job has no more.
+        """Return nodes that the job no longer has.
 
-        It is the job that is asked: a node that was down may be up again, and is not the job's.
+        The job is asked, since a node that was down may be up again without being the job's.
         """
         try:
             left = reads().nodes_of(self._job_id)
@@ -209,7 +212,7 @@ class SlurmSteps(StepExecutor):
         return [node for node in self._shares if left and node not in left]
 
     def _end_step(self, name: str) -> bool:
-        """Cancel a step; whether it may still be there."""
+        """Cancel a step; return whether it may still be there."""
         try:
             steps = reads().steps(self._job_id)
             ours = [step for step in steps if step.name == name]

@@ -1,8 +1,8 @@
-"""The Slurm job that a suspendable batch script is: what that script becomes.
+"""The Slurm job of a suspendable batch script: what that script becomes.
 
-A script of ours, which is prepared here and runs in its place. It starts the supervisor of the
-first attempt at once and the manager beside it, which takes over what it finds: the user's script
-does not wait for a manager. If there is none, the user's script runs all the same.
+A script of ours, which is prepared here, runs in its place. It starts the supervisor of the first
+attempt at once and the manager beside it, which takes over what it finds: the user's script does
+not wait for a manager, and runs even if there is none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpcext.launch import leader, supervise
 from hpcext.protocol import SUPERVISOR_FILE, Allocation
 
 SCRIPT = "slurm_script"
-"""What slurmd calls a job's batch script, in a spool of its own on each node."""
+"""The name that slurmd gives to a job's batch script, in a spool of its own on each node."""
 
 _JOB = "1"
 
@@ -64,7 +64,7 @@ fi
 
 
 class SlurmSuspendable:
-    """As :class:`~hpcext.backends.suspendable_job.SuspendableJob` has it.
+    """A job of Slurm as a :class:`~hpcext.backends.suspendable_job.SuspendableJob`.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class SlurmSuspendable:
     Raises
     ------
     InputError
-        This is no batch script, or it has nothing to run.
+        This is not a batch script, or it has nothing to run.
     """
 
     batch = "slurm"

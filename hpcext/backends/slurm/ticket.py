@@ -18,7 +18,7 @@ from hpcext.protocol import Allocation, JobId
 
 
 class SlurmTicket:
-    """As :class:`~hpcext.backends.own_job.OwnJob` has it.
+    """A job of Slurm as an :class:`~hpcext.backends.own_job.OwnJob`.
 
     Parameters
     ----------
@@ -39,21 +39,21 @@ class SlurmTicket:
         self._restarts = here.restarts
 
     def begin(self, state_dir: Path) -> None:
-        """Nothing: scancel reaches the script."""
+        """Do nothing: scancel reaches the script."""
 
     def forget(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def environ(self) -> dict[str, str]:
-        """Our environment, without SLURM_* but for what tells the tasks of an array apart."""
+        """Return our environment without SLURM_*, except what tells the tasks of an array apart."""
         return protocol.without_slurm() | protocol.array_of_slurm()
 
     def is_its_script(self, path: Path) -> bool:
-        """Such a file of slurmd begins with its interpreter: sbatch takes no other."""
+        """Return False: such a file begins with its interpreter, as sbatch takes no other."""
         return False
 
     def keeps_output(self) -> bool:
-        """Unless sbatch began the file anew (``--open-mode``)."""
+        """Return whether output is kept, unless sbatch began the file anew (``--open-mode``)."""
         return self._restarts == 0 or os.fstat(sys.stdout.fileno()).st_size > 0
 
     def ending(self) -> Ending:
@@ -67,14 +67,14 @@ class SlurmTicket:
         return Ending.CANCELLED if slurm.was_cancelled(said, self._restarts) else Ending.AGAIN
 
     def end_s(self) -> float | None:
-        """Its time limit, or the end of its grace."""
+        """Return the end of its time limit, or of its grace."""
         return reads().end(self.id).end_s
 
     def go_back(self) -> int | None:
-        """By scontrol, which sends SIGTERM."""
+        """Requeue it by scontrol, which sends SIGTERM."""
         slurm_job.requeue(self.id)
         return None
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Those that were cancelled while they waited in the queue."""
+        """Return those that were cancelled while they waited in the queue."""
         return {job for job, state in reads().states(job_ids).items() if state == "cancelled"}

@@ -1,4 +1,4 @@
-"""LSF's commands, and what they print: IBM Spectrum LSF 10.1 command reference."""
+"""LSF's commands, and parsers of what they print: IBM Spectrum LSF 10.1 command reference."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ STATES = {
     "PSUSP": "suspended", "USUSP": "suspended", "SSUSP": "suspended", "RUN": "running",
     "DONE": "completed", "EXIT": "failed",
 }  # fmt: skip
-"""bjobs(1), "Job status", in the words that Slurm has for it. UNKWN and ZOMBI are no ends: the host
-cannot be reached, and what runs there may go on."""
+"""States of bjobs(1), "Job status" → Slurm's words.
+
+UNKWN and ZOMBI are no ends: the host cannot be reached, and what runs there may go on.
+"""
 
 MINUTE_S = 60.0
 
@@ -34,14 +36,14 @@ _LIMIT = re.compile(r"(?:([0-9]{1,9}):)?([0-9]{1,9})\Z")
 _CLOCK = re.compile(r"([0-9]{1,9}):([0-9]{1,9})(?::([0-9]{1,9}))?")
 _PAST = re.compile(r"^Job <([0-9]{1,18}(?:\[[0-9]{1,10}\])?)>,.*?\bStatus <(\w+)>", re.M)
 FIELDS = ("jobid", "stat", "run_time", "runtimelimit", "time_left")
-"""What :func:`parse_end` goes by; bjobs(1), -o."""
+"""The fields that :func:`parse_end` reads; bjobs(1), -o."""
 
 
 def submit_command(options: Sequence[str]) -> list[str]:
     """Submit the script on standard input; bsub(1).
 
-    Not by its name: the shell that LSF starts for a command would die of signals that the script
-    waits for.
+    It is not given by name, because the shell that LSF starts for a command would die of signals
+    that the script waits for.
     """
     return ["bsub", *options]
 
@@ -52,7 +54,7 @@ def cancel_named_command(name: str) -> list[str]:
 
 
 def parse_job_id(text: str) -> int:
-    """``Job <8> is submitted to queue <normal>.``, after what esubs may have printed."""
+    """Parse ``Job <8> is submitted to queue <normal>.``, after what esubs may have printed."""
     found = _SUBMITTED.search(text)
     if found is None:
         raise BatchError(f"bsub printed {shown(text.strip())}, and no job id")
@@ -60,7 +62,7 @@ def parse_job_id(text: str) -> int:
 
 
 def array_of(options: Sequence[str]) -> str | None:
-    """The job array that options of bsub make, as it is written there; None if they make none.
+    """Return the job array that options of bsub make, as written there; None if they make none.
 
     Examples
     --------
@@ -73,7 +75,7 @@ def array_of(options: Sequence[str]) -> str | None:
 
 
 def parse_time_limit(text: str) -> float | None:
-    """Seconds of ``[hour:]minute``, as ``bsub -W`` takes it; None where it is none that we know.
+    """Return the seconds of ``[hour:]minute``, as ``bsub -W`` takes it; None for another form.
 
     Examples
     --------
@@ -85,12 +87,12 @@ def parse_time_limit(text: str) -> float | None:
 
 
 def state(text: str) -> str:
-    """A state as LSF writes it, in the words that Slurm has."""
+    """Return a state of LSF in Slurm's words."""
     return STATES.get(text, UNKNOWN)
 
 
 def parse_end(fields: Mapping[str, str], now_s: float) -> End:
-    """A job's state, and when its run limit is over; from its fields."""
+    """Return a job's state and the end of its run limit, from its fields."""
     said = state(fields.get("STAT", ""))
     ran_s = _seconds(fields.get("RUN_TIME", ""))
     limit_s = _limit_s(fields.get("RUNTIMELIMIT", ""))
@@ -101,19 +103,19 @@ def parse_end(fields: Mapping[str, str], now_s: float) -> End:
 
 
 def began_s(fields: Mapping[str, str], now_s: float) -> float | None:
-    """When a job began, epoch, by how long it has run; None where that is not said."""
+    """Return when a job began, epoch, by how long it has run; None if that is not said."""
     ran_s = _seconds(fields.get("RUN_TIME", ""))
     return None if ran_s is None else now_s - ran_s
 
 
 def _seconds(text: str) -> float | None:
-    """A run time: ``16038 second(s)``, or with -hms (LSB_HMS_TIME_FORMAT) ``04:27:18``."""
+    """Parse a run time: ``16038 second(s)``, or with -hms (LSB_HMS_TIME_FORMAT) ``04:27:18``."""
     number = whole(text.partition(" ")[0])
     return _clock_s(text) if number is None else float(number)
 
 
 def _limit_s(text: str) -> float | None:
-    """A run limit: minutes as ``3.0`` or ``3.0/hostA``, or with -hms ``00:03:00``; bjobs(1)."""
+    """Parse a run limit: minutes as ``3.0`` or ``3.0/hostA``, with -hms ``00:03:00``; bjobs(1)."""
     minutes = text.partition("/")[0].strip()
     if ":" in minutes:
         return _clock_s(minutes)
@@ -124,13 +126,13 @@ def _limit_s(text: str) -> float | None:
 
 
 def _left_s(text: str) -> float | None:
-    """The time that is left: ``hours:minutes`` and a letter; L is that of a run limit."""
+    """Parse the time that is left: ``hours:minutes`` and a letter; L is that of a run limit."""
     clock, _, letter = text.partition(" ")
     return None if letter.strip() not in {"", "L"} else _clock_s(clock)
 
 
 def _clock_s(text: str) -> float | None:
-    """``hours:minutes`` or ``hours:minutes:seconds``."""
+    """Parse ``hours:minutes`` or ``hours:minutes:seconds``."""
     found = _CLOCK.fullmatch(text.strip())
     if found is None:
         return None
@@ -139,30 +141,30 @@ def _clock_s(text: str) -> float | None:
 
 
 def past_command(job_ids: Sequence[JobId]) -> list[str]:
-    """Jobs that have ended; bacct(1). Of those that never did it says nothing."""
+    """Ask for jobs that have ended; bacct(1), which says nothing of others."""
     return ["bacct", "-l", *map(str, job_ids)]
 
 
 def parse_past(text: str) -> dict[JobId, str]:
-    """Job → state: ``Job <8>, User <user>, ..., Status <DONE>, ...``, in lines that are cut."""
+    """Parse ``Job <8>, User <user>, ..., Status <DONE>, ...``, in broken lines: job → state."""
     lines = re.sub(r"\n {10,}", "", text)
     found = {as_job(job_id): state(said) for job_id, said in _PAST.findall(lines)}
     return {job_id: said for job_id, said in found.items() if job_id is not None}
 
 
 def _past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-    """What accounting knows of jobs that mbatchd does not: that they have ended."""
+    """Return what accounting says of jobs that mbatchd does not know."""
     try:
         text = runner.run(past_command(job_ids))
     except BatchError as error:
-        # It fails for jobs that are not in its file, too; lsb.params, ACCT_ARCHIVE_AGE.
+        # bacct also fails for jobs that are not in its file; lsb.params, ACCT_ARCHIVE_AGE.
         log.info("no accounting: %s", error)
         text = error.stdout
     return {job_id: Seen(said) for job_id, said in parse_past(text).items() if job_id in job_ids}
 
 
 def seen_of(fields: Mapping[str, str]) -> Seen:
-    """What bjobs says of a job: its state, or why it cannot say it."""
+    """Return what bjobs says of a job: its state, or why there is none."""
     if fault := fields.get("ERROR"):
         return Seen(UNKNOWN, why=f"bjobs says: {shown(fault)}")
     said = fields.get("STAT", "")
@@ -180,11 +182,11 @@ class Commands:
     """What is asked of LSF about jobs; as :class:`hpcext.batch.jobs.Jobs` has it."""
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """States of jobs; one that nobody knows any more is left out."""
+        """Return the states of jobs; one that nobody knows any more is left out."""
         return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-        """What is said of jobs; one that mbatchd has forgotten is looked up in accounting."""
+        """Return what is said of jobs; what mbatchd has forgotten is looked up in accounting."""
         if not job_ids:
             return {}
         asked = lsf_jobs.ask(("jobid", "stat"), [*map(str, job_ids)])
@@ -193,18 +195,18 @@ class Commands:
         return found | _past(missing) if missing else found
 
     def end(self, job_id: JobId) -> End:
-        """A job's state, and when it ends at the latest."""
+        """Return a job's state, and the latest instant of its end."""
         found = lsf_jobs.ask(FIELDS, [str(job_id)])
         if job_id not in found:
             raise BatchError(f"LSF does not know job {job_id}")
         return parse_end(found[job_id], time.time())
 
     def preempted(self, job_id: JobId) -> bool:
-        """No: LSF preempts by signals, and it was bmod(1) that changed the run limit."""
+        """Return False: LSF preempts by signals, and only bmod(1) changes a run limit."""
         return False
 
     def gone(self, names: Sequence[str]) -> list[str]:
-        """Which of these hosts LSF has given up."""
+        """Return those of these hosts that LSF has given up."""
         text = runner.run(lsf_idle.hosts_command(lsf_probe.known(), names))
         loads = lsf_idle.parse_hosts(text)
         return [

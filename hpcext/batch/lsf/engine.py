@@ -1,8 +1,7 @@
-"""What an engine of LSF's line has: commands, options, fields of ``bjobs -o``; and what it says of
-itself.
+"""An engine of LSF's line: its commands, options, fields of ``bjobs -o``, and release.
 
 Values and pure parsers; :mod:`hpcext.batch.lsf.probe` asks, and keeps the answers. Whoever builds a
-command of LSF asks an :class:`Engine` which way it has: there is no second place that knows.
+command of LSF asks an :class:`Engine` which form it supports; nothing else knows.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ COMMANDS = (
     "bsub", "bjobs", "bkill", "bstop", "bresume", "brequeue", "bhosts", "bqueues", "bparams",
     "bslots", "brsvs", "bresize", "bhist", "lsload", "lshosts", "blaunch", "jsrun", "lsrun",
 )  # fmt: skip
-"""Those that hpcext could use."""
+"""The commands that hpcext may use."""
 
 NEEDED = frozenset({"bsub", "bjobs", "bkill", "bhosts", "bqueues"})
 
@@ -27,14 +26,14 @@ HELP: Mapping[str, tuple[str, ...]] = {
     "bsub": ("-h", "all"), "bjobs": ("-h", "all"), "bhosts": ("-h",), "bparams": ("-h",),
     "bhist": ("-h",),
 }  # fmt: skip
-"""What prints the options of a command: to stderr, as bsub(1), bjobs(1) and bhosts(1) say."""
+"""Command → the options that print its help: to stderr, as bsub(1), bjobs(1) and bhosts(1) say."""
 
 _OPTION = re.compile(r"(?<![\w-])-[A-Za-z]\w*")
 _WRONG = re.compile(r"\b(?:not a valid|invalid|illegal|unknown|unrecogni[sz]ed)\b", re.I)
 _RELEASE = re.compile(r"\s*(\S.*?)\s+v?([0-9]+(?:\.[0-9]+)+)(?=[\s,]|$)")
 
 Way = Literal["json", "wide", "long"]
-"""How jobs are asked for: as JSON, or where that does not do, by ``bjobs -w`` or ``bjobs -l``."""
+"""The form in which jobs are asked for: as JSON, or else by ``bjobs -w`` or ``bjobs -l``."""
 
 
 class Release(NamedTuple):
@@ -43,11 +42,11 @@ class Release(NamedTuple):
     Attributes
     ----------
     product : str
-        As ``IBM Spectrum LSF Standard``, or what a compatible engine calls itself.
+        Such as ``IBM Spectrum LSF Standard``, or what a compatible engine calls itself.
     number : str
-        As ``10.1.0.15``.
+        Such as ``10.1.0.15``.
     cluster : str
-        Empty where no cluster answers.
+        Empty if no cluster answers.
     """
 
     product: str
@@ -56,15 +55,15 @@ class Release(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """What there is.
+    """An engine of LSF's line, and what it supports.
 
     Attributes
     ----------
     release : Release
     commands : frozenset of str
-        Of :data:`COMMANDS`.
+        Those of :data:`COMMANDS` that it has.
     options : Mapping[str, frozenset of str]
-        Command → the options that its help names; none where that could not be read.
+        Command → the options that its help names; none if that could not be read.
     refused : frozenset of str
         Fields that ``bjobs -o`` has refused.
     arguments : bool or None
@@ -78,20 +77,20 @@ class Engine(NamedTuple):
     arguments: bool | None = None
 
     def takes(self, command: str, *options: str) -> bool:
-        """Whether a command is there and its help names these options."""
+        """Return whether a command is there and its help names these options."""
         known = self.options.get(command, frozenset())
         return command in self.commands and all(option in known for option in options)
 
     def lacks(self, command: str, *options: str) -> bool:
-        """Whether the help of a command is known, and does not name one of these options.
+        """Return whether the help of a command is known, but does not name all of these options.
 
-        One whose help says nothing is taken for IBM's.
+        A command whose help says nothing is taken for IBM's.
         """
         known = self.options.get(command, frozenset())
         return bool(known) and not all(option in known for option in options)
 
     def way_of_jobs(self, fields: Iterable[str]) -> Way:
-        """How these fields of jobs can be had."""
+        """Return the form in which these fields of jobs can be had."""
         wanted = frozenset(fields)
         if not self.lacks("bjobs", "-o", "-json") and not wanted & self.refused:
             return "json"
@@ -99,14 +98,19 @@ class Engine(NamedTuple):
 
 
 IN_WIDE = frozenset({"jobid", "stat"})
-"""Fields that are read from ``bjobs -w``: columns behind them are cut, or have blanks in them."""
+"""Fields that are read from ``bjobs -w``: the columns behind them are cut, or contain blanks."""
 
 
 def starts_on_hosts(wanted: str) -> str:
-    """The command that starts something on another host of a job, for the one that was set.
+    """Return the command that starts something on another host of a job, in place of a missing one.
 
-    Only where a job runs is it known which there are. lsrun(1) starts it by the same RES that
-    blaunch(1) asks, and LSF does not count it as a part of the job.
+    Call it where a job runs: only there is it known which commands there are. lsrun(1) starts it by
+    the same RES that blaunch(1) asks, but LSF does not count it as a part of the job.
+
+    Parameters
+    ----------
+    wanted : str
+        The command that was set.
     """
     if wanted == "blaunch" and not shutil.which("blaunch") and shutil.which("lsrun"):
         return "lsrun"
@@ -114,7 +118,7 @@ def starts_on_hosts(wanted: str) -> str:
 
 
 def parse_release(text: str) -> Release:
-    """The lines of lsid: ``PRODUCT NUMBER, DATE``, a copyright, and two that begin with ``My``.
+    """Parse lsid's lines: ``PRODUCT NUMBER, DATE``, a copyright, and two that begin with ``My``.
 
     Examples
     --------
@@ -129,7 +133,7 @@ def parse_release(text: str) -> Release:
 
 
 def parse_options(text: str) -> frozenset[str]:
-    """Every option that a help text names.
+    """Return every option that a help text names.
 
     Examples
     --------
@@ -140,13 +144,13 @@ def parse_options(text: str) -> frozenset[str]:
 
 
 def parse_parameters(text: str) -> dict[str, str]:
-    """``NAME = VALUE`` lines of ``bparams -a``, or of ``bparams -l``, which explains them too."""
+    """Parse ``NAME = VALUE`` lines of ``bparams -a``, or of ``bparams -l``, which has more text."""
     found = re.findall(r"^\s*([A-Z][A-Z0-9_]*)\s*=\s*(.*?)\s*$", text, re.M)
     return dict(found)
 
 
 def parse_refusal(stderr: str, fields: Iterable[str]) -> frozenset[str]:
-    """Which of the fields of ``bjobs -o`` an error names; bjobs ends at the first.
+    """Return the fields of ``bjobs -o`` that an error names; bjobs ends at the first.
 
     Examples
     --------
@@ -160,7 +164,7 @@ def parse_refusal(stderr: str, fields: Iterable[str]) -> frozenset[str]:
 
 
 def unknown_options(argv: Sequence[str], said: str) -> list[str]:
-    """Which options of a command its own usage does not name, if it printed that; for an error.
+    """Return the options of a failed command that its own usage, if it printed one, does not name.
 
     Examples
     --------
@@ -171,7 +175,7 @@ def unknown_options(argv: Sequence[str], said: str) -> list[str]:
         return []
     known = parse_options(said)
     asked = [word for word in argv[1:] if _OPTION.fullmatch(word)]
-    # A usage that names none of them says nothing of options.
+    # If a usage names none of them, it does not list options at all.
     return [word for word in asked if word not in known] if known & set(asked) else []
 
 
@@ -181,7 +185,14 @@ SCHEMA = "hpcext.lsf-engine/1"
 
 
 def document(engine: Engine, identity: str) -> dict[str, Any]:
-    """What is written down of an engine; `identity` says when that is true no more."""
+    """Return an engine as a document.
+
+    Parameters
+    ----------
+    engine : Engine
+    identity : str
+        The document is valid for as long as this stays the same.
+    """
     return {
         "schema": SCHEMA,
         "identity": identity,
@@ -194,7 +205,7 @@ def document(engine: Engine, identity: str) -> dict[str, Any]:
 
 
 def parse_document(found: Mapping[str, Any], identity: str) -> Engine | None:
-    """The engine of a document; None if it is of another one, or is none."""
+    """Return the engine of a document; None if it is invalid, or of another identity."""
     try:
         if found["identity"] != identity:
             return None

@@ -1,8 +1,8 @@
-"""Which hosts of an LSF nobody uses, and until when: the counterpart of ``slurm_idle``.
+"""The idle hosts of an LSF, and until when they are idle: the counterpart of ``slurm/idle.py``.
 
 bhosts(1) says what a host does, bqueues(1) what a queue allows, bslots(1) for how long slots can be
 had that LSF keeps for pending jobs, brsvs(1) what is reserved in advance. An engine that lacks one
-of them says less: what LSF keeps, and nobody says until when, is left alone.
+of them says less: slots that LSF keeps for an unknown time are left alone.
 
 Summit's ``jobstat`` lists jobs without their hosts, so it says nothing of holes.
 """
@@ -31,7 +31,7 @@ _TABLE = re.compile(r"\s*HOST_NAME\b")
 
 
 GONE = {"unavail", "unreach"}
-"""Of a host on which nothing can be started any more; bhosts(1), "Host status"."""
+"""States of a host on which nothing can be started any more; bhosts(1), "Host status"."""
 
 
 class Load(NamedTuple):
@@ -47,7 +47,7 @@ class Load(NamedTuple):
     kept : int
         Slots that LSF keeps for pending jobs.
     gpus, gpus_used : int or None
-        None where it does not say.
+        None if it does not say.
     """
 
     name: str
@@ -69,22 +69,22 @@ class Load(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """A GPU, as ``bhosts -gpu`` has it: its model, and how many jobs are on it."""
+    """A GPU in ``bhosts -gpu``: its model, and the number of jobs on it."""
 
     model: str
     jobs: int
 
 
 class Window(NamedTuple):
-    """Slots that jobs can have that end in time.
+    """Slots that are available to jobs which end in time.
 
     Attributes
     ----------
     slots : int
     run_s : float
-        Infinite where nothing waits for them.
+        Infinite if nothing waits for them.
     hosts : Mapping[str, int]
-        Host → slots there; empty where bslots was not asked for hosts.
+        Host → slots there; empty if bslots was not asked for hosts.
     """
 
     slots: int
@@ -93,19 +93,19 @@ class Window(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """What bqueues says.
+    """What bqueues says of a queue.
 
     Attributes
     ----------
     name, status : str
     limit_s : float
-        So long a job may last.
+        The longest time that a job may last.
     hosts : tuple of str
-        Names and groups as it has them: ``all``, ``group/``, ``host+1``, ``~host``.
+        Names and groups in the form of bqueues: ``all``, ``group/``, ``host+1``, ``~host``.
     backfill : bool
-        Its jobs may have slots that are kept for others.
+        Whether its jobs may have slots that are kept for others.
     preemption, requeue, starter, terminate_when : str
-        PREEMPTION, REQUEUE_EXIT_VALUES, JOB_STARTER, TERMINATE_WHEN; empty where they are not set.
+        PREEMPTION, REQUEUE_EXIT_VALUES, JOB_STARTER, TERMINATE_WHEN; empty if they are not set.
     controls : Mapping[str, str]
         What JOB_CONTROLS says instead of SUSPEND, RESUME, TERMINATE.
     rerunnable : bool
@@ -127,15 +127,15 @@ class Queue(NamedTuple):
 
     @property
     def starts_jobs(self) -> bool:
-        """Whether it takes jobs and starts them: bqueues(1), STATUS."""
+        """Whether it accepts jobs and starts them: bqueues(1), STATUS."""
         return self.status == "Open:Active"
 
 
 def hosts_command(engine: Engine, hosts: Sequence[str] = ()) -> list[str]:
-    """All that is said of hosts; of all of them by default; bhosts(1).
+    """Ask for all that is said of hosts, by default of all hosts; bhosts(1).
 
-    The members of condensed groups are wanted one by one (``-X``), and statuses as a whole:
-    without ``-w`` or ``-o`` all that are closed look alike.
+    The members of condensed groups are asked for one by one (``-X``), and statuses in full: without
+    ``-w`` or ``-o`` all closed hosts look alike.
     """
     apart = ["-X"] if engine.takes("bhosts", "-X") else []
     if engine.takes("bhosts", "-o", "-json"):
@@ -144,9 +144,9 @@ def hosts_command(engine: Engine, hosts: Sequence[str] = ()) -> list[str]:
 
 
 def parse_hosts(text: str) -> dict[str, Load]:
-    """The JSON of ``-json``, whose values are all strings, or a table with its header.
+    """Parse the JSON of ``-json``, whose values are all strings, or a table with its header.
 
-    What is empty is ``""`` or ``-``.
+    Empty values are ``""`` or ``-``.
     """
     found = {}
     for row in _records(text):
@@ -167,12 +167,12 @@ def parse_hosts(text: str) -> dict[str, Load]:
 
 
 def gpus_command(hosts: Sequence[str] = ()) -> list[str]:
-    """The GPUs of hosts; without ``-w`` names are cut; bhosts(1)."""
+    """Ask for the GPUs of hosts, with full names (``-w``); bhosts(1)."""
     return ["bhosts", "-gpu", "-w", *hosts]
 
 
 def parse_gpus(text: str) -> dict[str, tuple[Gpu, ...]]:
-    """Host → its GPUs. Only the first line of a host names it."""
+    """Parse the GPUs of each host; only the first line of a host names it."""
     found: dict[str, tuple[Gpu, ...]] = {}
     columns: list[str] = []
     host = ""
@@ -185,7 +185,7 @@ def parse_gpus(text: str) -> dict[str, tuple[Gpu, ...]]:
             continue
         if not line[0].isspace():
             host = words[0]
-        # From the right: the name may be missing.
+        # Read from the right, as the name may be missing.
         row = dict(zip(reversed(columns), reversed(words), strict=False))
         jobs = whole(row.get("NJOBS"))
         if host and jobs is not None and whole(row.get("GPU_ID")) is not None:
@@ -194,14 +194,14 @@ def parse_gpus(text: str) -> dict[str, tuple[Gpu, ...]]:
 
 
 def windows_command() -> list[str]:
-    """Slots that are free for a while, with their hosts; bslots(1)."""
+    """Ask for slots that are free for a while, with their hosts; bslots(1)."""
     return ["bslots", "-l"]
 
 
 def parse_windows(text: str) -> tuple[Window, ...]:
-    """Blocks of ``SLOTS:``, ``RUNTIME:``, ``HOSTS: 12*name ...`` (with ``-l``), or a table.
+    """Parse blocks of ``SLOTS:``, ``RUNTIME:``, ``HOSTS: 12*name ...`` (with ``-l``), or a table.
 
-    A sentence where there is no window.
+    If there is no window, bslots prints a sentence.
     """
     found: list[Window] = []
     block: dict[str, str] = {}
@@ -248,17 +248,17 @@ def _duration_s(text: str) -> float:
 
 
 def queue_command(name: str) -> list[str]:
-    """All that is said of a queue; bqueues(1)."""
+    """Ask for all that is said of a queue; bqueues(1)."""
     return ["bqueues", "-l", name]
 
 
 def parse_queue(text: str) -> Queue:
-    """The text of ``bqueues -l``; of several queues the first.
+    """Parse the output of ``bqueues -l``; of several queues the first.
 
     Raises
     ------
     BatchError
-        It is none.
+        There is no queue in it.
     """
     named = re.search(r"^QUEUE:\s*(\S+)", text, re.M)
     status = re.search(r"^.*\bPRIO\b.*\bSTATUS\b.*\n.*?((?:Open|Closed):\w+)", text, re.M)
@@ -288,7 +288,7 @@ def parse_queue(text: str) -> Queue:
 
 
 def parse_queues(text: str) -> tuple[Queue, ...]:
-    """Each of them."""
+    """Parse each queue in the output of ``bqueues -l``."""
     return tuple(
         parse_queue(f"QUEUE:{part}") for part in re.split(r"^QUEUE:", text, flags=re.M)[1:]
     )
@@ -300,7 +300,7 @@ def _line(block: str, key: str) -> str:
 
 
 def _run_limit_s(block: str) -> float:
-    """RUNLIMIT, in minutes below its name; a default limit is that of jobs that say none."""
+    """Return RUNLIMIT, in minutes below its name; a default limit is for jobs that state none."""
     before, found, after = block.partition("MAXIMUM LIMITS:")
     part = after if found else before.partition("DEFAULT LIMITS:")[0]
     minutes = run_limit_minutes(part)
@@ -313,7 +313,7 @@ def _run_limit_s(block: str) -> float:
 def idle_nodes(
     loads: Mapping[str, Load], gpus: Mapping[str, Sequence[Gpu]], queue: Queue
 ) -> dict[str, Idle]:
-    """Host → what a harvester is told of it; of its memory bhosts says nothing."""
+    """Return what a harvester is told of each host; of memory bhosts says nothing."""
     found = {}
     for name, load in loads.items():
         have = gpus.get(name, ())
@@ -340,18 +340,18 @@ def ends(
     *,
     backfill: bool,
 ) -> dict[str, float]:
-    """Host → when it is needed, epoch; those of which nobody has said so are left out.
+    """Return when hosts are needed, epoch, by host, as far as anything says so.
 
     Parameters
     ----------
     loads : Mapping[str, Load]
     windows : iterable of Window
-        What bslots says; none where it is not there.
+        What bslots says; none if there is no bslots.
     reserved : iterable of Reserved
     now_s : float
     backfill : bool
-        The queue's jobs may have slots that are kept for others. If not, or if no window has all of
-        a host, what is kept is needed now.
+        Whether the queue's jobs may have slots that are kept for others. If not, or if no window
+        has all of a host, what is kept is needed now.
     """
     found: dict[str, float] = {}
     offered: dict[str, float] = {}

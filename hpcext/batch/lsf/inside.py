@@ -25,22 +25,22 @@ class LsfJob(NamedTuple):
     ----------
     id : int
     element : int
-        Of a job array; 0 for other jobs.
+        The index in a job array; 0 for other jobs.
     file : str
-        Name of the job's file in the spool, which holds the instant of its submission; empty
-        where LSF does not say it. Ids begin anew some day.
+        Name of the job's file in the spool, which holds the instant of its submission; empty if LSF
+        does not say it. Ids are used again some day, but not with the same instant.
     hosts : tuple of (str, int)
         Its hosts in their order, and the slots on each.
     devices : tuple of str
-        GPUs on this host, where LSF says them.
+        GPUs on this host, if LSF says them.
     requeues : bool
-        That it exits with :data:`hpcext.protocol.EXIT_SUSPENDED` puts it back into the queue.
+        Whether the exit code :data:`hpcext.protocol.EXIT_SUSPENDED` requeues it.
     output : str
-        The file that its output is to be in; empty where LSF does not say it.
+        The file that gets its output; empty if LSF does not say it.
     restarts : str
-        The checkpoint directory of the job that it goes on with (brestart); empty if with none.
+        The checkpoint directory of the job that it goes on with (brestart); empty for none.
     number : str
-        Differs each time that the job is begun, where its script says it.
+        Differs each time that the job is begun, if its script says it.
     """
 
     id: int
@@ -55,7 +55,7 @@ class LsfJob(NamedTuple):
 
     @classmethod
     def from_environ(cls) -> LsfJob | None:
-        """The one that this process runs in; None outside LSF."""
+        """Return the job that this process runs in; None outside LSF."""
         env = protocol.environ()
         job_id = whole(env.get("LSB_JOBID"))
         if not job_id:
@@ -76,17 +76,17 @@ class LsfJob(NamedTuple):
 
     @property
     def name(self) -> JobId:
-        """What LSF's commands call it, and no other."""
+        """Its name in LSF's commands, which no other job has."""
         return f"{self.id}[{self.element}]" if self.element else self.id
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """Of its GPUs on this host, as far as LSF says them by numbers."""
+        """Its GPUs on this host, as far as LSF says them by numbers."""
         return tuple(index for index in map(whole, self.devices) if index is not None)
 
 
 def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """Hosts by what says them: a file where there are too many for a variable."""
+    """Return hosts and slots, from a file if there are too many hosts for a variable."""
     found: Counter[str] = Counter()
     file = env.get("LSB_DJOB_HOSTFILE", "")
     if file:
@@ -104,14 +104,16 @@ def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
 
 
 def of_element() -> dict[str, str]:
-    """The variables that tell this element of a job array from the others."""
+    """Return the variables that tell this element of a job array from the others."""
     found = protocol.environ().items()
     return {name: said for name, said in found if name.startswith("LSB_JOBINDEX")}
 
 
 def environ_of_others() -> dict[str, str]:
-    """Our environment without what LSF told us of our own job; what begins with LSB_DEFAULT are
-    settings of a user."""
+    """Return our environment without what LSF has told us of our own job.
+
+    Variables that begin with LSB_DEFAULT are settings of the user, and stay.
+    """
     of_job = {"LS_EXEC_T", "LS_JOBPID", "LS_SUBCWD"}
     return {
         name: value

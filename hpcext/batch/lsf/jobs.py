@@ -1,8 +1,8 @@
-"""Jobs of an LSF, by whichever way its engine has: JSON, or the tables of ``bjobs -w`` and ``-l``.
+"""Jobs of an LSF, in whichever form its engine has: JSON, or tables of ``bjobs -w`` and ``-l``.
 
-bjobs(1): -o and -json are there since 10.1 Fix Pack 2; an engine of LSF's line may have them with
-few fields, and says so only of a field that it is asked for. What was refused once is not asked for
-again (:mod:`hpcext.batch.lsf.probe`).
+bjobs(1) has -o and -json since 10.1 Fix Pack 2. Another engine of LSF's line may have them with few
+fields, and says so only of a field that it is asked for. A refused field is not asked for again
+(:mod:`hpcext.batch.lsf.probe`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def jobs_command(way: Way, fields: Sequence[str], which: Sequence[str]) -> list[
     ----------
     way : {"json", "wide", "long"}
     fields : sequence of str
-        As bjobs(1), -o, has them.
+        As for bjobs(1), -o.
     which : sequence of str
         Job ids, or options that choose some.
     """
@@ -62,24 +62,24 @@ def jobs_command(way: Way, fields: Sequence[str], which: Sequence[str]) -> list[
 def ask(
     fields: Iterable[str], which: Sequence[str], *, ended: bool = True
 ) -> dict[JobId, dict[str, str]]:
-    """Job → its fields by their names in capitals; what LSF does not know is left out.
+    """Return the fields of jobs, named in capitals, by job; unknown jobs are left out.
 
-    Of a job of which it complains otherwise it is ERROR. Of an array all elements are there, each
-    as a job of its own.
+    If LSF complains of a job in another way, its field is ERROR. Of an array each element is
+    included, as a job of its own.
 
     Parameters
     ----------
     fields : iterable of str
-        As bjobs(1), -o, has them.
+        As for bjobs(1), -o.
     which : sequence of str
         Job ids, or options that choose some.
     ended : bool
-        Those, too, that have ended and that LSF still holds.
+        Whether to include ended jobs that LSF still holds.
 
     Raises
     ------
     BatchError
-        No answer, which is another thing than that there is no such job.
+        There is no answer, which is not the same as no such job.
     """
     engine, wanted = lsf_probe.known(), tuple(fields)
     while True:
@@ -104,25 +104,28 @@ def ask(
 
 
 def _with_index(engine: Engine, fields: tuple[str, ...], which: Sequence[str]) -> tuple[str, ...]:
-    """With the index that tells elements of an array apart: if elements are asked for, and
-    wherever it costs nothing. ``bjobs -w`` has it behind a name, which may look so by itself."""
+    """Add the field of the index that tells elements of an array apart.
+
+    It is added if elements are asked for, and wherever it costs nothing. ``bjobs -w`` shows it only
+    as part of a name, which may look so by itself.
+    """
     elements = any(word.endswith("]") for word in which)
     free = not engine.lacks("bjobs", "-o", "-json") and _INDEX not in engine.refused
     return (*fields, _INDEX) if elements or free else fields
 
 
 def _missing(fields: Sequence[str], found: Mapping[JobId, Mapping[str, str]]) -> frozenset[str]:
-    """Fields that are in no record: an engine may pass over those that it does not know."""
+    """Return fields that are in no record: an engine may ignore those that it does not know."""
     complete = [record for record in found.values() if "ERROR" not in record]
     there = {name.lower() for record in complete for name in record}
     return frozenset(fields) - there if complete else frozenset()
 
 
 def _is_answer(error: BatchError, way: Way) -> bool:
-    """Whether a failed bjobs has said which jobs there are: some, or none.
+    """Return whether a failed bjobs has nevertheless said which jobs there are: some, or none.
 
     Some releases fail for a job that they have forgotten, and name the others too; an engine of
-    LSF's line fails where there are none, and prints a document of no records.
+    LSF's line fails if there are none, and prints a document without records.
     """
     if error.exit_code is None:
         return False
@@ -133,9 +136,9 @@ def _is_answer(error: BatchError, way: Way) -> bool:
 
 
 def parse_jobs(text: str) -> dict[JobId, dict[str, str]]:
-    """The document of ``-json``.
+    """Parse the document of ``-json``.
 
-    All values are strings. One that is not there is empty, with another engine ``-``. JOBID of an
+    All values are strings; a missing one is empty, or ``-`` with another engine. JOBID of an
     element is the number of its array, or with LSB_BJOBS_DISPLAY_ENH (lsf.conf) ``ID[INDEX]``.
     """
     try:
@@ -150,7 +153,7 @@ def parse_jobs(text: str) -> dict[JobId, dict[str, str]]:
 
 
 def _job_of(fields: Mapping[str, str]) -> JobId:
-    """Which job a record is of."""
+    """Return the job that a record is of."""
     said, index = fields["JOBID"], fields.get("JOBINDEX", "")
     if named := _NAMED.search(fields.get("ERROR", "")):
         return named[1]
@@ -160,13 +163,13 @@ def _job_of(fields: Mapping[str, str]) -> JobId:
 
 
 def _job(text: str) -> JobId:
-    """``ID`` or ``ID[INDEX]``."""
+    """Parse ``ID`` or ``ID[INDEX]``."""
     number, bracket, _ = text.partition("[")
     return text if int(number) and bracket else int(number)
 
 
 def _records(text: str) -> Any:
-    """Those of a document; while mbatchd is busy, commands say so before it."""
+    """Return the records of a document; while mbatchd is busy, commands print lines before it."""
     return decoded(text[text.index("{") :])["RECORDS"]
 
 
@@ -176,7 +179,7 @@ def _value(value: Any) -> str:
 
 
 def parse_wide(text: str) -> dict[JobId, dict[str, str]]:
-    """``bjobs -w``: JOBID, STAT and, behind them, what has columns of any width."""
+    """Parse ``bjobs -w``: JOBID and STAT; the columns behind them have any width."""
     if not re.search(r"^JOBID\s+USER\s+STAT\b", text, re.M):
         raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs")
     found: dict[JobId, dict[str, str]] = {}
@@ -189,12 +192,12 @@ def parse_wide(text: str) -> dict[JobId, dict[str, str]]:
 
 
 def parse_long(text: str, now_s: float) -> dict[JobId, dict[str, str]]:
-    """``bjobs -l``: a block for each job, with the names that ``-o`` has for what is said there.
+    """Parse ``bjobs -l``: a block for each job, into the fields that ``-o`` would have.
 
     Parameters
     ----------
     text : str
-        Long lines may be broken: what follows then begins behind 21 blanks.
+        Long lines may be broken; their continuations begin behind 21 blanks.
     now_s : float
         Epoch: its times have no year.
     """
@@ -244,7 +247,7 @@ def _section(block: str, name: str) -> str:
 
 
 def run_limit_minutes(text: str) -> str:
-    """Minutes of RUNLIMIT, which is named above its value; other limits stand beside it."""
+    """Return the minutes of RUNLIMIT, which is named above its value, beside other limits."""
     for above, below in itertools.pairwise(text.splitlines()):
         at = above.find("RUNLIMIT")
         values = list(re.finditer(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*min\b", below))
@@ -254,7 +257,7 @@ def run_limit_minutes(text: str) -> str:
 
 
 def _instant(event: re.Match[str], now_s: float) -> float:
-    """When something happened, in local time as LSF's commands print it; never ahead of now."""
+    """Return when something happened, in local time as LSF prints it; never ahead of now."""
     month, numbers = _MONTHS.index(event[1]) + 1, [int(event[at]) for at in range(2, 6)]
     year = int(event[6]) if event[6] else time.localtime(now_s).tm_year
 

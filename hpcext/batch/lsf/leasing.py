@@ -1,8 +1,8 @@
 """Leases of hosts of an LSF: jobs of one host each in a queue whose jobs others preempt.
 
-A lease has all slots of its host, and all its GPUs for itself, and is no exclusive job
-(``bsub -x``): lsb.params, PREEMPT_JOBTYPE, has those not preempted unless a site says so. More
-than one slot makes it parallel, so LSF suspends it by SIGTSTP, which can be heard; lsf.conf,
+A lease has all slots of its host, and all its GPUs to itself, but is not an exclusive job (``bsub
+-x``): lsb.params, PREEMPT_JOBTYPE, exempts those from preemption unless a site says otherwise. More
+than one slot makes it parallel, so LSF suspends it by SIGTSTP, which can be handled; lsf.conf,
 LSB_SIGSTOP.
 """
 
@@ -44,11 +44,13 @@ log = logging.getLogger(__name__)
 _FIELDS = (*lsf.FIELDS, "exec_host", "job_description", "pend_reason")
 _OTHERS = ("jobid", "stat", "user", "job_name", "exec_host", "job_description", "run_time")
 _SAME_S = 30.0
-"""A job whose begin seems to have moved by more has begun again; run times are whole seconds, of
-which mbatchd hears late."""
+"""Seconds by which the begin of a job may seem to move, unless it has begun again.
+
+Run times are whole seconds, which mbatchd learns late.
+"""
 _WAITING, _ENDED = frozenset({"PEND", "PSUSP", "PROV", "WAIT", "FWD_PEND"}), {"DONE", "EXIT"}
 GPU_OPTION = "num={gpus}/host:mode=shared:j_exclusive=yes"
-"""What bsub's ``-gpu`` asks for by default: GPUs that nobody else has meanwhile."""
+"""The default value of bsub's ``-gpu``: GPUs that nobody else has meanwhile."""
 
 _STOPPED = frozenset({"SSUSP", "USUSP"})
 
@@ -63,13 +65,13 @@ exec {agent}
 
 
 def held_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> tuple[Held, ...]:
-    """Our jobs of a name, by what LSF says of each; a lease is no array."""
+    """Return our jobs of a name, from what LSF says of each; a lease is not an array."""
     found = []
     for job_id, fields in jobs.items():
         if not isinstance(job_id, int):
             continue
         said = fields.get("STAT", "")
-        # Of one that waits it says so, and so it does of one that was stopped while it waited.
+        # PSUSP is a job that was stopped while it waited.
         state = "pending" if said == "PSUSP" else lsf.state(said)
         found.append(
             Held(
@@ -88,10 +90,10 @@ def held_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> tuple[Held
 
 
 def others_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> dict[JobId, Other]:
-    """Those jobs that are leases of a harvester.
+    """Return those jobs that are leases of a harvester.
 
-    Those that have ended are not asked for: who looks on remembers them, and to who comes later
-    it does not matter what others had before.
+    Ended ones are not asked for: whoever has watched remembers them, and to a newcomer it does not
+    matter what others had before.
     """
     found = {}
     for job_id, fields in jobs.items():
@@ -102,8 +104,8 @@ def others_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> dict[Job
             begun = said not in _WAITING
             node = _host(fields) if begun else asked
             since_s = lsf.began_s(fields, now_s) if begun else None
-            # The number of a lease is when it was asked for. Who writes down an earlier one is
-            # owed no more than others had in the last minutes.
+            # The number of a lease is when it was asked for. A harvester that states an earlier
+            # one is owed no more than others had in the last minutes.
             found[job_id] = Other(
                 name, fields.get("USER", ""), node, begun, since_s, None, min(float(number), now_s)
             )
@@ -111,19 +113,19 @@ def others_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> dict[Job
 
 
 def _host(fields: Mapping[str, str]) -> str:
-    """The first host of a job: ``16*h1:16*h2``."""
+    """Return the first host of a job, in ``16*h1:16*h2``."""
     return fields.get("EXEC_HOST", "").partition(":")[0].rpartition("*")[2]
 
 
 def options(order: Order, engine: Engine, gpu_option: str = GPU_OPTION) -> list[str]:
-    """Those of bsub for a lease, as far as this one has them; bsub(1).
+    """Return the options of bsub for a lease, as far as this engine has them; bsub(1).
 
     Parameters
     ----------
     order : Order
     engine : Engine
     gpu_option : str
-        For ``-gpu``; empty: LSF is not asked for GPUs by it.
+        The value of ``-gpu``; empty: LSF is not asked for GPUs by it.
     """
     host = order.node.name
     gpu = gpu_words(order.gpus, engine, gpu_option)
@@ -149,14 +151,14 @@ def options(order: Order, engine: Engine, gpu_option: str = GPU_OPTION) -> list[
 
 
 def gpu_words(gpus: int, engine: Engine, gpu_option: str) -> list[str]:
-    """How bsub is asked for GPUs on each host; no words where it is not asked, or has no -gpu."""
+    """Return the options that ask bsub for GPUs on each host; none if it cannot or need not."""
     if not gpus or not gpu_option or engine.lacks("bsub", "-gpu"):
         return []
     return ["-gpu", gpu_option.replace("{gpus}", str(gpus))]
 
 
 class LsfLeasing:
-    """As :class:`~hpcext.batch.leasing.Leasing` has it.
+    """LSF as a :class:`~hpcext.batch.leasing.Leasing`.
 
     Parameters
     ----------
@@ -178,7 +180,7 @@ class LsfLeasing:
         return lsf_probe.known()
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
-        """Node → what it is."""
+        """Return the hosts of a queue by name."""
         engine = self._engine
         queue = lsf_idle.parse_queue(runner.run(lsf_idle.queue_command(partition)))
         # bhosts(1) takes names and groups, without what says of them which comes first.
@@ -196,7 +198,7 @@ class LsfLeasing:
         return lsf_idle.idle_nodes(loads, gpus, queue)
 
     def ends(self, but: str = "") -> dict[str, float]:
-        """Node → when it is needed. Nothing is kept for jobs of ours."""
+        """Return when hosts are needed; nothing is kept for our own jobs."""
         # How these two end where there is nothing to show is not documented.
         windows: tuple[lsf_idle.Window, ...] = ()
         if "bslots" in self._engine.commands:
@@ -209,18 +211,18 @@ class LsfLeasing:
         return lsf_idle.ends(self._loads, windows, reserved, now_s, backfill=self._backfill)
 
     def due(self) -> bool:
-        """Whether any other job waits, whatever for."""
+        """Return whether any other job waits, whatever for."""
         jobs = lsf_jobs.ask(("jobid", "stat", "job_name"), ["-u", "all"], ended=False).values()
         waiting = (each.get("JOB_NAME", "") for each in jobs if each.get("STAT") == "PEND")
         return any(not LEASE.match(name) for name in waiting)
 
     def held(self, name: str) -> tuple[Held, ...]:
-        """Our jobs of a name."""
+        """Return our jobs of a name."""
         more = ("output_file",) if self._engine.lacks("bsub", "-Jd") else ()
         return held_of(lsf_jobs.ask((*_FIELDS, *more), ["-J", name]), time.time())
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """Leases of others; bjobs(1), -u and -q."""
+        """Return leases of others; bjobs(1), -u and -q."""
         jobs = lsf_jobs.ask(_OTHERS, ["-u", "all", "-q", partition], ended=False)
         known = others_of(jobs, time.time())
         before, self._began = self._began, {}
@@ -235,7 +237,7 @@ class LsfLeasing:
         )
 
     def script(self, agent: str, directory: Path) -> str:
-        """What the job runs."""
+        """Return the script of a lease's job."""
         return _script(agent, directory)
 
     def submit(self, order: Order, script: Path) -> int:
@@ -246,20 +248,20 @@ class LsfLeasing:
         return lsf.parse_job_id(runner.run(command, script=script, environ=environ))
 
     def cancel(self, job_id: int) -> None:
-        """End one; bkill(1)."""
+        """End a job; bkill(1)."""
         self._kill(job_id, timeout_s=runner.TIMEOUT_S)
 
     def withdraw(self, name: str, timeout_s: float) -> None:
-        """Take back those that have not begun."""
+        """Cancel jobs that have not begun."""
         if waiting := [job.job_id for job in self.held(name) if job.state == "pending"]:
             self._kill(*waiting, timeout_s=timeout_s)
 
     def address(self, node: str) -> str:
-        """LSF knows hosts by names that lead to them; lsf.cluster, HOSTNAME."""
+        """Return a host's name, which leads to it; lsf.cluster, HOSTNAME."""
         return node
 
     def lacks(self) -> tuple[str, ...]:
-        """What this engine has not."""
+        """Return what this engine lacks."""
         found = []
         if "bslots" not in self._engine.commands:
             found.append("bslots is not here, so nobody says when holes end")

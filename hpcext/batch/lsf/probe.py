@@ -1,9 +1,9 @@
-"""What the LSF of this machine can do, or an engine that is compatible: asked, not guessed.
+"""What the LSF of this machine, or a compatible engine, can do: asked, not guessed.
 
-Commands that are there, options that their own help names, the release that lsid(1) prints, and
-fields that bjobs(1) has refused. Asked once, and kept in a private file of the user's until the
-commands change (:func:`known`). What help texts cannot tell, a job does: arguments of ``-a``, the
-warning of ``-wa``, quotes in commands (:func:`trial_script`).
+It asks for the commands that are there, the options that their own help names, the release that
+lsid(1) prints, and notes the fields that bjobs(1) has refused. Answers are kept in a private file
+of the user's until the commands change (:func:`known`). What help texts cannot tell, a job does:
+arguments of ``-a``, the warning of ``-wa``, quotes in commands (:func:`trial_script`).
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from hpcext.core.errors import BatchError
 log = logging.getLogger(__name__)
 
 ANSWER_S = 20.0
-"""So long a question waits: somebody sits in front of it."""
+"""Seconds to wait for an answer: a person is waiting for it."""
 
 KEPT_S = 86_400.0
-"""What commands say of their options is asked again after a day: a site may change a wrapper."""
+"""Seconds after which commands are asked again for their options: a site may change a wrapper."""
 
 
 class Trial(NamedTuple):
-    """What a job has found out.
+    """The findings of a trial job.
 
     Attributes
     ----------
     esub : bool
-        An argument of ``-a`` has become a variable of the job.
+        Whether an argument of ``-a`` has become a variable of the job.
     intact : bool
-        Two commands with two blanks in quotes came through as they were written.
+        Whether two commands with two blanks in quotes came through as they were written.
     warned : bool or None
-        The signal of ``-wa`` has come; None where it was not asked for.
+        Whether the signal of ``-wa`` has come; None if it was not asked for.
     """
 
     esub: bool
@@ -53,12 +53,12 @@ class Trial(NamedTuple):
 
 
 def is_there() -> bool:
-    """Whether this machine has commands of an LSF."""
+    """Return whether this machine has commands of an LSF."""
     return shutil.which("lsid") is not None and shutil.which("bsub") is not None
 
 
 def probe() -> Engine:
-    """Ask the LSF of this machine, and keep what it says; what jobs have found out stays known.
+    """Ask the LSF of this machine, and keep its answers; the findings of jobs stay known.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def probe() -> Engine:
 
 
 def known() -> Engine:
-    """The engine as it was last asked, or now for the first time.
+    """Return the engine as it was last asked, or ask it for the first time.
 
     Without lsid nobody can say what it is: then it is taken for IBM's.
 
@@ -110,7 +110,7 @@ def learn(engine: Engine, refused: Iterable[str] = (), arguments: bool | None = 
 
 
 def parameters() -> dict[str, str]:
-    """What lsb.params sets, as bparams(1) shows it: by ``-a``, or ``-l`` where that is all.
+    """Return what lsb.params sets, as bparams(1) shows it: by ``-a``, or ``-l`` if that is all.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def parameters() -> dict[str, str]:
 
 
 _memory: tuple[str, Engine] | None = None
-"""Identity and engine."""
+"""Identity and engine, as this process knows them."""
 
 
 def _remember(identity: str, engine: Engine) -> None:
@@ -150,7 +150,7 @@ def _kept(most_s: float = math.inf) -> Engine | None:
 
 
 def read_kept(path: Path, identity: str, most_s: float = math.inf) -> Engine | None:
-    """What was kept of an engine; None if that is older, of another one, or not our own file."""
+    """Read a kept engine; None if it is too old, of another identity, or not our own file."""
     try:
         if not 0 <= time.time() - path.stat().st_mtime < most_s:
             return None
@@ -161,14 +161,14 @@ def read_kept(path: Path, identity: str, most_s: float = math.inf) -> Engine | N
 
 
 def _path() -> Path:
-    """One for each LSF whose commands this user finds: homes are shared among clusters."""
+    """Return the file of the LSF whose commands this user finds: clusters may share a home."""
     of = f"{protocol.environ().get('LSF_ENVDIR', '')}\n{shutil.which('bjobs')}"
     name = hashlib.sha256(os.fsencode(of)).hexdigest()[:12]
     return protocol.user_directory("state") / f"lsf-engine-{name}.json"
 
 
 def _identity() -> str:
-    """Which commands they are: where they lie, and since when; all of a release change together."""
+    """Return where the commands lie, and since when; all of a release change together."""
     parts = [protocol.environ().get("LSF_ENVDIR", "")]
     for name in COMMANDS:
         if found := shutil.which(name):
@@ -184,12 +184,12 @@ _TWO = "a  b"
 
 
 def trial_script(wait_s: int) -> str:
-    """The command of a job whose output :func:`parse_trial` reads.
+    """Return the command of a job whose output :func:`parse_trial` reads.
 
     Parameters
     ----------
     wait_s : int
-        So long it waits for the signal of ``-wa``; 0: it was not asked for.
+        Seconds that it waits for the signal of ``-wa``; 0 if that was not asked for.
     """
     lines = [f'echo "{_TWO}"', 'echo "esub=$HPCEXT_GPUS"']
     if wait_s:
@@ -207,9 +207,9 @@ def trial_command(engine: Engine, output: str, queue: str, *, esub: bool) -> lis
     ----------
     engine : Engine
     output : str
-        Where it writes; the job's directory must be the same on all hosts.
+        Its output file; the job's directory must be the same on all hosts.
     queue : str
-        Empty: that of the site.
+        Empty for the site's default.
     esub : bool
         Whether there is an esub that takes arguments.
     """
@@ -223,7 +223,7 @@ def trial_command(engine: Engine, output: str, queue: str, *, esub: bool) -> lis
 
 
 def parse_trial(text: str, engine: Engine) -> Trial:
-    """What the job has written, among what LSF adds to the output of a job."""
+    """Parse the output of the job, among what LSF adds to it."""
     lines = [line.rstrip() for line in text.splitlines()]
     warned = "warned" in lines if engine.takes("bsub", "-wa", "-wt") else None
     return Trial("esub=1" in lines, _TWO in lines, warned)

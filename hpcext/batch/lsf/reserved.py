@@ -14,7 +14,7 @@ _DAY_S = 86_400.0
 
 
 class Reserved(NamedTuple):
-    """An advance reservation: when it begins, or now where it has, and its hosts."""
+    """An advance reservation: its begin, or now if it has begun, and its hosts."""
 
     name: str
     start_s: float
@@ -22,21 +22,21 @@ class Reserved(NamedTuple):
 
 
 def reserved_command() -> list[str]:
-    """All advance reservations, with names that are not cut; brsvs(1)."""
+    """Ask for all advance reservations, with full names; brsvs(1)."""
     return ["brsvs", "-w"]
 
 
 def parse_reserved(text: str, now_s: float) -> tuple[Reserved, ...]:
-    """Rows of RSVID, TYPE, USER, NCPUS, RSV_HOSTS and TIME_WINDOW; further hosts follow below.
+    """Parse rows of RSVID, TYPE, USER, NCPUS, RSV_HOSTS and TIME_WINDOW; more hosts follow below.
 
     Parameters
     ----------
     text : str
     now_s : float
-        Epoch: windows have no year, or come again each day or week (``*``).
+        Epoch: windows have no year, or recur each day or week (``*``).
     """
     found: list[Reserved] = []
-    # Wide, there are blanks beside the bars.
+    # With -w there are blanks beside the slashes.
     for line in re.sub(r" +/ +", "/", text).splitlines():
         hosts = tuple(
             re.findall(r"(?<=\s)([^\s:/]+):(?:-|[0-9]+)(?:/(?:-|[0-9]+))?(?=\s|$)", f" {line}")
@@ -51,11 +51,11 @@ def parse_reserved(text: str, now_s: float) -> tuple[Reserved, ...]:
 
 
 def _next_start(begin: str, end: str, again: bool, now_s: float) -> float:
-    """When a window begins, or now if it is open."""
+    """Return when a window begins, or now if it is open."""
     if not again and "/" in begin:
         start, over = _instant(begin, now_s), _instant(end, now_s)
         if over < start:
-            # Neither names its year, and one lies in the next.
+            # Neither instant has a year, and they lie in different ones.
             year = time.localtime(now_s).tm_year
             if over < now_s - _DAY_S:
                 over = _instant(f"{year + 1}/{end}", now_s)
@@ -75,7 +75,7 @@ def _next_start(begin: str, end: str, again: bool, now_s: float) -> float:
 
 
 def _instant(text: str, now_s: float) -> float:
-    """``[YEAR/]MONTH/DAY/HOUR/MINUTE``, where LSF is: in local time."""
+    """Parse ``[YEAR/]MONTH/DAY/HOUR/MINUTE``, in local time."""
     numbers = [n for part in text.split("/") if (n := whole(part, 4)) is not None]
     if len(numbers) == 4:
         numbers.insert(0, time.localtime(now_s).tm_year)
@@ -86,7 +86,7 @@ def _instant(text: str, now_s: float) -> float:
 
 
 def _minute(text: str) -> int:
-    """``[DAY:]HOUR[:MINUTE]``, of the day or of the week, which begins on Sunday."""
+    """Parse ``[DAY:]HOUR[:MINUTE]``, of the day or of the week, which begins on Sunday."""
     parts = [n for n in map(whole, text.split(":")) if n is not None]
     if not 1 <= len(parts) <= 3:
         raise BatchError(f"brsvs printed {shown(text)}, and no time of a day")

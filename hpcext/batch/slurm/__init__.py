@@ -1,4 +1,4 @@
-"""Slurm's commands, and what they print."""
+"""Slurm's commands, and parsers of what they print."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ STATES = frozenset(
         "stopped", "suspended", "timeout", "update_db",
     }
 )  # fmt: skip
-"""Of a job; https://slurm.schedmd.com/job_state_codes.html, and squeue(1) of 22.05."""
+"""States of a job; https://slurm.schedmd.com/job_state_codes.html, and squeue(1) of 22.05."""
 
 _JOB_ID = re.compile(r"([0-9]{1,18})(?:;[\w.-]+)?\Z")
 _GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()0-9][^:,()]*):")
 _CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?\Z")
-"""No cluster has a million nodes, and what says so would only fill the memory."""
+"""A count of CPUs; it is bounded, since a larger one would only fill the memory."""
 
 
 class Step(NamedTuple):
@@ -45,7 +45,7 @@ _LIMIT = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]
 
 
 class Host(NamedTuple):
-    """How Slurm itself reaches a node, and the type of its GPUs, empty where it has none."""
+    """The address by which Slurm reaches a node, and the type of its GPUs; empty for none."""
 
     address: str
     kind: str
@@ -57,7 +57,7 @@ def submit_command(options: Sequence[str]) -> list[str]:
 
 
 def parse_job_id(text: str) -> int:
-    """What ``sbatch --parsable`` prints: ``ID`` or ``ID;CLUSTER``."""
+    """Parse the output of ``sbatch --parsable``: ``ID`` or ``ID;CLUSTER``."""
     found = _JOB_ID.match(text.strip())
     if found is None:
         raise BatchError(f"sbatch printed {shown(text.strip())}, and no job id")
@@ -65,7 +65,7 @@ def parse_job_id(text: str) -> int:
 
 
 def array_of(options: Sequence[str]) -> str | None:
-    """The option of sbatch that makes a job array; None if none does.
+    """Return the option of sbatch that makes a job array; None if none does.
 
     Examples
     --------
@@ -79,22 +79,22 @@ def array_of(options: Sequence[str]) -> str | None:
 
 
 def hostnames_command(nodelist: str) -> list[str]:
-    """Expand a list of nodes, as ``n[1-4]``; scontrol(1)."""
+    """Expand a list of nodes, such as ``n[1-4]``; scontrol(1)."""
     return ["scontrol", "show", "hostnames", nodelist]
 
 
 def parse_hostnames(text: str) -> tuple[str, ...]:
-    """A name on each line."""
+    """Parse one name on each line."""
     return tuple(text.split())
 
 
 def steps_command(job_id: JobId) -> list[str]:
-    """The steps of a job that have not ended; squeue(1)."""
+    """Ask for the steps of a job that have not ended; squeue(1)."""
     return ["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%j"]
 
 
 def parse_steps(text: str) -> tuple[Step, ...]:
-    """``JOB.STEP|NAME`` on each line."""
+    """Parse ``JOB.STEP|NAME`` on each line."""
     found = []
     for line in text.splitlines():
         ident, bar, name = line.strip().partition("|")
@@ -114,18 +114,18 @@ def cancel_command(target: str, *, signal: str = "", batch: bool = False) -> lis
 
 
 def cancel_named_command(name: str) -> list[str]:
-    """End all jobs of ours that have this name; scancel(1)."""
+    """End all our jobs of this name; scancel(1)."""
     return ["scancel", "--me", f"--jobname={name}"]
 
 
 def jobs_command(job_ids: Sequence[JobId]) -> list[str]:
-    """Jobs that Slurm still holds, in any state; squeue(1)."""
+    """Ask for jobs that Slurm still holds, in any state; squeue(1)."""
     listed = ",".join(map(str, job_ids))
     return ["squeue", "--noheader", "--states=all", f"--jobs={listed}", "--format=%i|%T|%r|%N"]
 
 
 def state(text: str) -> str:
-    """A state as Slurm writes it, as one of :data:`STATES` or :data:`UNKNOWN`.
+    """Return a state of Slurm's output as one of :data:`STATES` or :data:`UNKNOWN`.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def state(text: str) -> str:
 
 
 def parse_jobs(text: str) -> dict[JobId, str]:
-    """Job id → state; lines of :func:`jobs_command` or :func:`accounting_command`."""
+    """Parse lines of :func:`jobs_command` or :func:`accounting_command`: job → state."""
     found: dict[JobId, str] = {}
     for line in text.splitlines():
         ident, said = [*line.strip().split("|"), ""][:2]
@@ -151,7 +151,7 @@ def parse_jobs(text: str) -> dict[JobId, str]:
 
 
 def parse_seen(text: str) -> dict[JobId, Seen]:
-    """Job id → what is said of it; lines of :func:`jobs_command`."""
+    """Parse lines of :func:`jobs_command`: job → what is said of it."""
     found: dict[JobId, Seen] = {}
     for line in text.splitlines():
         ident, said, why = [*line.strip().split("|"), "", ""][:3]
@@ -161,13 +161,13 @@ def parse_seen(text: str) -> dict[JobId, Seen]:
 
 
 def parse_nodelist(text: str, job_id: JobId) -> str:
-    """The nodes that a running job has, as ``n[1-4]``; empty where it does not run.
+    """Return the nodes of a running job, such as ``n[1-4]``; empty if it does not run.
 
     Parameters
     ----------
     text : str
-        What :func:`jobs_command` prints. Of a job that goes on when it loses a node
-        (``--no-kill``), a lost one is not among them, in whatever state it is since.
+        What :func:`jobs_command` prints. A node that a job with ``--no-kill`` has lost is not in
+        it, whatever the node's later state.
     job_id : int or str
     """
     for line in text.splitlines():
@@ -178,14 +178,14 @@ def parse_nodelist(text: str, job_id: JobId) -> str:
 
 
 def accounting_command(job_ids: Sequence[JobId]) -> list[str]:
-    """The last that accounting knows of jobs, which slurmctld forgets after a while; sacct(1)."""
+    """Ask accounting for jobs, which slurmctld forgets after a while; sacct(1)."""
     listed = ",".join(map(str, job_ids))
     words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={listed}"]
     return [*words, "--format=jobid,state"]
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """CPUs of each node of an allocation, from ``SLURM_JOB_CPUS_PER_NODE`` as ``24(x2),12``."""
+    """Parse the CPUs of an allocation's nodes: ``24(x2),12`` of ``SLURM_JOB_CPUS_PER_NODE``."""
     counts: list[int] = []
     for part in text.split(","):
         found = _CPUS.match(part.strip())
@@ -196,21 +196,21 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def epoch_times() -> dict[str, str]:
-    """An environment in which Slurm's commands print instants as epoch seconds; squeue(1)."""
+    """Return an environment in which Slurm's commands print epoch seconds; squeue(1)."""
     return {**protocol.without_slurm(), "SLURM_TIME_FORMAT": "%s"}
 
 
 def end_command(job_id: JobId) -> list[str]:
-    """A job's state, and when it ends; with :func:`epoch_times`.
+    """Ask for a job's state and end; use with :func:`epoch_times`.
 
-    ``%e`` is the end that slurmctld goes by: in the grace of a preemption that of the grace, where
-    ``%S`` and ``%l``, its begin and its limit, still give that of the limit.
+    ``%e`` is the end by which slurmctld acts; in the grace of a preemption it is the end of the
+    grace, while ``%S`` and ``%l``, begin and limit, still give that of the limit.
     """
     return ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%e|%S|%l"]
 
 
 def parse_end(text: str) -> End:
-    """``STATE|END|BEGIN|LIMIT``; the end of a job without a limit is a word."""
+    """Parse ``STATE|END|BEGIN|LIMIT``; the end of a job without a limit is a word."""
     lines = text.split()
     fields = lines[0].split("|") if len(lines) == 1 else []
     if len(fields) != 4:
@@ -223,7 +223,7 @@ def parse_end(text: str) -> End:
 
 
 def epoch(text: str) -> float | None:
-    """An instant with :func:`epoch_times`; None for a word, as ``N/A``."""
+    """Parse an instant printed with :func:`epoch_times`; return None for a word such as ``N/A``."""
     at = whole(text)
     return None if at is None else float(at)
 
@@ -234,12 +234,12 @@ def requeue_command(job_id: JobId) -> list[str]:
 
 
 def version_command() -> list[str]:
-    """The release of Slurm that is installed here; asks nobody."""
+    """Ask for the release of Slurm that is installed here; the command asks no daemon."""
     return ["scontrol", "--version"]
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """``slurm 22.05.8``: (22, 5); distributors write ``slurm-wlm 22.05.8``."""
+    """Parse ``slurm 22.05.8`` as (22, 5); distributors write ``slurm-wlm 22.05.8``."""
     found = re.match(r"slurm\S*\s+([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", text)
     if found is None:
         raise BatchError(f"scontrol printed {shown(text.strip())}, and no version")
@@ -247,12 +247,12 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def hosts_command(nodelist: str) -> list[str]:
-    """How nodes are reached, and what they have; scontrol(1)."""
+    """Ask for the addresses and resources of nodes; scontrol(1)."""
     return ["scontrol", "--oneliner", "show", "node", nodelist]
 
 
 def parse_hosts(text: str) -> dict[str, Host]:
-    """Node → what it is; a line each."""
+    """Parse a node on each line."""
     found = {}
     for line in text.splitlines():
         facts = dict(word.partition("=")[::2] for word in line.split())
@@ -263,7 +263,7 @@ def parse_hosts(text: str) -> dict[str, Host]:
 
 
 def gres_kind(gres: str) -> str:
-    """The type of the GPUs in a list of generic resources; empty if they have none, or several.
+    """Return the type of the GPUs in a list of generic resources; empty for none, or several.
 
     gres.conf(5): a type is optional, and told from a count by a letter in it.
 
@@ -277,7 +277,7 @@ def gres_kind(gres: str) -> str:
 
 
 def parse_time_limit(text: str) -> float | None:
-    """Seconds of a time limit as ``sbatch --time`` takes it; None where it is none that we know.
+    """Return the seconds of a time limit as ``sbatch --time`` takes it; None for another form.
 
     ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` and ``D-H:M:S``; sbatch(1).
 
@@ -301,20 +301,20 @@ def parse_time_limit(text: str) -> float | None:
 
 
 def job_command(job_id: JobId) -> list[str]:
-    """All that slurmctld says of a job; scontrol(1)."""
+    """Ask for all that slurmctld says of a job; scontrol(1)."""
     return ["scontrol", "--oneliner", "show", "job", str(job_id)]
 
 
 def is_running(text: str) -> bool:
-    """Whether a job runs, from what :func:`job_command` prints."""
+    """Return whether a job runs, by what :func:`job_command` prints."""
     return "JobState=RUNNING" in text.split()
 
 
 def is_preempted(text: str) -> bool:
-    """Whether the nodes of a job are wanted for another, from what :func:`job_command` prints.
+    """Return whether a job's nodes are wanted for another, by what :func:`job_command` prints.
 
-    slurmctld notes it when the grace begins (``job_ptr->preempt_time``), and not where somebody
-    has shortened the time limit.
+    slurmctld notes it when the grace begins (``job_ptr->preempt_time``), but not if somebody has
+    shortened the time limit.
 
     Examples
     --------
@@ -326,16 +326,16 @@ def is_preempted(text: str) -> bool:
 
 
 def was_cancelled(text: str, restarts: int) -> bool:
-    """Whether a job that is being ended was cancelled, from what :func:`job_command` prints.
+    """Return whether a job that is being ended was cancelled, by what :func:`job_command` prints.
 
-    No field says so. But of a job that is preempted, requeued, or at its time limit another one
-    does, and those that could not be are told by what they lack.
+    No field says so directly. But a job that was preempted, requeued, or at its time limit has
+    another field set, and a record that lacks these fields tells nothing.
 
     Parameters
     ----------
     text : str
     restarts : int
-        Before that.
+        The number of its restarts before.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""What is asked of Slurm, through pyslurm: no process is started for a question.
+"""Questions to Slurm through pyslurm, which start no process.
 
-An extra: pyslurm X.Y is built against the libraries of Slurm X.Y, and works with no other release.
-Attributes are those that pyslurm's reference names; https://pyslurm.github.io.
+pyslurm is an extra: pyslurm X.Y is built against the libraries of Slurm X.Y, and works with no
+other release. Attributes are those of pyslurm's reference; https://pyslurm.github.io.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Found = TypeVar("_Found")
 
 
 def find() -> ModuleType | None:
-    """pyslurm, if it is installed and the libraries of its Slurm are."""
+    """Return pyslurm, if it is installed and the libraries of its Slurm are."""
     try:
         return importlib.import_module("pyslurm")
     except (ImportError, OSError):
@@ -41,13 +41,13 @@ def find() -> ModuleType | None:
 
 
 def release_of(module: Any) -> tuple[int, int] | None:
-    """The release of Slurm that a pyslurm is for: 24.5.0 is for 24.05."""
+    """Return the release of Slurm that a pyslurm is for: 24.5.0 is for 24.05."""
     major, minor = map(whole, [*str(getattr(module, "__version__", "")).split("."), ""][:2])
     return None if major is None or minor is None else (major, minor)
 
 
 def _one(jobs: Any, job_id: JobId) -> Any:
-    """A job of all jobs, or None."""
+    """Return a job of all jobs, or None."""
     if isinstance(job_id, int):
         return jobs.get(job_id)
     for job in jobs.values():
@@ -57,24 +57,27 @@ def _one(jobs: Any, job_id: JobId) -> Any:
 
 
 class Api:
-    """By pyslurm; :class:`~hpcext.batch.slurm.reads.Reads`.
+    """Slurm through pyslurm, as :class:`~hpcext.batch.slurm.reads.Reads`.
 
     Parameters
     ----------
     module : module
-        pyslurm, or what has its attributes.
+        pyslurm, or an object with its attributes.
     """
 
     def __init__(self, module: Any) -> None:
         self._slurm = module
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """As Reads has it."""
+        """Return the states of jobs, as in Reads."""
         return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-        """As Reads has it; what slurmctld has forgotten sacct is asked for, whose complaints say
-        whether there is any accounting."""
+        """Return what is said of jobs, as in Reads.
+
+        What slurmctld has forgotten is asked of sacct, whose errors say whether there is any
+        accounting.
+        """
         if not job_ids:
             return {}
         jobs = self._ask(self._slurm.Jobs.load)
@@ -87,7 +90,7 @@ class Api:
         return found | past(missing) if missing else found
 
     def _job(self, job_id: JobId) -> Any:
-        """A job that slurmctld holds; asked for a number, it answers with a whole array."""
+        """Return a job that slurmctld holds; for a bare number it answers with a whole array."""
         if isinstance(job_id, int):
             return self._ask(lambda: self._slurm.Job.load(job_id))
         job = _one(self._ask(self._slurm.Jobs.load), job_id)
@@ -96,28 +99,28 @@ class Api:
         return job
 
     def end(self, job_id: JobId) -> End:
-        """As Reads has it."""
+        """Return a job's state and end, as in Reads."""
         job = self._job(job_id)
         end_s = None if job.end_time is None else float(job.end_time)
         return End(state(job.state), end_s, _limit_end_s(job))
 
     def preempted(self, job_id: JobId) -> bool:
-        """As Reads has it, by the command: pyslurm names no attribute for it."""
+        """Return what Reads does, by the command: pyslurm has no attribute for it."""
         return is_preempted(runner.run(job_command(job_id)))
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
-        """As Reads has it."""
+        """Return the steps of a job, as in Reads."""
         steps = self._job(job_id).steps
         return tuple(Step(f"{job_id}.{step.id}", step.name or "") for step in steps.values())
 
     def nodes_of(self, job_id: JobId) -> tuple[str, ...]:
-        """As Reads has it."""
+        """Return the nodes of a job, as in Reads."""
         job = self._job(job_id)
         listed = job.allocated_nodes if state(job.state) == "running" else None
         return parse_hostnames(runner.run(hostnames_command(listed))) if listed else ()
 
     def hosts(self, names: Sequence[str]) -> dict[str, Host]:
-        """As Reads has it."""
+        """Return nodes by name, as in Reads."""
         nodes = self._ask(self._slurm.Nodes.load)
         found = {}
         for name in names:
@@ -136,7 +139,7 @@ class Api:
 
 
 def _limit_end_s(job: Any) -> float | None:
-    """When a job ends by its limit, which is in minutes or a word."""
+    """Return when a job's limit, which is in minutes or a word, ends it."""
     if job.time_limit == "UNLIMITED":
         return math.inf
     known = type(job.time_limit) is int and job.start_time is not None

@@ -1,7 +1,7 @@
-"""Which nodes of a partition nobody uses, and until when: what Slurm says of holes and leases.
+"""The idle nodes of a partition, and until when: what Slurm says of holes and leases.
 
-A hole in front of a pending job is ``planned`` (sinfo(1)), and the job's expected start and nodes
-say when it ends (``squeue --start``), as reservations do; where other users' jobs are hidden
+A hole in front of a pending job is ``planned`` (sinfo(1)). The job's expected start and nodes say
+when it ends (``squeue --start``), as reservations do; if other users' jobs are hidden
 (``PrivateData=jobs``) only the former is known.
 """
 
@@ -30,17 +30,17 @@ _GPUS = re.compile(r"(?:^|,)gpu:(?:[^:,()]*[^:,()0-9][^:,()]*:)?([0-9]{1,18})(?!
 _FLAGS = "*~#!%$@^+-"
 IDLE = frozenset({"idle", "planned"})
 _ASLEEP = frozenset("~#!%@^")
-"""Behind a state: powered down or being, or about to be booted; sinfo(1), NODE STATE CODES."""
+"""Flags behind a state: powered down, or about to be down or up; sinfo(1), NODE STATE CODES."""
 
 
 _FOR_NODES = frozenset({"None", "Resources", "Priority"})
-"""Why a job waits that nothing but its nodes keeps from beginning; squeue(1), JOB REASON CODES."""
+"""Reasons of a job that waits for its nodes alone; squeue(1), JOB REASON CODES."""
 
 
 class Planned(NamedTuple):
-    """What Slurm has planned: on which nodes, as it writes them, from when on.
+    """What Slurm has planned: on which nodes, in its own notation, and from when on.
 
-    A pending job, or a reservation, which is job 0.
+    It is a pending job, or a reservation, which is job 0.
     """
 
     job_id: int
@@ -53,17 +53,17 @@ _COLUMNS = (
     ("NodeList", 256), ("StateLong", 32), ("Gres", 1024), ("CPUs", 12), ("Memory", 16),
     ("Available", 12), ("Time", 24), ("GresUsed", 1024), ("CPUsState", 48), ("AllocMem", 16),
 )  # fmt: skip
-"""What is longer than its column is cut off."""
+"""Columns and their widths; longer text is cut."""
 
 
 def idle_command(partition: str) -> list[str]:
-    """All nodes of a partition; sinfo(1)."""
+    """Ask for all nodes of a partition; sinfo(1)."""
     words = ["sinfo", "--noheader", "--Node", f"--partition={partition}"]
     return [*words, "--Format=" + ",".join(f"{name}:{width}|" for name, width in _COLUMNS)]
 
 
 def parse_idle(text: str) -> dict[str, Idle]:
-    """Node → what is said of it; a line each."""
+    """Parse a node on each line."""
     found = {}
     for line in text.splitlines():
         words = [word.strip() for word in line.split("|")] + 9 * [""]
@@ -72,7 +72,7 @@ def parse_idle(text: str) -> dict[str, Idle]:
             continue
         word = said.lower().rstrip(_FLAGS)
         flags = said[len(word) :]
-        # A partition that is down or drained queues jobs and starts none.
+        # A partition that is down or drained accepts jobs, but starts none.
         may = not _ASLEEP & set(flags) and "*" not in flags and partition in {"up", ""}
         if may and word == "mixed":
             rest = _beside(used, by_state, _whole(memory), _whole(allocated))
@@ -97,17 +97,24 @@ def parse_idle(text: str) -> dict[str, Idle]:
 
 
 def _beside(used: str, by_state: str, memory_mb: int, used_mb: int) -> tuple[int, int] | None:
-    """CPUs and memory of a lease beside jobs that use no GPU, and less than half of a node; None:
-    they do. As much again as they use is left, so that the next ones do not preempt the lease.
+    """Return CPUs and memory for a lease beside jobs without GPUs that use little of a node.
+
+    Little is less than half. As much again as they use is left free, so that the next ones do not
+    preempt the lease.
 
     Parameters
     ----------
     used : str
-        Generic resources that are, as sinfo writes them (``GresUsed``).
+        Generic resources in use, as sinfo writes them (``GresUsed``).
     by_state : str
         CPUs: allocated, idle, other, all (``CPUsState``).
     memory_mb, used_mb : int
         All memory, and what jobs have.
+
+    Returns
+    -------
+    (int, int) or None
+        None if jobs use GPUs, or more.
     """
     # What has no type is written "gpu:(null):0(IDX:N/A)" at times.
     plain = used.replace("(null):", "")
@@ -122,7 +129,7 @@ def _beside(used: str, by_state: str, memory_mb: int, used_mb: int) -> tuple[int
 
 
 def gres_count(gres: str) -> int:
-    """GPUs in a list of generic resources.
+    """Return the number of GPUs in a list of generic resources.
 
     Examples
     --------
@@ -133,13 +140,15 @@ def gres_count(gres: str) -> int:
 
 
 def planned_command() -> list[str]:
-    """Pending jobs with the start that is expected; with :func:`~hpcext.batch.slurm.epoch_times`;
-    squeue(1)."""
+    """Ask for pending jobs and their expected starts; squeue(1).
+
+    Use with :func:`~hpcext.batch.slurm.epoch_times`.
+    """
     return ["squeue", "--noheader", "--states=PENDING", "--start", "--format=%i|%S|%Y|%j"]
 
 
 def parse_planned(text: str) -> tuple[Planned, ...]:
-    """``ID|EPOCH|NODES|NAME`` on each line, of those that have both; ``N/A`` and ``(null)``."""
+    """Parse ``ID|EPOCH|NODES|NAME`` on each line; skip those with ``N/A`` or ``(null)``."""
     found = []
     for line in text.splitlines():
         ident, start, nodes, name = [*line.strip().split("|", 3), "", "", ""][:4]
@@ -151,27 +160,27 @@ def parse_planned(text: str) -> tuple[Planned, ...]:
 
 
 def due_command() -> list[str]:
-    """Why each pending job waits, and its name; squeue(1)."""
+    """Ask why each pending job waits, and for its name; squeue(1)."""
     return ["squeue", "--noheader", "--states=PENDING", "--format=%r|%j"]
 
 
 def parse_due(text: str) -> bool:
-    """``REASON|NAME`` on each line: whether a job that is no lease waits for nodes alone.
+    """Parse ``REASON|NAME`` lines: return whether a job that is no lease waits for nodes alone.
 
-    When it begins is not asked for: while leases are preempted for it, Slurm's plan for it may be
-    anything, or nothing yet.
+    Its expected start is not used: while leases are preempted for it, Slurm may have any plan for
+    it, or none.
     """
     lines = (line.strip().partition("|")[::2] for line in text.splitlines())
     return any(why in _FOR_NODES and not LEASE.match(name) for why, name in lines)
 
 
 def reserved_command() -> list[str]:
-    """All reservations; with :func:`~hpcext.batch.slurm.epoch_times`; scontrol(1)."""
+    """Ask for all reservations; scontrol(1), with :func:`~hpcext.batch.slurm.epoch_times`."""
     return ["scontrol", "--oneliner", "show", "reservation"]
 
 
 def parse_reserved(text: str) -> tuple[Planned, ...]:
-    """``KEY=VALUE ...`` on each line; a sentence where there is none."""
+    """Parse ``KEY=VALUE ...`` on each line; without reservations there is a sentence."""
     found = []
     for line in text.splitlines():
         said = dict(word.partition("=")[::2] for word in line.split())
@@ -182,22 +191,27 @@ def parse_reserved(text: str) -> tuple[Planned, ...]:
 
 
 def held_command(job_name: str) -> list[str]:
-    """Jobs of ours that Slurm still knows, by their name; squeue(1), with epoch times."""
+    """Ask for our jobs of a name that Slurm still knows; squeue(1), with epoch times."""
     words = ["squeue", "--noheader", "--me", "--states=all", f"--name={job_name}"]
     return [*words, "--format=%i|%T|%N|%e|%r|%k"]
 
 
 def others_command(partition: str) -> list[str]:
-    """Jobs of all users in a partition that Slurm still knows: those that ended, for MinJobAge;
-    squeue(1), with epoch times. `%n`: the nodes asked for."""
+    """Ask for all users' jobs in a partition; squeue(1), with epoch times.
+
+    Ended jobs are included, for MinJobAge. ``%n`` are the nodes asked for.
+    """
     words = ["squeue", "--noheader", f"--partition={partition}", "--states=all"]
     return [*words, "--format=%T|%N|%n|%u|%V|%S|%e|%j|%k"]
 
 
 def parse_others(text: str) -> tuple[Other, ...]:
-    """``STATE|NODE|NODE|USER|EPOCH|EPOCH|EPOCH|NAME|COMMENT`` on each line: node that it has, node
-    that it asked for, submission, begin and end. Those that are leases of a harvester, and have not
-    ended without a node."""
+    """Parse lines of :func:`others_command`; return the leases of harvesters.
+
+    Each line is ``STATE|NODE|NODE|USER|EPOCH|EPOCH|EPOCH|NAME|COMMENT``: the node that it has, the
+    node that it asked for, submission, begin and end. Leases that ended without a node are left
+    out.
+    """
     found = []
     for line in text.splitlines():
         # The last two may hold anything, and are then no lease's.
@@ -218,12 +232,12 @@ def parse_others(text: str) -> tuple[Other, ...]:
 
 
 def withdraw_command(job_name: str) -> list[str]:
-    """Take back those of our jobs of a name that have not begun; scancel(1)."""
+    """Cancel those of our jobs of a name that have not begun; scancel(1)."""
     return ["scancel", "--me", f"--jobname={job_name}", "--state=PENDING"]
 
 
 def parse_held(text: str) -> tuple[Held, ...]:
-    """``ID|STATE|NODE|EPOCH|REASON|COMMENT`` on each line."""
+    """Parse ``ID|STATE|NODE|EPOCH|REASON|COMMENT`` on each line."""
     found = []
     for line in text.splitlines():
         ident, said, node, end, why, comment = [*line.strip().split("|", 5), *5 * [""]][:6]
@@ -233,13 +247,13 @@ def parse_held(text: str) -> tuple[Held, ...]:
 
 
 def ends(planned: Iterable[Planned], names: Mapping[str, Iterable[str]]) -> dict[str, float]:
-    """Node → when the first job or reservation that is planned there begins, epoch.
+    """Return when the first planned job or reservation begins on each node, epoch.
 
     Parameters
     ----------
     planned : iterable of Planned
     names : Mapping[str, iterable of str]
-        List of nodes, as Slurm writes it → their names.
+        List of nodes in Slurm's notation → their names.
     """
     found: dict[str, float] = {}
     for each in planned:
@@ -249,13 +263,13 @@ def ends(planned: Iterable[Planned], names: Mapping[str, Iterable[str]]) -> dict
 
 
 def planned_ends(but: str = "") -> dict[str, float]:
-    """Node → when it is needed for another job or a reservation, by Slurm's plan; epoch.
+    """Return when nodes are needed for another job or a reservation, by Slurm's plan, epoch.
 
     Parameters
     ----------
     but : str
-        Jobs of this name do not count, nor do leases of any harvester: who waits for a node that
-        is leased gives it up for all others.
+        Jobs of this name do not count, nor do leases of any harvester: one that waits for a leased
+        node yields to all others.
 
     Raises
     ------

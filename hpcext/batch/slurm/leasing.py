@@ -22,14 +22,17 @@ exec srun --nodes=1 --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --me
 
 
 def _extent(node: Idle) -> list[str]:
-    """How much of its node a lease has; sbatch(1). All memory of a node is that of others, too."""
+    """Return options for how much of its node a lease has; sbatch(1).
+
+    On a shared node that is not all memory, of which others have a part.
+    """
     if node.shared:
         return ["--ntasks=1", f"--cpus-per-task={node.cpus}", f"--mem={node.memory_mb}"]
     return ["--exclusive", "--mem=0"]
 
 
 class SlurmLeasing:
-    """As :class:`~hpcext.batch.leasing.Leasing` has it."""
+    """Slurm as a :class:`~hpcext.batch.leasing.Leasing`."""
 
     whole_nodes = False
 
@@ -37,32 +40,32 @@ class SlurmLeasing:
         self._hidden: bool | None = None
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
-        """Node → what it is."""
+        """Return the nodes of a partition by name."""
         return slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(partition)))
 
     def ends(self, but: str = "") -> dict[str, float]:
-        """Node → when it is needed."""
+        """Return when nodes are needed."""
         return slurm_idle.planned_ends(but)
 
     def due(self) -> bool:
-        """Whether another job waits for nodes; where those of others are hidden, one may."""
+        """Return whether another job waits for nodes; true if jobs of others are hidden."""
         if self._hidden is None:
             self._hidden = bool(self.lacks())
         return self._hidden or slurm_idle.parse_due(runner.run(slurm_idle.due_command()))
 
     def held(self, name: str) -> tuple[Held, ...]:
-        """Our jobs of a name."""
+        """Return our jobs of a name."""
         text = runner.run(slurm_idle.held_command(name), environ=slurm.epoch_times())
         return slurm_idle.parse_held(text)
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """Leases of harvesters."""
+        """Return leases of harvesters."""
         command = slurm_idle.others_command(partition)
         found = slurm_idle.parse_others(runner.run(command, environ=slurm.epoch_times()))
         return tuple(each for each in found if each.harvester != but)
 
     def script(self, agent: str, directory: Path) -> str:
-        """What the job runs."""
+        """Return the script of a lease's job."""
         return _SCRIPT.format(agent=agent)
 
     def submit(self, order: Order, script: Path) -> int:
@@ -87,22 +90,22 @@ class SlurmLeasing:
         return slurm.parse_job_id(said)
 
     def cancel(self, job_id: int) -> None:
-        """End one."""
+        """End a job."""
         runner.run(slurm.cancel_command(str(job_id)))
 
     def withdraw(self, name: str, timeout_s: float) -> None:
-        """Take back those that have not begun."""
+        """Cancel jobs that have not begun."""
         runner.run(slurm_idle.withdraw_command(name), timeout_s=timeout_s)
 
     def address(self, node: str) -> str:
-        """How Slurm itself reaches a node."""
+        """Return the address by which Slurm itself reaches a node."""
         hosts = reads().hosts([node])
         if node not in hosts:
             raise BatchError(f"Slurm does not know {node}")
         return hosts[node].address
 
     def lacks(self) -> tuple[str, ...]:
-        """What this Slurm hides from users."""
+        """Return what this Slurm hides from users."""
         config = slurm_site.parse_config(runner.run(slurm_site.config_command()))
         # slurm.conf(5), PrivateData: "all" is no word of it in 22.05, and is in later releases.
         if {"jobs", "all"} & slurm_site.words(config.get("PrivateData", "")).keys():

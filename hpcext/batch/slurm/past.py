@@ -13,12 +13,15 @@ from hpcext.protocol import JobId
 log = logging.getLogger(__name__)
 
 _NONE = "accounting storage is disabled"
-"""What sacct says where the site has none: slurm.conf(5), AccountingStorageType."""
+"""What sacct says if the site has no accounting: slurm.conf(5), AccountingStorageType."""
 
 
 def past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-    """Their last states. Where accounting should know and does not answer, they are not known; a
-    site without it leaves out all of them."""
+    """Return the last states of jobs.
+
+    If there is accounting but it does not answer, the states are unknown; a site without accounting
+    leaves out all jobs.
+    """
     try:
         said = slurm.parse_jobs(runner.run(slurm.accounting_command(job_ids)))
     except BatchError as error:

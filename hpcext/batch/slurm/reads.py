@@ -1,4 +1,4 @@
-"""What is asked of Slurm, in one of two ways: by its commands, or by pyslurm where that fits."""
+"""Questions to Slurm, in one of two ways: by its commands, or by pyslurm if it fits."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ log = logging.getLogger(__name__)
 
 
 class Reads(Protocol):
-    """Questions to a Slurm. Each raises BatchError where there is no answer."""
+    """Questions to a Slurm; each raises BatchError if there is no answer."""
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """States of jobs; one that nobody knows any more is left out."""
+        """Return the states of jobs; one that nobody knows any more is left out."""
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
         """As :class:`hpcext.batch.jobs.Jobs` has it."""
 
     def end(self, job_id: JobId) -> End:
-        """A job's state, and when it ends at the latest."""
+        """Return a job's state, and the latest instant of its end."""
 
     def preempted(self, job_id: JobId) -> bool:
-        """Whether the nodes of a job that ends earlier now are wanted for another."""
+        """Return whether the nodes of a job, which now ends earlier, are wanted for another."""
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
-        """The steps of a job that have not ended."""
+        """Return the steps of a job that have not ended."""
 
     def nodes_of(self, job_id: JobId) -> tuple[str, ...]:
-        """The nodes that a job has, while it runs; else none."""
+        """Return the nodes of a running job; none otherwise."""
 
     def hosts(self, names: Sequence[str]) -> dict[str, Host]:
-        """Node → what it is."""
+        """Return nodes by name."""
 
 
 class Commands:
-    """By Slurm's commands, which always works."""
+    """Slurm by its commands, which always works."""
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """As :class:`Reads` has it."""
+        """Return the states of jobs, as in :class:`Reads`."""
         return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-        """As :class:`Reads` has it; what slurmctld has forgotten is looked up in accounting."""
+        """Return what is said of jobs; what slurmctld has forgotten is looked up in accounting."""
         if not job_ids:
             return {}
         found: dict[JobId, Seen] = {}
         try:
             found = slurm.parse_seen(runner.run(slurm.jobs_command(job_ids)))
         except BatchError as error:
-            # What squeue says of a single job that it does not know; of several, nothing.
+            # squeue says this of a single job that it does not know; of several, it says nothing.
             if "Invalid job id" not in error.stderr:
                 raise
         missing = [job_id for job_id in job_ids if job_id not in found]
@@ -67,31 +67,31 @@ class Commands:
         return found
 
     def end(self, job_id: JobId) -> End:
-        """As :class:`Reads` has it."""
+        """Return a job's state and end, as in :class:`Reads`."""
         argv = slurm.end_command(job_id)
         return slurm.parse_end(runner.run(argv, environ=slurm.epoch_times()))
 
     def preempted(self, job_id: JobId) -> bool:
-        """As :class:`Reads` has it."""
+        """Return whether a job is preempted, as in :class:`Reads`."""
         return slurm.is_preempted(runner.run(slurm.job_command(job_id)))
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
-        """As :class:`Reads` has it."""
+        """Return the steps of a job, as in :class:`Reads`."""
         return slurm.parse_steps(runner.run(slurm.steps_command(job_id)))
 
     def nodes_of(self, job_id: JobId) -> tuple[str, ...]:
-        """As :class:`Reads` has it."""
+        """Return the nodes of a job, as in :class:`Reads`."""
         listed = slurm.parse_nodelist(runner.run(slurm.jobs_command([job_id])), job_id)
         return slurm.parse_hostnames(runner.run(slurm.hostnames_command(listed))) if listed else ()
 
     def hosts(self, names: Sequence[str]) -> dict[str, Host]:
-        """As :class:`Reads` has it."""
+        """Return nodes by name, as in :class:`Reads`."""
         return slurm.parse_hosts(runner.run(slurm.hosts_command(",".join(names))))
 
 
 @functools.cache
 def reads() -> Reads:
-    """How this process asks Slurm: by pyslurm if there is one for this Slurm, else by commands."""
+    """Return how this process asks Slurm: by a pyslurm that fits this Slurm, or by commands."""
     module = slurm_api.find()
     if module is None:
         return Commands()

@@ -1,4 +1,4 @@
-"""Jobs that were put back into the queue, which Slurm has wait there for a while."""
+"""Requeued jobs, which Slurm makes wait for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _COLUMNS = ("JobArrayID", "Reason", "RestartCnt", "SubmitTime", "EligibleTime")
 
 
 def waiting_command() -> list[str]:
-    """Our pending jobs; with :func:`~hpcext.batch.slurm.epoch_times`; squeue(1)."""
+    """Ask for our pending jobs; squeue(1), with :func:`~hpcext.batch.slurm.epoch_times`."""
     words = ["squeue", "--noheader", "--me", "--states=PENDING"]
     return [*words, "--Format=" + ",".join(f"{name}:40|" for name in _COLUMNS)]
 
@@ -40,8 +40,8 @@ def parse_waiting(text: str, delay_s: int) -> tuple[str, ...]:
 
 
 def begin_command(job_id: str) -> list[str]:
-    """Have it begin as soon as there are nodes; its owner may; scontrol(1), StartTime.
+    """Let a job begin as soon as there are nodes, as its owner may; scontrol(1), StartTime.
 
-    While the last run of the job is not over (COMPLETING), that has no effect.
+    This has no effect while the last run of the job is not over (COMPLETING).
     """
     return ["scontrol", "update", f"JobId={job_id}", "StartTime=now"]

@@ -1,4 +1,4 @@
-"""How a site has set up its Slurm: its configuration, partitions, and the controller's clock."""
+"""A site's Slurm as it is set up: configuration, partitions, and the controller's clock."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SIGNAL_AT_PREEMPTION = ("PreemptParameters", "send_user_signal")
 """Key and word by which jobs that asked for a signal get it when they are preempted, too."""
 
 CRED_EXPIRE_S = 120
-"""Slurm's default; slurm.conf(5), AuthInfo."""
+"""The default of Slurm; slurm.conf(5), AuthInfo."""
 
 _BEFORE_23_02 = ("SlurmctldParameters", "preempt_send_user_signal")
 
 
 def signal_at_preemption(release: tuple[int, int]) -> tuple[str, str]:
-    """That setting, as a release has it. 22.05 does not start with the later name; slurm.conf(5).
+    """Return that setting for a release; 22.05 does not start with the later name; slurm.conf(5).
 
     Examples
     --------
@@ -27,17 +27,17 @@ def signal_at_preemption(release: tuple[int, int]) -> tuple[str, str]:
 
 
 def config_command() -> list[str]:
-    """How slurmctld runs now, with defaults, whatever its files say; scontrol(1)."""
+    """Ask how slurmctld runs now, defaults included, whatever its files say; scontrol(1)."""
     return ["scontrol", "show", "config"]
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """``KEY = VALUE`` on each line; a key may end with ``[0]``."""
+    """Parse ``KEY = VALUE`` on each line; a key may end with ``[0]``."""
     return dict(re.findall(r"^(\w+(?:\[[0-9]+\])?)\s*=\s*(.*?)\s*$", text, re.M))
 
 
 def words(value: str) -> dict[str, str]:
-    """A list of ``NAME`` and ``NAME=VALUE``, as SchedulerParameters is, without case.
+    """Parse a list of ``NAME`` and ``NAME=VALUE``, such as SchedulerParameters, in lower case.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def words(value: str) -> dict[str, str]:
 
 
 def whole(value: str, default: int = 0) -> int:
-    """The number that a value begins with, as ``30 sec``; a default where there is none."""
+    """Return the number with which a value such as ``30 sec`` begins, or else the default."""
     found = re.match(r"-?[0-9]{1,9}(?![0-9])", value)
     return int(found[0]) if found else default
 
@@ -72,12 +72,12 @@ def requeue_delay_s(config: Mapping[str, str]) -> int:
 
 
 def partitions_command() -> list[str]:
-    """All partitions, hidden ones too; scontrol(1)."""
+    """Ask for all partitions, hidden ones too; scontrol(1)."""
     return ["scontrol", "--oneliner", "--all", "show", "partition"]
 
 
 def parse_partitions(text: str) -> dict[str, dict[str, str]]:
-    """Partition → key → value; one on each line."""
+    """Parse a partition on each line: its keys and values, by name."""
     found = {}
     for line in text.splitlines():
         facts = dict(word.partition("=")[::2] for word in line.split())
@@ -87,12 +87,12 @@ def parse_partitions(text: str) -> dict[str, dict[str, str]]:
 
 
 def members_command() -> list[str]:
-    """Which nodes are in which partitions; sinfo(1)."""
+    """Ask which nodes are in which partitions; sinfo(1)."""
     return ["sinfo", "--all", "--noheader", "--Node", "--format=%N|%R"]
 
 
 def parse_members(text: str) -> Mapping[str, frozenset[str]]:
-    """Partition → its nodes."""
+    """Return the nodes of each partition."""
     found = defaultdict(set)
     for line in text.splitlines():
         node, _, partition = line.strip().partition("|")
@@ -102,17 +102,17 @@ def parse_members(text: str) -> Mapping[str, frozenset[str]]:
 
 
 def waiting_command() -> list[str]:
-    """A line for each pending job; squeue(1)."""
+    """Ask for a line for each pending job; squeue(1)."""
     return ["squeue", "--noheader", "--states=PENDING", "--format=%i"]
 
 
 def clock_command() -> list[str]:
-    """What the controller's time is, among other things; sdiag(1)."""
+    """Ask for the controller's time, among other things; sdiag(1)."""
     return ["sdiag"]
 
 
 def parse_clock(text: str) -> float | None:
-    """Epoch seconds by the controller's clock; None where it does not say.
+    """Return the epoch seconds of the controller's clock; None if it does not say.
 
     Examples
     --------

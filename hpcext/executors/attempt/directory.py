@@ -1,6 +1,6 @@
-"""The directory of an attempt, as a manager writes and reads it. Every executor shares this.
+"""The directory of an attempt, as a manager writes and reads it; every executor uses it.
 
-What a job wrote is hostile: nothing of it raises out of here, and what does not make sense is
+What a job wrote is hostile: none of it raises an error out of here, and what does not make sense is
 left out with one warning per attempt.
 """
 
@@ -33,13 +33,13 @@ from hpcext.text import clean, shown
 log = logging.getLogger(__name__)
 
 KEEP_ATTEMPTS = 8
-"""Directories of a job's last attempts that stay; of those before the journal alone tells."""
+"""The number of a job's last attempts whose directories stay; only the journal tells of others."""
 
 ATTEMPTS, CHECKPOINT = "attempt-*", "checkpoint"
-"""In the directory of a job: those of its attempts, and of its checkpoints."""
+"""In the directory of a job: the directories of its attempts, and that of its checkpoints."""
 
 KILL_GRACE_S = 5.0
-"""From SIGTERM to SIGKILL, when a job is told to die."""
+"""Seconds from SIGTERM to SIGKILL, when a job is told to die."""
 
 SUPERVISOR_LOG = "supervisor.log"
 
@@ -137,12 +137,12 @@ class AttemptFiles:
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
     def begun_in(self) -> str:
-        """The allocation in which it was begun; empty where there is none, or nothing says so."""
+        """Return the allocation in which it was begun; empty if none, or if nothing says so."""
         document = self._read(protocol.LAUNCH_FILE, protocol.LAUNCH) or {}
         return str(document.get("allocation", ""))
 
     def order(self, what: str) -> None:
-        """Write down what the supervisor is to do; it may be on another node.
+        """Write down what the supervisor, which may be on another node, is to do.
 
         Parameters
         ----------
@@ -167,15 +167,15 @@ class AttemptFiles:
     # Reading what the manager and the supervisor wrote.
 
     def launch(self) -> dict[str, Any] | None:
-        """What was to be run, or None if nothing was."""
+        """Return what was to be run; None if nothing was."""
         return self._read(protocol.LAUNCH_FILE, protocol.LAUNCH)
 
     def claimed(self) -> bool:
-        """Whether a supervisor took this attempt, ever."""
+        """Return whether a supervisor ever took this attempt."""
         return os.path.lexists(self.directory / protocol.SUPERVISOR_FILE)
 
     def step_gpus(self) -> tuple[str, ...]:
-        """``NODE:INDEX`` of the GPUs that Slurm gave to the step, once every supervisor is up."""
+        """Return ``NODE:INDEX`` of the GPUs that Slurm gave the step, once all nodes are up."""
         found: list[str] = []
         for index in (0, *self.others):
             document = self._of_node(index, protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}
@@ -186,16 +186,16 @@ class AttemptFiles:
         return tuple(found)
 
     def begun(self) -> bool:
-        """Whether a supervisor took this attempt on each of its nodes."""
+        """Return whether a supervisor took this attempt on each of its nodes."""
         own = (protocol.node_directory(self.directory, at) for at in (0, *self.others))
         return all(os.path.lexists(each / protocol.SUPERVISOR_FILE) for each in own)
 
     def supervisor(self) -> protocol.Process | None:
-        """The process that took this attempt, unless the machine was restarted since."""
+        """Return the process that took this attempt, unless the machine has restarted since."""
         return self.process(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
 
     def process(self, name: str, schema: str) -> protocol.Process | None:
-        """A process that a file names, unless the machine was restarted since, or is another."""
+        """Return a process that a file names; None if it is of another machine, or another boot."""
         document = self._read(name, schema)
         if document is None or document.get("boot_id") != boot_id():
             return None
@@ -206,7 +206,7 @@ class AttemptFiles:
             return None
 
     def supervisor_said(self) -> str:
-        """The last line of the supervisor's own log: why nothing was run."""
+        """Return the last line of the supervisor's own log: why nothing was run."""
         lines = self._supervisor_log().split("\n")
         said = next((line for line in reversed(lines) if line.strip()), "")
         return clean(said.strip())[:_WHY_CHARS].removeprefix("hpcext: ")
@@ -221,12 +221,12 @@ class AttemptFiles:
     # Reading what became of it.
 
     def ended(self) -> Ended | None:
-        """How the attempt ended, or None if nothing says that it has."""
+        """Return how the attempt ended; None if nothing says that it has."""
         ended = self._ended()
         return ended and msgspec.structs.replace(ended, step=self._last_step())
 
     def _last_step(self) -> int | None:
-        """The last step that it did, if it kept count; to be asked when it has ended."""
+        """Return the last step that it did, if it kept count; call it once it has ended."""
         try:
             text = documents.read_untrusted(self.directory / protocol.LAST_STEP)
         except (OSError, ValueError):
@@ -261,7 +261,7 @@ class AttemptFiles:
         return code
 
     def _elsewhere(self) -> Ended | None:
-        """What went wrong on another node, though all went well on the first; None if nothing."""
+        """Return what went wrong on another node, if all went well on the first."""
         if failed := self.failed_elsewhere():
             return failed
         for index in self.others:
@@ -271,7 +271,7 @@ class AttemptFiles:
         return None
 
     def failed_elsewhere(self) -> Ended | None:
-        """How it failed, if it did on a node that is not the first; None if none says so."""
+        """Return how it failed on a node other than the first; None if none says so."""
         for index in self.others:
             if why := _not_started(self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}):
                 return Ended(self.job, self.op, Outcome.EVICTED, why=f"{why}, on its node {index}")
@@ -281,7 +281,7 @@ class AttemptFiles:
         return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
 
     def failed_untold(self) -> Ended | None:
-        """How it failed on one of several nodes before anybody told it to end, if it did."""
+        """Return how it failed on one of several nodes before anybody told it to end, if it did."""
         nodes = (0, *self.others)
         ends = [self._of_node(at, protocol.EXIT_FILE, protocol.EXIT) or {} for at in nodes]
         index = failed_untold(ends) if self.others else None
@@ -294,19 +294,19 @@ class AttemptFiles:
         )  # fmt: skip
 
     def _failed_on(self, index: int) -> dict[str, Any]:
-        """The end on a node, if that was a failure."""
+        """Return the end on a node, if that was a failure."""
         document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}
         return document if document.get("exit_code", 0) != 0 else {}
 
     def _first_failure(self) -> tuple[int | None, str]:
-        """Exit code and words of the failure that came first: the others are of its making."""
+        """Return exit code and words of the first failure, which has caused the others."""
         failures = [(at, found) for at in (0, *self.others) if (found := self._failed_on(at))]
         index, first = min(failures, key=lambda each: instant(each[1], "main_ended_at") or math.inf)
         why = how_it_failed(first, self._supervisor_log())
         return exit_code(first), f"on its node {index}: {why}" if self.others else why
 
     def completed_on(self, index: int) -> bool:
-        """Whether all went well on a node."""
+        """Return whether all went well on a node."""
         document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
         return document is not None and document.get("exit_code") == 0
 
@@ -315,19 +315,19 @@ class AttemptFiles:
         return self._read(str((directory / name).relative_to(self.directory)), schema)
 
     def ended_on(self, index: int) -> bool:
-        """Whether the supervisor of a node has said that nothing of the attempt is left there."""
+        """Return whether a node's supervisor has said that nothing of the attempt is left there."""
         return self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) is not None
 
     def noticed(self) -> bool:
-        """Whether the batch system told the attempt to end."""
+        """Return whether the batch system told the attempt to end."""
         document = self._own(protocol.EXIT_FILE, protocol.EXIT) or {}
         return document.get("notice_at") is not None
 
     def lost(self, why: str, outcome: Outcome = Outcome.LOST) -> Ended:
-        """How an attempt ended that has no ``exit.json`` and whose processes are gone.
+        """Return the end of an attempt without ``exit.json`` whose processes are gone.
 
-        The file of a suspension and the empty tree are its acknowledgement: if only the
-        supervisor could not record its end, the attempt is suspended all the same.
+        The file of a suspension and the empty tree acknowledge it: if only the supervisor could not
+        record its end, the attempt is suspended all the same.
         """
         if self._suspended():
             parts = self._suspend_parts({})
@@ -335,7 +335,7 @@ class AttemptFiles:
         return Ended(self.job, self.op, outcome, why=why, step=self._last_step())
 
     def _suspended(self) -> dict[str, Any]:
-        """The acknowledgement of this attempt's suspension, or nothing."""
+        """Return the acknowledgement of this attempt's suspension; empty for none."""
         document = self._read(protocol.SUSPENDED_FILE, protocol.SUSPENDED)
         return document if document is not None and self._ours(document) else {}
 
@@ -350,7 +350,7 @@ class AttemptFiles:
         )
 
     def news(self) -> list[Fact]:
-        """What was reported since last time: changes of size and progress."""
+        """Return what was reported since the last call: changes of size, and progress."""
         rescaled = self.sizes.news()
         return [*([rescaled] if rescaled else ()), *self._reports.news()]
 
@@ -381,7 +381,7 @@ class AttemptFiles:
 
 
 def left_on(jobs: Path, job: str, attempt: int, node: str) -> bool:
-    """Whether an attempt has begun on a node, and has not said that nothing is left there."""
+    """Return whether an attempt has begun on a node, and may have left something there."""
     directory = jobs / job / _directory(attempt)
     for own in (directory, *directory.glob("node-*")):
         try:
@@ -394,7 +394,7 @@ def left_on(jobs: Path, job: str, attempt: int, node: str) -> bool:
 
 
 def _not_started(document: Mapping[str, Any]) -> str:
-    """Why the command was never begun, which is no fault of its own; empty if it was."""
+    """Return why the command was never begun, which is not its fault; empty if it was."""
     why = document.get("not_started")
     return f"could not be started: {clean(why)[:_WHY_CHARS]}" if isinstance(why, str) else ""
 

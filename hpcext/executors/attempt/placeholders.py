@@ -1,4 +1,4 @@
-"""Filling the placeholders of a command: ``{gpus}`` and the others."""
+"""Placeholders of a command, ``{gpus}`` and others, and how they are filled."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def fill(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def fill_shell(text: str, values: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Fill those of the text of a shell, in which a value stays one word, whatever is in it.
+    """Fill the placeholders in the text of a shell, where any value stays one word.
 
-    A value that means nothing to a shell is put in as it is; of any other a variable, quoted as its
-    place needs it. So nothing in a value is ever run.
+    A value that means nothing to a shell is put in as it is. For any other, a variable is put in,
+    quoted as its place requires, so that nothing in a value is ever run.
 
     Parameters
     ----------
     text : str
     values : Mapping[str, str]
-        As of :func:`fill`.
+        As for :func:`fill`.
 
     Returns
     -------

@@ -9,14 +9,14 @@ from typing import Any, TypeGuard
 from hpcext.text import shown
 
 MAX_STEPS = 2**53
-"""Larger integers are not exact in JSON of other languages."""
+"""The largest integer that is exact in the JSON of other languages."""
 
 MAX_NUMBER = 1e300
 MAX_INSTANT_S = 1e11
 
 
 def count(document: Mapping[str, Any], key: str) -> int:
-    """A whole number from 0 on."""
+    """Return a whole number from 0 on."""
     value = document.get(key)
     if type(value) is not int or not 0 <= value <= MAX_STEPS:
         raise ValueError(f"{key} is {shown(value)}, not a whole number from 0 on")
@@ -24,7 +24,7 @@ def count(document: Mapping[str, Any], key: str) -> int:
 
 
 def number(document: Mapping[str, Any], key: str, low: float = 0.0) -> float:
-    """A finite number from `low` on."""
+    """Return a finite number from `low` on."""
     value = document.get(key)
     # NaN compares false; compared before it is converted, since an int may be too large for that.
     if not is_number(value) or not low <= value <= MAX_NUMBER:
@@ -33,12 +33,12 @@ def number(document: Mapping[str, Any], key: str, low: float = 0.0) -> float:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is an int or a float; a bool is neither."""
+    """Return whether a value is an int or a float, but not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def instant(document: Mapping[str, Any], key: str) -> float | None:
-    """Seconds since the epoch, or None where that is not said or makes no sense."""
+    """Return seconds since the epoch; None if they are not said or make no sense."""
     value = document.get(key)
     if not is_number(value) or not 0 <= value <= MAX_INSTANT_S:
         return None
@@ -46,9 +46,9 @@ def instant(document: Mapping[str, Any], key: str) -> float | None:
 
 
 def spans(*marks: tuple[str, float | None]) -> dict[str, float]:
-    """Durations from each instant to the next, by the name of the later one, where both are known.
+    """Return durations between successive instants that are known, by the name of the later one.
 
-    Never negative, though a clock may be set back between the two.
+    They are never negative, though a clock may be set back between the two.
     """
     parts = {}
     for (_, begin), (name, end) in itertools.pairwise(marks):

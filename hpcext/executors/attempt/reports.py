@@ -1,4 +1,4 @@
-"""What a training reports of itself, as facts. It is hostile: what makes no sense is left out."""
+"""What a training reports of itself, as facts; it is hostile: what makes no sense is left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_METRICS = 32
 MAX_RUNGS = 64
 MAX_NOTES = 8
 MAX_NOTE = 500
-"""Characters of a note."""
+"""The largest number of characters of a note."""
 
 WHY_CHARS = 120
 
@@ -32,16 +32,16 @@ _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}\Z")
 
 
 class Reports:
-    """``report.json`` of one attempt, which the training replaces again and again.
+    """The file ``report.json`` of one attempt, which the training replaces again and again.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of the attempt.
+        The attempt's.
     action : Action
         Any action on the attempt.
     read : callable
-        Name and schema of a file of the attempt → what it says, or None.
+        Name and schema of a file of the attempt → its content, or None.
     warn : callable
         Told what makes no sense.
     """
@@ -66,7 +66,7 @@ class Reports:
         self._saves = NotSaved(action.job, action.op, "")
 
     def news(self) -> list[Fact]:
-        """What was reported since last time; what makes no sense is left out."""
+        """Return what was reported since the last call; what makes no sense is left out."""
         path = self._directory / protocol.REPORT_FILE
         try:
             status = os.lstat(path)
@@ -126,7 +126,7 @@ class Reports:
         return facts
 
     def _not_saved(self, document: Mapping[str, Any]) -> NotSaved:
-        """What it says of its checkpoints; nothing, as most, if all is well."""
+        """Return what it says of its checkpoints; empty, as usual, if all is well."""
         why = document.get("cannot_save")
         declined = document.get("declined", 0)
         if type(declined) is not int or not 0 <= declined <= MAX_STEPS:
@@ -137,7 +137,7 @@ class Reports:
         return NotSaved(self._action.job, self._action.op, said, declined, waits)
 
     def _news_beside(self, document: Mapping[str, Any], metrics: dict[str, float]) -> list[Fact]:
-        """What it says beside its progress, if that is new."""
+        """Return what it says beside its progress, if that is new."""
         noted = Noted(self._action.job, self._action.op, self._notes(document), metrics)
         before = self._noted or msgspec.structs.replace(noted, notes=(), metrics={})
         self._noted = noted
@@ -169,7 +169,7 @@ class Reports:
             return None
 
     def _metrics(self, stated: Any) -> tuple[dict[str, float], tuple[str, ...]]:
-        """Those metrics that make sense, and the names of those that are said to be no numbers."""
+        """Return the metrics that make sense, and the names of those that are not numbers."""
         if not isinstance(stated, dict):
             return {}, ()
         metrics: dict[str, float] = {}
@@ -191,7 +191,7 @@ class Reports:
         return metrics, tuple(diverged)
 
     def _rungs(self, document: Mapping[str, Any]) -> dict[int, dict[str, float | None]]:
-        """What a trial had at the rungs that it came to since this was asked last."""
+        """Return what a trial had at the rungs that it has reached since the last call."""
         stated = document.get("rungs")
         if not isinstance(stated, dict):
             return {}
@@ -206,12 +206,12 @@ class Reports:
         return rungs
 
     def _goodput(self, document: Mapping[str, Any]) -> GoodputReport | None:
-        """That of the training, if it says one that makes sense."""
+        """Return the goodput of the training, if it reports one that makes sense."""
         said = document.get("goodput")
         if said is None:
             return None
         if isinstance(said, dict):
-            # Other keys may be those of a later release.
+            # Unknown keys may come from a later release.
             said = {name: said[name] for name in GoodputReport.__struct_fields__ if name in said}
         try:
             return msgspec.convert(said, GoodputReport)

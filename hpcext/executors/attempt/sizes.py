@@ -12,19 +12,19 @@ from hpcext.core.values import Action
 from hpcext.text import clean
 
 Read = Callable[[str, str], dict[str, Any] | None]
-"""Name and schema of a file of the attempt → what is in it, if it is there and its own."""
+"""Name and schema of a file of the attempt → its content, if it is there and belongs to it."""
 
 _WHY_CHARS = 200
 _MAX_STALL_S = 1e6
 
 
 class Sizes:
-    """Asks an attempt to change its number of GPUs, and reads what it has.
+    """The number of GPUs of an attempt: asks it to change that, and reads what it has.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of the attempt.
+        The attempt's.
     identity : Action
         Any action on it.
     read : Read
@@ -44,13 +44,13 @@ class Sizes:
         Parameters
         ----------
         resize : int
-            Number of the change.
+            The number of the change.
         gpus : sequence of str
-            ``HOST:INDEX``; those that it keeps come first, in the order that it has them.
+            ``HOST:INDEX``; those that it keeps come first, in the present order.
         devices : str
-            What is said to be visible to new ranks.
+            What to make visible to new ranks.
         nodes : sequence of int
-            Of each GPU, the index of its node; none: all are on one.
+            Of each GPU, the index of its node; empty if all are on one.
 
         Raises
         ------
@@ -70,21 +70,21 @@ class Sizes:
         documents.write_json(self._directory / protocol.RESCALE_FILE, document)
 
     def asked(self) -> int:
-        """Number of the last change that was asked for."""
+        """Return the number of the last change that was asked for."""
         return _number(self._read(protocol.RESCALE_FILE, protocol.RESCALE))
 
     def wanted(self) -> tuple[str, ...]:
-        """The GPUs that it was last asked to have; none: nothing was asked."""
+        """Return the GPUs that it was last asked to have; none if nothing was asked."""
         return _gpus(self._read(protocol.RESCALE_FILE, protocol.RESCALE) or {})
 
     def had(self) -> tuple[str, ...]:
-        """The GPUs that it has by its last answer."""
+        """Return the GPUs that it has by its last answer."""
         answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED) or {}
         launch = self._read(protocol.LAUNCH_FILE, protocol.LAUNCH) or {}
         return _gpus(answer) or _gpus(launch)
 
     def held(self) -> tuple[str, ...]:
-        """The GPUs that it may use: until it has answered a change, those of both sizes."""
+        """Return the GPUs that it may use: those of both sizes, until it has answered a change."""
         answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED)
         asked = self._read(protocol.RESCALE_FILE, protocol.RESCALE)
         now = self.had()
@@ -93,7 +93,7 @@ class Sizes:
         return tuple(dict.fromkeys((*now, *_gpus(asked or {}))))
 
     def nodes(self) -> Mapping[str, int]:
-        """Of each GPU that it may use, the index of its node."""
+        """Return the node's index of each GPU that it may use."""
         answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED) or {}
         launch = self._read(protocol.LAUNCH_FILE, protocol.LAUNCH) or {}
         asked = self._read(protocol.RESCALE_FILE, protocol.RESCALE) or {}
@@ -104,7 +104,7 @@ class Sizes:
         return {gpu: known.get(gpu, 0) for gpu in self.held()}
 
     def news(self) -> Rescaled | None:
-        """What it has answered since last time."""
+        """Return what it has answered since the last call."""
         answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED) or {}
         number = _number(answer)
         if number <= self._told:

@@ -1,6 +1,6 @@
-"""How an attempt failed, in words, by what its supervisors and the batch system wrote down.
+"""The failure of an attempt in words, from what its supervisors and the batch system wrote.
 
-All of it may have been written by the job: what does not make sense is left out.
+The job may have written any of it: what does not make sense is left out.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ _TERMINATED = {-signal.SIGTERM, 128 + signal.SIGTERM}
 _KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 
 _SLURM = re.compile(r"oom.kill(?: event|ed)|OOM Killed|Out Of Memory|OUT_OF_MEMORY", re.IGNORECASE)
-"""``Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.`` of
-slurmstepd (src/slurmd/slurmstepd/req.c and mgr.c), and ``task 0: Out Of Memory`` of srun."""
+"""What Slurm prints of a lack of memory.
+
+``Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.`` of
+slurmstepd (src/slurmd/slurmstepd/req.c and mgr.c), and ``task 0: Out Of Memory`` of srun.
+"""
 
 
 def exit_code(document: Mapping[str, Any]) -> int | None:
-    """The exit code of an ``exit.json``; None if it has none that can be."""
+    """Return the exit code of an ``exit.json``; None if it has no possible one."""
     code = document.get("exit_code")
     return code if type(code) is int and -MAX_CODE <= code <= MAX_CODE else None
 
 
 def failed_untold(ends: Sequence[Mapping[str, Any]]) -> int | None:
-    """Which node of an attempt failed first, before anybody told any of them to end.
+    """Return which node of an attempt failed first, before anybody told any of them to end.
 
-    For such a failure ``srun`` ends what runs on the other nodes, by the signal of a preemption.
-    That they heard it makes of the failure neither an eviction nor a suspension.
+    After such a failure ``srun`` ends what runs on the other nodes, by the signal of a preemption.
+    That they got it makes of the failure neither an eviction nor a suspension.
 
     Parameters
     ----------
     ends : sequence of Mapping
-        The ``exit.json`` of each node; empty where there is none.
+        The ``exit.json`` of each node; empty if there is none.
 
     Returns
     -------
@@ -52,7 +55,7 @@ def failed_untold(ends: Sequence[Mapping[str, Any]]) -> int | None:
     failures = [
         (ended_at, index)
         for index, end in enumerate(ends)
-        # A shell dies of SIGTERM itself, a moment before its supervisor hears of it.
+        # A shell dies of SIGTERM itself, a moment before its supervisor gets the signal.
         if exit_code(end) not in {None, 0, *_TERMINATED}
         and (ended_at := instant(end, "main_ended_at")) is not None
         and ended_at < told_at
@@ -61,14 +64,14 @@ def failed_untold(ends: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def how_it_failed(document: Mapping[str, Any], step_said: str = "") -> str:
-    """What a person should know of a failure.
+    """Return what a person should know of a failure.
 
     Parameters
     ----------
     document : Mapping
         The ``exit.json`` of the node where it failed first.
     step_said : str
-        What was printed beside it by what started the supervisor, an ``srun`` for example.
+        What the program that started the supervisor printed: an ``srun``, for example.
     """
     if cannot_run := _said(document, "cannot_run"):
         return cannot_run
@@ -80,7 +83,7 @@ def how_it_failed(document: Mapping[str, Any], step_said: str = "") -> str:
 
 
 def ended_by(code: int | None) -> str:
-    """An exit code in words: that of :mod:`subprocess`, negative for a signal."""
+    """Return an exit code, in the convention of :mod:`subprocess`, in words."""
     if code is None:
         return "how it ended is not known"
     if code < 0:
@@ -98,7 +101,7 @@ def _name(signum: int) -> str:
 
 
 def _memory(document: Mapping[str, Any], step_said: str) -> str:
-    """Whether it ran out of memory; what else was in its cgroup counts, too."""
+    """Return whether it ran out of memory, as words; others of its cgroup count, too."""
     count = document.get("oom_kills")
     killed = count if type(count) is int and 0 < count < 1_000_000 else 0
     if exit_code(document) in _KILLED:
