@@ -41,7 +41,7 @@ class Limited:
             self.optimizer = keras.optimizers.SGD(1e-3)
         self.session = Session(model=self.model, optimizer=self.optimizer, seed=1)
         # Sessions meet in one place: all workers have, before the next one does.
-        self.session._ranks.smallest(0)
+        self.session.training.coordinator.ranks.smallest(0)
         if way != "plain":
             self.session.balance(rule=way)
         images = np.random.default_rng(1).normal(size=(BATCH * 20, 32, 32, 3)).astype("float32")

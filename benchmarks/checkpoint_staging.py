@@ -83,8 +83,8 @@ def measure(directory: Path, parameters: float, times: int) -> Figures:
             (figures.beside if running else figures.step).append(ended - begun)
             if number % EVERY == EVERY - 1:
                 # The writing ends before the next save, which would else wait for it.
-                session._keeper.wait()
-                session._staging = (number + 1) // EVERY % 2 == 1
+                session.training.keeper.wait()
+                session.training.staging = (number + 1) // EVERY % 2 == 1
                 ended = time.perf_counter()
     return figures
 

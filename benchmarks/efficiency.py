@@ -48,7 +48,7 @@ MEAN_OF = 3
 def to(training: Training, samples: int, look: int | None = None) -> list[list[float]]:
     """Train until it had so many samples, the noise measured in each step; losses now and then."""
     curve: list[list[float]] = []
-    begun, training.session.always = training.samples, True
+    begun, training.session.adapting.always = training.samples, True
     if look is not None:
         curve.append([0, training.validated()[1]])
     steps = training.steps()
@@ -73,7 +73,7 @@ def gone_on(study: Study, seed: int, begun: dict[str, Any], whole: int) -> dict[
         for order in range(ORDERS):
             training = Training(study, 1000 * seed + order, batch, begun=begun)
             curves.append(to(training, samples, max(batch, int(HORIZON * whole / LOOKS))))
-            phis.append(training.session.measured.phi())
+            phis.append(training.session.adapting.measured.phi())
         found["ways"][times] = {"curves": curves, "phis": phis}
     return found
 

@@ -34,7 +34,10 @@ WAYS = {
     "a job, from `hpcext run` to its supervisor": ("cli/run.py", "launch/supervise.py"),
     "a suspension, from `hpcext suspend` to the protocol": ("cli/verbs.py", "protocol.py"),
     "a suspension, from the manager to its supervisor": ("manager/pilot.py", "launch/supervise.py"),
-    "a suspension, from a PyTorch session to the protocol": ("torch: class Session", "protocol.py"),
+    "a suspension, from a PyTorch session to the protocol": (
+        "training/torch: class Session",
+        "protocol.py",
+    ),
     "a decision, from the driver to `Target`": ("class Driver", "class Target"),
     "a decision, from the policies to `Target`": ("policies/__init__.py", "class Target"),
 }
@@ -118,17 +121,18 @@ class House:
         """Return the lengths of all functions, lines."""
         return [length for text in self.texts.values() for length in functions(text)]
 
-    def where(self, what: str) -> str:
-        """Find the module of a file, or the first one that defines something."""
+    def where(self, what: str) -> str | None:
+        """Find the module of a file, or the first that defines something; None: there is none."""
         if what.endswith(".py"):
-            return _module(what)
+            return _module(what) if what in self.texts else None
         folder, _, defined = what.rpartition(": ")
-        return min(
+        found = (
             _module(file)
             for file, text in self.texts.items()
             if any(line.startswith((f"{defined}(", f"{defined}:")) for line in text.splitlines())
-            and folder in file
+            and file.startswith(folder)
         )
+        return min(found, default=None)
 
     def circles(self) -> int:
         """Return 1 if modules need each other, else 0."""
@@ -212,7 +216,8 @@ def figures(house: House, *, paths: bool) -> dict[str, str]:
         "modules need each other": "yes" if house.circles() else "no",
     }
     for name, (first, last) in WAYS.items():
-        way = house.way(house.where(first), house.where(last))
+        begin, end = house.where(first), house.where(last)
+        way = house.way(begin, end) if begin and end else ()
         found[f"longest way of {name}"] = " ".join(way) if paths else f"{len(way)} modules"
     return found
 

@@ -101,6 +101,16 @@ def why_free(queue: Queue, node: str, free_s: float) -> str:
     return "not asked for yet" if free_s < SEEN_S else "not asked for"
 
 
+def waited(one: Cluster) -> dict[str, float]:
+    """How long main jobs waited to begin."""
+    words = ("squeue", "-h", "-t", "RUNNING,COMPLETING,COMPLETED", "-p", "batch", "-o", "%V|%S")
+    said = one.run(*words, SLURM_TIME_FORMAT="%s").stdout.split()
+    found = sorted(int(begin) - int(asked) for asked, begin in (line.split("|") for line in said))
+    if not found:
+        return {}
+    return {"jobs": len(found), "median_s": found[len(found) // 2], "most_s": found[-1]}
+
+
 def measure(
     one: Cluster, minutes: float, rng: random.Random | None
 ) -> tuple[dict[str, float], dict[str, float]]:
@@ -152,6 +162,7 @@ def main() -> int:
         begin(one, second)
         time.sleep(SETTLE_S)
         spent, nobody = measure(one, args.minutes, random.Random(args.seed) if args.main else None)
+        main_waited = waited(one)
         leased: Counter[str] = Counter()
         for place in (first, second):
             said = place.document("harvest", "report", str(place.pilot))
@@ -169,6 +180,7 @@ def main() -> int:
             **{k: spent[k] for k in ("main jobs", "nobody") if k in spent},
         },
         "nobody_node_s": nobody,
+        "main_jobs_waited": main_waited,
         # Since they began, as hpcext harvest report counts it.
         "leases_node_s": {part: round(value, 1) for part, value in leased.items()},
         "off_equal": round(abs(a - equal) / equal, 3) if equal else None,

@@ -257,5 +257,5 @@ def _rounded(value: Any) -> Any:
 
 def gathered(session: Any, steps: Sequence[Step]) -> Rows:
     """On rank 0, the steps of all ranks."""
-    parts = session._ranks.gather(json.dumps(steps).encode())
+    parts = session.training.coordinator.ranks.gather(json.dumps(steps).encode())
     return [[Step(*step) for step in json.loads(part)] for part in parts]

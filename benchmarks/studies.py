@@ -25,6 +25,7 @@ from hpcext.training.adapt import Agent
 from hpcext.training.adapt.noise import NoiseScale, Squares
 from hpcext.training.adapt.ways import Split
 from hpcext.training.torch import Session
+from hpcext.training.torch.adapt import Adapting
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
@@ -86,8 +87,8 @@ class Clock:
         return self.now_s
 
 
-class Held(Session):
-    """A session on such a clock, which may keep its batch.
+class HeldBatch(Adapting):
+    """An adaptation that may keep its batch.
 
     Attributes
     ----------
@@ -98,36 +99,49 @@ class Held(Session):
         What this session measured, without what it was restored from.
     """
 
-    def __init__(self, clock: Clock, **options: Any) -> None:
-        self._now = clock
-        self.held: int | None = None
-        self.always = False
+    held: int | None = None
+    always = False
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self.measured = NoiseScale()
+
+    def after_boundary(self, *, reopens: bool, resized: bool) -> None:
+        """Measure again in the next step, if in each."""
+        super().after_boundary(reopens=reopens, resized=resized)
+        if self.always:
+            self.begun()._next_step = 0
+
+    def tell(self, agent: Agent, mine: tuple[float, float, float, float] | None) -> None:
+        """Keep what was measured."""
+        if mine is not None:
+            self.measured.add(Squares(*mine))
+        super().tell(agent, mine)
+
+    def choose(self, agent: Agent) -> Split | None:
+        """Choose nothing where the batch is held."""
+        return None if self.held else super().choose(agent)
+
+
+class Held(Session):
+    """A session on such a clock, which may keep its batch."""
+
+    adapting: HeldBatch
+    kind_of_adapting = HeldBatch
+
+    def __init__(self, clock: Clock, **options: Any) -> None:
         super().__init__(**options)
+        self.adapting.clock = clock
 
     @property
     def agent(self) -> Agent:
         """What chooses."""
-        return self._adapting()
+        return self.adapting.begun()
 
     def hold(self, batch: int) -> None:
         """Train with this batch from the beginning to the end."""
-        self.held = batch
+        self.adapting.held = batch
         self.agent._become(Split(batch, batch))
-
-    def _boundary(self) -> bool:
-        moved = super()._boundary()
-        if self.always:
-            self.agent._next_step = 0
-        return moved
-
-    def _tell(self, agent: Agent) -> None:
-        if self._mine is not None:
-            self.measured.add(Squares(*self._mine))
-        super()._tell(agent)
-
-    def _choose(self, agent: Agent) -> Split | None:
-        return None if self.held else super()._choose(agent)
 
 
 class Training:
@@ -200,7 +214,7 @@ class Training:
                     (loss * share).backward()
                     made, passes = made + len(part[0]), passes + 1
                 self.optimizer.step()
-                if session.held:
+                if session.adapting.held:
                     passes = 1
                 self.clock.now_s += passes * self.pace.per_pass_s + made * self.pace.per_sample_s
                 session.agent.rest()

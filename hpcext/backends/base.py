@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -150,10 +150,11 @@ class Backend(abc.ABC):
     end_signals_s : float
         To end a job it sends several signals, so far apart at most that a later one is not a second
         wish of the user.
+    delays_requeued : bool
+        A job that went back into the queue may wait there although nodes are free, until
+        :meth:`bring_forward`.
     settles_s : float
         So long a job that goes back into its queue may be shown as ended.
-    delays_requeued : bool
-        Such a job waits there for longer than it needs, see :meth:`begin_requeued`.
     """
 
     name: ClassVar[str]
@@ -162,8 +163,8 @@ class Backend(abc.ABC):
     deaf: ClassVar[bool] = True
     begins_elsewhere: ClassVar[bool] = False
     end_signals_s: ClassVar[float] = 0.0
-    settles_s: ClassVar[float] = 0.0
     delays_requeued: ClassVar[bool] = False
+    settles_s: ClassVar[float] = 0.0
 
     # What a backend writes.
 
@@ -247,36 +248,23 @@ class Backend(abc.ABC):
         """Send a signal to the script of a job; False if that is gone. Not called if deaf."""
         return True
 
-    def go_back(self, directory: Path, *, alone: bool) -> None:
-        """Put the job that we are in back into the queue, of which no manager has begun.
+    def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
+        """Say what lets a job go on that is stopped, or begin that is held; empty: not known."""
+        return ""
+
+    def bring_forward(self, is_ours: Callable[[JobId], bool]) -> None:  # noqa: B027
+        """Have jobs that went back into the queue begin as soon as there are nodes.
 
         Parameters
         ----------
-        directory : pathlib.Path
-            Of its pilot.
-        alone : bool
-            See :class:`PilotRun`.
-        """
-        return
-
-    def begin_requeued(self, ours: Callable[[], Collection[JobId]]) -> None:
-        """Have requeued jobs begin that the batch system holds back for longer than they need.
-
-        Parameters
-        ----------
-        ours : callable
-            Gives the jobs of the user's pilots, of which the others are none of our business.
+        is_ours : callable
+            Whether a job is of a pilot; others of the user are his own.
 
         Raises
         ------
         BatchError
-            The batch system does not answer.
+            The batch system does not say which jobs wait.
         """
-        return
-
-    def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
-        """Say what lets a job go on that is stopped, or begin that is held; empty: not known."""
-        return ""
 
     def leasing(self, settings: Settings) -> Leasing:
         """Return what lends idle nodes to a harvester.

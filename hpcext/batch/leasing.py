@@ -142,7 +142,15 @@ class Order(NamedTuple):
 
 
 class Leasing(Protocol):
-    """A batch system. Each method raises BatchError where there is no answer."""
+    """A batch system. Each method raises BatchError where there is no answer.
+
+    Attributes
+    ----------
+    whole_nodes : bool
+        A node is leased only while no other job has any of it.
+    """
+
+    whole_nodes: bool
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
         """Node → what it is; empty where there is no such partition."""

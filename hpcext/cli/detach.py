@@ -167,7 +167,7 @@ def _may_run(found: Reading) -> bool:
 
 
 class _Queue:
-    """The batch job of a pilot, as it waits to begin or to begin again."""
+    """Whether the batch job of a pilot has yet to begin, or to begin again."""
 
     def __init__(self, directory: Path) -> None:
         system = pilots.load(directory).batch

@@ -177,7 +177,7 @@ def show(args: argparse.Namespace, out: Output) -> int:
             jobs = backends.find(system).jobs()
             seen[system] = jobs.seen([each for each in asked if each is not None])
         except (BatchError, InputError) as error:
-            # Another batch system may answer: one home directory may serve clusters of several.
+            # Another one may answer; a home is seen from clusters of several.
             log.warning("%s", error)
     rows = []
     for path, pilot in found:

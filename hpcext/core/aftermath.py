@@ -47,7 +47,7 @@ def after(
         return State.CANCELLED, {"why": job.verdict or "cancelled by its user"}
     if fact.outcome is Outcome.SUSPENDED:
         return State.PENDING, {"failures": 0}
-    if job.run.kills and not job.run.maimed:
+    if job.run.kills and not job.run.degraded:
         return State.PENDING, _after_kill(job, now_s, hurried=hurried)
     return _after_failure(job, now_s, fact, progressed=progressed)
 
@@ -74,7 +74,7 @@ def _after_failure(
     how = fact.why or f"exit code {fact.exit_code}"
     if job.run.unsaved:
         how = f"cannot save: {job.run.unsaved.why} ({how})"
-    if job.run.maimed:
+    if job.run.degraded:
         # The node is gone, and with it whatever there was to wait for.
         return State.PENDING, {"goal": None, "why": f"tried again after: {how}"}
     failures, wait_s = job.failures, BLAMELESS_WAIT_S

@@ -50,6 +50,12 @@ class Band(msgspec.Struct, frozen=True):
 def read_band(text: str, where: str = "--autoscale") -> Band | None:
     """Read a band as a user says it; None for ``none``.
 
+    Parameters
+    ----------
+    text : str
+    where : str
+        Where it was said, for the error.
+
     Raises
     ------
     InputError

@@ -56,6 +56,14 @@ def refusal(now: Snapshot, target: Target, jobs: Mapping[str, Job]) -> str:
 
     A target must name unfinished, ready jobs, of all `jobs`, and known nodes, give each job a size
     that it can run on (or what it has), and fit the nodes.
+
+    Parameters
+    ----------
+    now : Snapshot
+        The one that the target was made for, with the nodes of today.
+    target : Target
+    jobs : Mapping[str, Job]
+        All jobs, by id.
     """
     changed: list[Alloc] = []
     for job_id, grant in target.grants.items():
@@ -96,6 +104,14 @@ def brought_up_to_date(
     Else the answers of a slow policy would all be refused where something happens more often than
     it decides. A job whose grant is left out keeps what it has been granted, if anything; whether
     all that fits together, :func:`refusal` says.
+
+    Parameters
+    ----------
+    target : Target
+    jobs : Mapping[str, Job]
+        All jobs as they are now, by id.
+    nodes : Mapping[str, Node]
+        The nodes as they are now.
     """
     grants = {}
     for job_id, grant in target.grants.items():

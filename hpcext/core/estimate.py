@@ -160,6 +160,13 @@ class Estimate(msgspec.Struct, frozen=True):
         Known where it was measured; and, if it was measured at `like` GPUs, wherever the job
         states how its speeds at the two sizes compare.
 
+        Parameters
+        ----------
+        gpus : int
+            In all.
+        like : int or None
+            A number of GPUs at which the speed was measured.
+
         Examples
         --------
         >>> known = Estimate(stated={2: 1.0, 4: 1.5}, observed=(Observed(2, 1, 10.0),))
@@ -221,7 +228,14 @@ class Estimate(msgspec.Struct, frozen=True):
         return replace(self, step=step, done=done, losses=losses, goodput=goodput or self.goodput)
 
     def batch(self, step: int, done: float) -> float:
-        """Return the work of a step since the last report; 1 where that is not known."""
+        """Return the work of a step since the last report; 1 where that is not known.
+
+        Parameters
+        ----------
+        step : int
+        done : float
+            Work done since the job began.
+        """
         steps, work = step - self.step, done - self.done
         if steps <= 0 or work <= 0:
             steps, work = step, done

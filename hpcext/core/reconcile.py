@@ -10,7 +10,14 @@ from hpcext.core.values import Action, Alloc, Job, Kind, Snapshot, State, suits
 
 
 def fits(alloc: Alloc, free: Mapping[str, int]) -> bool:
-    """Return whether an allocation can be taken from what is free on each node."""
+    """Return whether an allocation can be taken from what is free on each node.
+
+    Parameters
+    ----------
+    alloc : Alloc
+    free : Mapping[str, int]
+        GPUs per node.
+    """
     return all(free.get(node, 0) >= gpus for node, gpus in alloc.items())
 
 
@@ -18,6 +25,12 @@ def free_gpus(now: Snapshot, among: Set[str]) -> dict[str, int]:
     """Count the GPUs that nobody holds on each of some nodes, as far as these are there.
 
     Below zero only where a node shrank under its jobs.
+
+    Parameters
+    ----------
+    now : Snapshot
+    among : set of str
+        Names of nodes.
     """
     free = {name: now.nodes[name].gpus for name in among if name in now.nodes}
     for job in now.jobs:
@@ -44,7 +57,9 @@ def reconcile(now: Snapshot) -> tuple[Action, ...]:
         queue. A start has op 0: the engine numbers it.
     """
     stops = [action for job in now.jobs if (action := _stop(job, now))]
-    goals = [job.goal for job in now.jobs if job.goal and (job.run.maimed or job.goal != job.held)]
+    goals = [
+        job.goal for job in now.jobs if job.goal and (job.run.degraded or job.goal != job.held)
+    ]
     if not goals:
         return tuple(stops)
     free = free_gpus(now, {node for goal in goals for node in goal})
@@ -69,12 +84,12 @@ def _rescale(job: Job, free: dict[str, int], now: Snapshot) -> Action | None:
     It goes on training while it waits for its GPUs. One that is to give GPUs back as well does not
     wait: two such jobs could wait for each other for ever. Nor does one that has lost a node.
     """
-    if job.goal is None or (job.goal == job.held and not job.run.maimed) or not can_rescale(job):
+    if job.goal is None or (job.goal == job.held and not job.run.degraded) or not can_rescale(job):
         return None
     more, alloc = growth(job), job.goal
     if not fits(more, free):
         gives = any(gpus > job.goal.get(node, 0) for node, gpus in job.held.items())
-        if not gives and not job.run.maimed:
+        if not gives and not job.run.degraded:
             return None
         more, alloc = {}, part(job)
         if not job.run.elastic or not suits(job, alloc):
@@ -114,7 +129,7 @@ def _stop(job: Job, now: Snapshot) -> Action | None:
         unwanted = overdue or job.goal is None
     else:
         # A starting job is not stopped before it is known to run: its answer is on its way.
-        moves = (job.goal != job.held or job.run.maimed) and not can_rescale(job)
+        moves = (job.goal != job.held or job.run.degraded) and not can_rescale(job)
         unwanted = (job.state is State.RUNNING and moves) or (
             job.state is State.STOPPING and not job.run.kills
         )

@@ -58,7 +58,7 @@ def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
     held = dict(collections.Counter(gpu.rpartition(":")[0] for gpu in fact.gpus))
     if not held or any(gpus > job.held.get(node, 0) for node, gpus in held.items()):
         return None
-    run = replace(job.run, asked={}, maimed=False)
+    run = replace(job.run, asked={}, degraded=False)
     changes: dict[str, Any] = {"held": held, "gpus": fact.gpus, "deadline_s": None}
     if not fact.ok or held != job.run.asked:
         # Not again in this attempt: what still differs from the goal is done by a suspension.
@@ -81,6 +81,12 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
     """Return what changes of a job that goes on without a node; None for one that does not.
 
     A change of size that was under way comes to nothing: it is told anew what it is to have.
+
+    Parameters
+    ----------
+    job : Job
+    node : str
+        The name of the node that it loses.
     """
     if not job.run.elastic or job.state not in {State.RUNNING, State.RESCALING}:
         return None
@@ -92,10 +98,17 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
     held.pop(node, None)
     rest.pop(node, None)
     goal = rest if suits(job, rest) else None
-    run = replace(job.run, asked={}, maimed=True)
+    run = replace(job.run, asked={}, degraded=True)
     return {"held": held, "gpus": gpus, "goal": goal, "run": run, "deadline_s": None}
 
 
 def failed(job: Job, why: str) -> str:
-    """Add to a job's reason why it could not be resized in place."""
+    """Add to a job's reason why it could not be resized in place.
+
+    Parameters
+    ----------
+    job : Job
+    why : str
+        What went wrong, as a clause.
+    """
     return "; ".join(part for part in (job.why, f"could not be resized in place: {why}") if part)

@@ -54,7 +54,7 @@ def must_go(job: Job, nodes: Mapping[str, Node], *, leaving: bool) -> bool:
     """
     there = {name: node.gpus for name, node in nodes.items()}
     wanted_back = any(gpus > there.get(name, 0) for name, gpus in job.held.items())
-    return leaving or job.run.maimed or job.cancelling or wanted_back
+    return leaving or job.run.degraded or job.cancelling or wanted_back
 
 
 def heard(job: Job, now_s: float, fact: NotSaved, *, must: bool) -> Run:

@@ -124,7 +124,16 @@ class Trials:
             jobs.discard(job)
 
     def place(self, trial: Trial, rung: int, value: float | None) -> None:
-        """Note what a trial had at a rung."""
+        """Note what a trial had at a rung.
+
+        Parameters
+        ----------
+        trial : Trial
+        rung : int
+            Its step.
+        value : float or None
+            The metric there; None for what is no number.
+        """
         scores = self._scores.setdefault(trial.rules, {}).setdefault(rung, [])
         bisect.insort(scores, trial.score(value))
 
@@ -134,6 +143,15 @@ class Trials:
         Of `n` trials that have come to the rung, itself among them, the best ``n / factor`` go on,
         rounded up: the first one always does. Equals share a place. One whose metric is no number
         is never among the best. The last trial that is left is not ended, whatever it has.
+
+        Parameters
+        ----------
+        job : str
+            Its id.
+        trial : Trial
+        rung : int
+        value : float or None
+            As it was placed.
         """
         left = self._left[trial.rules]
         if len(left) == (job in left):

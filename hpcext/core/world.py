@@ -220,6 +220,14 @@ class World:
     def enter(self, job: Job, state: State, now_s: float, **changes: Any) -> Job:
         """Move a job to a state, by the table.
 
+        Parameters
+        ----------
+        job : Job
+        state : State
+        now_s : float
+        **changes
+            Other values of the job that change.
+
         Raises
         ------
         RuntimeError
@@ -232,7 +240,17 @@ class World:
         return self.change(job, state=state, **changes)
 
     def finish(self, job: Job, now_s: float, state: State, *, why: str) -> None:
-        """Put a job into a final state, and with it those that can now never run."""
+        """Put a job into a final state, and with it those that can now never run.
+
+        Parameters
+        ----------
+        job : Job
+        now_s : float
+        state : State
+            A final one.
+        why : str
+            What its user reads.
+        """
         job = self._settle(job, state, now_s, why)
         # A chain of dependents may be long: a stack, not recursion.
         stack = [] if job.done else [job]

@@ -72,7 +72,7 @@ class AttemptExecutor(abc.ABC, Generic[W]):
 
     @property
     def preempted(self) -> bool:
-        """False, see :class:`hpcext.executors.base.Executor`: nobody takes all of it at once."""
+        """False, see :class:`hpcext.executors.base.Executor`: nobody takes all of it."""
         return False
 
     @abc.abstractmethod

@@ -14,6 +14,7 @@ from typing import Any
 from hpcext.core.facts import Started
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, tree
@@ -80,9 +81,11 @@ class LocalExecutor(ProcessExecutor):
             files.write_launch(
                 self._spec(action.job),
                 action.alloc,
-                gpus=gpus,
-                manager=self._manager_file,
-                **self._more(gpus),
+                Surroundings(
+                    gpus=gpus,
+                    manager=self._manager_file,
+                    **self._more(gpus),
+                ),
             )
             self._spawn(watch)
         except OSError as error:
@@ -92,7 +95,7 @@ class LocalExecutor(ProcessExecutor):
         self._emit(Started(action.job, action.op, gpus))
 
     def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
-        """What else :meth:`AttemptFiles.write_launch` is to know."""
+        """Return the fields of :class:`Surroundings` that this kind of executor fills in."""
         if self._shared is not None and gpus[0] in self._shared.names(self._machine):
             return of_seat(self._directory.parent, self._shared)
         return {"environ": devices.naming(self._devices(gpus))}

@@ -82,6 +82,8 @@ class Balance:
         self.soon = False
         # More than our part, at the last look.
         self._over_part = False
+        # Nodes are on their way to another job.
+        self._yields = False
         self._looked_s: float | None = None
 
     async def step(self) -> None:
@@ -112,6 +114,10 @@ class Balance:
         lacks = 0 if part is None else min(want, self._terms.max_nodes) - own - len(takes)
         # Who is next waits in the queue, so that no node is nobody's until we look again.
         lacks += self._neighbours.next and own < self._terms.max_nodes
+        if self._yields:
+            # What waits for any node would begin on those, as Slurm keeps none for a job while it
+            # preempts others for it; that would preempt one more, and wait for it.
+            lacks, self.soon = 0, True
         await self._claim(lacks, ends)
 
     async def _see(self, now: float) -> None:
@@ -132,7 +138,9 @@ class Balance:
         """Return the nodes; those on their way to a job that was to have them are not idle."""
         idle = {name for name, node in nodes.items() if node.idle}
         going = self._ground.given_up.on_their_way(idle, others, now)
-        if not going or not await asyncio.to_thread(self._jobs.system.due):
+        leaving = any(each.closing() and not each.unneeded() for each in self._leases.values())
+        self._yields = (leaving or bool(going)) and await asyncio.to_thread(self._jobs.system.due)
+        if not self._yields:
             return nodes
         return {
             name: node._replace(idle=False) if name in going else node
@@ -161,6 +169,7 @@ class Balance:
             coming=[each.node for each in own if each.ends_at and not each.devices],
             part=part,
             why_refused=self._account.not_given,
+            tickets_keep=self._jobs.system.whole_nodes,
         )
 
     def _own(self) -> list[Lease]:

@@ -36,6 +36,10 @@ SOON = 1 / 3
 """Of a cycle: after that a node is looked at again that was idle for the first time. As soon it is
 asked what has become of a lease that was stopped."""
 
+WITHDRAWN_S = 1.0
+"""So soon the batch system is asked again when another job takes a node while a lease of ours waits
+for any."""
+
 BLIND = 3
 """After so many leases in a row that had no GPUs no more are asked for."""
 
@@ -155,6 +159,9 @@ class LeaseBook:
         for lease in list(self.leases.values()):
             self._look(lease)
         pause_s = self._terms.cycle_s * (SOON if self._balance.soon or self._wanted else 1)
+        if self._wanted and any(lease.claim for lease in self.leases.values()):
+            # It is to be taken back before it begins on the node that is wanted.
+            pause_s = min(pause_s, WITHDRAWN_S)
         due = time.monotonic() >= self._asked_s + pause_s
         if due and not self._closed and (self.cycle is None or self.cycle.done()):
             self._asked_s = time.monotonic()

@@ -24,6 +24,7 @@ from hpcext.core.facts import Ended, Outcome, Registered, Rescaled, Started
 from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.attempts import AttemptExecutor
 from hpcext.executors.steps import FIRST_PORT, PORTS
 from hpcext.harvest.book import LeaseBook
@@ -126,10 +127,12 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             files.write_launch(
                 self._spec(action.job),
                 action.alloc,
-                gpus=[gpu for part in parts for gpu in part.gpus],
-                manager=self._manager_file,
-                notices=True,
-                rendezvous=self._rendezvous(action),
+                Surroundings(
+                    gpus=[gpu for part in parts for gpu in part.gpus],
+                    manager=self._manager_file,
+                    notices=True,
+                    rendezvous=self._rendezvous(action),
+                ),
             )
             why = self._hand_over(watch, parts)
         except OSError as error:

@@ -106,7 +106,14 @@ class Ground:
         return self._idle_since.get(node, time.time())
 
     def hole(self, node: str, ends_s: float) -> Hole:
-        """Describe a node that is idle until an instant (epoch; infinite if nobody said so)."""
+        """Describe a node that is idle until an instant.
+
+        Parameters
+        ----------
+        node : str
+        ends_s : float
+            Epoch seconds; infinite where nobody has said so.
+        """
         age_s = time.time() - self.idle_since(node)
         lasts_s = fits_s(self._seen(), age_s, self._terms.longest_s)
         return Hole(node, ends_s, self.nodes[node].limit_s, lasts_s)

@@ -169,6 +169,16 @@ def surplus(
 
     Of those that cost as much, one whose node another harvester has asked for, and then the one
     that ends soonest. What cannot be given up now is kept.
+
+    Parameters
+    ----------
+    leases : iterable of Lease
+    want : int
+        Nodes.
+    loss : callable
+        What it costs to give up a node.
+    asked : collection of str
+        Nodes that other harvesters have asked for.
     """
     there = [lease for lease in leases if not lease.leaving]
     costs = ((loss(lease.node) if lease.joined else (), lease) for lease in there)

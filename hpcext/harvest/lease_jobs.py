@@ -122,7 +122,14 @@ class LeaseJobs:
             log.warning("leases may be left that wait to begin: %s", error)
 
     async def request(self, requests: Iterable[Request], *, claim: bool = False) -> None:
-        """Ask for leases; a `claim` waits for a node that another harvester has."""
+        """Ask for leases.
+
+        Parameters
+        ----------
+        requests : iterable of Request
+        claim : bool
+            They wait for nodes that other harvesters have.
+        """
         for each in requests:
             await self._request(each, claim=claim)
 

@@ -35,6 +35,8 @@ class Looked(NamedTuple):
     part : int or None
         Nodes that are ours beside other harvesters; None: there are no others.
     why_refused : str
+    tickets_keep : bool
+        What uses one slot of a node keeps it from being leased: there is no lease beside it.
     """
 
     partition: str
@@ -48,6 +50,7 @@ class Looked(NamedTuple):
     coming: Collection[str] = ()
     part: int | None = None
     why_refused: str = ""
+    tickets_keep: bool = False
 
 
 def why(looked: Looked) -> str:
@@ -83,7 +86,8 @@ def _of_none(looked: Looked) -> str:
         return f"{_some([each.name for each in able])} cannot be reached"
     planned = sum(each.planned for each in there)
     kept = f"; {planned} {are(planned)} kept for jobs that wait" if planned else ""
-    return f"no node of {looked.partition} is idle, of {len(there)}{kept}"
+    tickets = "; a ticket keeps its host from being idle, too" if looked.tickets_keep else ""
+    return f"no node of {looked.partition} is idle, of {len(there)}{kept}{tickets}"
 
 
 def _of_idle(looked: Looked) -> str:

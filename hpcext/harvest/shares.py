@@ -122,5 +122,12 @@ def _ahead(stakes: Mapping[str, Stake]) -> dict[str, int]:
 
 
 def drawn(seed: str, node: str) -> str:
-    """Draw where a node comes in the order of a harvester: at random, and the same each time."""
+    """Draw where a node comes in the order of a harvester: at random, and the same each time.
+
+    Parameters
+    ----------
+    seed : str
+        The name of the harvester.
+    node : str
+    """
     return hashlib.sha256(f"{seed}\0{node}".encode()).hexdigest()

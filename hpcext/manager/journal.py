@@ -187,13 +187,15 @@ def read(path: Path) -> Past:
 def _header(document: Any) -> Header:
     """Make the header of a document, also of one that release 0.1.0 wrote.
 
-    That had what is known of a job's current attempt among the job's own values.
+    That had what is known of a job's current attempt among the job's own values, and one of them
+    under another name.
     """
+    names = {**{each: each for each in Run.__struct_fields__}, "maimed": "degraded"}
     saved = document.get("saved") if isinstance(document, dict) else None
     jobs = saved.get("jobs") if isinstance(saved, dict) else None
     for job in jobs if isinstance(jobs, list) else ():
-        if isinstance(job, dict) and (known := job.keys() & set(Run.__struct_fields__)):
-            job["run"] = {key: job.pop(key) for key in known}
+        if isinstance(job, dict) and (known := job.keys() & names.keys()):
+            job["run"] = {names[each]: job.pop(each) for each in known}
     return msgspec.convert(document, Header, str_keys=True)
 
 

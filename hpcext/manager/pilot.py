@@ -129,8 +129,10 @@ def _lock(directory: Path, locks: contextlib.ExitStack, *, goes_back: bool) -> N
 
 
 def _host_of_our_job(directory: Path) -> str | None:
-    """Where the manager is that holds the lock; None if it is not that of the job that we are in,
-    on another host."""
+    """Return where the manager is that holds the lock.
+
+    It is None if that manager is not of the very job that we are in, on another host.
+    """
     backend = _backend_here(directory)
     if backend is None or not backend.begins_elsewhere:
         return None
@@ -196,8 +198,8 @@ def run(
         try:
             held.enter_context(sole_manager(directory, deaf=passing, goes_back=pilot.requeue))
         except first_life.FirstLifeError:
-            if pilot.requeue and backend is not None:
-                backend.go_back(directory, alone=pilot.alone)
+            if pilot.requeue:
+                places.go_back(pilot, directory)
             raise
         if pilot.harvest is not None:
             state_dir = _state_dir(pilot, directory)
@@ -298,12 +300,12 @@ async def _run(
 
 
 def _beside(pilot: Pilot, directory: Path) -> list[asyncio.Task[None]]:
-    """What a manager does for the user's other pilots."""
+    """Begin what a manager does for the user's other pilots on its batch system."""
     system = pilot.harvest.system if pilot.harvest is not None else pilot.batch
     if not system or not backends.find(system).delays_requeued:
         return []
-    look_after = requeued.look_after(_state_dir(pilot, directory), system)
-    return [asyncio.get_running_loop().create_task(look_after)]
+    looks = requeued.look_after(_state_dir(pilot, directory), system)
+    return [asyncio.get_running_loop().create_task(looks)]
 
 
 def _state_dir(pilot: Pilot, directory: Path) -> Path:

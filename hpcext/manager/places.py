@@ -78,6 +78,11 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     return _job(pilot, engine, directory) if pilot.batch else _machine(pilot)
 
 
+def go_back(pilot: Pilot, directory: Path) -> None:
+    """Have the job that we are in, of which no manager has begun, go back into the queue."""
+    backends.find(pilot.batch).place(_run(pilot, directory)).requeue()
+
+
 def _machine(pilot: Pilot) -> Place:
     node = Node(host(), len(pilot.own_gpus))
     shared = pilot.shared and pilot.shared.as_node(host())
@@ -148,20 +153,7 @@ def _job(pilot: Pilot, engine: Engine, directory: Path) -> Place:
             f"pilot {pilot.name} runs inside a job of {backend.title}, and this is none",
             do=f"hpcext pilot resubmit {pilot.id}",
         )
-    has = backend.place(
-        PilotRun(
-            id=pilot.id,
-            name=pilot.name,
-            directory=directory,
-            node=host(),
-            gpus=pilot.gpus,
-            logical=pilot.logical,
-            lead_s=pilot.lead_s,
-            alone=pilot.alone,
-            launcher=pilot.launcher,
-            orphans=_orphans(engine),
-        )
-    )
+    has = backend.place(_run(pilot, directory, _orphans(engine)))
     made: list[Executor] = []
 
     def executor(**common: Any) -> Executor:
@@ -177,6 +169,21 @@ def _job(pilot: Pilot, engine: Engine, directory: Path) -> Place:
             log.warning("nothing was saved before the time limit: not put back into the queue")
 
     return Place(has.nodes, executor, carry_on, has.gone)
+
+
+def _run(pilot: Pilot, directory: Path, orphans: tuple[tuple[str, int, str], ...] = ()) -> PilotRun:
+    return PilotRun(
+        id=pilot.id,
+        name=pilot.name,
+        directory=directory,
+        node=host(),
+        gpus=pilot.gpus,
+        logical=pilot.logical,
+        lead_s=pilot.lead_s,
+        alone=pilot.alone,
+        launcher=pilot.launcher,
+        orphans=orphans,
+    )
 
 
 def _orphans(engine: Engine) -> tuple[tuple[str, int, str], ...]:

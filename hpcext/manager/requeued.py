@@ -1,8 +1,7 @@
 """Pilots and suspendable jobs that were put back into the queue begin when there are nodes.
 
-Slurm begins none of them before the credential of its last run has expired, two minutes by default.
-Its owner may have it begin earlier, but not before it is in the queue, when nothing of it runs any
-more. So another manager of the same user does it, if one is there: now the one, now the other.
+Slurm begins none of them before the credential of its last run has expired. Another manager of the
+same user may have it begin earlier, if one is there: now the one, now the other.
 """
 
 from __future__ import annotations
@@ -29,20 +28,27 @@ EVERY_S = 20.0
 TURN_FILE = "requeued-looked-at"
 
 
-async def look_after(state_dir: Path, batch: str) -> None:
-    """Look after the user's jobs in the queue for as long as a manager is there."""
+async def look_after(state_dir: Path, system: str) -> None:
+    """Look after the user's jobs in the queue for as long as a manager is there.
+
+    Parameters
+    ----------
+    state_dir : pathlib.Path
+    system : str
+        Name of the batch system.
+    """
     while True:
         await asyncio.sleep(EVERY_S)
         try:
             if _our_turn(state_dir):
-                await asyncio.to_thread(bring_forward, state_dir, batch)
+                await asyncio.to_thread(bring_forward, state_dir, system)
         except (HpcextError, OSError) as error:
             # They begin by themselves, only later.
             log.debug("requeued jobs are not looked after: %s", error)
 
 
 def _our_turn(state_dir: Path) -> bool:
-    """Whether no manager of the user has looked lately; then it is ours."""
+    """Take the turn, if no manager of the user has looked lately; return whether it is ours."""
     file = state_dir / TURN_FILE
     with contextlib.suppress(FileNotFoundError):
         if 0 <= time.time() - file.lstat().st_mtime < EVERY_S - 1:
@@ -56,20 +62,26 @@ def _our_turn(state_dir: Path) -> bool:
     return True
 
 
-def bring_forward(state_dir: Path, batch: str) -> None:
-    """Have those begin now that are in the queue again; other jobs of the user are his own.
+def bring_forward(state_dir: Path, system: str) -> None:
+    """Have jobs of the user's pilots begin that are in the queue again; others are his own.
 
     Raises
     ------
     BatchError
-        A batch system does not answer.
+        The batch system does not say which jobs wait.
     """
-    ours = functools.partial(_of_pilots, state_dir, batch)
-    backends.find(batch).begin_requeued(ours)
 
+    # Pilots are read where any job waits so, which is seldom.
+    @functools.cache
+    def ours() -> frozenset[str]:
+        return frozenset(
+            str(job_id)
+            for path, pilot in directories.known(state_dir)
+            if pilot.batch == system
+            for _, job_id in standing.jobs_of(path)
+        )
 
-def _of_pilots(state_dir: Path, batch: str) -> set[JobId]:
-    """Jobs of a batch system that are pilots of this user, or may be."""
-    pilots = directories.known(state_dir)
-    found = (standing.jobs_of(path) for path, pilot in pilots if pilot.batch == batch)
-    return {job_id for jobs in found for _, job_id in jobs}
+    def is_ours(job_id: JobId) -> bool:
+        return str(job_id) in ours()
+
+    backends.find(system).bring_forward(is_ours)

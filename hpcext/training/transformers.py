@@ -31,16 +31,15 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hpcext.numerals import whole
 from hpcext.protocol import environ
-from hpcext.training.callbacks import Link
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.checkpoint.state import Tree
+from hpcext.training.coordinator import Coordinator, Write
+from hpcext.training.library import SAVE, STOP, LibraryCheckpoints
 from hpcext.training.ranks import Ranks
 from hpcext.training.torch.random import TorchRandom
 from hpcext.training.torch.ranks import TorchRanks
 
 FORMAT = "transformers/1"
-
-_STOP, _SAVE = "stop", "save"
 
 
 def per_device(global_batch: int, *, accumulate: int = 1) -> int:
@@ -121,9 +120,7 @@ class Suspend(transformers.TrainerCallback):
             )
         # The ranks met when the trainer's arguments were made.
         ranks = _ranks(trainer.args)
-        self._link = Link(
-            rank=ranks.rank,
-            format=FORMAT,
+        self._coordinator = Coordinator(
             checkpoint_dir=checkpoint_dir,
             checkpoint_every_s=checkpoint_every_s,
             checkpoint_every_steps=checkpoint_every_steps,
@@ -131,7 +128,8 @@ class Suspend(transformers.TrainerCallback):
             samples_per_step=samples_per_step,
             on_suspend=on_suspend,
         )
-        self._link.join(ranks)
+        self._checkpoints = LibraryCheckpoints(self._coordinator, rank=ranks.rank, format=FORMAT)
+        self._checkpoints.join(ranks)
         self._trainer: Any = trainer
         self._due = ""
         # Random states before the running evaluation, and its batches that may still stop.
@@ -144,7 +142,7 @@ class Suspend(transformers.TrainerCallback):
     @property
     def checkpoint(self) -> str | None:
         """Path for ``trainer.train(resume_from_checkpoint=...)``; None if there is none."""
-        found = self._link.found
+        found = self._checkpoints.found
         return str(found.part(found.manifest.get("directory"))) if found else None
 
     # -- the beginning
@@ -153,8 +151,8 @@ class Suspend(transformers.TrainerCallback):
         """Begin the training, with model, optimizer, schedule and counters restored."""
         self._training = True
         self._check(args, state)
-        self._link.begin(state.global_step)
-        found = self._link.found
+        self._checkpoints.begin(state.global_step)
+        found = self._checkpoints.found
         if found is None:
             return
         pending = found.manifest["pending"]
@@ -171,12 +169,8 @@ class Suspend(transformers.TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a step, and agree whether to stop or save before the next one."""
-        self._link.stepped(state.global_step, {})
-        agreed = self._link.ask()
-        if agreed.stop:
-            self._due = _STOP
-        elif agreed.save:
-            self._due = _SAVE
+        self._checkpoints.stepped(state.global_step, {})
+        self._due = self._checkpoints.agree() or self._due
         self._evaluation_comes(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -199,12 +193,12 @@ class Suspend(transformers.TrainerCallback):
         if self._looks is None:
             length = len(loader) if isinstance(loader, Sized) else 0
             # All ranks must exchange equally often, also those with fewer batches.
-            self._looks = self._link.ranks.smallest(length)
-        if self._due != _STOP and (self._looks > 0 or self._link.ranks.size == 1):
+            self._looks = self._coordinator.ranks.smallest(length)
+        if self._due != STOP and (self._looks > 0 or self._coordinator.ranks.size == 1):
             self._looks -= 1
-            if self._link.look():
-                self._due = _STOP
-        if self._due == _STOP:
+            if self._coordinator.look():
+                self._due = STOP
+        if self._due == STOP:
             now = self._random.random()
             self._random.set_random(self._before)
             self._suspend(pending={"save": bool(control.should_save)})
@@ -216,44 +210,45 @@ class Suspend(transformers.TrainerCallback):
         """Report the metrics of an evaluation."""
         self._before = self._looks = None
         if self._training:
-            self._link.reporter.metrics(kwargs.get("metrics") or {})
+            self._coordinator.reporter.metrics(kwargs.get("metrics") or {})
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Report the metrics that the Trainer logs."""
         if self._training:
-            self._link.reporter.metrics(kwargs.get("logs") or {})
+            self._coordinator.reporter.metrics(kwargs.get("logs") or {})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the final checkpoint, so that a rerun trains no more."""
         self._training = False
         self._due = ""
-        self._link.ranks.settle()
-        found = self._link.found
+        self._coordinator.ranks.settle()
+        found = self._checkpoints.found
         if found is None or not found.manifest["finished"]:
             early = state.global_step < state.max_steps
-            self._link.save_last(self._facts(finished=True, stopped_early=early), self._write)
-        self._link.reporter.flush()
+            self._coordinator.save_last(self._writing(finished=True, stopped_early=early))
+        self._coordinator.reporter.flush()
 
     # -- checkpoints
 
     def _carry_out(self) -> None:
         due, self._due = self._due, ""
-        if due == _STOP:
+        if due == STOP:
             self._suspend(pending=None)
-        elif due == _SAVE:
-            self._link.save(self._facts(), self._write)
+        elif due == SAVE:
+            self._coordinator.save(self._writing())
 
     def _suspend(self, *, pending: dict[str, bool] | None) -> None:
-        self._link.suspend(self._facts(pending=pending), self._write)
+        self._coordinator.mark()
+        self._coordinator.suspend(self._writing(pending=pending))
 
-    def _facts(
+    def _writing(
         self,
         *,
         pending: dict[str, bool] | None = None,
         finished: bool = False,
         stopped_early: bool = False,
-    ) -> dict[str, Any]:
-        return {
+    ) -> Write:
+        facts = {
             "directory": f"{PREFIX_CHECKPOINT_DIR}-{self._trainer.state.global_step}",
             "transformers": transformers.__version__,
             "global_batch": _global_batch(self._trainer.args),
@@ -261,6 +256,7 @@ class Suspend(transformers.TrainerCallback):
             "finished": finished,
             "stopped_early": stopped_early,
         }
+        return self._checkpoints.writing(facts, self._write)
 
     def _write(self, draft: Path) -> None:
         """Make the Trainer write its checkpoint; call it on every rank."""
@@ -278,7 +274,7 @@ class Suspend(transformers.TrainerCallback):
     # -- evaluations
 
     def _evaluation_comes(self, control: Any) -> None:
-        if control.should_evaluate and self._link.store is not None:
+        if control.should_evaluate and self._coordinator.store is not None:
             self._before = self._random.random()
 
     def _evaluate_again(self, control: Any, pending: dict[str, bool]) -> None:
@@ -299,7 +295,7 @@ class Suspend(transformers.TrainerCallback):
     # -- checks
 
     def _check(self, args: Any, state: Any) -> None:
-        found = self._link.found
+        found = self._checkpoints.found
         if found is None:
             return
         if state.global_step != found.manifest["step"]:
@@ -314,8 +310,8 @@ class Suspend(transformers.TrainerCallback):
         if before != now and not args.ignore_data_skip:
             raise CheckpointError(
                 f"was written with {before} samples a step on {found.manifest['world_size']} "
-                f"ranks, and now there are {now} on {self._link.ranks.size}: the Trainer would "
-                "leave out others than those it has trained",
+                f"ranks, and now there are {now} on {self._coordinator.ranks.size}: the Trainer "
+                "would leave out others than those it has trained",
                 where=found.path,
                 do=f"use per_device_train_batch_size=per_device({before}), divided by the "
                 "accumulated batches",

@@ -73,10 +73,10 @@ def test_it_goes_on_without_a_node_that_is_lost_and_is_told_so_at_once(bench: El
     assert bench.step(5, f.NodeLost("a")) == ["rescale 1 b:2"]
     job = bench.job("1")
     assert (job.state, job.held, job.gpus) == (v.State.RESCALING, {"b": 2}, gpus(b=2))
-    assert (job.attempt, job.run.maimed, job.failures) == (1, True, 0)
+    assert (job.attempt, job.run.degraded, job.failures) == (1, True, 0)
     assert bench.step(6, bench.answer("1", *gpus(b=2), stall_s=2.0)) == []
     job = bench.job("1")
-    assert (job.state, job.run.maimed, job.attempt) == (v.State.RUNNING, False, 1)
+    assert (job.state, job.run.degraded, job.attempt) == (v.State.RUNNING, False, 1)
 
 
 def test_it_may_get_another_node_in_the_same_breath(bench: Elastic) -> None:
@@ -104,17 +104,17 @@ def test_a_change_that_was_under_way_comes_to_nothing_with_the_node(bench: Elast
     assert bench.job("1").run.resize == 2
     # What the ranks say that were asked before is about a group that is no more.
     bench.step(7, stale)
-    assert (bench.job("1").state, bench.job("1").run.maimed) == (v.State.RESCALING, True)
+    assert (bench.job("1").state, bench.job("1").run.degraded) == (v.State.RESCALING, True)
     bench.step(8, bench.answer("1", *gpus(b=2, c=2)))
     assert bench.job("1").held == {"b": 2, "c": 2}
-    assert not bench.job("1").run.maimed
+    assert not bench.job("1").run.degraded
 
 
 def test_who_loses_the_last_node_goes_back_to_its_checkpoint(bench: Elastic) -> None:
     bench.goals = {"1": {"c": 2}}
     # Nothing that it did: that is no failure, and it waits for nothing.
     assert bench.step(5, f.NodeLost("a"), f.NodeLost("b")) == ["start 1 c:2"]
-    assert (bench.job("1").failures, bench.job("1").run.maimed) == (0, False)
+    assert (bench.job("1").failures, bench.job("1").run.degraded) == (0, False)
 
 
 def test_a_launch_that_loses_a_node_does_not_go_on() -> None:
@@ -149,7 +149,7 @@ def test_a_change_that_fails_is_not_tried_again_in_this_attempt(bench: Elastic) 
     assert bench.job("1").run.elastic
 
 
-def test_a_second_manager_asks_again_for_what_a_maimed_job_was_told(bench: Elastic) -> None:
+def test_a_second_manager_asks_again_for_what_a_degraded_job_was_told(bench: Elastic) -> None:
     bench.goals = {"1": {"b": 2}}
     bench.step(5, f.NodeLost("a"))
     again = Engine(bench.policy, bench.engine.world.save())

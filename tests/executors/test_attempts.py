@@ -23,6 +23,7 @@ from hpcext.core.estimate import GoodputReport
 from hpcext.executors.attempt import directory as attempts
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.attempt.placeholders import fill, fill_shell
+from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.jobfile import Gpus, JobSpec
 
 START = v.Action(v.Kind.START, "12", 7, 3, {"n": 2})
@@ -216,7 +217,8 @@ def test_launch_says_all_that_a_supervisor_needs(tmp_path: Path) -> None:
     )
     gpus, environ = ("n:0", "n:2"), {"CUDA_VISIBLE_DEVICES": "0,2"}
     manager = tmp_path / "manager.json"
-    files.write_launch(spec, START.alloc, gpus=gpus, environ=environ, manager=manager)
+    where = Surroundings(gpus=gpus, environ=environ, manager=manager)
+    files.write_launch(spec, START.alloc, where)
     home = tmp_path / "jobs" / "12"
     assert (home / "checkpoint").is_dir()
     document = json.loads((home / "attempt-0003" / "launch.json").read_text())
@@ -536,7 +538,9 @@ def changed(document: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     report=changed({**REPORT, "goodput": None})

@@ -29,6 +29,7 @@ IDLE: dict[str, Any] = {"idle": ["n1"], "steady": ["n1"]}
         ({}, {}, "q has no nodes"),
         ({"n1": node("n1", 1)}, {}, "no node of q has 2 GPUs, which a lease is to have"),
         (TWO, {}, "no node of q is idle, of 2"),
+        (TWO, {"tickets_keep": True}, "idle, of 2; a ticket keeps its host from being idle, too"),
         ({"n1": node("n1", planned=True)}, {}, "of 1; 1 is kept for jobs that wait"),
         ({"n1": node("n1", lost=True)}, {}, "n1 cannot be reached"),
         (TWO, {"idle": ["n1"]}, "n1 is idle since the last look alone"),

@@ -279,6 +279,24 @@ def test_a_node_that_another_has_given_up_is_left_to_the_job_that_waits_for_it(
     assert {lease.node for lease in beside.book.leases.values() if not lease.claim} == {"n1"}
 
 
+def test_nothing_waits_for_any_node_while_another_job_is_given_some(
+    tmp_path: Path, slurm: ScriptedSlurm
+) -> None:
+    """Slurm would begin it on the first node that is free, before the job has all of its own."""
+    beside = Beside(tmp_path, slurm, 1)
+    slurm.others = [other("n2"), other("n3"), other("n4")]
+    beside.cycle(3)
+    assert beside.claims()
+    slurm.waits = "Resources|wide\n"
+    (mine,) = (each for each in beside.book.leases.values() if not each.claim)
+    (mine.directory / agent.LEAVING_FILE).touch()
+    beside.cycle(3)
+    assert beside.claims() == set()
+    slurm.waits = ""
+    beside.cycle(3)
+    assert beside.claims()
+
+
 def test_a_share_is_one_of_what_all_harvesters_have(tmp_path: Path, slurm: ScriptedSlurm) -> None:
     """Two with a half each leave nothing idle."""
     slurm.nodes = {"n1": "allocated", "n2": "allocated", "n3": "idle", "n4": "idle"}

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from lsf_tools import MakeSite
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / folder) for folder in ("lsf", "fakes/lsf", "hooks")]
+sys.path[:0] = [
+    str(TESTS / folder) for folder in ("lsf", "fakes/lsf", "hooks", "security", "system")
+]
 
 
 @pytest.fixture

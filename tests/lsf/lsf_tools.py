@@ -40,7 +40,9 @@ def put_in_place(directory: Path) -> Path:
     return serverdir / STARTER.name
 
 
-def make_site(directory: Path, quirks: Sequence[str], **settings: Any) -> Site:
+def make_site(
+    directory: Path, quirks: Sequence[str], *, python: str = sys.executable, **settings: Any
+) -> Site:
     """A site with settings, quirks by their names, our esub and the commands of LSF."""
     named = Quirks(**dict.fromkeys(quirks, True))
     site = Site(directory=directory, quirks=named, **settings).save()
@@ -48,7 +50,7 @@ def make_site(directory: Path, quirks: Sequence[str], **settings: Any) -> Site:
     # By the interpreter of the tests, whatever "python3" is in a PATH; no packages of it.
     engine = directory / "engine"
     engine.write_text(
-        f"#!{sys.executable} -S\n"
+        f"#!{python} -S\n"
         "import sys\n"
         f"sys.path.insert(0, {str(ROOT / 'tests/fakes/lsf')!r})\n"
         "import lsf_command\n"

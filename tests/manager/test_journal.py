@@ -123,6 +123,7 @@ def test_what_release_0_1_0_knew_of_an_attempt_is_kept(tmp_path: Path) -> None:
     engine.step(0.0, (f.NodeJoined(v.Node("n", 2)), f.Submitted(job)))
     engine.step(1.0, (f.Started("1", 1, ("n:0", "n:1")),))
     engine.step(2.0, (f.Registered("1", 1, 0, in_place=True), f.NotSaved("1", 1, "disk full", 1)))
+    engine.world.change_run(engine.world.jobs["1"], degraded=True)
     book = journal.Journal(tmp_path / "j", HEADER)
     book.compact(2.0, engine.world.save())
     book.close()
@@ -130,6 +131,7 @@ def test_what_release_0_1_0_knew_of_an_attempt_is_kept(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "j").read_bytes())
     (its,) = document["saved"]["jobs"]
     its |= its.pop("run")
+    its["maimed"] = its.pop("degraded")
     (tmp_path / "j").write_text(json.dumps(document) + "\n")
     assert its.keys() >= {"registered", "in_place", "unsaved"}
     assert journal.read(tmp_path / "j").replay().world.save() == engine.world.save()

@@ -115,7 +115,7 @@ class Judge:
         elif chosen < has:
             stall_s = down_s
         else:
-            stall_s = down_s if job.run.maimed else 0.0
+            stall_s = down_s if job.run.degraded else 0.0
         work = 0.0
         for piece, (begin_s, end_s) in enumerate(itertools.pairwise(self.edges_s)):
             alive = sum(self.stays[self.of[node]][piece] for node in chosen)
@@ -195,10 +195,14 @@ def instance(rng: random.Random, *, concave: bool = False) -> Snapshot:
         has = [free.pop() for _ in range(min(len(free), rng.choice([0, 0, 1, 2, 3])))]
         has = has if fewest <= len(has) <= most else []
         known = costing(curve(*speeds), *rng.choice([(10.0, 10.0), (1.0, 30.0), (30.0, 1.0)]))
-        maimed = bool(has) and rng.random() < 0.2
+        degraded = bool(has) and rng.random() < 0.2
         jobs.append(
             trainer(
-                order, known, *has, nodes=(fewest, most), run=Run(registered=True, maimed=maimed)
+                order,
+                known,
+                *has,
+                nodes=(fewest, most),
+                run=Run(registered=True, degraded=degraded),
             )
         )
     told = rng.choice([0, 10, 10**9])

@@ -231,7 +231,7 @@ def test_jobs_that_want_whole_nodes_of_four_gpus() -> None:
 
 def test_a_job_that_lost_a_node_and_has_too_few() -> None:
     """Two are the fewest: it gets one more, or none at all."""
-    left = trainer(1, curve(1, 2, 3), "a", nodes=(2, 3), run=Run(registered=True, maimed=True))
+    left = trainer(1, curve(1, 2, 3), "a", nodes=(2, 3), run=Run(registered=True, degraded=True))
     assert len(having(at(nodes(a=LONG_S, b=LONG_S), left))["1"]) == 2
     assert having(at(nodes(a=LONG_S), left)) == {}
     now = at(nodes(a=LONG_S, b=LONG_S), left, trainer(2, linear(2), "b"))
@@ -240,10 +240,12 @@ def test_a_job_that_lost_a_node_and_has_too_few() -> None:
     assert found
 
 
-@pytest.mark.parametrize(("maimed", "grows"), [(False, False), (True, True)])
-def test_a_maimed_job_stalls_anyway(maimed: bool, grows: bool) -> None:
+@pytest.mark.parametrize(("degraded", "grows"), [(False, False), (True, True)])
+def test_a_degraded_job_stalls_anyway(degraded: bool, grows: bool) -> None:
     """In 160 s: 160 as it is, 120 if it lost a node, 1.2 x 120 if it grows."""
-    held = trainer(1, costing(curve(1, 1.2), 40.0), "a", run=Run(registered=True, maimed=maimed))
+    held = trainer(
+        1, costing(curve(1, 1.2), 40.0), "a", run=Run(registered=True, degraded=degraded)
+    )
     target = asked(at(nodes(a=LONG_S, b=LONG_S), held))
     assert total(target.grants["1"].alloc) == (2 if grows else 1)
     assert target.value == pytest.approx(144.0 if grows else 160.0)
@@ -361,7 +363,7 @@ def _drawn(rng: random.Random, order: int, free: dict[str, int]) -> Job:
         more |= {
             "goal": has,
             "held": has,
-            "run": Run(registered=True, maimed=lost or rng.random() < 0.1),
+            "run": Run(registered=True, degraded=lost or rng.random() < 0.1),
         }
         more["suspendable"] = lost or rng.random() < 0.7
     if rng.random() < 0.1:

@@ -71,8 +71,8 @@ from hpcext.sim.traces import slurm as slurm_trace
 from hpcext.sim.traces.lines import parsed
 from hpcext.sim.workloads.philly import read_philly
 from hpcext.sim.workloads.trainers import read_trainers
-from hpcext.training import checkpoint as checkpoints
 from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.checkpoint import manifest as manifests
 from hpcext.training.checkpoint.state import State
 
 TESTS = Path(__file__).parents[1]
@@ -208,14 +208,14 @@ def checkpoint(path: Path) -> object:
 
 def stated(path: Path) -> object:
     try:
-        return checkpoints._read_manifest(path)
+        return manifests.read_manifest(path)
     except CheckpointError as error:
         raise InputError(str(error)) from None
 
 
 def whole_manifest() -> bytes:
-    facts = {"schema": checkpoints.SCHEMA, "step": 3, "attempt": 1, "files": []}
-    return json.dumps({**facts, "sha256": checkpoints._digest(facts)}).encode()
+    facts = {"schema": manifests.SCHEMA, "step": 3, "attempt": 1, "files": []}
+    return json.dumps({**facts, "sha256": manifests._digest(facts)}).encode()
 
 
 def saved() -> bytes:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcext.training import checkpoint as checkpoints
-from hpcext.training.checkpoint import MANIFEST, CheckpointError, Draft, Store
+from hpcext.training.checkpoint import MANIFEST, CheckpointError, Draft, Store, manifest
 from hpcext.training.checkpoint.hashing import checksum
 
 
@@ -167,7 +166,7 @@ def test_a_name_of_the_run_that_blocks_is_replaced(store: Store) -> None:
 def test_what_could_not_be_read_again_is_not_written(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "MOST_MANIFEST_BYTES", 100)
+    monkeypatch.setattr(manifest, "MOST_MANIFEST_BYTES", 100)
     with pytest.raises(OSError, match="is read up to 100"):
         put(store, 2)
 

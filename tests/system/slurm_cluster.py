@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TextIO
 
 import cluster_processes
+import copied_python
 
 from hpcext.batch import slurm
 
@@ -382,20 +383,8 @@ class Cluster:
         path.chmod(mode)
 
     def _make_python(self) -> None:
-        """A copy of this Python: its own directory may be closed to others, as root's home is."""
-        home, version = Path(sys.base_prefix), f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        self.python.parent.mkdir()
-        shutil.copy2(Path(sys.executable).resolve(), self.python)
-        shutil.copytree(
-            home / "lib" / version,
-            self.root / "lib" / version,
-            ignore=shutil.ignore_patterns("site-packages", "test", "*.a"),
-            symlinks=True,
-        )
-        # If it has a shared library, its copy would find the system's, of a like version.
-        for library in (home / "lib").glob(f"lib{version}.so*"):
-            shutil.copy2(library, self.root / "lib")
-        self.python.with_name("python").symlink_to(self.python)
+        """A copy of this Python, and our commands beside it."""
+        copied_python.copy(self.root)
         for name, module in {"hpcext": "hpcext", "torchrun": "torch.distributed.run"}.items():
             command = self.python.with_name(name)
             command.write_text(f'#!/bin/sh\nexec {self.python} -m {module} "$@"\n')

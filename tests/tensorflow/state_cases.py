@@ -67,7 +67,7 @@ def late():
     save("late", optimizer=optimizer, unsaved=model)
     fresh = keras.optimizers.Adam()
     session = Session(checkpoint_dir=Path("late"), optimizer=fresh, unsaved=True)
-    saved = session._state.capture()["optimizer"]["values"]
+    saved = session.training.state.capture()["optimizer"]["values"]
     equal = all(np.array_equal(a, b) for a, b in zip(slots, saved, strict=True))
     say("late, before it is built", equal and not fresh.built)
     # The same step from the same weights, in a function: it must begin with the saved slots.

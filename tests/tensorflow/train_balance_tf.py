@@ -69,7 +69,7 @@ def main():
     for epoch in session.epochs(args.epochs):
         for rows, inputs, labels in session.batches(data):
             traces.step(session.step)
-            counted = rows.numpy().tolist() if session._weight_of_batch() > 0 else []
+            counted = rows.numpy().tolist() if session.training.loop.weight() > 0 else []
             time.sleep(PACE_S[session.rank] * len(counted))
             (workers.run(step, args=(inputs, labels)) if args.eager else train(inputs, labels))
             weights = digest(*(v.numpy() for v in model.trainable_variables))

@@ -14,13 +14,11 @@ from hpcext.scaling.goodput import Goodput
 from hpcext.scaling.throughput import Throughput
 from hpcext.training.adapt import (
     EVERY,
-    FURTHER,
     SKIPPED,
     SOON,
     Agent,
-    Found,
-    best,
 )
+from hpcext.training.adapt.choice import FURTHER, Found, best
 from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
 from hpcext.training.adapt.ways import Bounds, Profile, Split, Way
 

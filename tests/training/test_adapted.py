@@ -90,30 +90,23 @@ def test_one_pass_is_made_in_two_now_and_then() -> None:
 
 def test_the_work_is_counted_in_samples_of_the_first_batch() -> None:
     trained = Trained(max_batch_size=12)
-    session, agent = trained.session, trained.session._agent
+    session, agent = trained.session, trained.session.adapting.agent
     assert agent is not None
     agent._become(Split(12, 12))
-    session._resize_batches(agent)
+    session.adapting.resize_batches()
     trained.train()
     # In batches of twice the first one each of the 600 samples teaches less.
-    assert session._done == pytest.approx(6 * session.progress)
-    assert 300 <= session._done < 600
-
-
-class Told(Session):
-    """Its clock goes on when it is told so."""
-
-    now_s = 0.0
-
-    def _now(self) -> float:  # type: ignore[override]
-        return self.now_s
+    assert session.training.coordinator.done == pytest.approx(6 * session.progress)
+    assert 300 <= session.training.coordinator.done < 600
 
 
 def test_steps_are_timed_whatever_their_passes() -> None:
     torch.manual_seed(3)
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    session = Told(model=model, optimizer=optimizer, seed=5)
+    session = Session(model=model, optimizer=optimizer, seed=5)
+    now_s = 0.0
+    session.adapting.clock = lambda: now_s
     session.adapt(batch_size=6, max_batch_size=6)
     net, data = session.parallel(model), TensorDataset(torch.randn(300, 8))
     loader = DataLoader(data, batch_sampler=session.batch_sampler(data))
@@ -121,9 +114,9 @@ def test_steps_are_timed_whatever_their_passes() -> None:
         for batch in session.batches(loader):
             for (x,), share in session.microbatches(batch):
                 (net(x).square().mean() * share).backward()
-                session.now_s += 0.5 + 0.25 * len(x)
+                now_s += 0.5 + 0.25 * len(x)
             optimizer.step()
-    agent = session._agent
+    agent = session.adapting.agent
     assert agent is not None
     assert agent._profile.times() == {Way(1, 1, 6, 0): 2.0}
     assert agent._halves.times() == {Way(1, 1, 3, 1): 2.5}
@@ -131,7 +124,7 @@ def test_steps_are_timed_whatever_their_passes() -> None:
 
 def test_the_batch_may_change_after_the_last_step_of_an_epoch() -> None:
     trained = Trained(max_batch_size=12)
-    session, agent = trained.session, trained.session._agent
+    session, agent = trained.session, trained.session.adapting.agent
     assert agent is not None
     agent._look_at_s = math.inf
     sizes: list[list[int]] = []
@@ -143,7 +136,9 @@ def test_the_batch_may_change_after_the_last_step_of_an_epoch() -> None:
             trained.optimizer.step()
             sizes[-1].append(len(batch[0]))
             if len(sizes[-1]) == 100:
-                session._ranks.begin_sum([0.0, 0.0, 0.0, 0.0, 20.0, 20.0, 12.0, 12.0])
+                session.training.coordinator.ranks.begin_sum(
+                    [0.0, 0.0, 0.0, 0.0, 20.0, 20.0, 12.0, 12.0]
+                )
     assert sizes == [[6] * 100, [12] * 50]
 
 
@@ -212,10 +207,10 @@ def test_adam_is_preconditioned_and_follows_the_square_root() -> None:
     trained = Trained(optimizer="Adam")
     trained.train()
     assert trained.session.noise_scale is not None
-    agent = trained.session._agent
+    agent = trained.session.adapting.agent
     assert agent is not None
     agent.split = agent.split._replace(total=24)
-    trained.session._rates.use(24, [])
+    trained.session.rates.rates.use(24, [])
     assert trained.session.rate(1.0) == pytest.approx(2.0)
 
 
@@ -224,7 +219,7 @@ def test_the_rate_of_adascale_is_the_gain() -> None:
     trained.train()
     session = trained.session
     assert session.rate(0.1) == pytest.approx(0.1)
-    session._rates.use(60, [])
+    session.rates.rates.use(60, [])
     phi = session.noise_scale
     assert phi is not None
     assert session.rate(0.1) == pytest.approx(0.1 * 10 * (phi + 6) / (phi + 60))
@@ -232,10 +227,10 @@ def test_the_rate_of_adascale_is_the_gain() -> None:
 
 def test_the_rate_of_legw_warms_up_longer_for_more() -> None:
     trained = Trained(lr_rule="legw", warm_up=50)
-    assert trained.session._rates.rate(1.0) == 1.0, "before there is a step"
+    assert trained.session.rates.rates.rate(1.0) == 1.0, "before there is a step"
     trained.train()
     assert trained.session.rate(1.0) == pytest.approx(1.0), "100 of 50 steps"
-    trained.session._rates.use(24, [])
+    trained.session.rates.rates.use(24, [])
     assert trained.session.rate(1.0) == pytest.approx(2.0 * 101 / 200)
 
 

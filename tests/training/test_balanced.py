@@ -127,10 +127,10 @@ def test_what_is_not_valid_is_refused(options: dict[str, Any], match: str) -> No
         _ = session.balanced_batches
     with pytest.raises(ValueError, match=match):
         session.balance(**options)
-    session._deterministic = True
+    session.training.framework.deterministic = True
     with pytest.raises(ValueError, match="deterministic"):
         session.balance()
-    session._deterministic = False
+    session.training.framework.deterministic = False
     session.balance()
     with pytest.raises(ValueError, match="called before"):
         session.balance()

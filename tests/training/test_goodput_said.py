@@ -58,7 +58,7 @@ def test_noise_without_end_is_a_number(tmp_path: Path) -> None:
 
 def test_a_session_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(weights=np.zeros(2), samples_per_step=8)
-    monkeypatch.setattr(session, "_reporter", Reporter(attempt(tmp_path), 1))
+    monkeypatch.setattr(session.training.coordinator, "reporter", Reporter(attempt(tmp_path), 1))
     session.report_goodput(900.5, np.int64(128), most_per_gpu=np.int64(64))  # type: ignore[arg-type]
     session.finish()
     assert told(tmp_path) == {**SAID, "noise_scale": 900.5}

@@ -53,7 +53,7 @@ def main():
             if args.die == session.step and session.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.step()
-            while session._agent._thread.busy():
+            while session.adapting.agent._thread.busy():
                 # On a busy machine the first fit, which imports SciPy, could outlast the training.
                 time.sleep(0.01)
             traces.note("step", session.step, epoch, ",".join(map(str, seen)), digest_of(model))

@@ -64,7 +64,7 @@ def main():
                 paces.reverse()
             traces.step(session.step)
             seen = batch[0].tolist()
-            weight = session._weight_of_batch()
+            weight = session.training.loop.weight()
             time.sleep(paces[session.rank] * len(seen))
             if args.passes:
                 passes = microbatches(net, split(batch, args.passes))

@@ -97,14 +97,6 @@ class Lsf(Backend):
             raise NoManagerError(f"pilot {run.name} runs inside a job of LSF, and this is none")
         return _script(run, here) if run.alone else _hosts(run, here)
 
-    def go_back(self, directory: Path, *, alone: bool) -> None:
-        """As the base class has it."""
-        here = LsfJob.from_environ()
-        if here is not None and alone:
-            lsf_suspend.requeue(here, directory)
-        elif here is not None:
-            lsf_job.requeue(directory)
-
     def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
         """As the base class has it."""
         if seen.said == "SSUSP":

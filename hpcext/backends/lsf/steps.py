@@ -28,6 +28,7 @@ from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action, Node
 from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import spread, supervise, sweep
@@ -145,12 +146,14 @@ class LsfSteps(StepExecutor):
             files.write_launch(
                 self._spec(action.job),
                 action.alloc,
-                gpus=gpus,
-                manager=self._manager_file,
-                notices=True,
-                rendezvous=self._rendezvous(action),
-                allocation=self._allocation,
-                nodes=[{"name": name, "gpus": told and told[name]} for name in places],
+                Surroundings(
+                    gpus=gpus,
+                    manager=self._manager_file,
+                    notices=True,
+                    rendezvous=self._rendezvous(action),
+                    allocation=self._allocation,
+                    nodes=[{"name": name, "gpus": told and told[name]} for name in places],
+                ),
             )
             self._write_launchers(files, places)
             self._spawn(watch)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse
 from hpcext.backends.batch_job import Submitted
 from hpcext.backends.own_job import OwnJob
 from hpcext.backends.slurm import job as slurm_job
-from hpcext.backends.slurm.requeued import begin_requeued
 from hpcext.backends.slurm.script import SlurmScript
 from hpcext.backends.slurm.steps import Share, SlurmSteps
 from hpcext.backends.slurm.suspend import SlurmSuspendable
@@ -22,6 +22,7 @@ from hpcext.backends.suspendable_job import SuspendableJob
 from hpcext.batch import runner, slurm
 from hpcext.batch.jobs import Jobs, Seen
 from hpcext.batch.leasing import Leasing
+from hpcext.batch.slurm import requeued, site
 from hpcext.batch.slurm.leasing import SlurmLeasing
 from hpcext.batch.slurm.reads import reads
 from hpcext.batch.standing import Is
@@ -43,6 +44,7 @@ class Slurm(Backend):
     title = "Slurm"
     command = "sbatch"
     deaf = False
+    # For as long as the credential of its last run is good, two minutes by default.
     delays_requeued = True
 
     def own_job(self) -> JobId | None:
@@ -109,10 +111,6 @@ class Slurm(Backend):
             return False
         return True
 
-    def begin_requeued(self, ours: Callable[[], Collection[JobId]]) -> None:
-        """Have those begin that wait for nothing but the credential of their last run to expire."""
-        begin_requeued(ours)
-
     def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
         """As the base class has it."""
         if state is Is.HELD:
@@ -122,6 +120,19 @@ class Slurm(Backend):
             return f"scancel --signal=CONT {job_id} lets it go on"
         # scontrol(1): "suspend" and "resume" are for operators.
         return f"scontrol resume {job_id} lets it go on, which takes an operator of Slurm"
+
+    def bring_forward(self, is_ours: Callable[[JobId], bool]) -> None:
+        """Have those begin that wait for nothing but the credential of their last run to expire.
+
+        Their owner may have them begin earlier, but not before they are in the queue, when nothing
+        of them runs any more.
+        """
+        text = runner.run(requeued.waiting_command(), environ=slurm.epoch_times())
+        waiting = requeued.parse_waiting(text, _cred_expire_s())
+        for job_id in filter(is_ours, waiting):
+            with contextlib.suppress(BatchError):
+                runner.run(requeued.begin_command(job_id))
+                log.info("job %s, which was requeued, may begin now", job_id)
 
     def leasing(self, settings: Settings) -> Leasing:
         """As the base class has it."""
@@ -170,3 +181,9 @@ def _gone(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:
         log.warning("which nodes are left is not known: %s", error)
         return ()
     return tuple(node.name for node in nodes if left and node.name not in left)
+
+
+@functools.cache
+def _cred_expire_s() -> int:
+    """Ask Slurm once how long a credential is good."""
+    return site.cred_expire_s(site.parse_config(runner.run(site.config_command())))

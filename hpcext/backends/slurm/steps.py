@@ -22,6 +22,7 @@ from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action
 from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import supervise
@@ -88,10 +89,12 @@ class SlurmSteps(StepExecutor):
             files.write_launch(
                 self._spec(action.job),
                 action.alloc,
-                manager=self._manager_file,
-                notices=True,
-                rendezvous=self._rendezvous(action),
-                allocation=self._allocation,
+                Surroundings(
+                    manager=self._manager_file,
+                    notices=True,
+                    rendezvous=self._rendezvous(action),
+                    allocation=self._allocation,
+                ),
             )
             self._spawn(watch)
             assert watch.process is not None

@@ -19,6 +19,7 @@ from hpcext.backends.slurm.job import SUBMITTED
 from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
+from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.jobfile import JobSpec
 from hpcext.launch import leader, supervise
 from hpcext.protocol import SUPERVISOR_FILE, Allocation
@@ -148,10 +149,12 @@ def _launch(directory: Path, here: Allocation, job: JobSpec, manager_file: Path)
     files.write_launch(
         job,
         alloc,
-        gpus=[f"{here.node}:{index}" for index in indices],
-        manager=manager_file.absolute(),
-        notices=True,
-        allocation=f"{here.name}.{here.restarts}",
-        leader=leader.of_step(),
+        Surroundings(
+            gpus=[f"{here.node}:{index}" for index in indices],
+            manager=manager_file.absolute(),
+            notices=True,
+            allocation=f"{here.name}.{here.restarts}",
+            leader=leader.of_step(),
+        ),
     )
     os.close(private.open_log(files.directory / SUPERVISOR_LOG))

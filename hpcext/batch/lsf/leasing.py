@@ -164,6 +164,8 @@ class LsfLeasing:
         The setting ``lsf_gpu_option``.
     """
 
+    whole_nodes = True
+
     def __init__(self, gpu_option: str = GPU_OPTION) -> None:
         self._gpu_option = gpu_option
         self._loads: Mapping[str, lsf_idle.Load] = {}

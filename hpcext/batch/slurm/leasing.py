@@ -31,6 +31,8 @@ def _extent(node: Idle) -> list[str]:
 class SlurmLeasing:
     """As :class:`~hpcext.batch.leasing.Leasing` has it."""
 
+    whole_nodes = False
+
     def __init__(self) -> None:
         self._hidden: bool | None = None
 

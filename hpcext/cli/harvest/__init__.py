@@ -266,7 +266,7 @@ def make_terms(
         Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``.
     settings : Settings
     batch : str
-    Name of the batch system; by default that of the settings.
+        Name of the batch system; that of the settings by default.
     **more
         Further fields of the terms.
 

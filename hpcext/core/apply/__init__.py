@@ -1,4 +1,8 @@
-"""The effect of facts on the world: one function for each kind of fact."""
+"""The effect of facts on the world: one function for each kind of fact.
+
+Each takes the world, the instant at which the fact became known (seconds) and the fact, and returns
+what a policy should hear of it; see :func:`apply`.
+"""
 
 from __future__ import annotations
 

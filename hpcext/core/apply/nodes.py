@@ -72,7 +72,7 @@ def _bereave(world: World, job: Job, name: str, now_s: float) -> None:
     if name not in job.held:
         return
     held = {node: gpus for node, gpus in job.held.items() if node != name}
-    job = world.change_run(job, maimed=True)
+    job = world.change_run(job, degraded=True)
     if held:
         # Its other nodes still run: kill there at once, nobody can answer a suspension.
         world.enter(job, State.STOPPING, now_s, held=held, deadline_s=now_s)

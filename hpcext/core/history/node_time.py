@@ -105,7 +105,16 @@ class NodeTime(msgspec.Struct):
     jobs: dict[str, Tally] = msgspec.field(default_factory=dict)
 
     def passed(self, world: World, now_s: float, *, away: bool = False) -> None:
-        """Count the time until an instant in which nothing changed, or nobody looked."""
+        """Count the time until an instant in which nothing changed, or nobody looked.
+
+        Parameters
+        ----------
+        world : World
+        now_s : float
+            The instant until which to count.
+        away : bool
+            Nobody looked: no manager was there.
+        """
         self._passed(_Before.of(world), now_s, away=away)
 
     def _passed(self, before: _Before, now_s: float, *, away: bool) -> None:
@@ -202,7 +211,7 @@ class NodeTime(msgspec.Struct):
         tally = self._of(before)
         outcome = ended.outcome if ended else Outcome.EVICTED
         asked = tally.stop or (Use.PREEMPTION if _leaves(before, world) else None)
-        if outcome is Outcome.EVICTED or before.run.maimed:
+        if outcome is Outcome.EVICTED or before.run.degraded:
             cause = Use.PREEMPTION
         elif outcome is Outcome.LOST:
             cause = asked or Use.PREEMPTION
@@ -334,7 +343,7 @@ def _leaves(job: Job, world: World) -> bool:
 
 def _cause(before: Job, job: Job, world: World) -> Use:
     """Tell why a job is to stop, or to change its size."""
-    if before.run.maimed or job.run.maimed or _leaves(before, world):
+    if before.run.degraded or job.run.degraded or _leaves(before, world):
         return Use.PREEMPTION
     if job.on_hold or job.cancelling or world.stopping:
         return Use.OTHER

@@ -184,7 +184,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
         Suspensions that it has answered by going on, since it could not save.
     ask_s : float or None
         Then: it is not asked again before this instant.
-    maimed : bool
+    degraded : bool
         It has lost a node, and was not given others since.
     kills : int
         How often it was told to die.
@@ -200,7 +200,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     unsaved: Unsaved | None = None
     declined: int = 0
     ask_s: float | None = None
-    maimed: bool = False
+    degraded: bool = False
     kills: int = 0
 
 

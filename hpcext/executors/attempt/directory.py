@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from hpcext.executors.attempt.placeholders import fill, fill_shell
 from hpcext.executors.attempt.readings import MAX_STEPS, count, instant, spans
 from hpcext.executors.attempt.reports import Reports
 from hpcext.executors.attempt.sizes import Sizes
+from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.attempt.verdict import exit_code, failed_untold, how_it_failed
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
@@ -76,21 +77,7 @@ class AttemptFiles:
 
     # Writing.
 
-    def write_launch(
-        self,
-        spec: JobSpec,
-        alloc: Alloc,
-        *,
-        gpus: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
-        manager: Path | None = None,
-        notices: bool = False,
-        rendezvous: str = "",
-        allocation: str = "",
-        leader: protocol.Process | None = None,
-        nodes: Sequence[Mapping[str, Any]] = (),
-        mps: Mapping[str, str] | None = None,
-    ) -> None:
+    def write_launch(self, spec: JobSpec, alloc: Alloc, where: Surroundings | None = None) -> None:
         """Make the directory, and write down what is to be run.
 
         Parameters
@@ -98,32 +85,15 @@ class AttemptFiles:
         spec : JobSpec
         alloc : Alloc
             GPUs per node; as many on each.
-        gpus : sequence of str
-            ``HOST:INDEX``, as far as the executor knows them.
-        environ : Mapping[str, str], optional
-            What the executor adds; it goes before what the job file says.
-        manager : pathlib.Path, optional
-            The ``manager.json`` of who wants to hear of news.
-        notices : bool
-            SIGTERM is the batch system's word that the time is over, not the manager's.
-        rendezvous : str
-            ``HOST:PORT`` where the ranks of several nodes meet, or those of one whose job may get
-            others.
-        allocation : str
-            In which one of the batch system, for :meth:`begun_in`.
-        leader : Process, optional
-            What the batch system stops and kills in place of the attempt: it is to do alike.
-        nodes : sequence of Mapping
-            Of each node ``name``, and ``gpus``: which of those that it has for us, by position, or
-            None if what starts the supervisor sees to that. None: the batch system tells each.
-        mps : Mapping of str to str, optional
-            The way to its seat on a shared GPU, :class:`hpcext.launch.mps.Seat`.
+        where : Surroundings, optional
+            What its executor knows of the place; by default nothing.
 
         Raises
         ------
         OSError
             Nothing can be run from this directory.
         """
+        where = where or Surroundings()
         home = self.directory.parent
         checkpoints = home / CHECKPOINT
         for path in (self.directory, checkpoints):
@@ -131,32 +101,20 @@ class AttemptFiles:
         # A job that is preempted for weeks has thousands.
         old = home / _directory(self.attempt - KEEP_ATTEMPTS)
         shutil.rmtree(old, ignore_errors=True)
-        per_node, trial = max(alloc.values()), spec.trial
+        trial = spec.trial
         told = protocol.Attempt(
             job_id=self.job,
             attempt=self.attempt,
             op=self.op,
             checkpoint_dir=checkpoints,
             report_dir=self.directory,
-            num_gpus=per_node,
+            num_gpus=max(alloc.values()),
             num_nodes=len(alloc),
-            notices=notices,
-            rendezvous=rendezvous,
+            notices=where.notices,
+            rendezvous=where.rendezvous,
             rungs=(trial.first, trial.factor) if trial and trial.first else None,
         )
-        values = {
-            "gpus": str(per_node),
-            "nodes": str(len(alloc)),
-            "checkpoint_dir": str(checkpoints),
-            "name": spec.name,
-            # On one node any port will do; torchrun finds it.
-            "rendezvous": rendezvous if len(alloc) > 1 else "localhost:0",
-        }
-        argv = fill(spec.command, values)
-        filled: dict[str, str] = {}
-        if spec.shell:
-            text, filled = fill_shell(spec.command[-1], values)
-            argv = [*spec.command[:-1], text]
+        argv, filled = _filled(spec, told)
         document = {
             "schema": protocol.LAUNCH,
             "job": self.job,
@@ -164,17 +122,17 @@ class AttemptFiles:
             "op": self.op,
             "argv": argv,
             "cwd": spec.workdir,
-            "environ": {**spec.env, **(environ or {}), **told.environ(), **filled},
+            "environ": {**spec.env, **where.environ, **told.environ(), **filled},
             "log": str(home / "log.txt"),
-            "gpus": list(gpus),
+            "gpus": list(where.gpus),
             "kill_grace_s": KILL_GRACE_S,
             "suspend_timeout_s": spec.suspend_timeout_s,
-            "manager": str(manager) if manager else None,
-            "notices": notices,
-            "allocation": allocation,
-            "leader": str(leader) if leader else "none",
-            "nodes": list(nodes),
-            "mps": dict(mps) if mps else None,
+            "manager": str(where.manager) if where.manager else None,
+            "notices": where.notices,
+            "allocation": where.allocation,
+            "leader": str(where.leader) if where.leader else "none",
+            "nodes": list(where.nodes),
+            "mps": dict(where.mps) if where.mps else None,
         }
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
@@ -439,6 +397,22 @@ def _not_started(document: Mapping[str, Any]) -> str:
     """Why the command was never begun, which is no fault of its own; empty if it was."""
     why = document.get("not_started")
     return f"could not be started: {clean(why)[:_WHY_CHARS]}" if isinstance(why, str) else ""
+
+
+def _filled(spec: JobSpec, told: protocol.Attempt) -> tuple[list[str], dict[str, str]]:
+    """Return a command with its placeholders filled, and the variables that its shell needs."""
+    values = {
+        "gpus": str(told.num_gpus),
+        "nodes": str(told.num_nodes),
+        "checkpoint_dir": str(told.checkpoint_dir),
+        "name": spec.name,
+        # On one node any port will do; torchrun finds it.
+        "rendezvous": told.rendezvous if told.num_nodes > 1 else "localhost:0",
+    }
+    if not spec.shell:
+        return fill(spec.command, values), {}
+    text, filled = fill_shell(spec.command[-1], values)
+    return [*spec.command[:-1], text], filled
 
 
 def _directory(attempt: int) -> str:

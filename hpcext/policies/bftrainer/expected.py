@@ -154,8 +154,8 @@ class Expected:
         values = [ask.job.weight * objective(ask.job, ask.sizes, kind) for ask in asks]
         self.curves = Curves([ask.sizes.gpus for ask in asks], values)
         self.holes = holes(now.nodes, now.fragments, now.now_s, span, float(self.down_s.mean()))
-        maimed = np.array([job.run.maimed for job in jobs])
-        self._same_s = np.where(maimed, self.down_s, 0.0)
+        degraded = np.array([job.run.degraded for job in jobs])
+        self._same_s = np.where(degraded, self.down_s, 0.0)
         self._span = span
         self._seconds = span.after(0.0)
         stays = self.holes.stays @ (self._seconds * (1.0 - span.beyond))

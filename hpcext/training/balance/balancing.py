@@ -1,4 +1,4 @@
-"""The part of a session that balances the batches of its ranks (LB-BSP), for every framework.
+"""The feature of a session that balances the batches of its ranks (LB-BSP), for every framework.
 
 At each boundary the times of the last step are gathered from all ranks, each rank computes the same
 division of the next step (:mod:`hpcext.training.balance`), and all loaders follow it from the same
@@ -7,36 +7,193 @@ one before, ranks send their times as soon as their own gradients are ready; the
 gradients takes longer anyway. In mode "gpu" they send them at the boundary and receive those of
 others at the next one. Neither mode waits.
 
-A framework's session says when this rank's gradients are ready (:meth:`Balancing._weigh`) and what
-it computes on; a session that knows when the gradients of all ranks are exchanged tells its clock.
+Who weighs gradients says when those of this rank are ready (:meth:`Balancing.weigh`); the framework
+says what it computes on, and a clock that knows when the gradients of all ranks are exchanged.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from hpcext.protocol import environ
 from hpcext.training.balance import MODES, RULES, Balance
 from hpcext.training.balance.clock import Clock
-from hpcext.training.data.loading import elastic
+from hpcext.training.batching import ElasticBatches
+from hpcext.training.feature import Feature, Framework
 from hpcext.training.ranks import Ranks
-from hpcext.training.session import Session as BaseSession
-
-Batch = TypeVar("Batch")
 
 
-class Balancing(BaseSession):
-    """Base class of sessions that can balance the batches of their ranks."""
+class Balancing(Feature):
+    """The balancing of one session's batches, once :meth:`begin` was called.
 
-    _balancing: Balance | None = None
-    _saved_balance: Mapping[str, Any] | None = None
-    _clock: Clock
-    _met: Ranks | None = None
-    # How often gradients were weighed in this step.
-    _weighed = 0
+    Parameters
+    ----------
+    framework : Framework
+
+    Attributes
+    ----------
+    balance : Balance or None
+        What divides; None: nothing is balanced.
+    weighed : int
+        How often gradients were weighed in this step.
+    """
+
+    def __init__(self, framework: Framework) -> None:
+        self.balance: Balance | None = None
+        self.weighed = 0
+        self._framework = framework
+        self._clock = Clock()
+        self._saved: Mapping[str, Any] | None = None
+        self._met: Ranks | None = None
+        # The first batch that can follow what the ranks have told.
+        self._turn: int | None = None
+
+    def begin(
+        self,
+        mode: str,
+        *,
+        max_batch: int | None,
+        min_batch: int,
+        rule: str,
+        predictor: str,
+    ) -> None:
+        """Begin to balance; see :meth:`Balances.balance`."""
+        if self.balance is not None:
+            raise ValueError("balance(): it has been called before")
+        if mode not in MODES:
+            raise ValueError(f"balance(mode={mode!r}): must be one of {', '.join(MODES)}")
+        if rule not in RULES:
+            raise ValueError(f"balance(rule={rule!r}): must be one of {', '.join(RULES)}")
+        if min_batch < 1 or (max_batch is not None and max_batch < min_batch):
+            raise ValueError(
+                f"balance(min_batch={min_batch}, max_batch={max_batch}): must be 1 or more, and "
+                "the most at least the fewest"
+            )
+        self._framework.check_can_balance()
+        if mode == "auto":
+            mode = "cpu" if self._framework.device_name() == "cpu" else "gpu"
+        self._clock = self._framework.clock()
+        self.balance = Balance(
+            rule, (min_batch, max_batch), waits=mode == "cpu", predictor=predictor
+        )
+        if self._saved is not None:
+            self.balance.restore(self._saved)
+
+    def weigh(self) -> float:
+        """Return the weight of this rank's gradients, which are ready, in the mean of all ranks.
+
+        All ranks call it once in each step.
+        """
+        self.weighed += 1
+        balance = self.balance
+        if balance is not None and self.coordinator.ranks.size > 1 and self.weighed == 1:
+            self._clock.computed(self._own_samples())
+            if balance.waits:
+                self._tell_others(balance)
+        return self.loop.weight()
+
+    # The hooks of a feature.
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the speed of the ranks."""
+        return {"balanced": self.balance.state() if self.balance else self._saved}
+
+    def restore(self, manifest: Mapping[str, Any]) -> None:
+        """Restore what was known of the speed of the ranks."""
+        # The key is missing where a release that could not balance wrote the manifest.
+        self._saved = manifest.get("balanced")
+        if self.balance is not None and self._saved is not None:
+            self.balance.restore(self._saved)
+
+    def opening(self, loader: object, batches: ElasticBatches | None) -> None:
+        """Divide the batches of a loader by the speed of the present ranks."""
+        balance, ranks = self.balance, self.coordinator.ranks
+        if balance is None:
+            return
+        if batches is None:
+            raise ValueError(
+                "batches(loader): the session balances, and must divide the batches of this "
+                f"loader; give it {self._framework.divisible}"
+            )
+        if ranks.size == 1:
+            return
+        self._framework.check_gradients()
+        self._hear_others(balance)
+        if self._met is not ranks:
+            self._met = ranks
+            balance.meet(self._names(), batches.global_batch, warns=ranks.rank == 0)
+        balance.resize(batches.global_batch)
+        batches.divide(balance.sizes)
+
+    def opened(self) -> None:
+        """Time no step of before."""
+        # A loop that was left by `break` came to no boundary.
+        self.weighed = 0
+        if self.balance is not None:
+            # The first step of a loader reads ahead and allocates: it is not timed.
+            self._clock.forget()
+
+    def step_ends(self) -> None:
+        """Time the end of a step."""
+        if self.balance is not None:
+            self._clock.end()
+
+    def before_boundary(self) -> bool:
+        """Take in the times of the ranks."""
+        self.weighed, self._turn = 0, None
+        if self.balance is not None and self.coordinator.ranks.size > 1:
+            self._turn = self._hear_others(self.balance)
+        return False
+
+    def after_boundary(self, *, reopens: bool, resized: bool) -> None:
+        """Divide the steps that come, and begin to time the next one."""
+        balance = self.balance
+        if reopens or balance is None or self.coordinator.ranks.size == 1:
+            return
+        if self._turn is not None and self.loop.batches is not None:
+            self.loop.batches.divide(balance.sizes, self._turn, trained=self.loop.turns)
+        if not balance.waits:
+            self._tell_others(balance)
+        self._clock.begin()
+
+    # Small parts.
+
+    def _tell_others(self, balance: Balance) -> None:
+        """Begin to send the other ranks the newest step of this one whose time is known."""
+        drawn = 0 if self.loop.batches is None else self.loop.batches.drawn
+        told = balance.tell(self._clock.take(), self._clock.memory(), drawn)
+        self.coordinator.ranks.begin_gather(list(told))
+
+    def _hear_others(self, balance: Balance) -> int | None:
+        """Take in the ranks' times if they are there; return the first batch to follow them."""
+        told = self.coordinator.ranks.gathered()
+        return None if told is None else balance.hear(told)
+
+    def _own_samples(self) -> int:
+        """Return the number of samples of this rank in this step."""
+        if self.loop.batches is None:
+            return 0
+        return round(self.loop.samples() * self.loop.weight() / self.coordinator.ranks.size)
+
+    def _names(self) -> list[str]:
+        """Return the names of the ranks: their nodes and devices.
+
+        They are the same after a suspension on the same nodes.
+        """
+        ranks, device = self.coordinator.ranks, self._framework.device_name()
+        mine = f"{platform.node()} {device}/{environ().get('LOCAL_RANK', '0')}"
+        told = [each.decode() for each in ranks.gather(mine.encode())]
+        names: list[str] = json.loads(ranks.broadcast(json.dumps(told).encode()))
+        return names
+
+
+class Balances:
+    """What scripts call of a session that can balance."""
+
+    balancing: Balancing
 
     def balance(
         self,
@@ -76,26 +233,9 @@ class Balancing(BaseSession):
         ValueError
             A parameter is not valid, or this session cannot balance.
         """
-        if self._balancing is not None:
-            raise ValueError("balance(): it has been called before")
-        if mode not in MODES:
-            raise ValueError(f"balance(mode={mode!r}): must be one of {', '.join(MODES)}")
-        if rule not in RULES:
-            raise ValueError(f"balance(rule={rule!r}): must be one of {', '.join(RULES)}")
-        if min_batch < 1 or (max_batch is not None and max_batch < min_batch):
-            raise ValueError(
-                f"balance(min_batch={min_batch}, max_batch={max_batch}): must be 1 or more, and "
-                "the most at least the fewest"
-            )
-        self._check_can_balance()
-        if mode == "auto":
-            mode = "cpu" if self._kind_of_device() == "cpu" else "gpu"
-        self._clock = self._make_clock()
-        self._balancing = Balance(
-            rule, (min_batch, max_batch), waits=mode == "cpu", predictor=predictor
+        self.balancing.begin(
+            mode, max_batch=max_batch, min_batch=min_batch, rule=rule, predictor=predictor
         )
-        if self._saved_balance is not None:
-            self._balancing.restore(self._saved_balance)
 
     @property
     def balanced_batches(self) -> tuple[int, ...]:
@@ -106,122 +246,6 @@ class Balancing(BaseSession):
         RuntimeError
             The session does not balance.
         """
-        if self._balancing is None:
+        if self.balancing.balance is None:
             raise RuntimeError("the session does not balance: call session.balance(...) first")
-        return self._balancing.sizes
-
-    # What a framework says.
-
-    def _make_clock(self) -> Clock:
-        """Make the clock that times the steps of this rank."""
-        return Clock()
-
-    def _kind_of_device(self) -> str:
-        """Return what this rank computes on: "cpu", or the name of a GPU."""
-        return "cpu"
-
-    def _check_can_balance(self) -> None:
-        """Raise ValueError if this session cannot balance."""
-
-    def _check_gradients(self) -> None:
-        """Raise ValueError if the gradients of this training cannot be weighed."""
-
-    def _weigh(self) -> float:
-        """Return the weight of this rank's gradients, which are ready, in the mean of all ranks.
-
-        All ranks call it once in each step.
-        """
-        self._weighed += 1
-        balance = self._balancing
-        if balance is not None and self.world_size > 1 and self._weighed == 1:
-            self._clock.computed(self._own_samples())
-            if balance.waits:
-                self._tell_others(balance)
-        return self._weight_of_batch()
-
-    # At boundaries.
-
-    def _open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
-        balance, batches = self._balancing, elastic(loader)
-        if balance is not None and batches is None:
-            raise ValueError(
-                "batches(loader): the session balances, and must divide the batches of this "
-                f"loader; give it {self._example}"
-            )
-        if balance is not None and batches is not None and self.world_size > 1:
-            self._check_gradients()
-            self._hear_others(balance)
-            if self._met is not self._ranks:
-                self._met = self._ranks
-                balance.meet(self._names(), batches.global_batch, warns=self.rank == 0)
-            balance.resize(batches.global_batch)
-            batches.divide(balance.sizes)
-        return super()._open(loader)
-
-    _example = "batch_sampler=session.batch_sampler(data, global_batch=...)"
-
-    def _opened(self) -> None:
-        super()._opened()
-        # A loop that was left by `break` came to no boundary.
-        self._weighed = 0
-        if self._balancing is not None:
-            # The first step of a loader reads ahead and allocates: it is not timed.
-            self._clock.forget()
-
-    def _end_turn(self) -> None:
-        if self._turn is not None and self._balancing is not None:
-            self._clock.end()
-        super()._end_turn()
-
-    def _boundary(self) -> bool:
-        balance = self._balancing
-        self._weighed = 0
-        if balance is None or self.world_size == 1:
-            return super()._boundary()
-        turn = self._hear_others(balance)
-        if super()._boundary():
-            return True
-        if turn is not None and self._elastic is not None:
-            self._elastic.divide(balance.sizes, turn, trained=self._turns)
-        if not balance.waits:
-            self._tell_others(balance)
-        self._clock.begin()
-        return False
-
-    def _tell_others(self, balance: Balance) -> None:
-        """Begin to send the other ranks the newest step of this one whose time is known."""
-        drawn = self._elastic.drawn if self._elastic else 0
-        told = balance.tell(self._clock.take(), self._clock.memory(), drawn)
-        self._ranks.begin_gather(list(told))
-
-    def _hear_others(self, balance: Balance) -> int | None:
-        """Take in the ranks' times if they are there; return the first batch to follow them."""
-        told = self._ranks.gathered()
-        return None if told is None else balance.hear(told)
-
-    def _own_samples(self) -> int:
-        """Return the number of samples of this rank in this step."""
-        if self._elastic is None:
-            return 0
-        return round(self._samples_of_turn() * self._weight_of_batch() / self.world_size)
-
-    def _names(self) -> list[str]:
-        """Return the names of the ranks: their nodes and devices.
-
-        They are the same after a suspension on the same nodes.
-        """
-        mine = f"{platform.node()} {self._kind_of_device()}/{environ().get('LOCAL_RANK', '0')}"
-        told = [each.decode() for each in self._ranks.gather(mine.encode())]
-        names: list[str] = json.loads(self._ranks.broadcast(json.dumps(told).encode()))
-        return names
-
-    def _facts(self) -> dict[str, Any]:
-        balanced = self._balancing.state() if self._balancing else self._saved_balance
-        return {**super()._facts(), "balanced": balanced}
-
-    def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
-        super()._restore_facts(manifest)
-        # The key is missing where a release that could not balance wrote the manifest.
-        self._saved_balance = manifest.get("balanced")
-        if self._balancing is not None and self._saved_balance is not None:
-            self._balancing.restore(self._saved_balance)
+        return self.balancing.balance.sizes

@@ -7,6 +7,7 @@ facts and not by how its script looks.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from hpcext.training.data.loading import elastic
 from hpcext.training.data.sampler import ResumableSampler
 from hpcext.training.fingerprint import fingerprint
+from hpcext.training.ranks import Ranks
 
 _UNEQUAL = 1e-3
 """Relative difference of norms beyond which averaged gradients are not the same gradients."""
@@ -48,6 +50,23 @@ def first_batch(loader: Any, batch: Any) -> Seen:
     if _divides(loader):
         return Seen()
     return Seen(fingerprint(batch), _all_samples(loader))
+
+
+def compare(ranks: Ranks, seen: Seen | None, *, use: str, wrap: str) -> list[str]:
+    """Compare the observations of all ranks, which all call it; on rank 0, return what is wrong.
+
+    Parameters
+    ----------
+    ranks : Ranks
+    seen : Seen or None
+        Observations of this rank.
+    use, wrap : str
+        As for :func:`verdict`.
+    """
+    if ranks.size == 1:
+        return []
+    told = [json.loads(each) for each in ranks.gather(json.dumps(seen).encode())]
+    return list(verdict([Seen(*(each or ())) for each in told], use=use, wrap=wrap)) if told else []
 
 
 def verdict(ranks: Sequence[Seen], *, use: str, wrap: str) -> Iterator[str]:

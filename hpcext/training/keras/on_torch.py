@@ -1,19 +1,21 @@
-"""The session for ``model.fit`` on the torch backend of Keras."""
+"""The framework for ``model.fit`` on the torch backend of Keras."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from hpcext.training.feature import Framework
 from hpcext.training.keras_state import KerasState
-from hpcext.training.session import Session as BaseSession
 from hpcext.training.torch.random import TorchRandom
 
 
-class Session(BaseSession):
-    """A session of one process; see :class:`hpcext.training.session.Session`."""
+class KerasOnTorch(Framework):
+    """What a session asks of Keras on PyTorch, in one process."""
 
-    def _make_state(self, objects: dict[str, Any]) -> KerasState:
-        return _TorchBackedState(objects)
+    def make_state(self, objects: dict[str, Any]) -> KerasState:
+        """Make the state of the objects that the script names."""
+        self.state = _TorchBackedState(objects)
+        return self.state
 
 
 class _TorchBackedState(TorchRandom, KerasState):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,28 +12,37 @@ import numpy as np
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.checkpoint.place import AFTER, EPOCH, Place
 from hpcext.training.checkpoint.state import Tree
+from hpcext.training.feature import Feature, Framework, Parts, Resizing
 from hpcext.training.keras.data import Data
 from hpcext.training.keras_state import KerasState
 from hpcext.training.session import Session
 
 BACKEND: str = keras.backend.backend()
 
-if TYPE_CHECKING:
-    _Base = Session
-elif BACKEND == "tensorflow":
-    from hpcext.training.tensorflow import Session as _Base
-elif BACKEND == "torch":
-    from hpcext.training.keras.on_torch import Session as _Base
-else:
 
-    class _Base(Session):
-        """One process."""
+class KerasFramework(Framework):
+    """What a session asks of Keras on a backend with one process."""
 
-        def _make_state(self, objects: dict[str, Any]) -> KerasState:
-            return KerasState(objects)
+    def make_state(self, objects: dict[str, Any]) -> KerasState:
+        """Make the state of the objects that the script names."""
+        self.state = KerasState(objects)
+        return self.state
 
 
-class FitSession(_Base):
+def _framework() -> Framework:
+    """Return the framework of the backend that Keras uses."""
+    if BACKEND == "tensorflow":
+        from hpcext.training.tensorflow.framework import TensorFlow  # noqa: PLC0415
+
+        return TensorFlow()
+    if BACKEND == "torch":
+        from hpcext.training.keras.on_torch import KerasOnTorch  # noqa: PLC0415
+
+        return KerasOnTorch()
+    return KerasFramework()
+
+
+class FitSession(Session):
     """The session of a model that ``fit`` trains: its state, and its place in the data.
 
     Parameters
@@ -53,7 +61,6 @@ class FitSession(_Base):
         self._at_work = False
         self._stepped = False
         self._arrived: Tree | None = None
-        self._validated: tuple[Place, Tree] | None = None
         super().__init__(
             model=model,
             optimizer=model.optimizer,
@@ -62,10 +69,13 @@ class FitSession(_Base):
             **options,
         )
 
+    def _parts(self) -> Parts:
+        return Parts(_framework(), Resizing(), (self._metrics,))
+
     @property
     def seed(self) -> int:
         """Seed from which the orders of samples are drawn."""
-        return self._seed or 0
+        return self.training.seed or 0
 
     def begin(self, epochs: int) -> int:
         """Begin ``fit``; return the epoch that it begins with.
@@ -75,9 +85,9 @@ class FitSession(_Base):
         epochs : int
             Number of epochs in all.
         """
-        self._count = epochs
+        self.training.loop.epochs = epochs
         self._at_work = False
-        return self._place.epoch
+        return self.training.loop.place.epoch
 
     def open_epoch(self, epoch: int, data: Data) -> bool:
         """Begin an epoch at the place of the checkpoint, or stop if requested.
@@ -92,87 +102,94 @@ class FitSession(_Base):
         CheckpointError
             ``fit`` has begun with another epoch than that of the checkpoint.
         """
-        if self._resume is not None and epoch != self._place.epoch:
+        if self.training.resume is not None and epoch != self.training.loop.place.epoch:
             raise CheckpointError(
                 f"fit begins with epoch {epoch}, and the checkpoint is of epoch "
-                f"{self._place.epoch}",
+                f"{self.training.loop.place.epoch}",
                 do="give fit no initial_epoch",
             )
-        resumed = self._resume is not None
-        if self._place.phase == AFTER:
+        resumed = self.training.resume is not None
+        if self.training.loop.place.phase == AFTER:
             # More epochs than before: the state is that of the end, and the metrics begin anew.
-            self._arrive()
+            self.training.arrive()
             self._model.reset_metrics()
-        self._begin_epoch(epoch)
-        self._position, _ = self._open(data)
+        self.training.begin_epoch(epoch)
+        self._position, _ = self.training.open(data)
         self._turns = 0
-        self._arrived = self._state.random() if resumed else None
+        self._arrived = self.training.state.random() if resumed else None
         if self._at_work:
-            self._boundary()
+            self.training.boundary()
         self._at_work, self._stepped = True, False
-        return self._place.samples > 0
+        return self.training.loop.place.samples > 0
 
     def stepped(self, turns: int) -> None:
         """Record that `turns` batches of the epoch are done in this attempt."""
         while self._turns < turns:
             self._turns += 1
-            self._turn = functools.partial(self._position, self._turns)
-            self._end_turn()
+            self.training.loop.begin_step(self._position, self._turns)
+            self.training.end_step()
         self._stepped = True
 
     def between(self) -> None:
         """Stop or save if requested: before the first batch, between two, or after the last."""
         if self._arrived is not None:
             # A DataLoader of PyTorch has drawn a number since, when its iteration began.
-            self._state.set_random(self._arrived)
+            self.training.state.set_random(self._arrived)
             self._arrived = None
         if self._stepped:
             self._stepped = False
-            self._boundary()
+            self.training.boundary()
 
     def begin_validation(self) -> None:
         """Record the state after the last batch of an epoch."""
-        if self._phase != EPOCH:
+        if self.training.loop.phase != EPOCH:
             return
         self.between()
         self._metrics.hold()
-        self._validated = dataclasses.replace(self._place), self._state.random()
+        place, random = dataclasses.replace(self.training.loop.place), self.training.state.random()
+        self._metrics.validated = place, random
 
     def look(self) -> None:
         """Stop if requested, between two batches of a validation."""
-        if self._validated is not None and self._keeper is not None:
-            self._look(*self._validated)
+        if self._metrics.validated is not None and self.training.keeper is not None:
+            self.training.look(*self._metrics.validated)
 
     def end_validation(self) -> None:
         """Record that the validation is over."""
         self._metrics.release()
-        self._validated = None
 
     def finish(self) -> None:
         """Write the final checkpoint, so that a rerun trains no more."""
-        if self._place.phase == AFTER:
+        if self.training.loop.place.phase == AFTER:
             # The job was finished before; only its history is restored.
-            self._arrive()
+            self.training.arrive()
             return
         super().finish()
 
-    def _to_write(self, place: Place, random: Tree) -> tuple[int, dict[str, Any], Tree]:
-        # With JAX, fit keeps the state apart from the model.
-        sync = getattr(self._model, "jax_state_sync", None)
-        if sync is not None:
-            sync()
-        if self.world_size > 1 and self._validated is None:
-            # Reading metrics sums them over the workers, so all ranks must read them.
-            self._metrics.hold()
-        return super()._to_write(place, random)
 
+class _Metrics(Feature):
+    """The variables of metrics, so that the metrics of a resumed epoch cover all of it.
 
-class _Metrics:
-    """The variables of metrics, so that the metrics of a resumed epoch cover all of it."""
+    Attributes
+    ----------
+    validated : (Place, dict) or None
+        Place and random states at the beginning of the validation that is running.
+    """
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._held: list[Any] | None = None
+        self.validated: tuple[Place, Tree] | None = None
+
+    def capturing(self) -> None:
+        """Bring the state that ``fit`` holds into the model."""
+        # With JAX, fit keeps the state apart from the model.
+        sync = getattr(self._model, "jax_state_sync", None)
+        if sync is not None:
+            sync()
+        if self.coordinator.ranks.size > 1 and self.validated is None:
+            # Reading metrics sums them over the workers, so all ranks must read them.
+            self.hold()
 
     def hold(self) -> None:
         """Keep the present values: a validation will use the same variables."""
@@ -180,7 +197,7 @@ class _Metrics:
 
     def release(self) -> None:
         """Drop the kept values: the validation is over."""
-        self._held = None
+        self._held = self.validated = None
 
     def state_dict(self) -> Tree:
         """Return the values of the variables, in the order of Keras."""

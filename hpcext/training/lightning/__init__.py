@@ -23,15 +23,17 @@ from typing import Any
 
 from hpcext.numerals import whole
 from hpcext.protocol import environ
-from hpcext.training.callbacks import Link, Write
 from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.coordinator import Coordinator, Write
 from hpcext.training.data.elastic_loader import ElasticLoader
+from hpcext.training.library import STOP, LibraryCheckpoints
 from hpcext.training.lightning.random_states import RandomStates
 from hpcext.training.lightning.trainer import (
     FILE,
     close_loggers,
     first_rank,
     hold_to,
+    leave_in_validation,
     pl,
     ranks_of,
     read_up_to,
@@ -40,7 +42,6 @@ from hpcext.training.lightning.trainer import (
 )
 
 FORMAT = "lightning/1"
-_STOP, _SAVE = "stop", "save"
 _NEVER = -(2**62)
 
 
@@ -85,9 +86,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         on_suspend: Iterable[Callable[[], object]] = (),
         requeue_dir: str | Path = ".",
     ) -> None:
-        self._link = Link(
-            rank=first_rank(),
-            format=FORMAT,
+        self._coordinator = Coordinator(
             checkpoint_dir=checkpoint_dir,
             checkpoint_every_s=checkpoint_every_s,
             checkpoint_every_steps=checkpoint_every_steps,
@@ -95,6 +94,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             samples_per_step=samples_per_step,
             on_suspend=on_suspend,
         )
+        self._checkpoints = LibraryCheckpoints(self._coordinator, rank=first_rank(), format=FORMAT)
         self._requeue_dir = Path(requeue_dir)
         self._loader: ElasticLoader | None = None
         self._random = RandomStates()
@@ -115,9 +115,9 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         CheckpointError
             There are checkpoints and none verifies, or a newer attempt has begun.
         """
-        found = self._link.find()
+        found = self._checkpoints.find()
         # Under a manager, files in that directory belong to another job.
-        theirs = None if self._link.attempt else requeued(self._requeue_dir)
+        theirs = None if self._coordinator.attempt else requeued(self._requeue_dir)
         newer = theirs is not None and (
             found is None or theirs.stat().st_mtime > found.manifest["created_at"]
         )
@@ -131,7 +131,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         started = whole(environ().get("LOCAL_WORLD_SIZE"))
         if started is not None:
             return started
-        return self._link.attempt.num_gpus if self._link.attempt else 1
+        return self._coordinator.attempt.num_gpus if self._coordinator.attempt else 1
 
     def loader(
         self,
@@ -180,7 +180,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         )
         self._loader.before_fetch = self._before_fetch
         # A loader made before may be in use with these ranks already.
-        self._loader.join(self._link.ranks.rank, self._link.ranks.size)
+        self._loader.join(self._coordinator.ranks.rank, self._coordinator.ranks.size)
         return self._loader
 
     # -- the beginning
@@ -195,13 +195,13 @@ class Suspend(pl.Callback):  # type: ignore[misc]
                 "make another one for the next"
             )
         self._fitted = True
-        self._link.join(ranks_of(trainer))
+        self._checkpoints.join(ranks_of(trainer))
         if self._loader is not None:
-            self._loader.join(self._link.ranks.rank, self._link.ranks.size)
+            self._loader.join(self._coordinator.ranks.rank, self._coordinator.ranks.size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this callback for Lightning's checkpoint: plain values only."""
-        state: dict[str, Any] = {"world_size": self._link.ranks.size}
+        state: dict[str, Any] = {"world_size": self._coordinator.ranks.size}
         if self._loader is not None:
             state["place"] = self._loader.state_dict()
         if self._random.gathered:
@@ -222,7 +222,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Check that the checkpoint was restored; the loops are restored later."""
-        found = self._link.found
+        found = self._checkpoints.found
         if found is not None and not trainer.ckpt_path:
             raise CheckpointError(
                 f"there is a checkpoint of step {found.manifest['step']}, and the training is to "
@@ -238,17 +238,17 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         self._fitting = True
         if self._loader is not None:
             hold_to(trainer, self._loader)
-        elif self._link.store is not None:
+        elif self._coordinator.store is not None:
             read_up_to(trainer, resumed=bool(self._resume))
             if "validation" not in self._resume:
                 self._restore_random()
-        self._link.begin(trainer.global_step)
+        self._checkpoints.begin(trainer.global_step)
 
     # -- between two steps
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """Weigh the loss, so that the average over unequal batches is the mean over samples."""
-        if self._loader is not None and self._link.ranks.size > 1:
+        if self._loader is not None and self._coordinator.ranks.size > 1:
             weight = self._loader.weight()
             if weight != 1.0:
                 # In place, since Lightning takes no other tensor; the loss that it logs is a copy.
@@ -268,12 +268,8 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         if trainer.fit_loop._should_accumulate():
             return
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        self._link.stepped(trainer.global_step, {} if loss is None else {"loss": loss})
-        agreed = self._link.ask()
-        if agreed.stop:
-            self._due = _STOP
-        elif agreed.save:
-            self._due = _SAVE
+        self._checkpoints.stepped(trainer.global_step, {} if loss is None else {"loss": loss})
+        self._due = self._checkpoints.agree() or self._due
         if self._due and self._loader is None:
             self._random.keep()
 
@@ -302,11 +298,11 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             self._restore_random()
         self._random.keep()
         self._validation = {"completed": loop.batch_progress.total.completed}
-        if self._due == _STOP:
+        if self._due == STOP:
             self._carry_out(trainer)
         finite = (n for n in trainer.num_val_batches if not math.isinf(n))
         # All ranks must exchange equally often, also those with fewer batches.
-        self._looks = self._link.ranks.smallest(int(sum(finite)))
+        self._looks = self._coordinator.ranks.smallest(int(sum(finite)))
         if trainer.fit_loop._should_accumulate():
             # In the midst of a step: its gradients are in no checkpoint.
             self._looks = _NEVER
@@ -315,19 +311,19 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Stop if requested, between two batches of a validation."""
-        alone = self._link.ranks.size == 1 and self._looks != _NEVER
+        alone = self._coordinator.ranks.size == 1 and self._looks != _NEVER
         if not self._fitting or not (self._looks > 0 or alone):
             return
         self._looks -= 1
-        if self._link.look():
-            self._due = _STOP
+        if self._coordinator.look():
+            self._due = STOP
             self._carry_out(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Report the metrics of a validation."""
         if self._fitting:
             self._validation = None
-            self._link.reporter.metrics(trainer.callback_metrics)
+            self._coordinator.reporter.metrics(trainer.callback_metrics)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Make Lightning count the batches of the next epoch after a resize.
@@ -338,7 +334,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         loader = self._loader
         if loader is not None and self._resume.pop("world_size", 0) not in (
             0,
-            self._link.ranks.size,
+            self._coordinator.ranks.size,
         ):
             loader.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
             trainer.fit_loop._combined_loader = None
@@ -346,11 +342,11 @@ class Suspend(pl.Callback):  # type: ignore[misc]
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the final checkpoint, so that a rerun trains no more."""
         self._fitting = False
-        self._link.ranks.settle()
+        self._coordinator.ranks.settle()
         self._due = ""
         self._random.keep()
-        self._save(trainer, self._link.save_last)
-        self._link.reporter.flush()
+        self._save(trainer, self._coordinator.save_last)
+        self._coordinator.reporter.flush()
 
     # -- checkpoints
 
@@ -364,42 +360,32 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         mine["stopped_early"] = bool(trainer.should_stop) and not self._fitting
         if self._validation is None:
             return
-        completed = self._validation["completed"]
-        mine["validation"] = completed
-        # A loop that was left in mid-validation looks like this: it is run before the training
-        # goes on, and at its batch 0.
-        loops = checkpoint["loops"]["fit_loop"]
-        begun = {"ready": completed + 1, "started": completed + 1}
-        ended = {"processed": completed, "completed": completed}
-        loops["epoch_loop.val_loop.batch_progress"] = {
-            "total": {**begun, **ended},
-            "current": dict.fromkeys((*begun, *ended), 0),
-            "is_last_batch": False,
-        }
+        mine["validation"] = self._validation["completed"]
+        leave_in_validation(checkpoint, self._validation["completed"])
 
     def _carry_out(self, trainer: Any) -> None:
         """Stop or save, as agreed."""
         due, self._due = self._due, ""
-        if due == _STOP:
-            self._random.gather(self._link.ranks)
-            self._link.suspend(
-                self._facts(trainer),
-                lambda draft: write(trainer, draft),
-                before_leaving=lambda: close_loggers(trainer),
+        if due == STOP:
+            self._random.gather(self._coordinator.ranks)
+            self._coordinator.mark()
+            self._coordinator.suspend(
+                self._writing(trainer), before_leaving=lambda: close_loggers(trainer)
             )
             # suspend() returns only if the state could not be saved.
             self._random.gathered = ""
             return
-        self._save(trainer, self._link.save)
+        self._save(trainer, self._coordinator.save)
 
-    def _save(self, trainer: Any, save: Callable[[Mapping[str, Any], Write], None]) -> None:
-        self._random.gather(self._link.ranks)
-        save(self._facts(trainer), lambda draft: write(trainer, draft))
+    def _save(self, trainer: Any, save: Callable[[Write], None]) -> None:
+        self._random.gather(self._coordinator.ranks)
+        save(self._writing(trainer))
         # A checkpoint that Lightning writes on its own has a later state.
         self._random.gathered = ""
 
-    def _facts(self, trainer: Any) -> dict[str, Any]:
-        return {"epoch": trainer.current_epoch, "lightning": pl.__version__}
+    def _writing(self, trainer: Any) -> Write:
+        facts = {"epoch": trainer.current_epoch, "lightning": pl.__version__}
+        return self._checkpoints.writing(facts, lambda draft: write(trainer, draft))
 
     # -- random numbers
 
@@ -412,4 +398,6 @@ class Suspend(pl.Callback):  # type: ignore[misc]
 
     def _restore_random(self) -> None:
         if "random" in self._resume:
-            self._random.restore(self._resume.pop("random"), self._link.ranks, self._link.step)
+            self._random.restore(
+                self._resume.pop("random"), self._coordinator.ranks, self._coordinator.step
+            )

@@ -126,3 +126,24 @@ def read_up_to(trainer: Any, *, resumed: bool) -> None:
 def _loaders(trainer: Any) -> list[Any]:
     source = trainer.fit_loop._combined_loader
     return list(source.flattened) if source is not None else []
+
+
+def leave_in_validation(checkpoint: dict[str, Any], completed: int) -> None:
+    """Make a checkpoint one of a validation that begins anew on resumption.
+
+    Parameters
+    ----------
+    checkpoint : dict
+        What Lightning is about to write.
+    completed : int
+        Batches of all validations before this one.
+    """
+    # A loop that was left in mid-validation looks like this: it is run before the training
+    # goes on, and at its batch 0.
+    begun = {"ready": completed + 1, "started": completed + 1}
+    ended = {"processed": completed, "completed": completed}
+    checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"] = {
+        "total": {**begun, **ended},
+        "current": dict.fromkeys((*begun, *ended), 0),
+        "is_last_batch": False,
+    }

@@ -18,15 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
-import numpy as np
 import tensorflow as tf
 
-from hpcext.training.balance.balancing import Balancing
+from hpcext.training.balance.balancing import Balances, Balancing
 from hpcext.training.checkpoint import warn
-from hpcext.training.checkpoint.place import Place
-from hpcext.training.checkpoint.state import Tree
-from hpcext.training.ranks import Ranks
-from hpcext.training.tensorflow.cluster import join, strategy
+from hpcext.training.feature import Parts, Resizing
+from hpcext.training.session import Session as BaseSession
+from hpcext.training.tensorflow.cluster import strategy
 from hpcext.training.tensorflow.data import (
     Batches,
     DividedBatches,
@@ -35,14 +33,14 @@ from hpcext.training.tensorflow.data import (
     gather,
     reshuffles,
 )
-from hpcext.training.tensorflow.state import TensorFlowState
+from hpcext.training.tensorflow.framework import TensorFlow, Weighing
 
 __all__ = ["Session", "strategy"]
 
 Batch = TypeVar("Batch")
 
 
-class Session(Balancing):
+class Session(Balances, BaseSession):
     """A session that makes a TensorFlow training loop resumable.
 
     See :class:`hpcext.training.session.Session`. Under ``hpcext launch`` with several ranks, call
@@ -61,7 +59,13 @@ class Session(Balancing):
     def __init__(self, **options: Any) -> None:
         self._read: Any = None
         self._warned = False
+        self._tensorflow = TensorFlow()
+        self.balancing = Balancing(self._tensorflow)
+        self._weighing = Weighing(self.balancing)
         super().__init__(**options)
+
+    def _parts(self) -> Parts:
+        return Parts(self._tensorflow, Resizing(), (self._weighing, self.balancing))
 
     def dataset(
         self,
@@ -148,15 +152,7 @@ class Session(Balancing):
             At the end of the step: it was called more than once, or not at all by a session that
             balances.
         """
-        found = [_values(each) for each in tf.nest.flatten(gradients) if each is not None]
-        if self.world_size == 1 or not found:
-            return gradients
-        with tf.control_dependencies(found):
-            # On a GPU, fetching these values shows when the computation has come this far.
-            there = tf.cast(tf.reshape(found[0], [-1])[:1], tf.float32)
-            weight = tf.numpy_function(self._weigh_part, [there], tf.float64)
-        weight.set_shape(())
-        return tf.nest.map_structure(lambda each: _times(each, weight), gradients)
+        return self._weighing.weighted(gradients)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches that are left of this epoch; each iteration is one step.
@@ -184,14 +180,8 @@ class Session(Balancing):
         """
         if isinstance(loader, tf.data.Dataset):
             self._warn_if_reshuffled(loader)
-            loader = cast(Iterable[Batch], Skipped(loader, self._place.batch))
+            loader = cast(Iterable[Batch], Skipped(loader, self.training.loop.place.batch))
         return super().batches(loader)
-
-    def finish(self) -> None:
-        """Write the final checkpoint, so that a rerun trains no more."""
-        super().finish()
-        # The workers of a cluster leave together: one that is still writing needs the others.
-        self._ranks.smallest(0)
 
     def _warn_if_reshuffled(self, data: Any) -> None:
         if data is self._read and not self._warned and reshuffles(data):
@@ -202,62 +192,3 @@ class Session(Balancing):
                 "reshuffle_each_iteration=False) inside the loop over the epochs"
             )
         self._read = data
-
-    def _weigh_part(self, _: Any) -> Any:
-        return np.float64(self._weigh() / self.world_size)
-
-    def _boundary(self) -> bool:
-        balances = self._balancing is not None and self.world_size > 1
-        if self._weighed > 1 or (balances and self._weighed == 0):
-            raise RuntimeError(
-                f"session.weighted(): {self._weighed} calls in step {self.step - 1}; must be one, "
-                "with the gradients of all models, before the optimizer gets them"
-            )
-        return super()._boundary()
-
-    _example = "session.dataset(data, global_batch=...)"
-    _use = "use session.dataset(data, batch_size=...) or session.dataset(data, global_batch=...)"
-
-    def _kind_of_device(self) -> str:
-        for gpu in tf.config.get_visible_devices("GPU"):
-            return str(tf.config.experimental.get_device_details(gpu).get("device_name", "gpu"))
-        return "cpu"
-
-    def _begin(self) -> None:
-        super()._begin()
-        state = cast(TensorFlowState, self._state)
-        if self.world_size > 1 and self.rank == 0 and state.undistributed():
-            self._reporter.note(
-                f"the {self.world_size} ranks do not average their gradients: the model was not "
-                "made in the scope of a strategy, each trains one of its own, and a checkpoint "
-                "holds that of rank 0 alone; make model and optimizer inside "
-                "`with strategy().scope():`"
-            )
-
-    def _join(self) -> Ranks:
-        return join()
-
-    def _make_state(self, objects: dict[str, Any]) -> TensorFlowState:
-        return TensorFlowState(objects)
-
-    def _to_write(self, place: Place, random: Tree) -> tuple[int, dict[str, Any], Tree]:
-        state = cast(TensorFlowState, self._state)
-        if self.world_size > 1:
-            state.hold_synchronised()
-        return super()._to_write(place, random)
-
-
-def _values(gradient: Any) -> Any:
-    """Return the values of a gradient; an embedding's gradient holds some of its rows."""
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _times(gradient: Any, weight: Any) -> Any:
-    if gradient is None:
-        return None
-    values = _values(gradient)
-    # A NaN in a batch of weight 0 must not count: NaN times 0 is NaN.
-    weighed = tf.math.multiply_no_nan(values, tf.cast(weight, values.dtype))
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(weighed, gradient.indices, gradient.dense_shape)
-    return weighed

@@ -14,40 +14,31 @@ Six lines make a script suspendable and resumable::
 
 from __future__ import annotations
 
-import atexit
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, TypeVar, cast
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from hpcext.training.accumulation import accumulated, microbatches, split
-from hpcext.training.checkpoint import Checkpoint, Store
-from hpcext.training.checkpoint.keeper import Keeper
-from hpcext.training.checkpoint.place import AFTER
-from hpcext.training.checkpoint.state import Tree
-from hpcext.training.data.undivided import Seen
+from hpcext.training.adapt import EVERY_S
+from hpcext.training.balance.balancing import Balances, Balancing
+from hpcext.training.batching import ElasticBatches
+from hpcext.training.feature import Parts
 from hpcext.training.learning_rate import Rates, Rule
-from hpcext.training.leave import leave
-from hpcext.training.ranks import Ranks
-from hpcext.training.torch.balance import Balanced
-from hpcext.training.torch.compiled import keep_safe
-from hpcext.training.torch.group import Member, check_equal, receive, send
-from hpcext.training.torch.parallel import Parallel
-from hpcext.training.torch.ranks import join, own_device
+from hpcext.training.session import Session as BaseSession
+from hpcext.training.torch.adapt import Adapting, bounds_of
+from hpcext.training.torch.balance import Weighing
+from hpcext.training.torch.framework import FirstSteps, LearningRates, Torch
+from hpcext.training.torch.resizing import InPlace
 from hpcext.training.torch.sharding import shard
-from hpcext.training.torch.stall import Stall
-from hpcext.training.torch.state import TorchState, plain, with_arrays
-from hpcext.training.torch.whole import Steps, norm_of_gradients
 
 Batch = TypeVar("Batch")
 
 __all__ = ["Session", "accumulated", "microbatches", "shard", "split"]
 
 
-class Session(Balanced):
+class Session(Balances, BaseSession):
     """A session that makes a PyTorch training loop resumable.
 
     See :class:`hpcext.training.session.Session`. Under torchrun it joins the process group, unless
@@ -83,8 +74,7 @@ class Session(Balanced):
         Device that this rank computes on.
     """
 
-    _use = "use DataLoader(data, batch_sampler=session.batch_sampler(data, global_batch=...))"
-    _wrap = "use model = session.parallel(model), or DistributedDataParallel"
+    kind_of_adapting: type[Adapting] = Adapting
 
     def __init__(
         self,
@@ -95,23 +85,28 @@ class Session(Balanced):
         on_resize: Iterable[Callable[[Session], object]] = (),
         **options: Any,
     ) -> None:
-        self._rates = Rates(learning_rate, warm_up)
-        self._on_resize = tuple(on_resize)
-        self._models: list[Parallel] = []
-        self._stall = Stall()
-        self._new = False
-        self._received: Tree | None = None
-        self.device = own_device()
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-        self._deterministic = deterministic
-        if deterministic:
-            # cuBLAS reads it at its first use; without it PyTorch refuses deterministic algorithms.
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-            torch.use_deterministic_algorithms(True)
-            torch.backends.cudnn.benchmark = False
+        self._torch = Torch(deterministic=deterministic)
+        self.device = self._torch.device
+        self.rates = LearningRates(self._torch, Rates(learning_rate, warm_up))
+        self.balancing = Balancing(self._torch)
+        self.adapting = self.kind_of_adapting(
+            self._torch, self.rates, self.balancing, self.report_goodput
+        )
+        self._on_resize = tuple(functools.partial(each, self) for each in on_resize)
         super().__init__(**options)
-        self._steps = Steps(self._heard_step, self._in_turn)
+
+    def _parts(self) -> Parts:
+        return Parts(
+            self._torch,
+            InPlace(self._torch, self._on_resize),
+            (
+                FirstSteps(self._torch),
+                self.rates,
+                Weighing(self._torch, self.balancing),
+                self.balancing,
+                self.adapting,
+            ),
+        )
 
     def parallel(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move the model to this rank's device, and wrap it in DDP if there are other ranks.
@@ -128,47 +123,7 @@ class Session(Balanced):
         torch.nn.Module
             The model, or its DistributedDataParallel.
         """
-        if cast(TorchState, self._state).sharded:
-            # FSDP does all of this in its own way.
-            return model
-        model.to(self.device)
-        cast(TorchState, self._state).follow(model)
-        alone = self.world_size == 1 and self._member is None
-        if alone or not any(p.requires_grad for p in model.parameters()):
-            return model
-        cuda = self.device.type == "cuda"
-        parallel = Parallel(
-            model,
-            device_ids=[self.device] if cuda else None,
-            # Else the buckets are rebuilt after the first step, once per attempt: gradients
-            # are then added in another order, and differ in the last bit.
-            find_unused_parameters=self._deterministic,
-        )
-        self._models.append(parallel)
-        if not self._joining:
-            # Ranks have different weights unless they were seeded or restored from a checkpoint.
-            parallel.form(equal=False)
-        return parallel
-
-    def _join(self) -> Ranks:
-        self._member = Member.here(self.device)
-        if not (dist.is_available() and dist.is_initialized()):
-            atexit.register(self._part)
-        return self._member.ranks() if self._member else join(self.device)
-
-    def _part(self) -> None:
-        """Leave the process group that this session formed, and keep nothing of it."""
-        if self._phase != AFTER:
-            # Ended by an error: an exchange may be under way, and leaving would wait for ranks
-            # that may never answer. The launcher must learn of the error now.
-            return
-        for model in self._models:
-            model.dissolve()
-        self._ranks = Ranks()
-        if self._keeper is not None:
-            self._keeper.regroup(self._ranks)
-        if dist.is_available() and dist.is_initialized():
-            dist.destroy_process_group()
+        return self._torch.parallel(model, joining=self.training.resizing.joining)
 
     def rate(self, lr: float) -> float:
         """Return the learning rate of the next step.
@@ -178,206 +133,120 @@ class Session(Balanced):
         lr : float
             The rate of the schedule.
         """
-        return self._rates.rate(lr)
+        return self.rates.rates.rate(lr)
 
-    def validation(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches of a validation, each a place to stop; resumption begins it anew."""
-        self._changed()
-        self._reporter.register()
-        return super().validation(loader)
+    def adapt(
+        self,
+        batch_size: int,
+        *,
+        max_batch_size: int | None = None,
+        gpu_batch_bounds: tuple[int, int | None] = (1, None),
+        accumulate: bool = True,
+        lr_rule: Rule | None = None,
+        warm_up: int = 0,
+        noise: str = "split",
+        every_s: float = EVERY_S,
+    ) -> None:
+        """Choose the batch while training, for the best goodput on the GPUs at hand.
 
-    def finish(self) -> None:
-        """Write the final checkpoint, so that a rerun trains no more."""
-        self._changed()
-        self._steps.close()
-        super().finish()
+        Call it before :meth:`batch_sampler`, which then needs no size, and make the passes of a
+        step in a loop over :meth:`microbatches`. The batch changes between two steps, on all ranks
+        at once; each sample is still trained once in an epoch.
 
-    # Changing the number of ranks in place.
+        Parameters
+        ----------
+        batch_size : int
+            Samples in a step of all ranks for which the learning rate is meant: the first batch,
+            and the smallest.
+        max_batch_size : int, optional
+            Most samples in a step; by default 32 times the first batch.
+        gpu_batch_bounds : tuple of int
+            Fewest and most samples of a rank in a pass; the most is what its memory has room for.
+            None: no bound, but no pass is made more than twice as large as those before.
+        accumulate : bool
+            Whether a step may have several passes. It has where the first batch does not fit in
+            one.
+        lr_rule : {"adascale", "sqrt", "linear", "legw", "none"} or callable, optional
+            How the learning rate follows, see :mod:`~hpcext.training.learning_rate`. By default
+            "sqrt" where the first optimizer is Adam or alike, else "adascale".
+        warm_up : int
+            Steps over which a larger rate is reached. For "legw", which needs it, those of the
+            first batch over which its own rate is reached.
+        noise : {"split", "differenced"}
+            How the noise of gradients is measured in a step that is one pass of one GPU, now and
+            then. "split": by making it in two passes, if each has its fewest samples.
+            "differenced": by the difference from the step before, which overestimates it in small
+            problems.
+        every_s : float
+            Seconds between two choices and reports; at the beginning they are closer together.
+
+        Raises
+        ------
+        ValueError
+            A parameter is not valid, or this session cannot adapt.
+        """
+        self.adapting.begin(
+            bounds_of(batch_size, max_batch_size, gpu_batch_bounds, accumulate),
+            lr_rule=lr_rule,
+            warm_up=warm_up,
+            noise=noise,
+            every_s=every_s,
+        )
 
     @property
-    def _joining(self) -> bool:
-        return self._member is not None and self._member.joining
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale in samples; None until it is known."""
+        return self.adapting.agent.noise.phi() if self.adapting.agent else None
 
-    def _begin(self) -> None:
-        if not self._joining:
-            super()._begin()
-            return
-        # What others restore from a checkpoint comes from rank 0 at the first epoch.
-        self._state.check()
-        self._resume, self.resumed = None, True
-        # The other ranks have compared what they train before.
-        self._compared = True
-        if self._seed is not None:
-            self._state.seed(self._seed + self.rank)
-        self._epoch_random = self._state.random()
+    @property
+    def adapted_batch(self) -> int:
+        """Samples in a step of all ranks, as :meth:`adapt` has chosen."""
+        return self.adapting.begun().split.total
 
-    def _register(self) -> None:
-        # Whether the size can change in place is known only once the loader is open; a request
-        # before that would suspend the training.
-        if self._member is None:
-            super()._register()
+    @property
+    def progress(self) -> float:
+        """Steps made, as initial-batch steps that teach as much; over all attempts."""
+        return self.adapting.begun().progress
 
-    def _join_group(self) -> None:
-        member = self._member
-        if member is None or not member.joining:
-            return
-        member.wait()
-        group = member.proposed(member.group.number)
-        self._regroup(member.form(group))
-        tree = receive(self.device, range(group.kept, group.size))
-        self._received = with_arrays(tree["objects"])
-        self._restore_facts(tree["facts"])
-        if self._keeper is not None:
-            self._keeper.run_id = tree["facts"]["run_id"]
-        self._resume = Checkpoint(Path(), tree["facts"])
+    @property
+    def statistical_epochs(self) -> float:
+        """Epochs that would teach as much as the training so far at the first batch."""
+        return self.adapting.statistical_epochs()
 
-    def _restore_state(self, checkpoint: Checkpoint) -> None:
-        if self._received is None:
-            super()._restore_state(checkpoint)
-            return
-        self._state.apply(self._received)
-        self._received = self._resume_random = None
-        self._seed_anew()
+    def batch_sampler(self, data: Sized | int, **options: Any) -> ElasticBatches:
+        """Make batches for this rank; without a size they are those that :meth:`adapt` chooses.
 
-    def _next_group(self) -> int:
-        member = self._member
-        if member is None or self.rank != 0:
-            return 0
-        stall_s = self._stall.boundary()
-        if stall_s is not None:
-            member.answer(stall_s=stall_s)
-        group = member.proposal()
-        if group is None:
-            return 0
-        why = self._why_not()
-        if why:
-            member.answer(why=why)
-        return 0 if why else group.number
+        Parameters
+        ----------
+        data : Sized or int
+            The data set, or its length.
+        **options
+            Those of the base class.
+        """
+        agent = self.adapting.agent
+        if agent is None or "global_batch" in options or "gpu_batch" in options:
+            return super().batch_sampler(data, **options)
+        agent.limit(data if isinstance(data, int) else len(data))
+        batches = super().batch_sampler(data, global_batch=agent.split.total, **options)
+        batches.adapted = True
+        return batches
 
-    def _why_not(self) -> str:
-        """Return why the number of ranks cannot change in place; empty if it can."""
-        refusal = self._state.in_place_refusal
-        if refusal:
-            return refusal
-        if not self._models:
-            return "no model is wrapped by session.parallel(model)"
-        if self._elastic is None:
-            return "the loader has no batch_sampler=session.batch_sampler(data, ...)"
-        if not self._elastic.of_any_ranks:
-            return "each rank holds a part of the data"
-        if self._validations:
-            return "an epoch begins with a validation"
-        return ""
+    def microbatches(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
+        """Yield the passes of a step, each with its share of the samples of this rank's batch.
 
-    def _change_group(self, number: int) -> None:
-        member = self._member
-        assert member is not None
-        group = member.proposed(number)
-        self._stall.begin()
-        for model in self._models:
-            model.dissolve()
-        member.leave()
-        if self.rank not in group.stay:
-            leave(0)
-        if self.rank == 0:
-            member.begin(group)
-        self._regroup(member.form(group))
-        if group.kept < group.size:
-            facts = {"step": self.step, "world_size": group.size, "run_id": self.run_id}
-            tree = {
-                "facts": {**self._facts(), **self._place.as_dict(), **facts},
-                "objects": plain(self._state.capture(), "Session") if self.rank == 0 else None,
-            }
-            send(tree, range(group.kept, group.size))
+        Multiply the mean loss of each by its share. Run both the forward and the backward pass
+        inside the loop; what concerns the whole step (clipping, the optimizer) comes after it.
 
-    def _regroup(self, ranks: Ranks) -> None:
-        self._ranks, self._new = ranks, True
-        self.rank, self.world_size = ranks.rank, ranks.size
-        self._reporter.resized(ranks.size)
-        if self._keeper is not None:
-            self._keeper.regroup(ranks)
-        for walk in self._walks:
-            walk.resize(self.rank, self.world_size)
-        self._follow_ranks()
+        Parameters
+        ----------
+        batch : tensor, or tuple, list or dict with tensors
+            Tensors of shape (samples, ...).
 
-    # What a session is to be given.
-
-    def _in_turn(self) -> bool:
-        """Return whether a step of this training is under way."""
-        return self._turn is not None
-
-    def _heard_step(self, optimizer: torch.optim.Optimizer, scaler: Any) -> None:
-        """Check, after each optimizer's first step in this attempt, that its state is saved."""
-        state = cast(TorchState, self._state)
-        if self.world_size > 1 and self._seen and not self._stepped and not state.sharded:
-            norms = (*self._seen.gradients, norm_of_gradients(optimizer))
-            self._seen = self._seen.norms(norms)
-        if self._unsaved is None:
-            return
-        missing = state.given(self._unsaved).lacks(optimizer, scaler)
-        if not missing:
-            return
-        if not self._stepped:
-            raise ValueError(missing)
-        # The optimizer was used late: do not lose what was trained so far for it.
-        if self.rank == 0:
-            self._reporter.note(missing)
-
-    def _first_batch(self, loader: Any, batch: Any) -> Seen:
-        # Ranks that divide layers among them are to have the same batches.
-        state = cast(TorchState, self._state)
-        parts = state.sharded and not state.data_parallel
-        return Seen() if parts else super()._first_batch(loader, batch)
-
-    def _opened(self) -> None:
-        super()._opened()
-        batches = self._elastic
-        if batches is not None:
-            self._rates.use(batches.global_batch, cast(TorchState, self._state).optimizers())
-            for model in self._models:
-                if not model.weighed:
-                    model.weigh(self._weight_in_backward)
-        if self._new:
-            self._new = False
-            parameters = (p for model in self._models for p in model.parameters())
-            check_equal(parameters, self._ranks)
-            for model in self._models:
-                model.form(equal=True)
-            for callback in self._on_resize:
-                callback(self)
-        if self._member is not None:
-            self._reporter.register(in_place=not self._why_not())
-
-    def _changed(self) -> None:
-        """Report the cost of a change of ranks after which no step came."""
-        stall_s = self._stall.end()
-        if stall_s is not None and self._member is not None and self.rank == 0:
-            self._member.answer(stall_s=stall_s)
-
-    def _make_state(self, objects: dict[str, Any]) -> TorchState:
-        keep_safe()
-        return TorchState(objects)
-
-    def _make_keeper(self, store: Store) -> Keeper:
-        state = cast(TorchState, self._state)
-        if not state.sharded:
-            return super()._make_keeper(store)
-        # Importing DTensor takes a while, and few need it.
-        from hpcext.training.torch.sharded import ShardedKeeper  # noqa: PLC0415
-
-        return ShardedKeeper(store, state, self._ranks)
-
-    def _begin_epoch(self, epoch: int) -> None:
-        cast(TorchState, self._state).check_order()
-        super()._begin_epoch(epoch)
-
-    def _facts(self) -> dict[str, Any]:
-        more = {"threads": torch.get_num_threads(), "learning_rate": self._rates.state()}
-        return {**super()._facts(), **more}
-
-    def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
-        super()._restore_facts(manifest)
-        self._rates.restore(manifest["learning_rate"])
-        if self._deterministic:
-            # Sums computed by another number of threads differ in the last bit.
-            torch.set_num_threads(manifest["threads"])
+        Yields
+        ------
+        part
+            Of the same type as `batch`.
+        share : float
+            Its samples divided by those of `batch`.
+        """
+        return self.adapting.microbatches(batch)

@@ -1,4 +1,4 @@
-"""The part of a PyTorch session that adapts the batch; :mod:`hpcext.training.adapt` chooses it.
+"""The feature of a PyTorch session that adapts the batch; :mod:`hpcext.training.adapt` chooses it.
 
 A measurement of the noise is summed over the ranks beside the next step, in the control group; a
 new batch size comes with it. So all ranks change at the same boundary, and no step waits.
@@ -9,22 +9,22 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 
 from hpcext.training.accumulation import apart, samples_of, split
-from hpcext.training.adapt import EVERY_S, MOST_TIMES, Agent
+from hpcext.training.adapt import MOST_TIMES, Agent
 from hpcext.training.adapt.noise import Squares
 from hpcext.training.adapt.ways import Bounds, Split
+from hpcext.training.balance.balancing import Balancing
 from hpcext.training.batching import ElasticBatches
+from hpcext.training.feature import Feature
 from hpcext.training.learning_rate import RULES, Rates, Rule, adascale, legw
 from hpcext.training.ranks import Ranks
-from hpcext.training.session import Session as BaseSession
+from hpcext.training.torch.framework import LearningRates, Torch
 from hpcext.training.torch.noise import Squared
-from hpcext.training.torch.parallel import Parallel
-from hpcext.training.torch.state import TorchState
 
 Batch = TypeVar("Batch")
 
@@ -32,345 +32,316 @@ NOISE = ("split", "differenced")
 """Ways to measure the noise in a step that is one pass of one GPU."""
 
 
-class Adaptive(BaseSession):
-    """Base class of PyTorch sessions that can adapt the batch."""
+class Adapting(Feature):
+    """The adaptation of one session's batch, once :meth:`begin` was called.
 
-    device: torch.device
-    _models: list[Parallel]
-    _rates: Rates
-    _agent: Agent | None = None
-    _saved_agent: Mapping[str, Any] | None = None
-    _squared: Squared
-    _differenced = False
-    # What this rank measured in the present step: the fields of Squares.
-    _mine: tuple[float, float, float, float] | None = None
-    _stepping_s: float | None = None
-    _halved = False
-    # Clock that times steps.
-    _now: Callable[[], float] = staticmethod(time.monotonic)
-    _counted: Ranks | None = None
+    Parameters
+    ----------
+    framework : Torch
+    rates : LearningRates
+        Those of the session, which follow the batch.
+    balancing : Balancing
+        What divides a step among unequal ranks.
+    report : callable
+        The session's ``report_goodput``.
 
-    def adapt(
+    Attributes
+    ----------
+    agent : Agent or None
+        What chooses; None: nothing is adapted.
+    clock : callable
+        Clock that times steps, in seconds; to be set before :meth:`begin`.
+    """
+
+    def __init__(
         self,
-        batch_size: int,
-        *,
-        max_batch_size: int | None = None,
-        gpu_batch_bounds: tuple[int, int | None] = (1, None),
-        accumulate: bool = True,
-        lr_rule: Rule | None = None,
-        warm_up: int = 0,
-        noise: str = "split",
-        every_s: float = EVERY_S,
+        framework: Torch,
+        rates: LearningRates,
+        balancing: Balancing,
+        report: Callable[..., object],
     ) -> None:
-        """Choose the batch while training, for the best goodput on the GPUs at hand.
+        self.agent: Agent | None = None
+        self.clock: Callable[[], float] = time.monotonic
+        self._framework, self._rates, self._balancing = framework, rates, balancing
+        self._report = report
+        self._saved: Mapping[str, Any] | None = None
+        self._squared: Squared
+        self._differenced = False
+        # What this rank measured in the present step: the fields of Squares.
+        self._mine: tuple[float, float, float, float] | None = None
+        # Whether the ranks hear from rank 0 after this step.
+        self._hears = False
+        self._stepping_s: float | None = None
+        self._samples_before = 0
+        self._halved = False
+        self._counted: Ranks | None = None
 
-        Call it before :meth:`batch_sampler`, which then needs no size, and make the passes of a
-        step in a loop over :meth:`microbatches`. The batch changes between two steps, on all ranks
-        at once; each sample is still trained once in an epoch.
-
-        Parameters
-        ----------
-        batch_size : int
-            Samples in a step of all ranks for which the learning rate is meant: the first batch,
-            and the smallest.
-        max_batch_size : int, optional
-            Most samples in a step; by default 32 times the first batch.
-        gpu_batch_bounds : tuple of int
-            Fewest and most samples of a rank in a pass; the most is what its memory has room for.
-            None: no bound, but no pass is made more than twice as large as those before.
-        accumulate : bool
-            Whether a step may have several passes. It has where the first batch does not fit in
-            one.
-        lr_rule : {"adascale", "sqrt", "linear", "legw", "none"} or callable, optional
-            How the learning rate follows, see :mod:`~hpcext.training.learning_rate`. By default
-            "sqrt" where the first optimizer is Adam or alike, else "adascale".
-        warm_up : int
-            Steps over which a larger rate is reached. For "legw", which needs it, those of the
-            first batch over which its own rate is reached.
-        noise : {"split", "differenced"}
-            How the noise of gradients is measured in a step that is one pass of one GPU, now and
-            then. "split": by making it in two passes, if each has its fewest samples.
-            "differenced": by the difference from the step before, which overestimates it in small
-            problems.
-        every_s : float
-            Seconds between two choices and reports; at the beginning they are closer together.
-
-        Raises
-        ------
-        ValueError
-            A parameter is not valid, or this session cannot adapt.
-        """
-        if self._agent is not None:
+    def begin(
+        self,
+        bounds: Bounds,
+        *,
+        lr_rule: Rule | None,
+        warm_up: int,
+        noise: str,
+        every_s: float,
+    ) -> None:
+        """Begin to adapt; see :meth:`hpcext.training.torch.Session.adapt`."""
+        if self.agent is not None:
             raise ValueError("adapt(): it has been called before")
-        if self._walks:
+        if self.loop.walks:
             raise ValueError("adapt(): call it before batch_sampler, whose batches it chooses")
-        state = cast(TorchState, self._state)
-        optimizers = state.optimizers()
+        optimizers = self._framework.state.optimizers()
         if not optimizers:
             raise ValueError("adapt(): give the session its optimizer, Session(optimizer=...)")
-        if state.sharded:
+        if self._framework.state.sharded:
             raise ValueError("adapt(): the model is sharded; valid are models of parallel(model)")
         if noise not in NOISE:
             raise ValueError(f"adapt(noise={noise!r}): must be one of {', '.join(NOISE)}")
         if not every_s > 0:
             raise ValueError(f"adapt(every_s={every_s}): must be more than 0")
-        bounds = _bounds(batch_size, max_batch_size, gpu_batch_bounds, accumulate)
-        agent = Agent(bounds, self.world_size, every_s, self._now)
+        agent = Agent(bounds, self.coordinator.ranks.size, every_s, self.clock)
         self._squared = Squared(optimizers, self._loss_scale)
-        self._follow_rates(agent, lr_rule, warm_up)
-        self._agent, self._differenced = agent, noise == "differenced"
+        self._rates.rates = self._rates_for(agent, lr_rule, warm_up)
+        self.agent, self._differenced = agent, noise == "differenced"
         optimizers[0].register_step_post_hook(self._optimized)
-        if self._saved_agent is not None:
-            self._agent.restore(self._saved_agent)
+        if self._saved is not None:
+            agent.restore(self._saved)
 
-    @property
-    def noise_scale(self) -> float | None:
-        """The gradient noise scale in samples; None until it is known."""
-        return self._agent.noise.phi() if self._agent else None
+    def begun(self) -> Agent:
+        """Return the agent; raise RuntimeError if there is none."""
+        if self.agent is None:
+            raise RuntimeError("the session does not adapt: call session.adapt(...) first")
+        return self.agent
 
-    @property
-    def adapted_batch(self) -> int:
-        """Samples in a step of all ranks, as :meth:`adapt` has chosen."""
-        return self._adapting().split.total
-
-    @property
-    def progress(self) -> float:
-        """Steps made, as initial-batch steps that teach as much; over all attempts."""
-        return self._adapting().progress
-
-    @property
     def statistical_epochs(self) -> float:
-        """Epochs that would teach as much as the training so far at the first batch."""
-        agent = self._adapting()
-        lengths = [walk.length for walk in self._walks if isinstance(walk, ElasticBatches)]
+        """Return the epochs that would teach as much as the training so far at the first batch."""
+        agent = self.begun()
+        lengths = [walk.length for walk in self.loop.walks if isinstance(walk, ElasticBatches)]
         if not lengths:
             raise RuntimeError("statistical_epochs: no batch_sampler says how long an epoch is")
         return agent.progress * agent.bounds.initial_batch / lengths[0]
 
-    def batch_sampler(self, data: Sized | int, **options: Any) -> ElasticBatches:
-        """Make batches for this rank; without a size they are those that :meth:`adapt` chooses.
+    def resize_batches(self) -> None:
+        """Make batches of the size that the agent has chosen."""
+        for walk in self.loop.walks:
+            if isinstance(walk, ElasticBatches) and walk.adapted and self.agent is not None:
+                walk.resize_batch(self.agent.split.total)
 
-        Parameters
-        ----------
-        data : Sized or int
-            The data set, or its length.
-        **options
-            Those of the base class.
-        """
-        agent = self._agent
-        if agent is None or "global_batch" in options or "gpu_batch" in options:
-            return super().batch_sampler(data, **options)
-        agent.limit(data if isinstance(data, int) else len(data))
-        batches = super().batch_sampler(data, global_batch=agent.split.total, **options)
-        batches.adapted = True
-        return batches
+    # The passes of a step.
 
     def microbatches(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
-        """Yield the passes of a step, each with its share of the samples of this rank's batch.
-
-        Multiply the mean loss of each by its share. Run both the forward and the backward pass
-        inside the loop; what concerns the whole step (clipping, the optimizer) comes after it.
-
-        Parameters
-        ----------
-        batch : tensor, or tuple, list or dict with tensors
-            Tensors of shape (samples, ...).
-
-        Yields
-        ------
-        part
-            Of the same type as `batch`.
-        share : float
-            Its samples divided by those of `batch`.
-        """
-        agent = self._agent
-        if self.world_size > 1 and not self._models:
+        """Yield the passes of a step; see :meth:`hpcext.training.torch.Session.microbatches`."""
+        size, models = self.coordinator.ranks.size, self._framework.models
+        if size > 1 and not models:
             raise RuntimeError("microbatches(): needs a model from session.parallel(model)")
         samples = samples_of(batch)
-        passes = self._passes(samples)
-        measured = agent is not None and agent.due(self.step) and self._squared.ready
-        alone = self.world_size == 1 and passes == 1
-        if agent and measured and alone and not self._differenced and agent.halves(samples):
-            passes, alone, self._halved = 2, False, True
+        passes, measured = self._passes(samples)
         # Passes as even as possible: some layers need more than one sample.
         parts = split(batch, -(-samples // passes))
-        counts = [samples_of(part) for part in parts]
-        weight = self._weight_of_batch() / self.world_size
-        pieces = spread = 0.0
-        if measured:
-            self._squared.watch()
-        try:
-            for number, part in enumerate(parts, start=1):
-                share = counts[number - 1] / samples
+        shares = [samples_of(part) / samples for part in parts]
+        weight = self.loop.weight() / size
+        # The squared norms of the passes' gradients, weighed by their samples.
+        norms: list[float] = []
+        with contextlib.ExitStack() as measuring:
+            if measured:
+                self._squared.watch()
+                measuring.callback(self._squared.leave)
+            for number, (part, share) in enumerate(zip(parts, shares, strict=True), start=1):
                 with contextlib.ExitStack() as stack:
-                    for model in self._models if number < len(parts) else ():
+                    for model in models if number < len(parts) else ():
                         stack.enter_context(apart(model))
                     yield part, share
                 if measured and weight > 0:
-                    pieces += 1.0
-                    spread += weight * self._squared.take() / share
-        finally:
-            if measured:
-                self._squared.leave()
-        if measured and alone and self._differenced:
-            self._by_difference(samples)
-        elif measured:
-            self._squared.forget()
-            # The same on all ranks; rank 0's value is used, so that it agrees to the last bit.
-            mean = self._squared.gradients() if self.rank == 0 else 0.0
-            self._mine = pieces, samples if weight > 0 else 0, spread, mean
+                    norms.append(weight * self._squared.take() / share)
+        if measured:
+            self._mine = self._measured(norms, samples, alone=size == 1 and passes == 1)
 
-    def _by_difference(self, samples: int) -> None:
-        told = self._squared.difference(samples)
-        if told is not None:
-            spread, mean, both = told
-            self._mine = 2.0, both, spread, mean
-
-    # At boundaries.
-
-    def _boundary(self) -> bool:
-        agent = self._agent
+    def _passes(self, samples: int) -> tuple[int, bool]:
+        """Return in how many passes to make a step, and whether to measure the noise in it."""
+        agent = self.agent
         if agent is None:
-            return super()._boundary()
-        due, hears = agent.due(self.step - 1), agent.hears(self.step - 1)
-        self._stop_clock(agent, due=due, hears=hears)
-        if due and not self._between_two():
-            agent.measured(self.step)
-        if hears:
-            agent.heard(self.step)
-        changed = self._heard(agent)
-        regrouped = super()._boundary()
-        if hears and not regrouped:
-            self._tell(agent)
+            return 1, False
+        unequal = self._balancing.balance is not None
+        passes = agent.unequal_passes(samples) if unequal else agent.passes(samples)
+        measured = agent.due(self.coordinator.step) and self._squared.ready
+        alone = self.coordinator.ranks.size == 1 and passes == 1
+        if measured and alone and not self._differenced and agent.halves(samples):
+            passes, self._halved = 2, True
+        return passes, measured
+
+    def _measured(
+        self, norms: list[float], samples: int, *, alone: bool
+    ) -> tuple[float, float, float, float] | None:
+        """Return what this rank measured in a step.
+
+        Parameters
+        ----------
+        norms : list of float
+            Weighed squared norms of its passes; none if its samples do not count.
+        samples : int
+            Samples of its batch.
+        alone : bool
+            Whether the step is one pass of one GPU: its noise shows beside the step before only.
+        """
+        if alone and self._differenced:
+            told = self._squared.difference(samples)
+            if told is None:
+                return self._mine
+            spread, mean, both = told
+            return 2.0, both, spread, mean
+        self._squared.forget()
+        # The same on all ranks; rank 0's value is used, so that it agrees to the last bit.
+        mean = self._squared.gradients() if self.coordinator.ranks.rank == 0 else 0.0
+        return float(len(norms)), samples if norms else 0, sum(norms), mean
+
+    # The hooks of a feature.
+
+    def facts(self) -> dict[str, Any]:
+        """Return the state of the agent."""
+        return {"adapted": self.agent.state() if self.agent else self._saved}
+
+    def restore(self, manifest: Mapping[str, Any]) -> None:
+        """Restore the state of the agent."""
+        # The key is missing where a release that could not adapt wrote the manifest.
+        self._saved = manifest.get("adapted")
+        if self.agent is not None and self._saved is not None:
+            self.agent.restore(self._saved)
+            self.resize_batches()
+
+    def opening(self, loader: object, batches: ElasticBatches | None) -> None:
+        """Wait for a fit that is under way, if the loader forks workers."""
+        if self.agent is not None and getattr(loader, "num_workers", 0) > 0:
+            # A worker forked beside a thread may inherit locks that nobody releases.
+            self.agent.rest()
+
+    def opened(self) -> None:
+        """Check that the loader's batches are those of the agent; count the nodes of the ranks."""
+        self._stepping_s = None
+        agent, batches, ranks = self.agent, self.loop.batches, self.coordinator.ranks
+        if agent is None:
+            return
+        # `is None`, because batches of which none is left, after an epoch's last step, are falsy.
+        if batches is None or not batches.adapted:
+            raise ValueError(
+                "batches(loader): the session adapts, and must choose the batches of this loader; "
+                "give it batch_sampler=session.batch_sampler(data), without a size"
+            )
+        if self._counted is not ranks:
+            self._counted = ranks
+            agent.on_nodes(max(1, len(set(ranks.gather(platform.node().encode())))))
+
+    def step_ends(self) -> None:
+        """Note the samples of a step."""
+        if self.agent is not None:
+            self._samples_before = self.loop.samples()
+
+    def work(self, samples: int) -> float | None:
+        """Return the progress of a step, as samples of the first batch that teach as much.
+
+        So the work that is left is the same whatever batches are chosen, and its rate is the
+        goodput.
+        """
+        if self.agent is None:
+            return None
+        return self.agent.progress * self.agent.bounds.initial_batch - self.coordinator.done
+
+    def before_boundary(self) -> bool:
+        """Take in what all ranks measured; return whether the batch changes."""
+        agent, step = self.agent, self.coordinator.step
+        if agent is None:
+            return False
+        due, self._hears = agent.due(step - 1), agent.hears(step - 1)
+        self._stop_clock(agent, due=due)
+        # The second step of a difference is measured next.
+        if due and not (self.coordinator.ranks.size == 1 and self._squared.waiting):
+            agent.measured(step)
+        if self._hears:
+            agent.heard(step)
+        return self._heard(agent)
+
+    def after_boundary(self, *, reopens: bool, resized: bool) -> None:
+        """Tell the other ranks what this one measured, and begin to time the next step."""
+        if self.agent is None:
+            return
+        if self._hears and not resized:
+            self.tell(self.agent, self._mine)
         self._mine = None
-        if not changed and not regrouped:
-            self._stepping_s = self._now()
-        return changed or regrouped
+        if not reopens:
+            self._stepping_s = self.clock()
 
-    def _between_two(self) -> bool:
-        """Return whether the next step is the second one of a difference."""
-        return self.world_size == 1 and self._squared.waiting
+    def regrouped(self) -> None:
+        """Adapt to another number of ranks."""
+        if self.agent is not None:
+            self.agent.resized(self.coordinator.ranks.size)
+            self._squared.forget()
+            self.resize_batches()
 
-    def _stop_clock(self, agent: Agent, *, due: bool, hears: bool) -> None:
+    # Small parts.
+
+    def _stop_clock(self, agent: Agent, *, due: bool) -> None:
         began_s, self._stepping_s = self._stepping_s, None
         halved, self._halved = self._halved, False
-        if self.rank != 0:
+        if self.coordinator.ranks.rank != 0:
             return
-        if self.device.type == "cuda" and (hears or agent.due(self.step)):
+        device = self._framework.device
+        if device.type == "cuda" and (self._hears or agent.due(self.coordinator.step)):
             # Steps run asynchronously: wait for them before the window of timed steps ends.
-            torch.cuda.synchronize(self.device)
+            torch.cuda.synchronize(device)
         if due:
             agent.window()
             if halved and began_s is not None:
-                agent.halved(self._now() - began_s, self._samples_before)
+                agent.halved(self.clock() - began_s, self._samples_before)
         elif began_s is not None:
-            agent.timed(self._now() - began_s, self._samples_before)
-            if hears:
+            agent.timed(self.clock() - began_s, self._samples_before)
+            if self._hears:
                 agent.window()
 
     def _heard(self, agent: Agent) -> bool:
         """Take in the summed measurements; return whether the batch size changes."""
-        sums = self._ranks.summed()
+        sums = self.coordinator.ranks.summed()
         if sums is None:
             return False
         *measured, every, hearing, total, per_gpu = sums
         chosen = Split(round(total), round(per_gpu)) if total > 0 else None
         changed = agent.hear(Squares(*measured), chosen, round(every), round(hearing))
         if changed:
-            self._resize_batches(agent)
+            self.resize_batches()
         return changed
 
-    def _tell(self, agent: Agent) -> None:
+    def tell(self, agent: Agent, mine: tuple[float, float, float, float] | None) -> None:
         """Begin to sum the measurements over the ranks, with the choice of rank 0."""
-        measured = self._mine or (0.0, 0.0, 0.0, 0.0)
         said: tuple[int, ...] = (0, 0, 0, 0)
-        if self.rank == 0:
-            split = self._choose(agent)
-            said = agent.wanted_every(), agent.wanted_hearing(split), *(split or (0, 0))
-        self._ranks.begin_sum([float(number) for number in (*measured, *said)])
+        if self.coordinator.ranks.rank == 0:
+            chosen = self.choose(agent)
+            said = agent.wanted_every(), agent.wanted_hearing(chosen), *(chosen or (0, 0))
+        measured = mine or (0.0, 0.0, 0.0, 0.0)
+        self.coordinator.ranks.begin_sum([float(number) for number in (*measured, *said)])
 
-    def _choose(self, agent: Agent) -> Split | None:
-        found = agent.look(self._now())
+    def choose(self, agent: Agent) -> Split | None:
+        """Return a better batch, if a fit has found one; report what it found."""
+        found = agent.look(self.clock())
         if found is None:
             return None
         told = agent.report(found.throughput)
         if told["noise_scale"] is not None:
-            self.report_goodput(**told)
+            self._report(**told)
         return found.split
 
-    def _resize_batches(self, agent: Agent) -> None:
-        for walk in self._walks:
-            if isinstance(walk, ElasticBatches) and walk.adapted:
-                walk.resize_batch(agent.split.total)
-
-    def _end_turn(self) -> None:
-        if self._turn is not None and self._agent is not None:
-            self._samples_before = self._samples_of_turn()
-        super()._end_turn()
-
-    def _open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
-        if self._agent is not None and getattr(loader, "num_workers", 0) > 0:
-            # A worker forked beside a thread may inherit locks that nobody releases.
-            self._agent.rest()
-        return super()._open(loader)
-
-    def _work(self, samples: int) -> float:
-        """Return the progress of a step, as samples of the first batch that teach as much.
-
-        So the work that is left is the same whatever batches are chosen, and its rate is the
-        goodput.
-        """
-        if self._agent is None:
-            return super()._work(samples)
-        return self._agent.progress * self._agent.bounds.initial_batch - self._done
-
-    def _opened(self) -> None:
-        super()._opened()
-        self._stepping_s = None
-        agent = self._agent
-        # `is None`, because batches of which none is left, after an epoch's last step, are falsy.
-        if agent is not None and (self._elastic is None or not self._elastic.adapted):
-            raise ValueError(
-                "batches(loader): the session adapts, and must choose the batches of this loader; "
-                "give it batch_sampler=session.batch_sampler(data), without a size"
-            )
-        if agent is not None and self._counted is not self._ranks:
-            self._counted = self._ranks
-            agent.on_nodes(max(1, len(set(self._ranks.gather(platform.node().encode())))))
-
-    def _follow_ranks(self) -> None:
-        """Adapt to another number of ranks."""
-        if self._agent is not None:
-            self._agent.resized(self.world_size)
-            self._squared.forget()
-            self._resize_batches(self._agent)
-
-    # Small parts.
-
-    _samples_before = 0
-
-    def _adapting(self) -> Agent:
-        if self._agent is None:
-            raise RuntimeError("the session does not adapt: call session.adapt(...) first")
-        return self._agent
-
-    def _passes(self, samples: int) -> int:
-        """Return in how many passes this rank processes `samples` samples."""
-        return self._agent.passes(samples) if self._agent else 1
-
     def _loss_scale(self) -> float:
-        for value in cast(TorchState, self._state).objects.values():
+        for value in self._framework.state.objects.values():
             if isinstance(value, torch.amp.GradScaler) and value.is_enabled():
                 return float(value.get_scale())
         return 1.0
 
     def _optimized(self, *_: Any) -> None:
         """Count a step of an optimizer; a gradient scaler did not skip it."""
-        if self._agent is not None and self._turn is not None:
-            self._agent.made(self._samples_of_turn())
+        if self.agent is not None and self.loop.in_step:
+            self.agent.made(self.loop.samples())
 
-    def _follow_rates(self, agent: Agent, rule: Rule | None, warm_up: int) -> None:
-        if self._rates.follows:
+    def _rates_for(self, agent: Agent, rule: Rule | None, warm_up: int) -> Rates:
+        """Return the learning rates of the session, which follow the batches of the agent."""
+        before = self._rates.rates
+        if before.follows:
             raise ValueError("adapt(): say lr_rule= here, and not Session(learning_rate=...)")
         if rule is None:
             rule = "sqrt" if self._squared.preconditioned else "adascale"
@@ -385,28 +356,17 @@ class Adaptive(BaseSession):
             valid = ", ".join((*RULES, "adascale", "legw"))
             raise ValueError(f"adapt(lr_rule={rule!r}): must be one of {valid}, or a function")
         rates = Rates(rule, warm_up, agent.bounds.initial_batch)
-        rates.restore(self._rates.state())
-        self._rates = rates
-
-    def _facts(self) -> dict[str, Any]:
-        adapted = self._agent.state() if self._agent else self._saved_agent
-        return {**super()._facts(), "adapted": adapted}
-
-    def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
-        super()._restore_facts(manifest)
-        # The key is missing where a release that could not adapt wrote the manifest.
-        self._saved_agent = manifest.get("adapted")
-        if self._agent is not None and self._saved_agent is not None:
-            self._agent.restore(self._saved_agent)
-            self._resize_batches(self._agent)
+        rates.restore(before.state())
+        return rates
 
 
-def _bounds(
+def bounds_of(
     batch_size: int,
     max_batch_size: int | None,
     gpu_batch_bounds: tuple[int, int | None],
     accumulate: bool,
 ) -> Bounds:
+    """Return the bounds of a batch; raise ValueError if there are no such batches."""
     least, room = gpu_batch_bounds
     most = MOST_TIMES * batch_size if max_batch_size is None else max_batch_size
     if batch_size < 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
@@ -20,7 +19,7 @@ import lsf_launch
 import lsf_run
 import lsf_submit
 import lsf_tables
-from lsf_site import Job, Key, RefusedError, Site
+from lsf_site import Job, Key, RefusedError, Site, me
 
 REFUSED = 255
 FIELDS: dict[str, Callable[[Job], object]] = {
@@ -28,7 +27,7 @@ FIELDS: dict[str, Callable[[Job], object]] = {
     "stat": lambda job: job.state,
     "queue": lambda job: job.queue,
     "job_name": lambda job: job.name,
-    "user": lambda _: getpass.getuser(),
+    "user": lambda job: job.user,
     "exit_code": lambda job: job.exit_code if job.exit_code is not None else "",
     "job_description": lambda job: job.description,
     "pend_reason": lambda job: (
@@ -86,18 +85,18 @@ def brestart(site: Site, argv: Sequence[str]) -> int:
 
 def bjobs(site: Site, argv: Sequence[str]) -> int:
     argv = list(argv)
-    # All of this engine's jobs are of one user.
-    _taken(argv, "-u")
     fields = argv[argv.index("-o") + 1].split() if "-o" in argv else ()
     if site.quirks.lean and (refused := lsf_tables.refused_field(fields)) and site.jobs():
         print(refused, file=sys.stderr)
         return lsf_tables.NO_FIELD
+    users = _taken(argv, "-u") or me()
     if "-A" in argv:
         return lsf_arrays.summary(site, [word for word in argv if word not in {"-A", "-a", "-w"}])
-    return _tables(site, argv) if {"-l", "-w"} & set(argv) else _bjobs(site, argv)
+    tables = {"-l", "-w"} & set(argv)
+    return _tables(site, argv, users) if tables else _bjobs(site, argv, users)
 
 
-def _bjobs(site: Site, argv: Sequence[str]) -> int:
+def _bjobs(site: Site, argv: Sequence[str], users: str) -> int:
     words = list(argv)
     # Those that have ended are always shown.
     named, queue = _taken(words, "-J"), _taken(words, "-q")
@@ -122,7 +121,7 @@ def _bjobs(site: Site, argv: Sequence[str]) -> int:
         raise RefusedError(f"-o: {unknown[0]}: not played by this engine")
     rows = [
         row
-        for word in words or _named(site, named, queue)
+        for word in words or _named(site, named, queue, users)
         for row in _rows(site, word, fields, as_json)
     ]
     none = REFUSED if site.quirks.none_fails and not rows else 0
@@ -163,10 +162,10 @@ def _taken(words: list[str], option: str) -> str:
     return value
 
 
-def _tables(site: Site, argv: Sequence[str]) -> int:
+def _tables(site: Site, argv: Sequence[str], users: str) -> int:
     words = list(argv)
     named, queue = _taken(words, "-J"), _taken(words, "-q")
-    ids = [word for word in words if word[0] != "-"] or _named(site, named, queue)
+    ids = [word for word in words if word[0] != "-"] or _named(site, named, queue, users)
     jobs, unknown = lsf_tables.chosen(site, ids)
     unknown += [] if jobs or unknown else ["No job found"]
     for line in unknown:
@@ -177,13 +176,15 @@ def _tables(site: Site, argv: Sequence[str]) -> int:
     return REFUSED if unknown else 0
 
 
-def _named(site: Site, name: str, queue: str) -> list[str]:
+def _named(site: Site, name: str, queue: str, users: str) -> list[str]:
     """Jobs of a name in a queue; all of them, if these are empty. All elements have the name of
     their array; bjobs(1), -J."""
     found = [
         str(job.key)
         for job in site.jobs()
-        if name in {"", job.name, lsf_arrays.plain(job)} and queue in {"", job.queue}
+        if name in {"", job.name, lsf_arrays.plain(job)}
+        and queue in {"", job.queue}
+        and users in {"all", job.user}
     ]
     if name and not found and not site.quirks.none_fails:
         raise RefusedError(f"Job <{name}> is not found")
@@ -220,7 +221,7 @@ def bkill(site: Site, argv: Sequence[str]) -> int:
         print(f"Job <{argv[2]}> is being signaled")
         return 0
     if argv[:1] == ["-J"] and argv[2:] == ["0"]:
-        argv = [key for key in _named(site, argv[1], "") if not site.job(key).over()]
+        argv = [key for key in _named(site, argv[1], "", me()) if not site.job(key).over()]
         if not argv:
             raise RefusedError("No matching job found")
     return _each(site, argv, lsf_run.kill, "is being terminated")
@@ -250,9 +251,12 @@ def bmig(site: Site, argv: Sequence[str]) -> int:
 
 
 def _each(site: Site, argv: Sequence[str], change: Callable[[Site, Key], None], said: str) -> int:
-    """Do it to each job, and to all elements of an array that is named whole."""
+    """Do it to each job, and to all elements of an array that is named whole; it is the caller's
+    own, or he is root."""
     for word in argv:
         jobs = lsf_arrays.chosen(site, word)
+        if me() not in {"root", jobs[0].user}:
+            raise RefusedError(f"Job <{word}>: User permission denied")
         refused = []
         for job in jobs:
             try:

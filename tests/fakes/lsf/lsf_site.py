@@ -15,6 +15,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import pwd
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,14 @@ ABORT_VALUE = 97
 Key = int | str
 """A job: its number, or ``NUMBER[INDEX]`` of an element of an array."""
 ENDED = ("DONE", "EXIT")
+
+
+def me() -> str:
+    """Who runs this command."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 class RefusedError(Exception):
@@ -90,6 +99,9 @@ class Job:
     pre_exec: str
     run_limit: int
     """Minutes; 0 is none."""
+
+    user: str = ""
+    """Whose it is; as the system has his name, or his number where it has none."""
 
     index: int = 0
     """Of an array; 0: it is no element of one."""
@@ -226,6 +238,13 @@ class Site:
     @property
     def serverdir(self) -> Path:
         return self.directory / "serverdir"
+
+    def for_all(self) -> None:
+        """Have other accounts of this machine submit jobs, too: one mbatchd is all of theirs."""
+        (self.directory / "lock").touch()
+        (self.directory / "lock").chmod(0o666)
+        for name in (".", "jobs", "spool"):
+            (self.directory / name).chmod(0o777)
 
     def save(self) -> Site:
         for name in ("jobs", "spool", "serverdir"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import lsf_arrays
 import lsf_checkpoint
-from lsf_site import ABORT_VALUE, Job, Queue, RefusedError, Site
+from lsf_site import ABORT_VALUE, Job, Queue, RefusedError, Site, me
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 METHOD = re.compile(r"\s*([A-Za-z0-9_-]+)\s*(?:\(([^()]*)\))?")
@@ -99,6 +99,7 @@ def submit(
         is_script=request.is_script,
         queue=queue,
         name=request.options.get("-J", request.text),
+        user=me(),
         description=request.options.get("-Jd", ""),
         asked_hosts=request.options.get("-m", "").split(),
         slots=int(request.options.get("-n", "1")),

@@ -38,7 +38,7 @@ def wide(site: Site, jobs: Sequence[Job]) -> Iterator[str]:
     for job in jobs:
         hosts = ":".join(job.slot_hosts()) if job.hosts else "   -    "
         yield (
-            f"{site.shown(job):<7} {'user':<7} {job.state:<5} {job.queue:<10} {'p0':<11} "
+            f"{site.shown(job):<7} {job.user:<7} {job.state:<5} {job.queue:<10} {'p0':<11} "
             f"{hosts:<11} {job.name:<10} Nov 24 00:24"
         )
 
@@ -55,7 +55,7 @@ def long(site: Site, jobs: Sequence[Job]) -> Iterator[str]:
 def _block(site: Site, job: Job) -> Iterator[str]:
     named = f", Job Description <{job.description}>" if job.description else ""
     yield (
-        f"\nJob <{job.key}>, Job Name <{job.name}>, User <user>, Project <default>, "
+        f"\nJob <{job.key}>, Job Name <{job.name}>, User <{job.user}>, Project <default>, "
         f"Status <{job.state}>, Queue <{job.queue}>, Command <{job.text}>{named}"
     )
     # Nothing is asked of when a job was submitted.

@@ -34,7 +34,7 @@ session = Session(
     on_suspend=[lambda: account.note("suspended", step=session.step)],
 )
 net = session.parallel(model)
-joins = session._joining
+joins = session.training.resizing.joining
 if not joins:
     account.note("resumed", step=session.step)
 data = torch.arange(account.SAMPLES)

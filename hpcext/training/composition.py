@@ -1,0 +1,401 @@
+"""A training as a session runs it: a coordinator, a loop, a framework and features, put together.
+
+No script calls it. :class:`hpcext.training.session.Session` is what scripts call, and
+:class:`hpcext.training.keras.Callback` drives one from callbacks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hpcext.training.checkpoint import Checkpoint, CheckpointError
+from hpcext.training.checkpoint.keeper import Keeper
+from hpcext.training.checkpoint.place import AFTER, EPOCH, Place
+from hpcext.training.checkpoint.state import Tree
+from hpcext.training.coordinator import Coordinator
+from hpcext.training.data.loading import elastic, open_loader
+from hpcext.training.data.undivided import Seen, compare, first_batch
+from hpcext.training.feature import Feature, Parts
+from hpcext.training.loop import Loop
+from hpcext.training.ranks import Ranks
+
+Batch = TypeVar("Batch")
+
+
+class Training:
+    """The training of one session.
+
+    Parameters
+    ----------
+    coordinator : Coordinator
+    parts : Parts
+    objects : dict
+        Objects to save, by name.
+    seed : int or None
+    staging : bool
+        Whether periodic checkpoints are written beside the training.
+
+    Attributes
+    ----------
+    loop : Loop
+    features : tuple of Feature
+        All parts, in the order in which their hooks are called.
+    keeper : Keeper or None
+        None: nothing is saved.
+    resume : Checkpoint or None
+        What the training goes on from, until it is at the place where that was written.
+    resumed : bool
+        Whether a checkpoint, or the state of other ranks, was restored.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        parts: Parts,
+        objects: dict[str, Any],
+        *,
+        seed: int | None,
+        staging: bool,
+    ) -> None:
+        self.coordinator = coordinator
+        self.loop = Loop()
+        framework, self.resizing, features = parts
+        self.framework = framework
+        self.features: tuple[Feature, ...] = (framework, self.resizing, *features)
+        for feature in self.features:
+            feature.attach(coordinator, self.loop)
+        coordinator.join(framework.join())
+        self.state = framework.make_state(objects)
+        self.keeper: Keeper | None = None
+        if coordinator.store is not None:
+            self.keeper = framework.make_keeper(coordinator.store, coordinator.ranks)
+        self.seed = seed
+        self.staging = staging
+        self.resume: Checkpoint | None = None
+        self._resume_random: Tree | None = None
+        # Whether the ranks were compared, and no state was missing after a step.
+        self._compared = self._whole = False
+        coordinator.rehearse(coordinator.ranks.rank, self.state.present)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.state.check()
+        self.resumed = self.resizing.joining
+        rank = self.coordinator.ranks.rank
+        if self.resizing.joining:
+            # What others restore from a checkpoint comes from rank 0 at the first epoch, and they
+            # have compared what they train before.
+            self._compared = True
+        else:
+            self._refuse_missing()
+            self.resume = self.keeper.find() if self.keeper else None
+            self.resumed = self.resume is not None
+        if self.resume is not None:
+            self._restore_manifest(self.resume)
+            self._restore_state(self.resume)
+        elif self.seed is not None:
+            self.state.seed(self.seed + rank)
+        self._epoch_random = self.state.random()
+        if not self.resizing.joining:
+            self.coordinator.begin()
+        for feature in self.features:
+            feature.began()
+
+    # -- the state, saved and restored
+
+    def facts(self) -> dict[str, Any]:
+        """Return the entries of the session and its features for a manifest."""
+        facts = {"done": self.coordinator.done, **self.loop.place.as_dict()}
+        for feature in self.features:
+            facts.update(feature.facts())
+        return facts
+
+    def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
+        self.coordinator.step = manifest["step"]
+        self.coordinator.done = manifest["done"]
+        self.loop.place = Place.of(manifest)
+        for feature in self.features:
+            feature.restore(manifest)
+
+    def _restore_manifest(self, checkpoint: Checkpoint) -> None:
+        try:
+            self._restore_facts(checkpoint.manifest)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise CheckpointError(
+                f"what its manifest says makes no sense ({type(error).__name__}: {error})",
+                where=checkpoint.path,
+                do="restore one from a backup, or remove it",
+            ) from error
+
+    def _restore_state(self, checkpoint: Checkpoint) -> None:
+        received = self.resizing.received()
+        if received is not None:
+            self.state.apply(received)
+            self._resume_random = None
+        else:
+            assert self.keeper is not None
+            self._resume_random = self.keeper.load(checkpoint)
+        if self._resume_random is not None:
+            self.state.set_random(self._resume_random["now"])
+        elif self.seed is not None:
+            # A rank that did not exist before; differently after each resize.
+            numbers = (self.seed, self.coordinator.ranks.rank, self.coordinator.step)
+            self.state.seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
+
+    def _refuse_missing(self, *, stepped: bool = False) -> None:
+        """Raise ValueError if the training has state that nobody saves."""
+        if self.framework.unsaved is None:
+            return
+        missing = self.state.missing(self.framework.unsaved, stepped=stepped)
+        if missing:
+            raise ValueError(missing)
+
+    def arrive(self) -> None:
+        """Restore the state at the place where the checkpoint was written."""
+        if self.resume is not None:
+            self._restore_state(self.resume)
+            self.coordinator.mark()
+        self._drop_resume()
+
+    def _drop_resume(self) -> None:
+        self.resume = None
+        self.loop.place.validation = 0
+
+    # -- epochs and steps
+
+    def join(self) -> None:
+        """Join the other ranks, if this process was started to join a training."""
+        facts = self.resizing.join(self._regroup)
+        if facts is None:
+            return
+        self._restore_facts(facts)
+        if self.keeper is not None:
+            self.keeper.run_id = facts["run_id"]
+        self.resume = Checkpoint(Path(), facts)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin an epoch, or go on with the one in which the checkpoint was written."""
+        for feature in self.features:
+            feature.epoch_begins()
+        self.loop.enter(EPOCH)
+        place = self.loop.place
+        if self.resume is None or place.phase != EPOCH:
+            self._drop_resume()
+            self.loop.place = Place(phase=EPOCH, epoch=epoch, carried=place.carried)
+        elif self._resume_random is not None:
+            self.state.set_random(self._resume_random["epoch"])
+        self._epoch_random = self.state.random()
+
+    def end_epoch(self) -> None:
+        """End an epoch: the place is the beginning of the next one."""
+        self._drop_resume()
+        batches = self.loop.batches
+        self.loop.place = Place(
+            epoch=self.loop.place.epoch + 1, carried=0 if batches is None else batches.rest
+        )
+
+    def open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
+        """Begin to read a loader at the present place; restore the saved state there.
+
+        Returns
+        -------
+        position, source
+            As those of :func:`hpcext.training.data.loading.open_loader`.
+        """
+        batches, place, size = elastic(loader), self.loop.place, self.coordinator.ranks.size
+        for feature in self.features:
+            feature.opening(loader, batches)
+        begun_on = self.resume.manifest["world_size"] if self.resume else size
+        self.loop.batches = batches
+        position, source = open_loader(
+            loader,
+            place,
+            resized=begun_on != size,
+            carried=place.carried,
+            final=place.epoch == self.loop.epochs - 1,
+        )
+        self.arrive()
+        for feature in reversed(self.features):
+            feature.opened()
+        # A place to stop is next: from now on suspensions are answered.
+        self.coordinator.reporter.register(in_place=self.resizing.possible)
+        return position, source
+
+    def look_at(self, loader: Any, batch: Any) -> None:
+        """Look at the first batch of this attempt, to compare it with those of other ranks."""
+        if self.loop.seen is None:
+            alone = self.coordinator.ranks.size == 1 or self.keeper is None
+            apart = self.framework.divides_data and not alone
+            self.loop.seen = first_batch(loader, batch) if apart else Seen()
+
+    def end_step(self) -> None:
+        """End the step under way, if one is: count its samples, and report it."""
+        if not self.loop.in_step:
+            return
+        for feature in self.features:
+            feature.step_ends()
+        done = self.coordinator.done + self._work(self.loop.end_step())
+        self.coordinator.stepped(self.coordinator.step + 1, done)
+
+    def _work(self, samples: int) -> float:
+        """Return the work that a step of `samples` samples adds, in the job's unit."""
+        for feature in self.features:
+            if (work := feature.work(samples)) is not None:
+                return work
+        # The samples of an elastic loader are counted: their number changes with the ranks.
+        known = self.coordinator.counts_samples and self.loop.batches is not None
+        return samples if known else self.coordinator.step_work
+
+    # -- boundaries
+
+    def boundary(self) -> bool:
+        """Stop, save, resize or go on between two steps, as all ranks agree.
+
+        If the state could not be saved for a stop, the training goes on.
+
+        Returns
+        -------
+        bool
+            Whether to open the loader anew, because ranks or batches have changed.
+        """
+        if not self._whole:
+            # Some missing objects are found only after a step.
+            self._whole = True
+            self._refuse_missing(stepped=True)
+        reopens = resized = False
+        for feature in self.features:
+            reopens |= feature.before_boundary()
+        if self.keeper is not None and self.loop.phase == EPOCH:
+            resized = self._agree(self.keeper)
+        for feature in reversed(self.features):
+            feature.after_boundary(reopens=reopens or resized, resized=resized)
+        return reopens or resized
+
+    def _agree(self, keeper: Keeper) -> bool:
+        """Do at a boundary what all ranks agreed on; return whether the ranks have changed."""
+        coordinator = self.coordinator
+        self._compare_ranks()
+        agreed = coordinator.ask(self.resizing.next_group())
+        keeper.look()
+        if coordinator.rehearsal is not None:
+            coordinator.rehearsal.stepped(coordinator.step, coordinator.reporter.fresh())
+        if agreed.stop:
+            if not self._goes_on():
+                self.suspend(self.loop.place, self.state.random())
+        elif agreed.save:
+            what = self._to_write(self.loop.place, self.state.random())
+            if self.staging:
+                coordinator.save_beside(functools.partial(keeper.stage, *what))
+            else:
+                coordinator.save(functools.partial(keeper.write, *what))
+        if agreed.resize:
+            self.resizing.change(agreed.resize, self._regroup, self._facts_for_others)
+        return bool(agreed.resize)
+
+    def _compare_ranks(self) -> None:
+        """Check once in an attempt that all ranks train one model, on batches of their own."""
+        if self._compared:
+            return
+        self._compared = True
+        framework = self.framework
+        found = compare(
+            self.coordinator.ranks, self.loop.seen, use=framework.use, wrap=framework.wrap
+        )
+        for note in found:
+            self.coordinator.reporter.note(note)
+
+    def _goes_on(self) -> bool:
+        """Return whether a rehearsal makes more steps, as if there were no suspension."""
+        rehearsal, ranks = self.coordinator.rehearsal, self.coordinator.ranks
+        if rehearsal is None:
+            return False
+        if rehearsal.checkpoint is None:
+            written, saved = None, True
+            try:
+                written = self.coordinator.write(self.write)
+            except (OSError, CheckpointError):
+                saved = False
+            # Rank 0 alone writes; if it could not, rehearse at a later request.
+            if not ranks.smallest(int(saved)):
+                return False
+            rehearsal.checkpoint = written or Checkpoint(Path(), {})
+            self.coordinator.mark()
+        if ranks.smallest(int(not rehearsal.over())):
+            return True
+        self._end_rehearsal()
+        return False
+
+    def _end_rehearsal(self) -> None:
+        """Resume from the rehearsal's checkpoint, not from the steps made since."""
+        if self.coordinator.rehearsal is not None:
+            self.resume = self.coordinator.rehearsal.checkpoint or self.resume
+
+    def look(self, place: Place, random: Tree) -> None:
+        """Stop at a boundary within a validation if all ranks agree."""
+        if self.coordinator.look():
+            self._end_rehearsal()
+            self.suspend(place, random)
+
+    def suspend(self, place: Place, random: Tree) -> None:
+        """Save, acknowledge and leave; return if the state could not be saved."""
+
+        def write() -> Checkpoint | None:
+            # Not yet where the last attempt stopped: its checkpoint is all there is to save.
+            return self.resume or self.write(place, random)
+
+        self.coordinator.suspend(write)
+
+    def write(self, place: Place | None = None, random: Tree | None = None) -> Checkpoint | None:
+        """Write a checkpoint of the present place, or of a place before with its random states."""
+        assert self.keeper is not None
+        return self.keeper.write(
+            *self._to_write(place or self.loop.place, random or self.state.random())
+        )
+
+    def _to_write(self, place: Place, random: Tree) -> tuple[int, dict[str, Any], Tree]:
+        for feature in self.features:
+            feature.capturing()
+        facts = {**self.facts(), **place.as_dict()}
+        return self.coordinator.step, facts, {"now": random, "epoch": self._epoch_random}
+
+    # -- another number of ranks
+
+    def _facts_for_others(self) -> dict[str, Any]:
+        assert self.keeper is not None
+        size, step = self.coordinator.ranks.size, self.coordinator.step
+        return {**self.facts(), "step": step, "world_size": size, "run_id": self.keeper.run_id}
+
+    def _regroup(self, ranks: Ranks) -> None:
+        self.coordinator.regroup(ranks)
+        if self.keeper is not None:
+            self.keeper.regroup(ranks)
+        for walk in self.loop.walks:
+            walk.resize(ranks.rank, ranks.size)
+        for feature in self.features:
+            feature.regrouped()
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Write the final checkpoint, so that a rerun trains no more."""
+        for feature in self.features:
+            feature.finishing()
+        self.end_step()
+        self.coordinator.ranks.settle()
+        rehearsal = self.coordinator.rehearsal
+        if rehearsal is not None and rehearsal.checkpoint is not None:
+            self._end_rehearsal()
+            self.suspend(self.loop.place, self.state.random())
+        self.loop.enter(AFTER)
+        self.loop.place = Place(phase=AFTER, epoch=max(self.loop.epochs, self.loop.place.epoch))
+        self.coordinator.save_last(self.write)
+        if self.keeper is not None:
+            self.keeper.end()
+        self.coordinator.reporter.flush()
+        for feature in self.features:
+            feature.finished()

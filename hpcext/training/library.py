@@ -1,0 +1,222 @@
+"""Checkpoints that a training library writes in a format of its own.
+
+The library writes files, and every rank its part of them, into one draft of the
+:class:`~hpcext.training.checkpoint.Store`. The draft becomes a checkpoint by one rename once every
+file in it is flushed and has its checksum in the manifest.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcext.training.checkpoint import Checkpoint, CheckpointError, Draft, reason
+from hpcext.training.coordinator import Coordinator, Write
+from hpcext.training.ranks import Ranks
+
+_NOWHERE = b"-"
+"""Broadcast instead of the path of a draft that could not be made."""
+
+_ROOM_BYTES = 1 << 20
+
+STOP, SAVE = "stop", "save"
+"""What the ranks may agree on, to be done at the next place where the library can do it."""
+
+Fill = Callable[[Path], None]
+"""A function that writes the files of a checkpoint into a directory; called on every rank."""
+
+
+class LibraryCheckpoints:
+    """The checkpoints of a training that a library runs.
+
+    Parameters
+    ----------
+    coordinator : Coordinator
+    rank : int
+        Rank of this process; known before the library has joined the ranks.
+    format : str
+        Name and version of the format that the library writes; another one is not resumed from.
+
+    Attributes
+    ----------
+    found : Checkpoint or None
+        The checkpoint that :meth:`find` found.
+    """
+
+    def __init__(self, coordinator: Coordinator, *, rank: int, format: str) -> None:
+        self._coordinator = coordinator
+        self._rank = rank
+        self._format = format
+        self._looked = False
+        self.found: Checkpoint | None = None
+        coordinator.rehearse(rank, _present)
+
+    def find(self) -> Checkpoint | None:
+        """Return the checkpoint to resume from, or None if there never was one.
+
+        Every rank looks for itself, because no library has joined the ranks yet; :meth:`join`
+        compares what they found.
+
+        Raises
+        ------
+        CheckpointError
+            No checkpoint in the directory can be used, or a newer attempt has begun.
+        """
+        store = self._coordinator.store
+        if self._looked or store is None:
+            return self.found
+        self._looked = True
+        if self._rank == 0:
+            store.open()
+        if store.directory.is_dir():
+            self.found = store.newest()
+        if self.found is not None and self.found.manifest.get("format") != self._format:
+            raise CheckpointError(
+                f"is of format {self.found.manifest.get('format')}, and this callback reads "
+                f"{self._format}",
+                where=self.found.path,
+                do="use the library it was written with, or another checkpoint directory",
+            )
+        return self.found
+
+    def join(self, ranks: Ranks) -> None:
+        """Join the ranks, and check that all found the same checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            They did not.
+        """
+        self._coordinator.join(ranks)
+        self._rank = ranks.rank
+        self.find()
+        mine = self.found.path.name if self.found else "nothing"
+        first = ranks.broadcast(mine.encode()).decode()
+        # All ranks raise or none: one that raised alone would leave the others waiting.
+        if not ranks.smallest(int(mine == first)):
+            store = self._coordinator.store
+            raise CheckpointError(
+                f"rank 0 found {first}, and rank {ranks.rank} {mine}",
+                where=store.directory if store else "",
+                do="the checkpoint directory must be the same on every node",
+            )
+
+    def begin(self, step: int) -> None:
+        """Begin training at `step`, with the state restored."""
+        coordinator = self._coordinator
+        coordinator.step, coordinator.done = step, self._work(step)
+        coordinator.begin()
+        coordinator.reporter.register()
+        if self.found is not None:
+            coordinator.mark()
+
+    def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Record that an optimizer step is done, with its metrics."""
+        self._coordinator.reporter.metrics(metrics)
+        self._coordinator.stepped(step, self._work(step))
+
+    def agree(self) -> str:
+        """Return what the ranks agreed on after this step: STOP, SAVE, or nothing."""
+        agreed = self._coordinator.ask()
+        return STOP if agreed.stop else SAVE if agreed.save else ""
+
+    def writing(self, facts: Mapping[str, Any], fill: Fill) -> Write:
+        """Return what writes a checkpoint, for the coordinator.
+
+        Parameters
+        ----------
+        facts : Mapping[str, Any]
+            JSON values for the manifest.
+        fill : callable
+        """
+        return functools.partial(self._commit, facts, fill)
+
+    def _work(self, step: int) -> float:
+        return float(step * self._coordinator.step_work)
+
+    def _commit(self, facts: Mapping[str, Any], fill: Fill) -> Checkpoint | None:
+        """Have all ranks write into one draft, and commit it; return it on rank 0.
+
+        Raises
+        ------
+        OSError, CheckpointError
+            Nothing was committed.
+        """
+        ranks, store = self._coordinator.ranks, self._coordinator.store
+        assert store is not None
+        if ranks.rank != 0:
+            place = ranks.broadcast(_NOWHERE).decode()
+            if place != _NOWHERE.decode():
+                _together(ranks, fill, Path(place))
+            return None
+        told = False
+
+        def into(draft: Draft) -> None:
+            nonlocal told
+            told = True
+            ranks.broadcast(str(draft.path).encode())
+            _together(ranks, fill, draft.path)
+            draft.adopt()
+
+        known = {
+            "format": self._format,
+            "world_size": ranks.size,
+            "done": self._work(self._coordinator.step),
+        }
+        try:
+            return store.commit(self._coordinator.step, {**known, **facts}, into)
+        except (OSError, CheckpointError):
+            if not told:
+                ranks.broadcast(_NOWHERE)
+            raise
+
+
+def _together(ranks: Ranks, fill: Fill, place: Path) -> None:
+    """Write the part of this rank, and wait for the parts of the others.
+
+    Raises
+    ------
+    OSError
+        On every rank alike: one of the parts could not be written.
+    """
+    failure: Exception | None = None
+    try:
+        fill(place)
+    # Libraries write through libraries, whose errors for a full disk have no common base.
+    except Exception as error:
+        failure = error
+        if not isinstance(error, OSError) and _is_full(place):
+            failure = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if ranks.smallest(int(failure is None)):
+        return
+    # Not empty: a collective needs at least one byte.
+    others = ranks.gather(reason(failure).encode() if failure else b" ")
+    if isinstance(failure, OSError):
+        raise failure
+    why = _one_line(failure) if failure else "another rank could not write its part"
+    said = next((other.decode() for other in others if other.strip()), why)
+    raise OSError(errno.EIO, said if failure is None else why) from failure
+
+
+def _is_full(place: Path) -> bool:
+    """Return whether a disk has hardly any room; libraries do not always report a full disk."""
+    try:
+        room = os.statvfs(place)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize < _ROOM_BYTES
+
+
+def _present() -> dict[str, Any]:
+    """Return what a rehearsal compares; the library has imported PyTorch already."""
+    from hpcext.training.torch.whole import present  # noqa: PLC0415
+
+    return present()
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

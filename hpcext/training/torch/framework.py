@@ -1,0 +1,253 @@
+"""The PyTorch part of a session: device, process group, models, state, and what it trains with."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpcext.training.balance.clock import Clock
+from hpcext.training.checkpoint import Store
+from hpcext.training.checkpoint.keeper import Keeper
+from hpcext.training.checkpoint.place import AFTER
+from hpcext.training.feature import Feature, Framework
+from hpcext.training.learning_rate import Rates
+from hpcext.training.ranks import Ranks
+from hpcext.training.torch.clock import CudaClock
+from hpcext.training.torch.compiled import keep_safe
+from hpcext.training.torch.group import Member
+from hpcext.training.torch.parallel import Parallel
+from hpcext.training.torch.ranks import join, own_device
+from hpcext.training.torch.state import TorchState
+from hpcext.training.torch.whole import Steps, norm_of_gradients
+
+
+class Torch(Framework):
+    """What a session asks of PyTorch.
+
+    Parameters
+    ----------
+    deterministic : bool
+        Whether weights are bit-identical however often training is interrupted.
+
+    Attributes
+    ----------
+    device : torch.device
+    member : Member or None
+        This process among those that ``hpcext launch`` started.
+    models : list of Parallel
+        Models that average their gradients over the ranks.
+    state : TorchState
+    """
+
+    use = "use DataLoader(data, batch_sampler=session.batch_sampler(data, global_batch=...))"
+    wrap = "use model = session.parallel(model), or DistributedDataParallel"
+
+    state: TorchState
+
+    def __init__(self, *, deterministic: bool) -> None:
+        self.device = own_device()
+        self.member: Member | None = None
+        self.models: list[Parallel] = []
+        self.deterministic = deterministic
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if deterministic:
+            # cuBLAS reads it at its first use; without it PyTorch refuses deterministic algorithms.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.benchmark = False
+
+    def parallel(self, model: torch.nn.Module, *, joining: bool) -> torch.nn.Module:
+        """Move a model to this rank's device, and wrap it in DDP if there are other ranks.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+        joining : bool
+            Whether the others are to be joined later: then the model is formed with them.
+        """
+        if self.state.sharded:
+            # FSDP does all of this in its own way.
+            return model
+        model.to(self.device)
+        self.state.follow(model)
+        alone = self.coordinator.ranks.size == 1 and self.member is None
+        if alone or not any(p.requires_grad for p in model.parameters()):
+            return model
+        parallel = Parallel(
+            model,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            # Else the buckets are rebuilt after the first step, once per attempt: gradients
+            # are then added in another order, and differ in the last bit.
+            find_unused_parameters=self.deterministic,
+        )
+        self.models.append(parallel)
+        if not joining:
+            # Ranks have different weights unless they were seeded or restored from a checkpoint.
+            parallel.form(equal=False)
+        return parallel
+
+    def join(self) -> Ranks:
+        """Join the ranks of this job; a process that is to join a training is alone at first."""
+        self.member = Member.here(self.device)
+        if not (dist.is_available() and dist.is_initialized()):
+            atexit.register(self._part)
+        return self.member.ranks() if self.member else join(self.device)
+
+    def _part(self) -> None:
+        """Leave the process group that this session formed, and keep nothing of it."""
+        if self.loop.phase != AFTER:
+            # Ended by an error: an exchange may be under way, and leaving would wait for ranks
+            # that may never answer. The launcher must learn of the error now.
+            return
+        for model in self.models:
+            model.dissolve()
+        alone, left = Ranks(), self.coordinator.ranks
+        alone.rank, alone.size = left.rank, left.size
+        self.coordinator.ranks = alone
+        if self._keeper is not None:
+            self._keeper.regroup(alone)
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def make_state(self, objects: dict[str, Any]) -> TorchState:
+        """Make the state of the objects that the script names."""
+        keep_safe()
+        self.state = TorchState(objects)
+        return self.state
+
+    _keeper: Keeper | None = None
+
+    def make_keeper(self, store: Store, ranks: Ranks) -> Keeper:
+        """Make the keeper of the checkpoints: of shards, where the model has them."""
+        if not self.state.sharded:
+            self._keeper = Keeper(store, self.state, ranks)
+            return self._keeper
+        # Importing DTensor takes a while, and few need it.
+        from hpcext.training.torch.sharded import ShardedKeeper  # noqa: PLC0415
+
+        self._keeper = ShardedKeeper(store, self.state, ranks)
+        return self._keeper
+
+    @property
+    def divides_data(self) -> bool:
+        """Whether each rank has batches of its own; not where ranks divide layers among them."""
+        return self.state.data_parallel or not self.state.sharded
+
+    def facts(self) -> dict[str, Any]:
+        """Return the number of threads, which decides the last bit of sums."""
+        return {"threads": torch.get_num_threads()}
+
+    def restore(self, manifest: Mapping[str, Any]) -> None:
+        """Use as many threads as the training began with, if it is to be deterministic."""
+        if self.deterministic:
+            # Sums computed by another number of threads differ in the last bit.
+            torch.set_num_threads(manifest["threads"])
+
+    def epoch_begins(self) -> None:
+        """Check that the model was not sharded after the session was made."""
+        self.state.check_order()
+
+    # For balanced batches.
+
+    def device_name(self) -> str:
+        """Return what this rank computes on: "cpu", or the name of a GPU."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+
+    def clock(self) -> Clock:
+        """Make the clock of this rank; optimizers tell it that gradients are exchanged."""
+        clock = CudaClock(self.device) if self.device.type == "cuda" else Clock()
+        for optimizer in self.state.optimizers():
+            optimizer.register_step_pre_hook(lambda *_: clock.exchanged())
+        return clock
+
+    def check_can_balance(self) -> None:
+        """Raise ValueError if the batches of this session cannot be balanced."""
+        if self.state.sharded:
+            raise ValueError("balance(): the model is sharded; valid are models of parallel(model)")
+        if self.deterministic:
+            raise ValueError(
+                "balance(): the session is deterministic; sums of unequal batches differ in their "
+                "last digits from run to run"
+            )
+
+    def check_gradients(self) -> None:
+        """Raise ValueError unless there is one model whose gradients can be timed."""
+        if len(self.models) != 1:
+            raise ValueError(
+                f"batches(loader): the session balances, and has {len(self.models)} models "
+                "of session.parallel(model); it times the gradients of exactly one"
+            )
+
+
+class LearningRates(Feature):
+    """The learning rates of a session, which follow the global batch.
+
+    Parameters
+    ----------
+    framework : Torch
+    rates : Rates
+    """
+
+    def __init__(self, framework: Torch, rates: Rates) -> None:
+        self.rates = rates
+        self._framework = framework
+
+    def facts(self) -> dict[str, Any]:
+        """Return where a warm-up is."""
+        return {"learning_rate": self.rates.state()}
+
+    def restore(self, manifest: Mapping[str, Any]) -> None:
+        """Go on with a warm-up."""
+        self.rates.restore(manifest["learning_rate"])
+
+    def opened(self) -> None:
+        """Follow the global batch of the loader that was opened."""
+        if self.loop.batches is not None:
+            self.rates.use(self.loop.batches.global_batch, self._framework.state.optimizers())
+
+
+class FirstSteps(Feature):
+    """A check, at each optimizer's first step in this attempt, that what trains is saved.
+
+    Parameters
+    ----------
+    framework : Torch
+    """
+
+    def __init__(self, framework: Torch) -> None:
+        self._framework = framework
+        self._steps: Steps | None = None
+
+    def began(self) -> None:
+        """Observe the optimizers."""
+        self._steps = Steps(self._heard_step, self._in_step)
+
+    def finishing(self) -> None:
+        """Observe them no more."""
+        if self._steps is not None:
+            self._steps.close()
+
+    def _in_step(self) -> bool:
+        return self.loop.in_step
+
+    def _heard_step(self, optimizer: torch.optim.Optimizer, scaler: Any) -> None:
+        state, unsaved = self._framework.state, self._framework.unsaved
+        ranks, seen = self.coordinator.ranks, self.loop.seen
+        if ranks.size > 1 and seen and not self.loop.stepped and not state.sharded:
+            self.loop.seen = seen.norms((*seen.gradients, norm_of_gradients(optimizer)))
+        if unsaved is None:
+            return
+        missing = state.given(unsaved).lacks(optimizer, scaler)
+        if not missing:
+            return
+        if not self.loop.stepped:
+            raise ValueError(missing)
+        # The optimizer was used late: do not lose what was trained so far for it.
+        if ranks.rank == 0:
+            self.coordinator.reporter.note(missing)
