@@ -1,4 +1,4 @@
-"""Where a pilot runs its jobs: this machine, the nodes of a batch job, or idle nodes as leases."""
+"""The place of a pilot's jobs: this machine, the nodes of a batch job, or idle nodes as leases."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 1000
-"""Allocations of one job of Slurm, whatever it gained in them."""
+"""The largest number of allocations of one job of Slurm, whatever it gained in them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Nodes, and what runs jobs on them.
+    """A set of nodes, and what runs jobs on them.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Place:
         Takes what every executor needs, see
         :class:`~hpcext.executors.processes.ProcessExecutor`.
     carry_on : callable
-        Have the pilot go on in the next allocation; told with ``gained`` whether this one was of
+        Has the pilot go on in the next allocation; told with ``gained`` whether this one was of
         any use.
     gone : tuple of str
         Nodes that its allocation had, and has no more.
@@ -67,7 +67,7 @@ class Place:
 
 
 def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
-    """Where a pilot runs its jobs, if this process manages it.
+    """Return where a pilot runs its jobs, if this process manages it.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     engine : Engine
         What is known from before.
     directory : pathlib.Path
-        Of the pilot.
+        The pilot's.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
 
 
 def batch_job() -> tuple[str, JobId | None]:
-    """The batch system whose job this process is in, and that job's id; ``"", None`` if in none."""
+    """Return batch system and id of the job that this process is in; ``"", None`` if in none."""
     if (here := Allocation.from_environ()) is not None:
         return "slurm", here.name
     inside = LsfJob.from_environ()
@@ -98,7 +98,7 @@ def batch_job() -> tuple[str, JobId | None]:
 
 
 def go_back(pilot: Pilot, directory: Path) -> None:
-    """Have our job of LSF go back into the queue, of which no manager has begun."""
+    """Requeue our job of LSF, of which no manager has begun."""
     here = LsfJob.from_environ()
     if here is not None and pilot.alone:
         lsf_suspend.requeue(here, directory)
@@ -124,8 +124,8 @@ def _machine(pilot: Pilot) -> Place:
 
 
 def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Place:
-    """Idle nodes of a Slurm, as long as nobody else needs them."""
-    # Of those that are gone meanwhile Slurm will say so.
+    """Return idle nodes of a batch system, for as long as nobody else needs them."""
+    # Slurm will report those that are gone meanwhile.
     recorded = recorded_nodes(directory / "leases")
     world = engine.world
     nodes = tuple(node for name, node in world.nodes.items() if name in recorded)
@@ -156,7 +156,7 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Plac
 
 
 def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Callable[[], int]:
-    """How many nodes trainers can use, and are worth it."""
+    """Return a function that counts the nodes that trainers can use, and that are worth it."""
 
     def want() -> int:
         jobs = engine.world.unfinished()
@@ -169,7 +169,7 @@ def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Calla
 
 
 def _orphans(engine: Engine) -> list[tuple[str, int, str]]:
-    """Job, attempt and node of what may run where a node was lost."""
+    """Return job, attempt and node of what may still run where a node was lost."""
     found = engine.world.records.items()
     return [(name, attempt, node) for name, each in found for node, attempt in each.orphans]
 
@@ -196,7 +196,7 @@ def _allocation(pilot: Pilot, engine: Engine) -> Place:
 
 
 def _gone(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Nodes that the job has lost since it began, as its environment does not know."""
+    """Return nodes that the job has lost since it began, which its environment does not show."""
     try:
         left = reads().nodes_of(here.name)
     except BatchError as error:
@@ -208,7 +208,7 @@ def _gone(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:
 def _carry_on(
     times: int, requeue: Callable[[], None], made: Sequence[AllocationExecutor] = ()
 ) -> Callable[..., None]:
-    """Have a job that was restarted so often go back into the queue, if that is of use."""
+    """Return a function that requeues the job, if that is of use and was not done too often."""
 
     def carry_on(*, gained: bool) -> None:
         if times >= MAX_RESTARTS:
@@ -229,7 +229,7 @@ def _outside(pilot: Pilot, system: str) -> NoManagerError:
 
 
 def _lsf(pilot: Pilot, engine: Engine, directory: Path) -> Place:
-    """The hosts of an LSF job; if that is one, and the manager there, without a launcher."""
+    """Return the hosts of an LSF job; one host with the manager on it needs no launcher."""
     here = LsfJob.from_environ()
     if here is None:
         raise _outside(pilot, "LSF")
@@ -267,7 +267,7 @@ def _lsf(pilot: Pilot, engine: Engine, directory: Path) -> Place:
 
 
 def _lsf_script(pilot: Pilot, directory: Path) -> Place:
-    """The first host of an LSF job; what its script does on others is its own."""
+    """Return the first host of an LSF job; what its script does on others is its own affair."""
     here = LsfJob.from_environ()
     if here is None or not lsf_suspend.known(here, directory):
         raise NoManagerError(f"pilot {pilot.name} runs inside its job of LSF, and this is not that")
@@ -289,18 +289,18 @@ def _lsf_script(pilot: Pilot, directory: Path) -> Place:
 
 
 _Executor = tuple[tuple[Node, ...], type[AllocationExecutor], dict[str, Any]]
-"""Nodes, what runs jobs on them, and what that has to know beside the allocation."""
+"""Nodes, the class that runs jobs on them, and further arguments of that."""
 
 
 def _script(pilot: Pilot, here: Allocation) -> _Executor:
-    """The batch step, which is on the first node; what its script does on others is its own."""
+    """Return the batch step, on the first node; what its script does on others is its own."""
     node = Node(here.node, len(pilot.gpus))
     more = {"number": here.job_id, "node": node, "indices": here.gpus or pilot.gpus}
     return (node,), SlurmScript, more
 
 
 def _steps(pilot: Pilot, engine: Engine, here: Allocation) -> _Executor:
-    """Steps on all nodes of the allocation."""
+    """Return steps on all nodes of the allocation."""
     names = slurm.parse_hostnames(runner.run(slurm.hostnames_command(here.nodelist)))
     gpus = len(pilot.gpus)
     cpus = slurm.parse_cpus(here.cpus_per_node)

@@ -1,8 +1,8 @@
-"""Pilots and suspendable jobs that Slurm has put back into the queue begin when there are nodes.
+"""Lets requeued pilots and suspendable jobs of Slurm begin as soon as there are nodes.
 
 Slurm begins none of them before the credential of its last run has expired, two minutes by default.
 Its owner may have it begin earlier, but not before it is in the queue, when nothing of it runs any
-more. So another manager of the same user does it, if one is there: now the one, now the other.
+more. So another manager of the same user does it, if there is one; managers take turns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpcext.manager import standing
 log = logging.getLogger(__name__)
 
 EVERY_S = 20.0
-"""So often Slurm is asked, by all managers of a user together."""
+"""Seconds between two questions to Slurm by all managers of a user together."""
 
 TURN_FILE = "requeued-looked-at"
 
@@ -47,7 +47,7 @@ async def look_after(state_dir: Path) -> None:
 
 
 def _our_turn(state_dir: Path) -> bool:
-    """Whether no manager of the user has looked lately; then it is ours."""
+    """Return whether no manager of the user has looked lately, so that it is our turn."""
     file = state_dir / TURN_FILE
     with contextlib.suppress(FileNotFoundError):
         if 0 <= time.time() - file.lstat().st_mtime < EVERY_S - 1:
@@ -62,7 +62,7 @@ def _our_turn(state_dir: Path) -> bool:
 
 
 def bring_forward(state_dir: Path, cred_expire_s: int) -> None:
-    """Have those begin now that are in the queue again; other jobs of the user are his own.
+    """Let our requeued jobs begin now; other jobs of the user are not touched.
 
     Raises
     ------
