@@ -1,1 +1,1 @@
-"""What runs while jobs run: one driver, its journal, its spool, and the pilot made of them."""
+"""All that runs while jobs run: one driver, its journal, its spool, and the pilot made of them."""

@@ -1,4 +1,4 @@
-"""Which pilot is meant where none is named: the newest to look at, the only one to change."""
+"""The pilot that is meant if none is named: the newest to look at, the only one to change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcext.text import clean, counted, listed, shown
 
 
 def newest(state_dir: Path) -> Path:
-    """The pilot that was begun last.
+    """Return the pilot that was begun last.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def newest(state_dir: Path) -> Path:
 
 
 def only_running(state_dir: Path) -> Path:
-    """The one pilot that has a manager.
+    """Return the one pilot that has a manager.
 
     Raises
     ------
@@ -56,9 +56,9 @@ def only_running(state_dir: Path) -> Path:
 
 
 def running(state_dir: Path) -> list[Path]:
-    """The pilots that have a manager, newest first; a batch system is asked once for all.
+    """Return the pilots that have a manager, newest first, also if their job is stopped.
 
-    Those whose job is stopped are among them.
+    A batch system is asked once for all of them.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def running(state_dir: Path) -> list[Path]:
             asked.setdefault(system, {})[job_id] = path
     for system, places in asked.items():
         for path, found in _standings(system, places).items():
-            # One whose jobs have all ended has nothing that could be changed.
+            # A pilot whose jobs have all ended has nothing to change.
             if found.state is Is.UNKNOWN and _may_have_left(path):
                 raise NoManagerError(
                     f"which pilots run is not known: {found.what}",
@@ -105,16 +105,16 @@ def _may_have_left(directory: Path) -> bool:
 
 
 def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[Path, str]:
-    """The pilot and the job that up to two words mean, for a verb that shows jobs.
+    """Return the pilot and the job that up to two words mean, for a verb that shows jobs.
 
-    Two words are PILOT and JOB. One is a job of the newest pilot, or else a pilot; none is the
-    newest pilot.
+    Two words are PILOT and JOB. One word is a job of the newest pilot, or else a pilot; none means
+    the newest pilot.
 
     Returns
     -------
     pilot : pathlib.Path
     job : str
-        Empty where no word is one.
+        Empty if no word is one.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[P
 
 
 def to_change(job: str, state_dir: Path) -> Path:
-    """The only pilot that runs, which is to have the job, if one is named.
+    """Return the only pilot that runs, which must have the job, if one is named.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def to_change(job: str, state_dir: Path) -> Path:
 
 
 def only_job(world: World) -> str:
-    """The id of the one job that there is.
+    """Return the id of the only job.
 
     Raises
     ------
@@ -172,9 +172,9 @@ def only_job(world: World) -> str:
 
 
 def same_file(file: Path, state_dir: Path) -> str:
-    """What to say of an unfinished pilot of the same file, when one more is begun; or nothing.
+    """Return what to say of an unfinished pilot of the same file when another is begun; or nothing.
 
-    The newest one is looked at; more would take as long as all their journals.
+    Only the newest one is examined: more would take as long as reading all their journals.
     """
     path = str(file.absolute())
     found = [(place, each) for place, each in pilot.known(state_dir) if each.file == path]
@@ -199,7 +199,7 @@ def same_file(file: Path, state_dir: Path) -> str:
 
 
 def _left(directory: Path) -> int:
-    """Jobs of a pilot that are not done; all of them, of one that waits in a queue."""
+    """Return the number of jobs of a pilot that are not done: all, if it waits in a queue."""
     follower = Follower(directory)
     if not follower.begun():
         return len(Submissions(directory / "submissions").jobs)
@@ -214,6 +214,6 @@ def _named(handle: str, state_dir: Path) -> Path | None:
 
 
 def _has(directory: Path, job: str) -> bool:
-    """Whether a pilot has a job of this id or name; without reading what became of it."""
+    """Return whether a pilot has a job of this id or name, without reading its journal."""
     submitted = Submissions(directory / "submissions")
     return any(job in {each.id, each.name} for each in submitted.jobs)

@@ -1,15 +1,15 @@
-"""Asks the policy, beside the manager's loop: a slow one delays nothing else.
+"""Asks the policy beside the manager's loop, so that a slow policy delays nothing else.
 
 The policy lives in one process beside the manager, forked from it before anything runs. A thread
 would not do: pure Python holds the interpreter's lock, and nothing can end a thread at a deadline.
-A new program would not either: it would cost a second at the start of each pilot, and could not
-have a policy that is a function of somebody's own. It stays, since policies import solvers and
+Nor would a new program: it would cost a second at the start of each pilot, and could not have a
+policy that is a function of the user's own. The process stays, since policies import solvers and
 remember what they have fitted. At the deadline it is killed, so no answer comes after it; the next
-question gets another one.
+question gets another process.
 
 Policies whose answer is one pass over the queue (`quick` in :mod:`hpcext.policies`) are asked right
-here: their answer takes less time than it takes to hand a snapshot over, and a pilot under one of
-them is one process.
+here: they answer in less time than it takes to hand a snapshot over, and a pilot under one of them
+is one process.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ from hpcext.core.values import Snapshot, Target
 from hpcext.launch.command import hear_of_parent
 
 _SIZE = 8
-"""Bytes that say how long a message is."""
+"""The number of bytes that give the length of a message."""
 
 _IGNORED = (
     signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE,
 )  # fmt: skip
-"""What a terminal or a batch system sends to all processes is for the manager to answer."""
+"""Signals of a terminal or a batch system to all processes, which the manager answers."""
 
 _killed: set[int] = set()
-"""Processes that may not be gone yet: one that hangs in the kernel, in a file system that does not
-answer, ends when that does, and the manager does not wait for it."""
+"""Processes that may not be gone yet.
+
+A process that hangs in the kernel, in a file system that does not answer, ends when that answers,
+and the manager does not wait for it.
+"""
 
 _encoder = msgspec.msgpack.Encoder()
 _asked = msgspec.msgpack.Decoder(tuple[Snapshot, tuple[str, ...]])
@@ -49,15 +52,15 @@ _said = msgspec.msgpack.Decoder(Union[Target, str])  # noqa: UP007  (read at run
 
 
 class Decider:
-    """Has a policy answer one question at a time.
+    """A policy that answers one question at a time.
 
     Parameters
     ----------
     policy : Policy
     quick : bool
-        Ask it here.
+        Whether to ask it in this process.
     timeout_s : float
-        What has not answered by then is ended, and has no answer.
+        A question without an answer by then is ended.
     """
 
     def __init__(self, policy: Policy, *, quick: bool, timeout_s: float) -> None:
@@ -80,7 +83,7 @@ class Decider:
         ----------
         question : Question
         wake : callable
-            Called when it is answered later; else it is answered already.
+            Called when it is answered later; otherwise it is answered already.
         """
         self._give_up()
         if self._quick:
@@ -89,7 +92,7 @@ class Decider:
             self._task = asyncio.get_running_loop().create_task(self._ask(question.now, wake))
 
     def take(self) -> Target | str | None:
-        """The answer to the last question: a target, or why there is none. None: not yet."""
+        """Return the answer to the last question: a target, or why there is none; None: not yet."""
         said, self._said = self._said, None
         return said
 
@@ -103,7 +106,7 @@ class Decider:
     def _give_up(self) -> None:
         self._said = None
         if self._task is not None:
-            # It closes what it waits for itself: until then the loop looks at it.
+            # The task closes its own descriptor: until then the loop watches it.
             self._task.cancel()
             self._task = None
 
@@ -129,7 +132,7 @@ class Decider:
 
 
 def _encoded(said: Target | str) -> bytes:
-    """An answer as it is handed over; of one that cannot be, why."""
+    """Encode an answer; if it cannot be encoded, encode why."""
     try:
         data = _encoder.encode(said)
         _said.decode(data)
@@ -194,7 +197,7 @@ class _Worker:
         if not pid:
             return 0
         with contextlib.suppress(ChildProcessError):
-            # It may have closed its end and not be gone yet.
+            # The process may have closed its end without being gone yet.
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 return min(0, os.waitstatus_to_exitcode(status))
@@ -219,7 +222,7 @@ def _serve(policy: Policy, sock: socket.socket, parent: int) -> NoReturn:
         for signum in _IGNORED:
             signal.signal(signum, signal.SIG_IGN)
         hear_of_parent(signal.SIGKILL)
-        # The manager's locks and files are its own: with it they are to be free.
+        # Locks and files belong to the manager, and must be free when it ends.
         for fd in map(int, os.listdir("/proc/self/fd")):
             if fd > 2 and fd != sock.fileno():
                 with contextlib.suppress(OSError):

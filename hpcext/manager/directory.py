@@ -1,6 +1,6 @@
 """The directory of a pilot: what it is (``pilot.json``), how it is made and found.
 
-Every start of a suspendable job waits for what is imported here: nothing that is slow.
+Every start of a suspendable job waits for these imports, so nothing slow is imported here.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
 def host() -> str:
-    """The short name of this machine."""
+    """Return the short name of this machine."""
     return os.uname().nodename.partition(".")[0] or "localhost"
 
 
 class Pilot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pilot is; ``pilot.json``.
+    """The description of a pilot; ``pilot.json``.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         GPU indices that it may use; with `logical`, slots that stand for GPUs.
     logical : bool
     report_interval_s, suspend_timeout_s, decision_timeout_s : float
-        Settings it was begun with.
+        Settings that it was begun with.
     began_at : float
     profiles : str
         Directory of the stored scaling curves that its jobs name and refine.
@@ -62,23 +62,23 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     launcher : str
         What starts its jobs on the nodes of that job, where there are several ways.
     nodes : int
-        How many nodes that job has.
+        The number of nodes of that job.
     lead_s : float
-        How long before the end of that job its own are suspended.
+        Seconds before the end of that job at which its own jobs are suspended.
     requeue : bool
-        It goes on in the next allocation if it could not end in this one.
+        Whether it goes on in the next allocation if it could not end in this one.
     alone : bool
-        It has one job, and ends as that does: a batch job of its own.
+        Whether it has one job, and ends as that does: a batch job of its own.
     harvest : Terms or None
-        It takes idle nodes as leases, by these terms: a harvester.
+        The terms on which a harvester takes idle nodes as leases.
     stay : bool
-        It waits for more jobs when all are done, until it is drained.
+        Whether it waits for more jobs when all are done, until it is drained.
     shared : Shared or None
-        That of the GPUs `gpus` which several jobs share through MPS.
+        The one of its GPUs that several jobs share through MPS.
     file : str
-        The job file that it was begun with, absolute; empty where there was none.
+        The job file that it was begun with, absolute; empty if there was none.
     notify : str
-        Whom to tell of its end and of jobs that fail, see :mod:`hpcext.manager.notice`.
+        Whom to notify of its end and of jobs that fail, see :mod:`hpcext.manager.notice`.
     """
 
     schema: Literal["hpcext.pilot/1"] = SCHEMA
@@ -108,17 +108,17 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_gpus(self) -> tuple[int, ...]:
-        """Those of its GPUs that one job has at a time."""
+        """Its GPUs that one job at a time has."""
         return tuple(each for each in self.gpus if self.shared is None or each != self.shared.index)
 
     def indices(self, node: str) -> tuple[str, ...]:
-        """What its GPUs on a node, or the seats of its shared one, are called there."""
+        """Return the names of its GPUs on a node, or of the seats of its shared one."""
         if self.shared is not None and machine_of(node) != node:
             return tuple(seat.rpartition(":")[2] for seat in self.shared.names(self.node))
         return tuple(map(str, self.own_gpus))
 
     def offers(self) -> tuple[Node, ...]:
-        """The node that it has, or one of several that are alike; its shared GPU is another."""
+        """Return the node that it has, or one of several alike; its shared GPU is another one."""
         node = Node(self.node, len(self.own_gpus))
         return (node, self.shared.as_node(self.node)) if self.shared else (node,)
 
@@ -240,7 +240,7 @@ def load(directory: Path) -> Pilot:
 
 
 def find(handle: str, state_dir: Path) -> Path:
-    """The directory of a pilot, by directory, id or name (the newest of a name).
+    """Return the directory of a pilot, by directory, id or name (the newest of a name).
 
     Raises
     ------
@@ -265,7 +265,7 @@ def find(handle: str, state_dir: Path) -> Path:
 
 
 def how_to_go_on(directory: Path) -> str:
-    """The command that goes on with a pilot whose manager has ended."""
+    """Return the command that goes on with a pilot whose manager has ended."""
     pilot = load(directory)
     if pilot.batch:
         return f"hpcext pilot resubmit {pilot.id}"
@@ -273,7 +273,7 @@ def how_to_go_on(directory: Path) -> str:
 
 
 def known(state_dir: Path) -> list[tuple[Path, Pilot]]:
-    """All pilots of this user and what they are, newest first."""
+    """Return all pilots of this user and what they are, newest first."""
     found = []
     for path in (state_dir / "pilots").glob("*/pilot.json"):
         with contextlib.suppress(NoManagerError):

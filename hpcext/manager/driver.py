@@ -1,4 +1,4 @@
-"""The live driver: waits for something to happen, steps the engine, and does what it says."""
+"""The live driver: it waits for something to happen, steps the engine, and acts on its answer."""
 
 from __future__ import annotations
 
@@ -24,49 +24,51 @@ from hpcext.protocol import NEWS_SIGNAL
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 60.0
-"""A policy that has no answer, or one that is not followed, is asked again after so long, even if
-nothing happens: it may have had no memory, or too little time."""
+"""Seconds after which a policy without an answer that is followed is asked again in any case.
+
+It may have had no memory, or too little time.
+"""
 
 RETRY_S = 2.0
-"""Wait before a journal that could not be written is tried again."""
+"""Seconds before a journal that could not be written is tried again."""
 
 Observe = Callable[[Engine, float], None]
-"""Told after each turn; reads, changes nothing."""
+"""An observer that is called after each turn; it reads, and changes nothing."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Driver:
-    """Feeds one engine with what happens on one executor.
+    """A driver, which feeds one engine with what happens on one executor.
 
-    It sleeps until an executor has a fact, a request comes, a signal comes, or the engine wants
-    to be woken; nothing is polled but reports of progress, every `interval_s`.
+    It sleeps until an executor has a fact, a request or a signal comes, or the engine wants to be
+    woken; only reports of progress are polled, every `interval_s`.
 
     Parameters
     ----------
     engine : Engine
     journal : Journal
     decider : Decider
-        Answers the engine's questions. What it is late with, or fails at, leaves all as it was.
+        Answers the engine's questions. If it is late, or fails, all stays as it was.
     base_s : float
-        The instant that it is now.
+        The present instant.
     interval_s : float
         How often reports of progress are read when nothing else happens.
     requests : callable
-        Gives the facts that users asked for, and takes them as answered once told so.
+        Gives the facts that users asked for; it is told when they are written down.
     observe : callable
     node_time : NodeTime, optional
         Of the engine so far.
     stay : bool
         Wait for more when nothing is left to do, until told to drain.
     leave : bool
-        Told to end, leave at once; what runs goes on.
+        When told to end, leave at once; what runs goes on.
     moves_on : bool
-        When what is left of its nodes serves nothing that waits, it ends, to go on with others:
-        nobody is billed for nodes on which nothing can run.
+        End if what is left of its nodes serves nothing that waits, to go on with others: nobody is
+        billed for nodes on which nothing can run.
     once_s : float
-        Told to end twice within so many seconds, it was told once: a batch system signals the
-        leader of a job and its group.
+        Signals to end within this time count as one: a batch system signals the leader of a job and
+        its group.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Driver:
         self._told_s = float("-inf")
 
     def now_s(self) -> float:
-        """Seconds since the manager began; a clock that is set back does not move it."""
+        """Return the seconds since the manager began; setting a clock back does not change them."""
         return time.monotonic() - self._zero
 
     def emit(self, fact: Fact) -> None:
@@ -128,8 +130,8 @@ class Driver:
         ----------
         executor : Executor
         news : iterable of Fact
-            What the engine does not know yet. It hears first how attempts ended that are known
-            to have ended: a job that completed before its node was lost is complete.
+            What the engine does not know yet. It is told first of attempts that are known to have
+            ended: a job that completed before its node was lost is complete.
         """
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(NEWS_SIGNAL, self._on_news)
@@ -150,12 +152,12 @@ class Driver:
         finally:
             self._decider.close()
             executor.close()
-            # News keeps its handler as long as there is a loop: by default it would kill us.
+            # The handler of news stays as long as there is a loop: by default it would kill us.
             for signum in STOP_SIGNALS:
                 loop.remove_signal_handler(signum)
 
     def _turn(self, executor: Executor) -> None:
-        """Gather, step, write down, act. In this order, always."""
+        """Gather, step, write down, act: always in this order."""
         now_s = self.now_s()
         if self._news or now_s >= self._looked_s + self._interval_s:
             self._news, self._looked_s = False, now_s
@@ -178,7 +180,7 @@ class Driver:
         try:
             self._journal.commit()
         except JournalError as error:
-            # What was not written down did not happen: wait, act on nothing.
+            # Act on nothing that is not written down; wait instead.
             log.warning("%s", error)
             self._retry_s = now_s + RETRY_S
             return
@@ -231,7 +233,7 @@ class Driver:
         return self.engine.finished and (self.engine.world.draining or not self._stays)
 
     def _pause_s(self) -> float:
-        """Until the engine's wake or the next look at reports, whichever is first."""
+        """Return the seconds until the engine's wake or the next look at reports."""
         until = self._looked_s + self._interval_s
         if self._journal.behind:
             until = self._retry_s
@@ -252,7 +254,7 @@ class Driver:
         self._awake.set()
 
     def _on_stop(self, signum: signal.Signals) -> None:
-        """First time: suspend everything, then leave. Second time: leave at once.
+        """Suspend everything, then leave; on a second signal, leave at once.
 
         What is being suspended then goes on by itself, and the next manager finds it.
         """

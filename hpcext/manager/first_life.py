@@ -1,7 +1,7 @@
-"""A job that LSF begins again while its first life may go on: how long it waits, and who sees it.
+"""The wait of a job that LSF begins again for its first life, which may still go on.
 
 LSF gives a host up that it cannot reach, and begins the job elsewhere. What runs on that host may
-hold the manager's lock for a while, or its file server may, until it has given it up (for nfs(5),
+hold the manager's lock for a while, or its file server may, until that has given it up (for nfs(5),
 the lease of a client).
 """
 
@@ -24,24 +24,24 @@ SCHEMA = "hpcext.first-life/1"
 
 LOOK_S = 5.0
 MOST_S = 600.0
-"""Between two looks whether the first life has ended; and so long the host waits for that."""
+"""The longest wait in seconds for the first life to end."""
 
 
 class FirstLifeError(NoManagerError):
-    """It did not end in time."""
+    """The error that the first life did not end in time."""
 
 
 class Wait:
-    """The second life of a job.
+    """The second life of a job as it waits.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of the pilot.
+        The pilot's.
     where : str
-        The host of the first one; empty where nobody says it.
+        The host of the first life; empty if nobody says it.
     goes_back : bool
-        It goes back into the queue then.
+        Whether the job is requeued if that does not end.
     """
 
     def __init__(self, directory: Path, where: str, *, goes_back: bool) -> None:
@@ -88,7 +88,7 @@ def over(directory: Path) -> None:
 
 
 def standing(directory: Path) -> Standing | None:
-    """That a pilot waits so, for who looks; None if it does not."""
+    """Return the standing of a pilot that waits so; None if it does not."""
     try:
         facts = documents.read_json(directory / FILE, SCHEMA)
         if time.time() > float(facts["until_s"]) + 2 * LOOK_S:

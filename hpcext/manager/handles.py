@@ -1,4 +1,4 @@
-"""What a job is called: by its id, or by its name as far as that says which one."""
+"""References to a job: its id, or its name if that is unambiguous."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hpcext.jobfile import JobSpec
 from hpcext.text import counted, did_you_mean, listed
 
 LONGEST = 64
-"""Characters of a name."""
+"""The largest number of characters of a name."""
 
 
 def find_job(world: World, handle: str) -> Job:
-    """The job of this id or name; of several of a name the one that has not ended, or the newest.
+    """Return the job of this id or name; of several of a name, the unfinished or the newest one.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def _standing(job: Job) -> str:
 
 
 def chosen(world: World, job: Job, handle: str) -> str:
-    """Which job is shown, where there are others of its name; empty where there are none."""
+    """Return which job is shown if others have its name; empty if none do."""
     handle = unicodedata.normalize("NFC", handle)
     others = [each.id for each in world.jobs.values() if each.name == handle and each is not job]
     if not others or job.name != handle:
@@ -86,7 +86,7 @@ def refuse_taken(specs: Iterable[JobSpec], jobs: Iterable[Job], where: str) -> N
 
 
 def numbered(specs: Sequence[JobSpec], jobs: Iterable[Job]) -> tuple[JobSpec, ...]:
-    """The same jobs, where a name is taken under the next that is free: ``cnn-2``."""
+    """Return the same jobs, with the next free name, as ``cnn-2``, for each that is taken."""
     taken = {job.name for job in jobs if _has_its_name(job)}
     names: dict[str, str] = {}
     used = taken | {spec.name for spec in specs if spec.name not in taken}
@@ -104,7 +104,7 @@ def numbered(specs: Sequence[JobSpec], jobs: Iterable[Job]) -> tuple[JobSpec, ..
 
 
 def free_name(name: str, used: Collection[str]) -> str:
-    """A name with the first number from 2 on that makes it one of its own."""
+    """Return a name with the first number from 2 on that makes it unique."""
     number = 2
     while (found := f"{name[: LONGEST - len(str(number)) - 1]}-{number}") in used:
         number += 1
@@ -112,5 +112,5 @@ def free_name(name: str, used: Collection[str]) -> str:
 
 
 def _has_its_name(job: Job) -> bool:
-    """Whether a job keeps others from its name: one that is being cancelled does not."""
+    """Return whether a job keeps others from its name: one that is being cancelled does not."""
     return not (job.state.final or job.cancelling)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """Turns the requests in a pilot's spool into facts and answers."""
+    """The inbox of a pilot's spool, which turns requests into facts and answers."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Inbox:
         self._profiles = profiles
 
     def take(self) -> Iterator[tuple[tuple[Fact, ...], Callable[[], None]]]:
-        """Each request's facts, and how to answer it once they are written down."""
+        """Yield each request's facts, and how to answer it once they are written down."""
         for name, request in spool.pending(self._directory):
             try:
                 if isinstance(request, InputError):
@@ -99,7 +99,7 @@ class Inbox:
     def _under_names(
         self, specs: tuple[JobSpec, ...], where: str, *, number: bool
     ) -> tuple[JobSpec, ...]:
-        """The jobs, under names that no unfinished job has; refused without `number`."""
+        """Return the jobs under names that are free; refuse taken ones without `number`."""
         unfinished = self._engine.world.unfinished()
         if number:
             return numbered(specs, unfinished)

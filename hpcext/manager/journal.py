@@ -1,12 +1,13 @@
 """The journal: what the engine was told, in the order it was told; replayed on restart.
 
-A file of JSON lines. The first is a :class:`Header`, which may carry the world as it was when
-the journal was last compacted; each further line is one :class:`Entry`: an instant and the facts
-of one step. A line is written and flushed before anything is done about its facts. The answers of
-the policy are among them, so what was decided is known without it.
+A file of JSON lines. The first is a :class:`Header`, which may carry the world as it was when the
+journal was last compacted; each further line is one :class:`Entry`: an instant and the facts of one
+step. A line is written and flushed before anything is done about its facts. The answers of the
+policy are among them, so decisions are known without it.
 
-Journals of the first schema, of release 0.1.0, do not have these: there the policy is asked again,
-and answers as it did if it is the same. The manager that goes on with one compacts it first.
+Journals of the first schema, of release 0.1.0, do not have these: for them the policy is asked
+again, and answers as it did if it is the same. The manager that goes on with such a journal
+compacts it first.
 """
 
 from __future__ import annotations
@@ -37,19 +38,21 @@ log = logging.getLogger(__name__)
 
 SCHEMA: Final = "hpcext.journal/2"
 UNDECIDED: Final = "hpcext.journal/1"
-"""The one before, which has no decisions."""
+"""The earlier schema, which has no decisions."""
 
 KEPT_DIR = "journal-past"
 KEPT_EVERY_S, MOST_KEPT = 86_400.0, 70
-"""Of what compacting takes away, the world of each day is kept, for reports over a month or two."""
+"""The interval of worlds that compacting keeps, for reports over months, and their number."""
 _KEPT = ".json.gz"
 
 COMPACT_AFTER = 2000
-"""Entries after which the journal is compacted: bounds its size and the time of a restart."""
+"""Entries after which the journal is compacted, to bound its size and the time of a restart."""
 
 COMPACT_BYTES = 32 << 20
-"""Or when they take so much, and as much as the world before them: entries may be large where many
-jobs wait."""
+"""The size after which it is compacted, if that is also the size of the world before the entries.
+
+Entries may be large if many jobs wait.
+"""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +79,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One step: when, and what was known."""
+    """One step: its instant, and its facts."""
 
     now_s: float
     facts: tuple[Fact, ...]
@@ -87,7 +90,7 @@ _entry = msgspec.json.Decoder(Entry)
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What a journal says.
+    """The content of a journal.
 
     Attributes
     ----------
@@ -113,7 +116,7 @@ class Past(msgspec.Struct, frozen=True):
         return self.entries[-1].now_s if self.entries else self.header.now_s
 
     def until(self, instant_s: float) -> Past:
-        """The part of it up to an instant, which is not before the header's."""
+        """Return the part up to an instant, which must not be before the header's."""
         entries = tuple(entry for entry in self.entries if entry.now_s <= instant_s)
         return msgspec.structs.replace(self, entries=entries)
 
@@ -123,7 +126,7 @@ class Past(msgspec.Struct, frozen=True):
         return self.header.schema == UNDECIDED
 
     def begin(self) -> Engine:
-        """An engine as it was before the first entry."""
+        """Return an engine as it was before the first entry."""
         if not self.undecided:
             return Engine(saved=self.header.saved)
         from hpcext.policies import find_policy  # noqa: PLC0415  (slow, and seldom needed)
@@ -131,12 +134,14 @@ class Past(msgspec.Struct, frozen=True):
         return Engine(find_policy(self.header.policy), self.header.saved)
 
     def replay(self) -> Engine:
-        """An engine that was told all of it. Its actions were given already, or are given
-        again by :meth:`Engine.outstanding`."""
+        """Return an engine that was told all of it.
+
+        Its actions were given already, or are given again by :meth:`Engine.outstanding`.
+        """
         return self.recount()[0]
 
     def recount(self) -> tuple[Engine, NodeTime]:
-        """The same, and what the nodes' time went into."""
+        """Return the same engine, and what the nodes' time went into."""
         engine, before = self.begin(), self.header.node_time
         # Of what an older release compacted nothing is known.
         past_s = self.header.now_s
@@ -200,7 +205,7 @@ def _header(document: Any) -> Header:
 
 
 def read_kept(path: Path, instant_s: float) -> Past | None:
-    """The last world that was kept of a compacted journal, and is not after an instant."""
+    """Return the last kept world of a compacted journal that is not after an instant."""
     for second, kept in reversed(_kept(path)):
         if second > instant_s:
             continue
@@ -211,14 +216,14 @@ def read_kept(path: Path, instant_s: float) -> Past | None:
 
 
 def _kept(path: Path) -> list[tuple[int, Path]]:
-    """The files of these worlds, oldest first, with the second that each is named by."""
+    """Return the files of these worlds, oldest first, with the second in each name."""
     found = (path.parent / KEPT_DIR).glob(f"*{_KEPT}")
     named = ((whole(each.name.removesuffix(_KEPT)), each) for each in found)
     return sorted((second, each) for second, each in named if second is not None)
 
 
 class Journal:
-    """An open journal. Only the holder of the pilot's lock may have one.
+    """An open journal; only the holder of the pilot's lock may have one.
 
     Parameters
     ----------
@@ -242,7 +247,7 @@ class Journal:
             self._begin(header)
 
     def past(self) -> Past:
-        """What it says so far; that of an older release is rewritten first, with decisions.
+        """Return what it says so far; that of an older release is first rewritten with decisions.
 
         Raises
         ------
@@ -264,17 +269,17 @@ class Journal:
         return read(self.path)
 
     def append(self, now_s: float, facts: tuple[Fact, ...]) -> None:
-        """Take one step down, and write it; raises as :meth:`commit`."""
+        """Record one step, and write it; raise errors as :meth:`commit` does."""
         self.note(now_s, facts)
         self.commit()
 
     def note(self, now_s: float, facts: tuple[Fact, ...]) -> None:
-        """Take one step down; :meth:`commit` writes it."""
+        """Record one step; :meth:`commit` writes it."""
         self._lines.append(_encoder.encode(Entry(now_s, facts)) + b"\n")
         self._lasting |= not all(isinstance(fact, Progressed) for fact in facts)
 
     def commit(self) -> None:
-        """Write down what was taken down, and wait for the disk unless it is mere progress.
+        """Write what was recorded, and wait for the disk unless it is mere progress.
 
         Raises
         ------
@@ -292,7 +297,7 @@ class Journal:
             if self._lasting:
                 os.fdatasync(self._fd)
         except OSError as error:
-            # Half a line must not stay: the next one would be glued to it.
+            # Half a line must not stay: the next one would continue it.
             os.ftruncate(self._fd, self._size)
             reason = error.strerror or str(error)
             raise JournalError(
@@ -306,7 +311,7 @@ class Journal:
 
     @property
     def behind(self) -> bool:
-        """Whether something was taken down that is not written yet."""
+        """Whether something was recorded that is not written yet."""
         return bool(self._lines)
 
     @property

@@ -1,8 +1,8 @@
-"""What stays of jobs that are complete: of the last ones all, of those before their logs.
+"""What stays of completed jobs: everything of the last ones, and the logs of those before.
 
-An attempt is a directory of small files, which tell a manager how it ended. When the journal tells
-that, they serve nobody but who looks into a failure. A pilot of a hundred thousand short jobs would
-keep half a million of them.
+An attempt is a directory of small files, which tell a manager how it ended. Once the journal tells
+that, they only serve to examine a failure. A pilot of a hundred thousand short jobs would keep half
+a million of them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from hpcext.executors.attempt.directory import ATTEMPTS, CHECKPOINT
 from hpcext.manager.driver import Observe
 
 KEEP_COMPLETED = 64
-"""Jobs that completed last, whose attempts stay."""
+"""The number of jobs, the last ones to complete, whose attempts stay."""
 
 
 class Kept:
-    """Removes what nobody needs of jobs that completed long ago.
+    """An observer that removes what is not needed of jobs that completed long ago.
 
     Parameters
     ----------
     jobs : pathlib.Path
-        Where jobs have their directories.
+        The parent of the jobs' directories.
     then : callable
-        Told of each turn afterwards.
+        Called after each turn.
     """
 
     def __init__(self, jobs: Path, then: Observe) -> None:

@@ -19,7 +19,7 @@ HARVESTER = "hpcext.harvester/1"
 
 
 class LockedError(Exception):
-    """Somebody else holds it."""
+    """The error that somebody else holds the lock."""
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def sole_harvester(directory: Path, partition: str, state_dir: Path) -> Iterator
     Parameters
     ----------
     directory : pathlib.Path
-        Of the harvester.
+        The harvester's.
     partition : str
         As sbatch takes it: one, or several with commas between.
     state_dir : pathlib.Path
@@ -72,11 +72,11 @@ def sole_harvester(directory: Path, partition: str, state_dir: Path) -> Iterator
     Raises
     ------
     NoManagerError
-        Another one is; names it.
+        There is another one, which it names.
     """
     register = state.make(state_dir, "harvesters")
     with contextlib.ExitStack() as locks:
-        # Sorted, so that of two that want the same ones one gets them all.
+        # Sorted, so that one of two harvesters that want the same partitions gets them all.
         for name in sorted(set(partition.split(","))):
             path = register / f"{urllib.parse.quote(name, safe='')}.lock"
             try:

@@ -1,7 +1,7 @@
-"""Tells a user that jobs failed for good, or that a pilot ended: each once, whatever restarts.
+"""Notifies a user of jobs that failed for good, and of a pilot's end: once each, whatever restarts.
 
-The manager sees what happens as everybody does who observes its engine; a thread sends. What was
-told is in ``notified.json``, beside the pilot's journal, before it is sent: a manager that is
+The manager sees what happens as any observer of its engine does; a thread sends. What is told is
+written to ``notified.json``, beside the pilot's journal, before it is sent: a manager that is
 killed just then tells less, and never twice.
 """
 
@@ -34,33 +34,33 @@ NOTIFIED = "hpcext.notified/1"
 NOTIFIED_FILE = "notified.json"
 
 GATHER_S = 10.0
-"""Failures within so long of the first one are one message."""
+"""Seconds after a failure within which others go into the same message."""
 
 LOOK_S = 2.0
-"""How often it is looked for them: a look is as long as the list of jobs."""
+"""Seconds between two looks for failures: a look is as long as the list of jobs."""
 
 LULL_S = 300.0
-"""Between two messages of failures."""
+"""Seconds between two messages of failures."""
 
 MOST_NAMED = 20
-"""Jobs that a message names; of more it says how many."""
+"""The largest number of jobs that a message names; of more it gives the number."""
 
 LAST_S = 30.0
-"""What is on its way when a manager ends gets so long."""
+"""Seconds that a message on its way gets when a manager ends."""
 
 
 class Teller:
-    """Tells what happens in one pilot.
+    """An observer that notifies a user of what happens in one pilot.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of the pilot.
+        The pilot's.
     id, name : str
-        Of the pilot.
+        The pilot's.
     way : Way
     then : Observe
-        Told next.
+        Called next.
     """
 
     def __init__(self, directory: Path, id: str, name: str, way: Way, *, then: Observe) -> None:
@@ -127,7 +127,7 @@ class Teller:
             self._remember(failed_until_s=max(job.since_s for job in failed))
         self._waiting.put(self._notice(event, engine, failed))
         if self._thread is None:
-            # Not waited for where a manager is killed, or a network does not answer.
+            # A daemon thread: not waited for if a manager is killed, or a network does not answer.
             self._thread = threading.Thread(target=self._send_all, daemon=True)
             self._thread.start()
 
@@ -188,13 +188,13 @@ class Teller:
 
 
 def teller_of(directory: Path, id: str, name: str, said: str, then: Observe) -> Teller | None:
-    """What tells of a pilot in the way that was asked for, if one was."""
+    """Return what notifies of a pilot in the way that was asked for, if one was."""
     way = read_way(said)
     return Teller(directory, id, name, way, then=then) if way else None
 
 
 def problem_of(directory: Path) -> str:
-    """What went wrong when its user was to be told something last; empty if nothing did."""
+    """Return what went wrong when its user was last notified; empty if nothing did."""
     return clean(str(_read(directory).get("problem") or ""))
 
 
@@ -206,7 +206,7 @@ def _read(directory: Path) -> dict[str, Any]:
 
 
 def _sentence(event: str, pilot: str, jobs: dict[str, int], failed: Sequence[Job]) -> str:
-    """What happened, in a line."""
+    """Return what happened, in a line."""
     if event == "failed":
         what = f"job {failed[0].name}" if len(failed) == 1 else counted(len(failed), "job")
         return f"{what} of pilot {pilot} failed"

@@ -59,25 +59,25 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""A manager that no signal reaches from other nodes looks so often at what was written there."""
+"""Seconds between the looks of a manager that no signal from other nodes reaches."""
 
 
 @contextlib.contextmanager
 def sole_manager(directory: Path, *, deaf: bool = False, goes_back: bool = False) -> Iterator[None]:
-    """Be the only manager of a pilot, and say who we are.
+    """Be the only manager of a pilot, and record which process it is.
 
     Parameters
     ----------
     directory : pathlib.Path
     deaf : bool
-        The batch system's signals to the script that we run in do not reach us.
+        Whether signals of the batch system to our script do not reach us.
     goes_back : bool
-        If the first life of our own job does not end, that goes back into the queue.
+        Whether our own job is requeued if its first life does not end.
 
     Raises
     ------
     NoManagerError
-        Another one is, or the file system has no locks that can be relied on.
+        There is another one, or the file system has no locks that can be relied on.
     """
     with contextlib.ExitStack() as locks:
         try:
@@ -160,21 +160,21 @@ def run(
     leave: bool = False,
     passing: bool = False,
 ) -> tuple[Engine, Driver]:
-    """Be the manager of a pilot until its jobs are done; goes on where the last one ended.
+    """Manage a pilot until its jobs are done, going on where the last manager ended.
 
     Parameters
     ----------
     directory : pathlib.Path
     observe : callable
-        Told after each turn.
+        Called after each turn.
     interval_s : float, optional
-        How often progress is looked at, if not as the pilot says.
+        How often to look at progress, if not as the pilot says.
     moved : bool
-        The pilot's last machine is gone, and all that ran there.
+        The pilot's last machine is gone, with all that ran there.
     leave : bool
-        Told to end, leave at once: what runs goes on, and another manager is to follow.
+        When told to end, leave at once: what runs goes on, and another manager is to follow.
     passing : bool
-        Beside that, end when all is done even if the pilot stays, and be deaf.
+        Besides, end when all is done even if the pilot stays, and expect no signals.
 
     Raises
     ------
@@ -213,11 +213,11 @@ _HARMLESS = {protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL}
 
 @contextlib.contextmanager
 def _signals_harmless() -> Iterator[None]:
-    """News and notices may come before the loop listens, and after: they must not kill the manager.
+    """Ignore news and notices, which may come before the loop listens or after it, and kill us.
 
-    Whoever finds us in ``manager.json`` may send news, and a batch script its notice. What they
-    tell of is not lost: the first turn looks at everything. Between the two the loop has handlers,
-    which it takes away at its end.
+    Any process that finds us in ``manager.json`` may send news, and a batch script its notice. What
+    they tell of is not lost: the first turn looks at everything. Between the two the loop has
+    handlers, which it removes at its end.
     """
     for signum in _HARMLESS:
         signal.signal(signum, signal.SIG_IGN)
@@ -309,19 +309,19 @@ def _beside(pilot: Pilot, directory: Path) -> list[asyncio.Task[None]]:
 
 
 def _state_dir(pilot: Pilot, directory: Path) -> Path:
-    """Where its user's state is. One that an older release began does not say it."""
+    """Return the state directory of its user, which a pilot of an older release does not name."""
     return Path(pilot.profiles or directory).parent
 
 
 def _told_apart(node: Node, pilot: Pilot, gpu: str) -> Node:
-    """A node with the kind of its GPUs, where that is the machine that we are on."""
+    """Return a node with the kind of its GPUs, if it is the machine that we are on."""
     elsewhere = pilot.nodes > 1 or pilot.harvest is not None
     known = node.kind or pilot.logical or elsewhere or gpu in {SLOT, UNKNOWN}
     return node if known else msgspec.structs.replace(node, kind=gpu)
 
 
 def _gains(engine: Engine) -> tuple[int, int]:
-    """What is never lost again: jobs that are done, and steps in checkpoints of the others."""
+    """Return what is never lost again: done jobs, and steps in checkpoints of the others."""
     jobs = engine.world.jobs.values()
     return sum(job.state.final for job in jobs), sum(job.saved_step for job in jobs)
 
@@ -341,7 +341,7 @@ def _check_same_machine(engine: Engine, directory: Path) -> None:
 def _news(
     engine: Engine, nodes: Sequence[Node], gone: Sequence[str], submissions: Submissions
 ) -> Iterator[Fact]:
-    """What the engine does not know yet when a manager begins."""
+    """Yield what the engine does not know yet when a manager begins."""
     yield Began()
     for name in gone:
         yield NodeLost(name, gone=True)

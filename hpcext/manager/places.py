@@ -1,4 +1,4 @@
-"""Where a pilot runs its jobs: this machine, the nodes of a batch job, or idle nodes as leases."""
+"""The place of a pilot's jobs: this machine, the nodes of a batch job, or idle nodes as leases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_RESTARTS = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Nodes, and what runs jobs on them.
+    """A set of nodes, and what runs jobs on them.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Place:
         Takes what every executor needs, see
         :class:`~hpcext.executors.processes.ProcessExecutor`.
     carry_on : callable
-        Have the pilot go on in the next allocation; told with ``gained`` whether this one was of
+        Has the pilot go on in the next allocation; told with ``gained`` whether this one was of
         any use.
     gone : tuple of str
         Nodes that its allocation had, and has no more.
@@ -56,7 +56,7 @@ class Place:
 
 
 def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
-    """Where a pilot runs its jobs, if this process manages it.
+    """Return where a pilot runs its jobs, if this process manages it.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     engine : Engine
         What is known from before.
     directory : pathlib.Path
-        Of the pilot.
+        The pilot's.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Plac
 
 
 def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Callable[[], int]:
-    """How many nodes trainers can use, and are worth it."""
+    """Return a function that counts the nodes that trainers can use, and that are worth it."""
 
     def want() -> int:
         jobs = engine.world.unfinished()

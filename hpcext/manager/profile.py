@@ -1,4 +1,4 @@
-"""Measures how fast a command is on how many GPUs (MARBLE §V-D: offline profiling).
+"""Measures the speed of a command by its number of GPUs (MARBLE §V-D: offline profiling).
 
 A composition: a pilot of its own with one job for each number of GPUs, which run one after the
 other. An observer reads their progress, and cancels each as soon as its speed is known.
@@ -33,33 +33,35 @@ from hpcext.scaling.steady import Mark, Speed, speed
 from hpcext.text import clean
 
 LOOK_S = 0.2
-"""How often progress is looked at. What is measured does not depend on it: reports carry the
-instant at which they were made."""
+"""Seconds between two looks at progress.
+
+Measurements do not depend on it: reports carry the instant at which they were made.
+"""
 
 START_FACTOR = 10
-"""A first step may take so many times the time to measure: imports, downloads, compilation."""
+"""The longest time of a first step, as a multiple of the time to measure: imports, compilation."""
 
 LEAST_S = 0.5
-"""What was seen for less is no speed."""
+"""Seconds below which an observation is not a speed."""
 
 SUSPEND_TIMEOUT_S = 5.0
-"""When the whole is interrupted nothing of it needs to be saved."""
+"""Seconds to save: nothing of an interrupted measurement needs to be."""
 
 _LINE_CHARS = 200
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the command on one number of GPUs.
+    """The result of a command on one number of GPUs.
 
     Attributes
     ----------
     gpus : int
     steps_per_s, samples_per_s : float or None
-        None: not measured; samples also where the training does not count them.
+        None if not measured; samples also if the training does not count them.
     seconds : float
         How long the speed was observed, without warm-up.
     half_width : float or None
-        Of its 95 % interval, relative; None where too little was seen to know.
+        Of its 95 % interval, relative; None if too little was seen to know.
     error : str
         Why there is no speed.
     """
@@ -72,7 +74,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
     def measurement(self, gpu: str) -> Measurement | None:
-        """What to store, if there is a speed."""
+        """Return what to store, if there is a speed."""
         if self.steps_per_s is None:
             return None
         return Measurement(
@@ -161,7 +163,7 @@ def _spec(command: Sequence[str], count: int) -> JobSpec:
 
 
 class _Run:
-    """One size while it runs: what its reports said."""
+    """One number of GPUs while it is measured: what its reports said."""
 
     def __init__(self, files: AttemptFiles, gpus: int, began_s: float) -> None:
         self.files = files
@@ -186,11 +188,11 @@ class _Run:
             self.marks.append(mark)
 
     def speed(self) -> Speed | None:
-        """The speed as far as it is known."""
+        """Return the speed as far as it is known."""
         return speed(self.marks)
 
     def over(self, now_s: float, seconds: float) -> bool:
-        """Whether it has run long enough."""
+        """Return whether it has run long enough."""
         if self.marks:
             known = self.speed()
             steady = known is not None and known.steady
@@ -199,7 +201,7 @@ class _Run:
 
 
 def _mark(document: dict[str, Any]) -> Mark:
-    """The numbers of a report; what a training wrote is not to be trusted."""
+    """Read the numbers of a report; what a training wrote is not to be trusted."""
     at_s, step, done = (document.get(key) for key in ("at", "step", "done"))
     if not all(type(value) in (int, float) for value in (at_s, step, done)):
         raise ValueError("not numbers")
@@ -210,7 +212,7 @@ def _mark(document: dict[str, Any]) -> Mark:
 
 
 class _Observer:
-    """Watches the jobs of the pilot, and has each cancelled when its speed is known."""
+    """An observer of the pilot that has each job cancelled when its speed is known."""
 
     def __init__(self, directory: Path, seconds: float, tell: Callable[[Size], None]) -> None:
         self.sizes: list[Size] = []
@@ -288,7 +290,7 @@ class _Observer:
 
 
 def _last_line(path: Path) -> str:
-    """The last line of a log that says something."""
+    """Return the last line of a log that has any text."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))

@@ -1,4 +1,4 @@
-"""What running jobs teach their profiles: ``scaling = "NAME"`` becomes truer with every run."""
+"""The refinement of profiles by running jobs: ``scaling = "NAME"`` gets better with every run."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from hpcext.scaling.kinds import alike
 log = logging.getLogger(__name__)
 
 SKIP_S = 20.0
-"""What a job does first on a number of GPUs is warm-up: the window of a session's own rate."""
+"""Seconds of warm-up on a number of GPUs: the window of a session's own rate."""
 
 ENOUGH_S = 60.0
-"""A shorter observation is not worth storing."""
+"""Seconds of an observation that is worth storing."""
 
 STORE_EVERY_S = 900.0
-"""A job that stays on one number of GPUs is stored so often, and when it leaves them."""
+"""Seconds after which a job that stays on its GPUs is stored; it is also stored when it leaves."""
 
 LOCK_S = 2.0
-"""Other jobs wait while a manager waits for a lock."""
+"""Seconds that a manager waits for a lock, while its other jobs wait."""
 
 SLOT = "slot"
-"""The kind of what stands for a GPU on a machine without."""
+"""The kind of a slot that stands for a GPU on a machine without any."""
 
 UNKNOWN = "unknown"
-"""The kind of GPUs that no library has a name for."""
+"""The kind of GPUs for which no library has a name."""
 
 
 def gpu_kind(library: Any = None, environ: Mapping[str, str] | None = None) -> str:
-    """What the driver calls the GPUs of this machine; :data:`SLOT` where there are none.
+    """Return the driver's name for the GPUs of this machine; :data:`SLOT` if there are none.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def gpu_kind(library: Any = None, environ: Mapping[str, str] | None = None) -> s
 
 
 def profiles_for(directory: Path) -> Profiles:
-    """The store in a directory, as a manager on this machine uses it."""
+    """Return the store in a directory, as a manager on this machine uses it."""
     return Profiles(directory, gpu_kind(), lock_s=LOCK_S)
 
 
@@ -106,7 +106,7 @@ class _Watch:
         self.seen_s, self.step, self.done = now_s, job.step, job.estimate.done
 
     def measured(self) -> Measurement | None:
-        """What to store, if that is enough."""
+        """Return what to store, if that is enough."""
         if self.seconds < ENOUGH_S or min(self.work, self.steps, self.amount) <= 0:
             return None
         rate, per_step = self.work / self.seconds, self.amount / self.steps
@@ -129,7 +129,7 @@ class _Watch:
 
 
 class Refiner:
-    """Watches the jobs of an engine and adds what they measure to their profiles.
+    """An observer that adds what the jobs of an engine measure to their profiles.
 
     A profile that cannot be written is a warning, never more: the training matters.
 
@@ -137,9 +137,9 @@ class Refiner:
     ----------
     profiles : Profiles
     spec : callable
-        Job id → what the job is.
+        Job id → the job's specification.
     then : callable
-        Told of each turn afterwards.
+        Called after each turn.
     """
 
     def __init__(self, profiles: Profiles, spec: Callable[[str], JobSpec], then: Observe) -> None:
@@ -172,7 +172,7 @@ class Refiner:
         self._then(engine, now_s)
 
     def _gpu(self, kind: str) -> str:
-        """What profiles call GPUs of a node: as the driver does, if they are as on this machine."""
+        """Return the kind of a node's GPUs in profiles: the driver's name, if they are as here."""
         return kind if kind and alike(kind, [self._profiles.gpu]) is None else self._profiles.gpu
 
     def _look(self, job: Job, now_s: float, gpu: str) -> None:

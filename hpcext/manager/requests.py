@@ -1,4 +1,4 @@
-"""What may be asked of a manager: each verb checked, then turned into facts."""
+"""Requests to a manager: each verb is checked, then turned into facts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hpcext.manager.handles import find_job
 from hpcext.text import are, counted, shown
 
 AUTO = "auto"
-"""In place of a number of GPUs: as many as its job file states."""
+"""The word for the numbers of GPUs that the job file states."""
 
 Answer = tuple[tuple[Fact, ...], str]
-"""What becomes true, and what whoever asked is told."""
+"""The facts that become true, and what the client is told."""
 
 
 def _unfinished(world: World, words: Mapping[str, Any]) -> Job:
@@ -54,7 +54,7 @@ def resume(world: World, words: Mapping[str, Any]) -> Answer:
 
 
 def resize(world: World, words: Mapping[str, Any]) -> Answer:
-    """Give a job exactly so many GPUs, as soon as they are free; or again what its file states."""
+    """Give a job exactly this many GPUs as soon as they are free, or again what its file says."""
     job = _unfinished(world, words)
     if words.get("gpus") == AUTO:
         return _as_stated(job)
@@ -77,7 +77,7 @@ def _as_stated(job: Job) -> Answer:
 
 
 def _size(world: World, job: Job, gpus: Any) -> int:
-    """The number of GPUs, if a job can have it here.
+    """Return the number of GPUs, if a job can have it here.
 
     Raises
     ------
@@ -97,13 +97,13 @@ def _size(world: World, job: Job, gpus: Any) -> int:
 
 
 def valid_sizes(world: World, job: Job) -> tuple[int, ...]:
-    """The sizes that a job may be given here: it states them, and some node is as large."""
+    """Return the sizes that a job may be given here: it states them, and some node is as large."""
     most = _most(world, job)
     return tuple(size for size in job.stated or job.sizes if size <= most)
 
 
 def _most(world: World, job: Job) -> int:
-    """GPUs of the largest node; where there is none, as many as the job states: one may come."""
+    """Return the GPUs of the largest node; if there is none, what the job states: one may come."""
     here = [node.real_gpus for node in world.nodes.values() if node.gpus]
     return max(here, default=max(job.stated or job.sizes))
 
@@ -122,7 +122,7 @@ def _each(job: Job) -> str:
 
 
 def _when(job: Job, gpus: int) -> str:
-    """When a job gets so many."""
+    """Return when a job gets its new number of GPUs, as words."""
     free = f"as soon as {'it is' if gpus == 1 else 'they are'} free"
     if job.on_hold:
         return "when it is resumed"
@@ -152,4 +152,4 @@ VERBS: Mapping[str, Callable[[World, Mapping[str, Any]], Answer]] = {
     "cancel": cancel,
     "drain": drain,
 }
-"""Verbs that are facts. ``submit`` is the pilot's own: it also stores what to run."""
+"""Verbs that become facts. ``submit`` is the pilot's own: it also stores what to run."""

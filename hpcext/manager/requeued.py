@@ -2,7 +2,7 @@
 
 Slurm begins none of them before the credential of its last run has expired, two minutes by default.
 Its owner may have it begin earlier, but not before it is in the queue, when nothing of it runs any
-more. So another manager of the same user does it, if one is there: now the one, now the other.
+more. So another manager of the same user does it, if there is one; managers take turns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sends a notice by mail, to a webhook or to a command; what fails says so without its secrets."""
+"""Sends a notice by mail, to a webhook or to a command; errors do not contain its secrets."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from hpcext.core.ways import Way
 from hpcext.text import clean
 
 PROGRAM_S = 20.0
-"""A program that sends gets so long."""
+"""Seconds that a program that sends gets."""
 
 TRY_S, PAUSES_S = 8.0, (1.0, 3.0)
-"""Each try of a webhook, and the waits between them."""
+"""Seconds of each try of a webhook, and the waits between them."""
 
 _SENDMAIL = ("sendmail", "/usr/sbin/sendmail", "/usr/lib/sendmail")
 _SAID_CHARS = 120
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What is told.
+    """A message to a user.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Notice(msgspec.Struct, frozen=True):
     document: Mapping[str, Any]
 
     def encoded(self) -> bytes:
-        """The document as JSON."""
+        """Return the document as JSON."""
         return msgspec.json.encode(self.document)
 
 
@@ -67,7 +67,7 @@ def send(way: Way, notice: Notice) -> None:
 
 
 def _mail(way: Way, notice: Notice) -> None:
-    """By the first program that takes it."""
+    """Send by the first program that accepts the message."""
     address = way.target or pwd.getpwuid(os.getuid()).pw_name
     failures = []
     for argv, data in _mailers(address, notice):
@@ -102,7 +102,7 @@ def _lines(notice: Notice) -> Sequence[str]:
 
 
 def _slurms() -> str:
-    """The program by which the Slurm of this site sends its mail."""
+    """Return the program by which the Slurm of this site sends its mail."""
     if shutil.which("scontrol") is None:
         return ""
     try:
@@ -112,7 +112,7 @@ def _slurms() -> str:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """What is told is for that place alone; nor may an answer lead to a file."""
+    """A handler that follows no redirect: the message is for its target alone, not for a file."""
 
     def redirect_request(self, *_: Any) -> None:
         """Follow nothing."""
@@ -141,7 +141,7 @@ def _webhook(way: Way, notice: Notice) -> None:
 def _posted(
     opener: urllib.request.OpenerDirector, request: urllib.request.Request
 ) -> tuple[str, bool]:
-    """Why a notice was not taken, empty if it was; and whether it may be later."""
+    """Return why a notice was refused, empty if it was not; and whether to try it later."""
     try:
         with opener.open(request, timeout=TRY_S):
             return "", False

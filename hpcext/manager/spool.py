@@ -1,9 +1,9 @@
 """The spool: requests and replies as files renamed into place.
 
 A directory that only its user can enter holds ``requests/`` and ``replies/``. A client writes
-``requests/ID.json``, sends SIGUSR1 to the manager (*look now*), and waits for
-``replies/ID.json``. Files work across nodes of a shared file system, and a request that was
-written while no manager ran is not lost.
+``requests/ID.json``, sends SIGUSR1 to the manager (*look now*), and waits for ``replies/ID.json``.
+Files work across nodes of a shared file system, and a request that was written while no manager ran
+is not lost.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ MANAGER = "hpcext.manager/1"
 MANAGER_FILE = "manager.json"
 
 ASK_BATCH_S = 5.0
-"""Between two questions to a batch system whether a manager is still there."""
+"""Seconds between two questions to a batch system whether a manager is still there."""
 
 ASK_MOST_S = 60.0
-"""The same after questions without an answer."""
+"""The longest such time, after questions without an answer."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -77,13 +77,13 @@ def check_private(directory: Path) -> None:
 
 
 def pending(directory: Path) -> Iterator[tuple[str, dict[str, Any] | InputError]]:
-    """Requests that wait, oldest first.
+    """Yield requests that wait, oldest first.
 
     Yields
     ------
     id : str
     request : dict or InputError
-        What is wrong with it, where it cannot be read; then it has been removed.
+        What is wrong with it, if it cannot be read; then it has been removed.
     """
     for path in _by_age(directory / "requests"):
         name = path.stem
@@ -100,7 +100,7 @@ def pending(directory: Path) -> Iterator[tuple[str, dict[str, Any] | InputError]
 
 
 def _by_age(directory: Path) -> list[Path]:
-    """Files of a directory, oldest first, without those that are still being written."""
+    """Return the files of a directory, oldest first, without those that are being written."""
     found = []
     try:
         with os.scandir(directory) as entries:
@@ -129,13 +129,13 @@ def reply(directory: Path, name: str, document: dict[str, Any]) -> None:
 
 
 class Manager(Protocol):
-    """Who runs a pilot."""
+    """A process that runs a pilot."""
 
     def alive(self) -> bool:
-        """Whether it still does."""
+        """Return whether it still does."""
 
     def send(self, signum: int) -> bool:
-        """Send it a signal; False if it is gone."""
+        """Send it a signal; return False if it is gone."""
 
 
 def standing_of(system: str, job_id: JobId) -> Standing:
@@ -151,8 +151,8 @@ def standing_of(system: str, job_id: JobId) -> Standing:
 class BatchManager:
     """The manager in the script of a batch job, seen from another machine.
 
-    It is there until the batch system has said that it is not: a job that is stopped goes on, and
-    one of which nothing is known may run.
+    It is there until the batch system has said that it is not: a stopped job goes on, and one of
+    which nothing is known may run.
 
     Parameters
     ----------
@@ -160,9 +160,10 @@ class BatchManager:
     system : str
         Name of its batch system.
     deaf : bool
-        Its script passes no signals on, or would die of them: the manager looks by itself.
+        Whether its script passes no signals on, or would die of them: then the manager looks by
+        itself.
     directory : pathlib.Path, optional
-        Of the pilot, which says if its job waits for an earlier life of its own.
+        The pilot's, which says if its job waits for an earlier life of its own.
     """
 
     def __init__(
@@ -180,11 +181,11 @@ class BatchManager:
         return f"in job {self._job_id} of {backends.title(self._system)}"
 
     def alive(self) -> bool:
-        """Whether the job may run; which is not asked for at every call."""
+        """Return whether the job may run; the batch system is not asked at every call."""
         there = self._standing.state.there
         if there and time.monotonic() - self._asked_s >= self._pause_s:
             self._standing = standing_of(self._system, self._job_id)
-            # Seldom and more seldom while there is no answer.
+            # Ask ever less often while there is no answer.
             unknown = self._standing.state is Is.UNKNOWN
             self._pause_s = min(2 * self._pause_s, ASK_MOST_S) if unknown else ASK_BATCH_S
             self._asked_s = time.monotonic()
@@ -192,7 +193,7 @@ class BatchManager:
 
     @property
     def standing(self) -> Standing:
-        """How its job stood when that was asked last."""
+        """The standing of its job when that was asked last."""
         waits = None
         if self._directory is not None and self._standing.state is Is.RUNS:
             waits = first_life.standing(self._directory)
@@ -204,7 +205,7 @@ class BatchManager:
 
 
 def manager_of(directory: Path) -> Manager | None:
-    """The manager that runs this pilot, if there is one."""
+    """Return the manager that runs this pilot, if there is one."""
     try:
         facts = documents.read_json(directory / MANAGER_FILE, MANAGER)
         process = protocol.Process(int(facts["pid"]), int(facts["start"]))
@@ -217,7 +218,7 @@ def manager_of(directory: Path) -> Manager | None:
 
 
 def batch_job_of(directory: Path) -> tuple[str, JobId | None]:
-    """The batch system and the job in which the last manager ran, if not on this machine."""
+    """Return the batch system and job in which the last manager ran, if not on this machine."""
     try:
         facts = documents.read_json(directory / MANAGER_FILE, MANAGER)
         if facts.get("boot_id", boot_id()) == boot_id():
@@ -235,7 +236,7 @@ def _batch_job(facts: dict[str, Any]) -> tuple[str, JobId | None]:
 
 
 def _elsewhere(directory: Path, facts: dict[str, Any]) -> Manager | None:
-    """The manager that ``manager.json`` names, if it is in a batch job."""
+    """Return the manager that ``manager.json`` names, if it is in a batch job."""
     system, job_id = _batch_job(facts)
     if job_id is None:
         return None
@@ -244,12 +245,12 @@ def _elsewhere(directory: Path, facts: dict[str, Any]) -> Manager | None:
 
 
 def doubt_of(manager: Manager | None) -> Standing:
-    """How the job of a manager stands, where that is not simply that it runs."""
+    """Return the standing of a manager's job: that it runs, unless something else is known."""
     return manager.standing if isinstance(manager, BatchManager) else Standing(Is.RUNS)
 
 
 def place_of(manager: Manager) -> str:
-    """Where a manager is, for a sentence."""
+    """Return where a manager is, for a sentence."""
     return f"with pid {manager.pid}" if isinstance(manager, protocol.Process) else str(manager)
 
 
@@ -292,16 +293,16 @@ def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) ->
 
 
 def put(directory: Path, verb: str, *, name: str = "", **words: Any) -> str:
-    """Write a request, for the manager that there is or the next one.
+    """Write a request, for the present manager or the next one.
 
     Parameters
     ----------
     directory : pathlib.Path
     verb : str
     name : str
-        Of the request: what is asked for twice under one name is done once.
+        The request's name: what is asked for twice under one name is done once.
     **words
-        What belongs to the verb.
+        The arguments of the verb.
 
     Returns
     -------
@@ -327,7 +328,7 @@ def put(directory: Path, verb: str, *, name: str = "", **words: Any) -> str:
 
 
 def answer(directory: Path, name: str) -> dict[str, Any] | None:
-    """The answer to a request, once; None if there is none yet.
+    """Return the answer to a request, once; None if there is none yet.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Whether a pilot is managed, as far as that can be known, and what to do where it is not."""
+"""Whether a pilot is managed, as far as that can be known, and what to do if it is not."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ NONE = "no manager runs this pilot"
 
 
 def of_pilot(directory: Path) -> Standing:
-    """How a pilot stands: by its manager, or else by its batch jobs."""
+    """Return the standing of a pilot, by its manager, or else by its batch jobs."""
     manager = spool.manager_of(directory)
     return of_jobs(directory) if manager is None else spool.doubt_of(manager)
 
 
 def of_jobs(directory: Path) -> Standing:
-    """How a pilot stands that no manager runs, as far as ``manager.json`` says.
+    """Return the standing of a pilot that no manager runs, as far as ``manager.json`` says.
 
-    It has two jobs where it was submitted again: the one in which its last manager ran, and the one
-    that is to have the next.
+    A pilot that was submitted again has two jobs: that in which its last manager ran, and that
+    which is to have the next.
     """
     found = [spool.standing_of(system, job_id) for system, job_id in jobs_of(directory)]
     first = min(found, key=lambda each: list(Is).index(each.state), default=Standing(Is.OVER))
@@ -34,7 +34,7 @@ def of_jobs(directory: Path) -> Standing:
 
 
 def jobs_of(directory: Path) -> list[tuple[str, JobId]]:
-    """Batch system and id of each job in which a manager of a pilot may be."""
+    """Return batch system and id of each job in which a manager of a pilot may be."""
     found = [spool.batch_job_of(directory)]
     batch = directories.load(directory).batch
     if batch:
@@ -43,7 +43,7 @@ def jobs_of(directory: Path) -> list[tuple[str, JobId]]:
 
 
 def how_to_go_on(directory: Path) -> str:
-    """What starts a manager of a pilot that has none, as a sentence."""
+    """Return what starts a manager of a pilot that has none, as a sentence."""
     pilot = directories.load(directory)
     if not pilot.batch:
         return f"hpcext run --resume {shlex.quote(str(directory))} starts one"

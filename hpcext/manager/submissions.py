@@ -1,7 +1,7 @@
-"""What to run: the job files that were handed in, kept beside the journal.
+"""The job files that were submitted, kept beside the journal.
 
-One file per submission, written before the journal hears of its jobs. The journal says what
-became of jobs, these say what they are.
+There is one file per submission, written before the journal has its jobs. The journal says what
+became of jobs, these files what they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcext.jobfile import JobSpec
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that were handed in together; their ids count up from `first_id`."""
+    """Jobs that were submitted together; their ids count up from `first_id`."""
 
     schema: Literal["hpcext.submission/1"] = "hpcext.submission/1"
     first_id: int
@@ -57,20 +57,20 @@ class Submissions:
             self._take(submission)
 
     def __contains__(self, name: object) -> bool:
-        """Whether a submission of this name was stored."""
+        """Return whether a submission of this name was stored."""
         return isinstance(name, str) and (self._directory / f"{name}.json").exists()
 
     def spec(self, job_id: str) -> JobSpec:
-        """What a job is."""
+        """Return the specification of a job."""
         return self._specs[job_id]
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all jobs, which `after` may refer to."""
+        """Names of all jobs, to which `after` may refer."""
         return frozenset(self._ids)
 
     def add(self, name: str, specs: Sequence[JobSpec]) -> tuple[Job, ...]:
-        """Store jobs under the name of their submission.
+        """Store jobs under the name of their submission; return them.
 
         Raises
         ------
@@ -98,9 +98,17 @@ def check_fits(
     *,
     seat_bytes: int | None = None,
 ) -> None:
-    """Refuse jobs that can never run on so many nodes like the first; or on a seat, if one is one.
+    """Refuse jobs that can never run on this many nodes like the first, or on a seat, if one is.
 
-    Of a seat it may be known how much of the GPU's memory it has.
+    Parameters
+    ----------
+    specs : sequence of JobSpec
+    offers : sequence of Node
+    where : str
+        Where the jobs come from.
+    nodes : int
+    seat_bytes : int or None
+        Memory of a seat, if known.
 
     Raises
     ------
@@ -148,7 +156,7 @@ def check_in_time(specs: Sequence[JobSpec], left_s: float | None, where: str) ->
         Names the first such job.
     """
     for number, spec in enumerate(specs, start=1):
-        # The shape of a curve does not tell how long anything takes.
+        # A relative curve does not tell how long anything takes.
         curves = spec.by_kind.values() or [spec.scaling]
         speeds = [speed for curve in curves for speed in curve.values()]
         fastest = 0.0 if spec.relative else max(speeds, default=0.0)

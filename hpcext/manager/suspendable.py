@@ -1,6 +1,6 @@
-"""The pilot of one job that a suspendable batch job is, whichever batch system runs it.
+"""The pilot with one job that a suspendable batch job is, whichever batch system runs it.
 
-Every start of such a job waits for what is imported here: nothing that is slow.
+Every start of such a job waits for these imports, so nothing slow is imported here.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from hpcext.numerals import whole
 from hpcext.text import shown
 
 NEEDED = ("filelock", "msgspec", "numpy", "psutil", "pynvml", "rich", "scipy", "threadpoolctl")
-"""Packages without which there is no manager; that one is missing is to be known before."""
+"""Packages without which there is no manager; a missing one must be known beforehand."""
 
 STDOUT, STDERR = 1, 2
 
 
 def lead_of(given: str | None) -> int:
-    """How long before the end it is suspended.
+    """Return the seconds before the end at which it is suspended.
 
     Parameters
     ----------
     given : str or None
-        What the flag says; else the variable that the flag of sbatch sets, or a user.
+        What the flag says; if None, the variable that the flag of sbatch, or a user, sets.
 
     Raises
     ------
     InputError
-        That is no such time.
+        It is not such a time.
     """
     text, where = protocol.environ().get("HPCEXT_LEAD_S", str(LEAD_S)), "HPCEXT_LEAD_S"
     if given is not None:
@@ -112,7 +112,7 @@ def _named(state_dir: Path, name: str) -> Path | None:
 
 
 def spec(command: Sequence[str], slots: int, lead_s: int) -> JobSpec:
-    """The one job."""
+    """Return the specification of the one job."""
     return JobSpec(
         name="job",
         command=tuple(command),
@@ -145,7 +145,7 @@ def create(job: JobSpec, gpus: int, settings: Settings, directory: Path, **more:
 def log_to_output(directory: Path, wanted: str | None = None) -> None:
     """Have the job's output go where that of its batch script goes, if that is a file.
 
-    Where the batch system says which one is `wanted` in the end, it must be that: what LSF only
+    If the batch system says which file is `wanted` in the end, it must be that one: what LSF only
     keeps until the job ends does not outlive a requeue.
     """
     output = os.readlink(f"/proc/self/fd/{STDOUT}")

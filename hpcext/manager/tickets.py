@@ -42,30 +42,30 @@ NAME = "trainers"
 FOLDER = "tickets"
 
 TRIES, PAUSE_S = 20, 0.2
-"""So often a lock is tried that may be held for a moment."""
+"""How often, and with what pause in seconds, a lock is tried that may be held for a moment."""
 
 _KEY = re.compile(r"ticket-([0-9_]{1,30})-[0-9a-f]{12}\Z")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
 _LONGEST = 64
 
 _OF_THE_NODE = ("CUDA_", "GPU_DEVICE_", "HIP_", "HPCEXT_", "ROCR_", "ZE_AFFINITY_")
-"""What begins so is true of the ticket and of the node that it is on, and not of its trainer."""
+"""Prefixes of variables that apply to the ticket and its node, and not to its trainer."""
 
 
 class Range(NamedTuple):
-    """From how many to how many."""
+    """A smallest and a largest number."""
 
     min: int
     max: int
 
 
 class Ticket(NamedTuple):
-    """What is to be trained.
+    """The training for which a ticket stands.
 
     Attributes
     ----------
     job_id : int or str
-        Of the ticket, in its batch system.
+        The ticket's, in its batch system.
     name : str
         Of that job.
     command : tuple of str
@@ -88,13 +88,13 @@ class Ticket(NamedTuple):
 
     @property
     def trainer(self) -> str:
-        """What the trainer is called: ``train-4711``, or ``train-4711_2`` of a part of an array."""
+        """The name of the trainer: ``train-4711``, or ``train-4711_2`` for a part of an array."""
         ending = f"-{_plain(self.job_id)}"
         kept = _NOT_ALLOWED.sub("_", self.name).lstrip("._-")[: _LONGEST - len(ending)]
         return f"{kept or 'job'}{ending}"
 
     def job_file(self) -> str:
-        """A job file that says it."""
+        """Return a job file of the trainer."""
         environ = ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in self.environ.items())
         lines = [
             "[[job]]",
@@ -113,7 +113,7 @@ class Ticket(NamedTuple):
 
 
 def key_of(job_id: JobId, words: Sequence[str]) -> str:
-    """The key of a ticket: a script may have several trainers, one after the other.
+    """Return the key of a ticket: a script may have several trainers, one after the other.
 
     Parameters
     ----------
@@ -127,12 +127,12 @@ def key_of(job_id: JobId, words: Sequence[str]) -> str:
 
 
 def _plain(job_id: JobId) -> str:
-    """For the name of a file or a job: an element of LSF, ``4711[2]``, is ``4711_2``."""
+    """Return an id for a name of a file or job: an element of LSF, ``4711[2]``, is ``4711_2``."""
     return str(job_id).replace("[", "_").rstrip("]")
 
 
 def key_now(directory: Path, job_id: JobId, words: Sequence[str]) -> str:
-    """The key of a ticket's present trainer: one that was ended with it is begun anew."""
+    """Return the key of a ticket's present trainer: one that was ended with it is begun anew."""
     key, times = key_of(job_id, words), 0
     while was(directory, key, "ended"):
         times += 1
@@ -141,14 +141,14 @@ def key_now(directory: Path, job_id: JobId, words: Sequence[str]) -> str:
 
 
 def environment(environ: Mapping[str, str], *numbers: JobId) -> dict[str, str]:
-    """What a trainer is to have of the environment of its ticket.
+    """Return the part of a ticket's environment that its trainer gets.
 
     Parameters
     ----------
     environ : Mapping[str, str]
         Without what the batch system says of the ticket.
     *numbers : int or str
-        Of the ticket, which a directory for it may be called after.
+        The ticket's numbers, after which a directory for it may be named.
     """
     kept = {}
     for name, value in environ.items():
@@ -157,14 +157,14 @@ def environment(environ: Mapping[str, str], *numbers: JobId) -> dict[str, str]:
         if local or name.startswith(_OF_THE_NODE):
             continue
         with contextlib.suppress(UnicodeEncodeError):
-            # What is no UTF-8 cannot be written down; it is no setting of anything.
+            # Values other than UTF-8 cannot be written down, and are settings of nothing.
             f"{name}{value}".encode()
             kept[name] = value
     return kept
 
 
 def open_harvester(settings: Settings, system: str, terms: Callable[[], Terms]) -> Path:
-    """The directory of this user's harvester of tickets; made if there is none.
+    """Return the directory of this user's harvester of tickets; make it if there is none.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def open_harvester(settings: Settings, system: str, terms: Callable[[], Terms]) 
     system : str
         Name of the backend that the ticket is a job of.
     terms : callable
-        How it is to take nodes.
+        Returns the terms on which it takes nodes.
 
     Raises
     ------
@@ -239,13 +239,13 @@ def alive(directory: Path, key: str) -> Iterator[None]:
 
 
 def others(directory: Path, key: str) -> bool:
-    """Whether any other ticket is alive."""
+    """Return whether any other ticket is alive."""
     found = (path.stem for path in (directory / FOLDER).glob("ticket-*.lock"))
     return any(other != key and is_alive(directory, other) for other in found)
 
 
 def is_alive(directory: Path, key: str) -> bool:
-    """Whether the process of a ticket is."""
+    """Return whether the process of a ticket is alive."""
     path = _lock(directory, key)
     if not path.exists():
         return False
@@ -257,7 +257,7 @@ def is_alive(directory: Path, key: str) -> bool:
 
 
 def submit(directory: Path, key: str, ticket: Ticket) -> None:
-    """Ask for the trainer of a ticket, of the manager that there is or the next one."""
+    """Ask the present manager, or the next one, for the trainer of a ticket."""
     text, where = ticket.job_file(), f"job {ticket.job_id}"
     # An answer to an earlier process of this ticket.
     spool.discard(directory / "replies" / f"{key}.json")
@@ -267,12 +267,12 @@ def submit(directory: Path, key: str, ticket: Ticket) -> None:
 
 
 def waits(directory: Path, key: str) -> bool:
-    """Whether what was asked for has not been taken yet."""
+    """Return whether what was asked for has not been taken yet."""
     return (directory / "requests" / f"{key}.json").exists()
 
 
 def trainer_of(directory: Path, key: str) -> str | None:
-    """The id of a ticket's trainer, or None if it was not taken yet."""
+    """Return the id of a ticket's trainer; None if it was not taken yet."""
     try:
         data = documents.read_own(directory / "submissions" / f"{key}.json")
         return str(msgspec.json.decode(data, type=Submission).first_id)
@@ -281,7 +281,7 @@ def trainer_of(directory: Path, key: str) -> str | None:
 
 
 def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[JobId, str]:
-    """Trainers whose tickets are not alive.
+    """Return trainers whose tickets are not alive.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[JobId
     Returns
     -------
     dict of (int or str) to str
-        The ticket's job, as a key has it → the id of the trainer.
+        The ticket's job, as in its key → the id of the trainer.
     """
     found: dict[JobId, str] = {}
     for path in (directory / "submissions").glob("ticket-*.json"):
@@ -307,7 +307,7 @@ def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[JobId
 
 
 def keep_script(directory: Path, key: str, script: Path) -> str:
-    """Keep a copy of a script, as sbatch and bsub do; where it is."""
+    """Keep a copy of a script, as sbatch and bsub do; return its path."""
     copy = directory / FOLDER / f"{key}.sh"
     if not copy.exists():
         documents.write_file(copy, script.read_bytes(), mode=0o700)
@@ -315,7 +315,7 @@ def keep_script(directory: Path, key: str, script: Path) -> str:
 
 
 def shown(directory: Path, key: str) -> int:
-    """How much of the trainer's log was shown, bytes."""
+    """Return how much of the trainer's log was shown, in bytes."""
     try:
         return int((directory / FOLDER / f"{key}.shown").read_text())
     except (OSError, ValueError):
@@ -323,7 +323,7 @@ def shown(directory: Path, key: str) -> int:
 
 
 def has_shown(directory: Path, key: str, position: int) -> None:
-    """Remember it."""
+    """Record how much of the trainer's log was shown."""
     with contextlib.suppress(OSError):
         path = directory / FOLDER / f"{key}.shown"
         documents.write_file(path, str(position).encode(), durable=False)
@@ -335,7 +335,7 @@ def mark(directory: Path, key: str, what: str) -> None:
 
 
 def was(directory: Path, key: str, what: str) -> bool:
-    """Whether that was noted."""
+    """Return whether that was noted."""
     return (directory / FOLDER / f"{key}.{what}").exists()
 
 
@@ -358,6 +358,6 @@ def _lock(directory: Path, key: str) -> Path:
 
 
 def _toml(text: str) -> str:
-    """A basic string of TOML, which escapes DEL and has no pairs of surrogates, as JSON has."""
+    """Return a basic string of TOML, which, unlike JSON, escapes DEL and has no surrogate pairs."""
     quoted: Any = json.dumps(text, ensure_ascii=False)
     return str(quoted).replace("\x7f", "\\u007f")

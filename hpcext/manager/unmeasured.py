@@ -1,4 +1,4 @@
-"""Trials that do not report what they are to be compared by: said once, for nothing else tells."""
+"""Warns once of trials that do not report the metric that they are to be compared by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def unmeasured(job: Job, record: Record) -> str:
-    """What is missing of a trial that is beyond its first rung; empty where nothing is."""
+    """Return what is missing from a trial that is beyond its first rung; empty for nothing."""
     trial = job.trial
     if trial is None or trial.first is None or job.step < trial.first:
         return ""
@@ -27,12 +27,12 @@ def unmeasured(job: Job, record: Record) -> str:
 
 
 class Unmeasured:
-    """Watches the trials of an engine, and warns once of each sweep.
+    """An observer of the trials of an engine that warns once of each sweep.
 
     Parameters
     ----------
     then : callable
-        Told of each turn afterwards.
+        Called after each turn.
     """
 
     def __init__(self, then: Observe) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for what was asked of a manager: whether it came, as its journal says."""
+"""Waiting for the outcome of a request to a manager, as its journal tells it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from hpcext.manager.views.report import display_state
 from hpcext.text import counted, listed
 
 LOOK_S = 0.2
-"""How often somebody who waits looks."""
+"""Seconds between two looks while waiting."""
 
 LEFT = 4
-"""Exit status of a manager that ended before its jobs did, and was told to by no signal."""
+"""Exit status of a manager that ended before its jobs did, without a signal to end."""
 
 
 class Outcome(NamedTuple):
-    """What became of a request.
+    """The outcome of a request.
 
     Attributes
     ----------
     status : int
-        0 if what was asked for has come, else an exit status.
+        0 if what was asked for has come about, else an exit status.
     text : str
     """
 
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 
 Look = Callable[[World], "Outcome | None"]
-"""What became of a request by now; None: nothing yet."""
+"""A function that returns the outcome of a request by now; None for nothing yet."""
 
 
 def wait(
@@ -55,12 +55,12 @@ def wait(
     Parameters
     ----------
     directory : pathlib.Path
-        Of the pilot.
+        The pilot's.
     look : callable
     timeout_s : float
         May be infinite.
     ended : callable, optional
-        What it means that the manager has ended, if that is no mishap.
+        What it means that the manager has ended, if that is expected.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def wait(
     follower, until_s = Follower(directory), time.monotonic() + timeout_s
     while True:
         late, alive = time.monotonic() >= until_s, follower.alive()
-        # What a manager wrote last is read anew: a follower may rest.
+        # A new follower reads what a manager wrote last: the old one may be resting.
         world = (follower if alive else Follower(directory)).engine().world
         if found := look(world):
             return found
@@ -88,7 +88,7 @@ def wait(
 
 
 def of_suspend(job: Job) -> Outcome | None:
-    """Its job holds nothing, and is on hold."""
+    """Return the outcome of a suspension: the job holds nothing, and is on hold."""
     if job.on_hold and job.state is State.PENDING:
         if not job.attempt:
             return Outcome(0, f"{job.name} is suspended: it has not begun")
@@ -99,14 +99,14 @@ def of_suspend(job: Job) -> Outcome | None:
 
 
 def of_resume(job: Job) -> Outcome | None:
-    """Its job runs, or has completed."""
+    """Return the outcome of resuming: the job runs, or has completed."""
     if job.on_hold or job.cancelling:
         return _came_to_nothing(job)
     return _runs(job) if job.state is State.RUNNING else None
 
 
 def of_resize(job: Job, gpus: int) -> Outcome | None:
-    """Its job runs on so many GPUs; 0: on those that it is to have."""
+    """Return the outcome of a resize: the job runs on these GPUs; 0 stands for any it may have."""
     asked = job.sizes == (gpus,) if gpus else not job.stated
     if not asked or job.on_hold or job.to_hold or job.cancelling:
         return _came_to_nothing(job)
@@ -115,7 +115,7 @@ def of_resize(job: Job, gpus: int) -> Outcome | None:
 
 
 def of_cancel(job: Job) -> Outcome | None:
-    """Its job is cancelled."""
+    """Return the outcome of a cancellation: the job is cancelled."""
     return Outcome(0, f"{job.name} is cancelled") if job.state is State.CANCELLED else None
 
 
@@ -130,7 +130,7 @@ def _came_to_nothing(job: Job) -> Outcome:
 
 
 def of_job(job_id: str, look: Callable[[Job], Outcome | None]) -> Look:
-    """The same of the job of this id; once it has ended there is nothing more to come."""
+    """Return a look at the job of this id; once it has ended there is nothing more to come."""
 
     def of_world(world: World) -> Outcome | None:
         job = world.jobs[job_id]
@@ -141,7 +141,7 @@ def of_job(job_id: str, look: Callable[[Job], Outcome | None]) -> Look:
 
 
 def of_submit(job_ids: Collection[str]) -> Look:
-    """All of these jobs have ended."""
+    """Return a look whether all of these jobs have ended."""
 
     def of_world(world: World) -> Outcome | None:
         jobs = [world.jobs[job_id] for job_id in job_ids]
@@ -155,7 +155,7 @@ def of_submit(job_ids: Collection[str]) -> Look:
 
 
 def of_drain(world: World) -> Outcome:
-    """The manager has ended."""
+    """Return the outcome of a drain: the manager has ended."""
     return Outcome(status_of(world), left_in(world) or "all jobs have ended")
 
 
@@ -163,7 +163,7 @@ def of_drain(world: World) -> Outcome:
 
 
 def status_of(world: World) -> int:
-    """The exit status of a manager that was not told to end by a signal."""
+    """Return the exit status of a manager that was not told to end by a signal."""
     jobs = world.jobs.values()
     if any(not job.state.final for job in jobs):
         return LEFT
@@ -171,7 +171,7 @@ def status_of(world: World) -> int:
 
 
 def left_in(world: World) -> str:
-    """How many jobs have not ended, and how many of these never ran; empty if all have."""
+    """Return how many jobs have not ended, and how many never ran, as words; empty for none."""
     left = world.unfinished()
     never = sum(not job.attempt for job in left)
     parts = [f"{never} never ran"] if never else []
@@ -181,7 +181,7 @@ def left_in(world: World) -> str:
 
 
 def asked(directory: Path, verb: str, **words: Any) -> dict[str, Any]:
-    """Ask a manager; of a pilot that is over nobody is told to start one.
+    """Ask a manager; if the pilot is over, do not advise to start one.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def asked(directory: Path, verb: str, **words: Any) -> dict[str, Any]:
 
 
 def _is_over(directory: Path) -> bool:
-    """Whether nobody manages a pilot, and nothing is left for a manager to do."""
+    """Return whether nobody manages a pilot, and nothing is left for a manager to do."""
     if spool.manager_of(directory) is not None:
         return False
     with contextlib.suppress(HpcextError):

@@ -1,13 +1,13 @@
-"""Takes away what pilots have left: whole pilots, or what they need no more of their files.
+"""The removal of what pilots have left: whole pilots, or those of their files no longer needed.
 
-What may go is decided here, and how it goes:
+This package decides what may go, and how:
 
 - never a pilot that a manager runs, or of which something may still run: its lock is taken, its job
   is asked for, and a batch system that does not answer has not said no;
-- never what another pilot's jobs need: their checkpoints may lie here, or be named in a command;
-- never through a link, to another file system, or a file of somebody else;
-- a removal that was begun is finished by the next one. It begins with one rename, after which the
-  directory is no pilot, and needs no room on the disk.
+- never what another pilot's jobs need: their checkpoints may lie here, or be named in a command; -
+never through a link, to another file system, or a file of somebody else; - a removal that was
+interrupted is finished by the next one. It begins with one rename, after which the
+  directory is no pilot, and needs no space on the disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Emptying a directory, however deep, without leaving it."""
+"""The emptying of a directory, however deep, without leaving it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcext.manager.cleaning.places import FULL, GOING
 
 DEEPEST = 100
-"""Directories below each other that are gone into; deeper ones are brought up first."""
+"""The largest depth to descend to; deeper directories are moved up first."""
 
 
 def empty(directory: Path, keep: Iterable[str] = ()) -> int:
@@ -33,7 +33,7 @@ def empty(directory: Path, keep: Iterable[str] = ()) -> int:
 
 
 class _Cleaner:
-    """Empties one directory, however deep the ones in it are."""
+    """The emptying of one directory, however deep those in it are."""
 
     def __init__(self, top: int) -> None:
         self._top = top
@@ -42,7 +42,7 @@ class _Cleaner:
         self._brought_up = False
 
     def run(self, keep: frozenset[str]) -> int:
-        """Until nothing more can go."""
+        """Remove entries until nothing more can go."""
         while True:
             self._brought_up = False
             left = self._empty(self._top, keep, 0)
@@ -57,7 +57,7 @@ class _Cleaner:
         )
 
     def _remove(self, fd: int, name: str, facts: os.stat_result, depth: int) -> int:
-        """Remove an entry; how much of it stays."""
+        """Remove an entry; return how much of it stays."""
         if facts.st_uid != os.geteuid() or facts.st_dev != self._device:
             return 1
         if not stat.S_ISDIR(facts.st_mode):

@@ -1,4 +1,4 @@
-"""Whether something of a pilot may still run: then it is refused."""
+"""Checks whether something of a pilot may still run: then its removal is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcext.manager.directory import Pilot, host
 from hpcext.manager.views.reading import Follower
 
 SUBMITTED_S = 600.0
-"""A pilot that is so young and has no job of a batch system may be getting one."""
+"""Seconds for which a new pilot without a job of a batch system may still be getting one."""
 
 
 def refuse_if_running(directory: Path, pilot: Pilot) -> None:
@@ -87,7 +87,7 @@ def _refuse_if_there(
 
 
 def _ran_last(directory: Path) -> str:
-    """A job that ran when its pilot's journal ended; empty where none did, or nothing says so."""
+    """Return a job that ran when its pilot's journal ended; empty if none is known to have."""
     with contextlib.suppress(HpcextError):
         busy = Follower(directory).engine().world.queue.busy()
         return next((job.name for job in busy), "")
@@ -115,7 +115,7 @@ def _refuse_if_trains(directory: Path, pilot: Pilot) -> None:
 
 
 def _ran_on(directory: Path) -> str:
-    """The machine of the last manager; empty where nothing says so."""
+    """Return the machine of the last manager; empty if nothing says so."""
     try:
         return str(documents.read_json(directory / spool.MANAGER_FILE, spool.MANAGER)["host"])
     except documents.UNFIT:
@@ -124,12 +124,12 @@ def _ran_on(directory: Path) -> str:
 
 @contextlib.contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """Be the only one who manages a pilot.
+    """Manage a pilot exclusively for the duration of the context.
 
     Raises
     ------
     NoManagerError
-        A manager does.
+        A manager runs it.
     """
     with contextlib.ExitStack() as held:
         try:

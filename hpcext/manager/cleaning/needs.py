@@ -1,4 +1,4 @@
-"""What the jobs of all pilots need that may lie in another one."""
+"""What the jobs of all pilots need that may lie in another pilot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcext.manager.views.reading import Follower
 
 
 class Needs:
-    """What the jobs of all pilots need that may lie in another one.
+    """The places that jobs of all pilots need, which may lie in another pilot.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Needs:
         self._of = {path: _needs(path) for path, _ in pilots.known(state_dir)}
 
     def forget(self, directory: Path) -> None:
-        """Leave a pilot out, which is no more."""
+        """Leave out a pilot that no longer exists."""
         self._of.pop(directory, None)
 
     def who(self, place: Path) -> str:
@@ -48,7 +48,7 @@ class Needs:
 
 
 def _needs(directory: Path) -> tuple[set[str], set[str]]:
-    """Where the checkpoints of a pilot's jobs really are, and words of jobs that name places."""
+    """Return where a pilot's checkpoints really are, and words of its jobs that name places."""
     own = f"{os.path.realpath(directory)}{os.sep}"
     places: set[str] = set()
     for job in entries(directory / "jobs"):

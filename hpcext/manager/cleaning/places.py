@@ -1,4 +1,4 @@
-"""What lies in a directory, and the names that tell what has become of it."""
+"""The contents of a directory, and the names that tell what has become of it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import NamedTuple
 LOCK, PILOT = "manager.lock", "pilot.json"
 
 REMOVED = "removed.json"
-"""What ``pilot.json`` is called when the removal of its pilot has begun."""
+"""The name of ``pilot.json`` once the removal of its pilot has begun."""
 
 GOING = ".removed-"
-"""What the names of directories begin with that are being emptied, and are nothing any more."""
+"""The prefix of directories that are being emptied, and are nothing else any more."""
 
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Size(NamedTuple):
-    """What lies in a place.
+    """The size of what lies in a place.
 
     Attributes
     ----------
     bytes : int
-        On the disk; what has several names there counts once.
+        On the disk; a file with several names counts once.
     files : int
     """
 

@@ -1,4 +1,4 @@
-"""What may go of pilots, and why others stay."""
+"""Plans of what may go of pilots, and the reasons why others stay."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Keep = Literal["last", "all", "none"]
 
 
 class Plan(NamedTuple):
-    """What is to go of a pilot.
+    """The plan of what goes of a pilot.
 
     Attributes
     ----------
     directory : pathlib.Path
     id : str
     parts : tuple of pathlib.Path
-        Empty: all of it.
+        Empty for all of it.
     size : Size
     left : int
         Jobs that are not done, and could go on.
@@ -141,7 +141,7 @@ def parts_of(directory: Path, keep: Keep) -> Iterator[Path]:
 
 
 def _older(place: Path) -> list[Path]:
-    """Checkpoints that are older than the newest one that verifies."""
+    """Return the checkpoints that are older than the newest one that verifies."""
     committed = [path for _, path in checkpoint.committed(place) if is_own_directory(path)]
     for index, path in enumerate(committed[:-1]):
         with contextlib.suppress(checkpoint.CheckpointError, OSError):

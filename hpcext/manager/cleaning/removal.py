@@ -1,4 +1,4 @@
-"""How what may go is removed, so that what was begun can be finished."""
+"""The execution of plans, such that an interrupted removal can be finished."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _finished(entry: Path, register: Path) -> bool:
 
 
 def _finish(directory: Path, entry: Path) -> int:
-    """Empty what is no pilot any more, then take its place in the list of pilots away."""
+    """Empty what is no pilot any more, then remove its entry in the list of pilots."""
     left = empty(directory, keep={REMOVED, LOCK})
     if left:
         return left

@@ -1,1 +1,1 @@
-"""Reads a pilot or a harvester from its journal, and makes documents of what it says."""
+"""Views: readings of a pilot or a harvester from its journal, and documents made of them."""

@@ -1,4 +1,4 @@
-"""What the GPU time of pilots went into: one document, schema hpcext.account/1.
+"""The account of what the GPU time of pilots went into: one document, schema hpcext.account/1.
 
 Pure functions over readings. Node time is counted in :mod:`hpcext.core.history.node_time`, and
 nowhere else; all nodes of a pilot offer as many GPUs, so that GPU time is a multiple of it.
@@ -31,7 +31,7 @@ FIGURES = {
     "lost_work_gpu_h": "work done again, or lost",
     "harvested_gpu_h": "harvested: jobs had it on idle nodes of others",
 }
-"""What is counted: key → what it is. Those between the first and the last add up to the first."""
+"""Figures by key, with their names; those between the first and the last add up to the first."""
 
 REASONS = {
     "starting_gpu_h": "first starts",
@@ -42,7 +42,7 @@ REASONS = {
 """The same starts, suspensions, changes of size and lost work, by the reason for them."""
 
 COUNTS = ("attempts", "suspends", "rescales", "lost_steps")
-"""What happened to jobs, how often."""
+"""The numbers of events of jobs."""
 
 EXACT = "lost_steps_exact"
 """Whether no more steps were lost than were counted."""
@@ -57,7 +57,7 @@ class Part(msgspec.Struct, frozen=True):
     ----------
     now : Reading
     before : Reading or None
-        When that part began; None: with the pilot.
+        At the beginning of that part; None if it begins with the pilot.
     """
 
     now: Reading
@@ -65,14 +65,14 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def from_s(self) -> float:
-        """When it began, in seconds since the pilot did."""
+        """The beginning of the part, in seconds since the pilot began."""
         return self.before.now_s if self.before else 0.0
 
 
 def account(
     parts: Iterable[Part], *, user: str, since: float | None, until: float
 ) -> dict[str, Any]:
-    """What became of the GPU time of pilots, as a document.
+    """Return what became of the GPU time of pilots, as a document.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def account(
 
 
 def added(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The numbers of several rows together."""
+    """Return the sums of the numbers of several rows."""
     sums = {key: round(sum(row[key] for row in rows), 6) for key in NUMBERS}
     return {**sums, EXACT: all(row.get(EXACT, not row["lost_steps"]) for row in rows)}
 
@@ -158,7 +158,7 @@ def _by_use(spent: Mapping[Use, float], gpus: int) -> dict[str, float]:
 
 
 def _harvested(node_s: float, gpus: int, harvester: bool) -> float:
-    """All that a harvester has is somebody else's; a pilot has what it was given."""
+    """Return the GPU-hours that were harvested: all that a harvester has, and none of a pilot's."""
     return _hours(node_s * gpus) if harvester else 0.0
 
 

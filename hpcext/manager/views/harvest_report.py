@@ -1,4 +1,4 @@
-"""What a harvester made of the nodes that were idle: one document, schema hpcext.harvest-report/1.
+"""The account of a harvester's idle nodes: one document, schema hpcext.harvest-report/1.
 
 How long nodes were idle without a lease was counted from look to look; what became of leased ones
 is in the journal, to the second.
@@ -31,16 +31,16 @@ PARTS = {
     Use.RESCALING.value: "lost to changes by the policy",
     Use.OTHER.value: "lost to requests and failures",
 }
-"""Parts of what was offered: key of the document, without ``_node_h`` → what it is."""
+"""Parts of what was offered: key of the document, without ``_node_h`` → its name."""
 
 
 def why_no_node(directory: Path, world: World, job: Job) -> str:
-    """Why a trainer waits while its harvester has no lease; empty where that is not why.
+    """Return why a trainer waits while its harvester has no lease; empty if that is not why.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of a harvester.
+        The harvester's.
     world : World
     job : Job
     """
@@ -52,7 +52,7 @@ def why_no_node(directory: Path, world: World, job: Job) -> str:
 
 
 def why_no_lease(account: lease_account.Account) -> str:
-    """What a harvester without a lease says of that."""
+    """Return what a harvester without a lease says of that."""
     others, missing = account.others, clean(account.missing)[:_SAID_CHARS]
     if account.unanswered:
         missing = clean(account.unanswered)[:_SAID_CHARS]
@@ -65,12 +65,12 @@ def why_no_lease(account: lease_account.Account) -> str:
 
 
 def harvest_document(directory: Path, world: World, node_time: NodeTime) -> dict[str, Any]:
-    """The account of a harvester, in node-hours. The :data:`PARTS` add up to what was offered.
+    """Return the account of a harvester in node-hours; its :data:`PARTS` add up to the offer.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of the harvester.
+        The harvester's.
     world : World
     node_time : NodeTime
         Of its journal.
@@ -103,7 +103,7 @@ def harvest_document(directory: Path, world: World, node_time: NodeTime) -> dict
 
 
 def _mean_nodes(account: lease_account.Account, node_time: NodeTime) -> float:
-    """How many nodes were offered in the mean: both parts over the time that each was counted."""
+    """Return the mean number of nodes on offer: both parts over the time that each was counted."""
     counted_s = node_time.at_s - node_time.away_s
     idle = account.unleased_node_s / account.seen_s if account.seen_s else 0.0
     return idle + (node_time.held_s / counted_s if counted_s > 0 else 0.0)

@@ -1,7 +1,7 @@
-"""What a monitoring system is told of pilots: numbers with names, by Prometheus's conventions.
+"""Metrics of pilots for a monitoring system: numbers with names, by Prometheus's conventions.
 
 Labels have few values: pilots that run or ended within a day, states, uses of time. Names of jobs
-are none: there may be thousands, and they are their users' words.
+are not among them: there may be thousands, and they are their users' words.
 (https://prometheus.io/docs/practices/naming/)
 """
 
@@ -21,7 +21,7 @@ from hpcext.manager.views.report import held_gpus, outlook_of
 
 
 class Metric(NamedTuple):
-    """What is told.
+    """The description of a metric.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Metric(NamedTuple):
         A counter never falls, and its name ends with ``_total``.
     text : str
     label : str
-        Beside ``pilot``; empty: none.
+        A label beside ``pilot``; empty for none.
     """
 
     kind: Literal["gauge", "counter"]
@@ -58,12 +58,12 @@ METRICS = {
 }
 
 UNREADABLE = "hpcext_unreadable_pilots"
-"""Beside these, and without a label: a gauge."""
+"""A further metric, without a label: a gauge."""
 UNREADABLE_TEXT = "Pilots whose journal cannot be read."
 
 
 class Sample(NamedTuple):
-    """One number: of which metric and pilot, and the value of its label."""
+    """One number: its metric, its pilot, and the value of its label."""
 
     name: str
     pilot: str
@@ -72,7 +72,7 @@ class Sample(NamedTuple):
 
 
 def samples(readings: Iterable[Reading | HpcextError]) -> Iterator[Sample]:
-    """All numbers, those of :data:`UNREADABLE` last."""
+    """Yield all numbers, those of :data:`UNREADABLE` last."""
     unreadable = 0
     for each in readings:
         if isinstance(each, HpcextError):

@@ -1,4 +1,4 @@
-"""A pilot or a harvester as it is now, read by others than its manager.
+"""The present state of a pilot or a harvester, read by others than its manager.
 
 The journal is the truth, with or without a manager; whoever shows a pilot reads it here.
 """
@@ -21,18 +21,18 @@ from hpcext.manager import journal, pilot, spool, standing
 from hpcext.manager.directory import Pilot
 
 REPLAY_SHARE = 20
-"""A follower rests so many times as long as it read: a replay is not free."""
+"""How many times as long as it read a follower rests: a replay costs time."""
 
 
 RECENT_S = 86_400.0
-"""What ended within so long is of interest to whoever looks at all pilots."""
+"""Seconds for which an ended pilot is of interest in a view of all pilots."""
 
 MOST_REST_S = 600.0
-"""A batch system that knows of no manager is asked again after so long at the latest."""
+"""The longest time, in seconds, until a batch system that knows of no manager is asked again."""
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What a pilot was when it was read.
+    """The state of a pilot when it was read.
 
     Attributes
     ----------
@@ -46,11 +46,11 @@ class Reading(msgspec.Struct, frozen=True):
     began_at : float
         Seconds of Unix time; all other instants are seconds since.
     now_s : float
-        Now where a manager runs; else the last instant of the journal.
+        Now if a manager runs; else the last instant of the journal.
     alive : bool
-        A manager runs it, or may do so.
+        Whether a manager runs it, or may do so.
     standing : Standing
-        What is known of that: its batch job may be stopped, or not be known.
+        What is known of that: its batch job may be stopped, or unknown.
     """
 
     directory: Path
@@ -70,7 +70,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Follower:
-    """Reads one pilot again and again, and replays its journal only when that has grown.
+    """A reader of one pilot that replays its journal only when that has grown.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Follower:
         self._past: tuple[Pilot, Engine, NodeTime, journal.Past] | None = None
 
     def read(self) -> Reading:
-        """What it is now, or was a moment ago where reading takes long.
+        """Read its present state, or that of a moment ago if reading takes long.
 
         Raises
         ------
@@ -116,12 +116,12 @@ class Follower:
         )
 
     def alive(self) -> bool:
-        """Whether a manager runs it; a batch system is not asked at every call."""
+        """Return whether a manager runs it; a batch system is not asked at every call."""
         met, now_s = identity(self._directory / spool.MANAGER_FILE), time.monotonic()
         if met != self._met:
             self._met, self._rest_s, self._meet_again_s = met, spool.ASK_BATCH_S, now_s
         if self._manager is None and now_s >= self._meet_again_s:
-            # Seldom and more seldom: it may have been the batch system that was away.
+            # Ask ever less often: the batch system itself may have been away.
             self._rest_s = min(2 * self._rest_s, MOST_REST_S)
             self._meet_again_s = now_s + self._rest_s
             self._manager, self._unmanaged = spool.manager_of(self._directory), None
@@ -130,7 +130,7 @@ class Follower:
         return self._manager is not None
 
     def _standing(self, engine: Engine) -> Standing:
-        """What is known of its manager; as seldom asked as :meth:`alive`."""
+        """Return what is known of its manager; it is asked as seldom as :meth:`alive`."""
         if self._manager is not None:
             return spool.doubt_of(self._manager)
         if not len(engine.world.queue):
@@ -140,7 +140,7 @@ class Follower:
         return self._unmanaged
 
     def recent(self) -> bool:
-        """Whether a manager runs it, or did within a day; without reading it."""
+        """Return whether a manager runs it, or did within a day, without reading it."""
         try:
             written = self._journal.stat().st_mtime
         except OSError:
@@ -148,11 +148,11 @@ class Follower:
         return time.time() - written < RECENT_S or self.alive()
 
     def begun(self) -> bool:
-        """Whether there is anything to read: it may wait in a queue."""
+        """Return whether there is anything to read: it may wait in a queue."""
         return self._journal.exists()
 
     def engine(self) -> Engine:
-        """The engine of :meth:`read` alone, without asking a batch system for the manager."""
+        """Return the engine of :meth:`read` alone, without asking a batch system."""
         return self._read()[1]
 
     def _read(self) -> tuple[Pilot, Engine, NodeTime, journal.Past]:
@@ -172,7 +172,7 @@ class Follower:
 
 
 class Followers:
-    """The pilots of this user, each followed.
+    """The pilots of this user, each with its follower.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Followers:
         self._each: dict[Path, Follower] = {}
 
     def read(self, *, recent: bool = False) -> Iterator[Reading | HpcextError]:
-        """All of them, newest first; what is wrong where one cannot be read.
+        """Read all of them, newest first; yield the error of one that cannot be read.
 
         Parameters
         ----------
@@ -202,7 +202,7 @@ class Followers:
 
 
 def read(directory: Path) -> Reading:
-    """What a pilot is now.
+    """Read the present state of a pilot.
 
     Raises
     ------
@@ -213,13 +213,13 @@ def read(directory: Path) -> Reading:
 
 
 def read_at(directory: Path, instant_s: float) -> Reading | None:
-    """What a pilot was at an instant of its own, in the past.
+    """Read the state of a pilot at a past instant of its own.
 
     Returns
     -------
     Reading or None
-        Where its journal was compacted since: what is known of an earlier instant, `now_s`, of
-        which there is one for each day. None: of none any more.
+        If its journal was compacted since, the state at the last kept instant before, `now_s`, of
+        which there is one for each day. None if nothing is known any more.
 
     Raises
     ------
@@ -250,7 +250,7 @@ def read_at(directory: Path, instant_s: float) -> Reading | None:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is added to or replaced; None where there is none."""
+    """Return what changes when a file is added to or replaced; None if there is none."""
     try:
         facts = path.stat()
     except OSError:

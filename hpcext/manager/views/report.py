@@ -1,4 +1,4 @@
-"""What a manager tells about its jobs: one document, schema hpcext.run/1."""
+"""The state of a run for programs: one document, schema hpcext.run/1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = "hpcext.run/1"
 
 
 def run_document(world: World, *, policy: str, began_at: float, now_s: float) -> dict[str, Any]:
-    """The state of a run as a JSON document; all instants in seconds since ``started_at``."""
+    """Return the state of a run as a JSON document, with seconds since ``started_at``."""
     makespan_s = makespan(world, now_s)
     return {
         "schema": RUN,
@@ -30,7 +30,7 @@ def run_document(world: World, *, policy: str, began_at: float, now_s: float) ->
         "makespan_s": _seconds(makespan_s),
         "gpu_busy_fraction": round(busy_fraction(world, makespan_s), 4),
         "policy": policy,
-        # Why its last answer is not followed; jobs keep what they have.
+        # Why the policy's last answer is not followed; jobs keep what they have.
         "policy_failure": world.undecided or None,
         "outlook": found._asdict() if (found := outlook_of(world)) else None,
         "jobs": [_job(job, world.records[job.id], now_s) for job in world.jobs.values()],
@@ -38,28 +38,29 @@ def run_document(world: World, *, policy: str, began_at: float, now_s: float) ->
 
 
 SHOWN_METRICS = 2
-"""Metrics of a job that have room in a table."""
+"""The number of a job's metrics that fit into a table."""
 
 _GOOD = re.compile(
     "acc|accuracy|auc|auroc|bleu|cer|dice|error|f1|iou|map|mae|mse|perplexity|ppl|precision|psnr|"
     "recall|reward|rmse|rouge|score|ssim|top1|top5|wer|dev|eval|evaluation|test|val|valid|validation"
 )
-"""Words in the names of what says how well a training does, beside its loss."""
+"""Words in names of metrics that say how well a training does, beside its loss."""
 
 _HOW = re.compile(
     "batch|cpu|epoch|flops|gnorm|gpu|grad|gradient|iter|iteration|lr|mem|memory|norm|rate|ram|"
     "runtime|samples|scale|sec|second|seconds|speed|step|steps|throughput|time|tokens|wd"
 )
-"""Words in the names of what says how a training runs, not how well."""
+"""Words in names of metrics that say how a training runs, not how well."""
 _WORDS = re.compile(r"[a-z]+[0-9]*")
 
 
 def chief(metrics: Mapping[str, float], trial: Trial | None = None) -> list[tuple[str, float]]:
-    """The metrics that say most of how well a training does, where not all have room.
+    """Return the metrics that say most of how well a training does, if not all fit.
 
-    First what its sweep compares it by; the loss; what was measured on data that are held out, and
-    accuracies and the like; other losses; then what else it reports. Gradient norms, learning
-    rates and speeds come last. Those that say as much stay in the order in which they are reported.
+    First comes the metric by which its sweep compares it; then the loss; what was measured on
+    held-out data, and accuracies and the like; other losses; then what else it reports. Gradient
+    norms, learning rates and speeds come last. Metrics of equal rank stay in the order in which
+    they are reported.
     """
 
     def rank(name: str) -> int:
@@ -80,14 +81,14 @@ def chief(metrics: Mapping[str, float], trial: Trial | None = None) -> list[tupl
 
 
 def makespan(world: World, now_s: float) -> float:
-    """Seconds from the beginning to the last end, or to now while something is unfinished."""
+    """Return seconds from the beginning to the last end, or to now if something is unfinished."""
     if any(not job.state.final for job in world.jobs.values()):
         return now_s
     return max((job.since_s for job in world.jobs.values()), default=now_s)
 
 
 def busy_fraction(world: World, until_s: float) -> float:
-    """Share of the GPU time so far in which a job held the GPU."""
+    """Return the share of the GPU time so far in which a job held the GPU."""
     gpus = offered_gpus(world)
     shared = {name: node.seats for name, node in world.nodes.items() if node.seats}
     segments = (segment for record in world.records.values() for segment in record.segments)
@@ -99,12 +100,12 @@ def busy_fraction(world: World, until_s: float) -> float:
 
 
 def offered_gpus(world: World) -> int:
-    """GPUs that there are; one that jobs share is one."""
+    """Return the number of GPUs that there are; one that jobs share counts once."""
     return sum(node.real_gpus for node in world.nodes.values())
 
 
 def held_gpus(world: World) -> int:
-    """GPUs that jobs hold; one that jobs share is one, however many of its seats are taken."""
+    """Return the number of GPUs that jobs hold; one whose seats are taken counts once."""
     held: collections.Counter[str] = collections.Counter()
     for job in world.queue.busy():
         held.update(job.held)
@@ -117,8 +118,10 @@ def _node(gpus: Sequence[str]) -> str:
 
 
 def display_state(job: Job) -> str:
-    """The state in a person's words: a job that waits because it was suspended says so, and so does
-    a trial that its sweep has ended."""
+    """Return the state in a person's words.
+
+    A job that waits because it was suspended says so, and so does a trial that its sweep has ended.
+    """
     if job.done and job.state is not State.COMPLETED:
         return "ended"
     if job.state is State.PENDING and (job.on_hold or job.attempt):
@@ -158,14 +161,14 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
 
 
 def worth_of(job: Job) -> Worth | None:
-    """How a running job that reports its goodput gets on where it is."""
+    """Return how a running job that reports its goodput gets on where it is."""
     if job.state is not State.RUNNING or not job.held:
         return None
     return worth(job.estimate, total(job.held), sum(1 for gpus in job.held.values() if gpus))
 
 
 def outlook_of(world: World) -> Outlook | None:
-    """How well used the nodes are; None where no job that runs reports its goodput."""
+    """Return how well used the nodes are; None if no running job reports its goodput."""
     if not any(map(worth_of, world.queue.busy())):
         return None
     ready = [job for job in world.unfinished() if job.ready]
@@ -178,7 +181,7 @@ def _worth(job: Job) -> dict[str, Any] | None:
 
 
 def _change(segments: tuple[Segment, ...], segment: Segment) -> str:
-    """How a segment began."""
+    """Return how a segment began."""
     if segment.rescaled:
         return "rescale"
     return "start" if segment is segments[0] else "resume"
