@@ -141,7 +141,7 @@ def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Calla
 
 
 def _job(pilot: Pilot, engine: Engine, directory: Path) -> Place:
-    """What the batch job that we are in has."""
+    """Return what the batch job that we are in has."""
     backend = backends.find(pilot.batch, str(directory / "pilot.json"))
     if backend.own_job() is None:
         raise NoManagerError(
