@@ -264,7 +264,7 @@ PARSERS = {
         (b"7_2|BeginTime|1|1000|1121|\n11|BeginTime|2|1000|1121|\n",),
     ),
     "how long Slurm's credentials are good": Parser(
-        text(lambda said: slurm_site.cred_expire_s({"AuthInfo": said})), (b"cred_expire=600",)
+        text(lambda said: slurm_site.requeue_delay_s({"AuthInfo": said})), (b"cred_expire=600",)
     ),
     "squeue's leases": Parser(text(slurm_idle.parse_held), recorded("slurm-*/squeue-held.txt")),
     "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("*/bhosts-*")),
