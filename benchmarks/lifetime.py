@@ -13,7 +13,7 @@ import sys
 import time
 
 from hpcext.core.estimate import Estimate
-from hpcext.core.history.fragments import Seen
+from hpcext.core.history.fragments import FragmentCounter
 from hpcext.core.values import Cause, Job, Node, Run, Snapshot, State
 from hpcext.policies import find_policy
 
@@ -44,7 +44,7 @@ def snapshot(jobs: int, nodes: int, held: float, seed: int) -> Snapshot:
                 estimate=Estimate(stated=stated, up_s=18.0, down_s=12.0),
             )
         )  # fmt: skip
-    seen = Seen()
+    seen = FragmentCounter()
     for _ in range(3000):
         seen.left(rng.expovariate(1 / SCALE_S))
     busy = tuple(job for job in queue if job.goal)

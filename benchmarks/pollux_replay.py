@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from hpcext.papers.pollux import EXACT, GENETIC, OPTIMUS, PUBLISHED, TIRESIAS, WORKLOADS, summed
-from hpcext.papers.pollux.runs import Case
+from hpcext.papers.pollux.runs import PolluxRun
 from hpcext.sim.workloads.applications import application
 from hpcext.sim.workloads.generated import FOLDER
 from hpcext.sim.workloads.philly import SHARES
@@ -30,7 +30,7 @@ def main(data: Path, workloads: list[int], policies: tuple[str, ...]) -> None:
     for policy in policies:
         for number in workloads:
             begin_s = time.process_time()
-            found = summed(Case(data / FOLDER, policy, number))
+            found = summed(PolluxRun(data / FOLDER, policy, number))
             spent_s = time.process_time() - begin_s
             theirs = PUBLISHED[policy][number - 1]
             print(

@@ -22,7 +22,7 @@ from hpcext.policies import find_policy
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.replay.run import How, Named, Scenario, run
 from hpcext.sim.replay.sources import facts
-from hpcext.sim.replay.tasks import Place, Task, simulate_task
+from hpcext.sim.replay.tasks import NodeSource, Task, simulate_task
 from hpcext.sim.traces.generate import find_machine, generate
 from hpcext.sim.traces.idle import Change
 from hpcext.sim.workloads.trainers import Trainer, simulated
@@ -67,7 +67,7 @@ def made_up(policy: str, hours: float) -> None:
 def recorded(policy: str, data: Path) -> None:
     """Replay the recorded week."""
     folder = data / "bftrainer"
-    place = Place(idle=str(folder / "summit_idle_week1.csv.gz"), skip=1000)
+    place = NodeSource(idle=str(folder / "summit_idle_week1.csv.gz"), skip=1000)
     task = Task(str(folder / "trainers_hpo_shufflenet.csv"), policy, place)
     began_s = time.process_time()
     found, _ = simulate_task(task)

@@ -22,8 +22,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from hpcext.training.adapt import Agent
+from hpcext.training.adapt.configurations import Split
 from hpcext.training.adapt.noise import NoiseScale, Squares
-from hpcext.training.adapt.ways import Split
 from hpcext.training.torch import Session
 from hpcext.training.torch.adapt import Adapting
 

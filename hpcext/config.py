@@ -15,7 +15,7 @@ from typing import Any
 
 from hpcext import protocol, seams
 from hpcext.checks import integer, known_keys, number, parse_toml, placed, read_text, string
-from hpcext.core import ways
+from hpcext.core import notification_methods
 from hpcext.core.band import NONE, read_band
 from hpcext.core.errors import InputError
 from hpcext.jobfields import MAX_GPUS, timeout_s
@@ -135,7 +135,7 @@ def _band(value: Any) -> str:
 
 
 def _notify(value: Any) -> str:
-    ways.read_way(string(value))
+    notification_methods.read_way(string(value))
     return str(value)
 
 
@@ -172,7 +172,8 @@ class Settings:
     harvest_autoscale : str
         ``none``, or a band of utility; see :mod:`hpcext.core.band`.
     notify : str
-        ``none``, or how the user is notified; see :mod:`hpcext.core.ways`. It may hold a secret.
+        ``none``, or how the user is notified; see :mod:`hpcext.core.notification_methods`.
+        It may hold a secret.
     origins : Mapping[str, str]
         Setting → where its value came from: ``--policy``, a variable, a file, or ``default``.
     """
@@ -292,7 +293,7 @@ class Settings:
     )
     # Not HPCEXT_NOTIFY: the supervisor sets that variable for its training.
     notify: str = field(
-        default=ways.NONE,
+        default=notification_methods.NONE,
         metadata=_row(
             _notify,
             "how to tell that jobs fail or a pilot ends: mail, webhook:URL, command:COMMAND",
@@ -304,7 +305,7 @@ class Settings:
     def values(self) -> dict[str, Any]:
         """Return every setting in types that JSON and TOML have, for display: without secrets."""
         found = {name: getattr(self, name) for name in SETTINGS}
-        found["notify"] = ways.shown_way(self.notify)
+        found["notify"] = notification_methods.shown_way(self.notify)
         return {name: str(v) if isinstance(v, Path) else v for name, v in found.items()}
 
 

@@ -97,7 +97,7 @@ class Formed:
     stall_s: float | None = None
 
 
-class Way(NamedTuple):
+class StoreAddress(NamedTuple):
     """How to reach the store of a group on several nodes.
 
     Attributes
@@ -202,16 +202,16 @@ class Rendezvous:
         """Return whether the new group is being formed."""
         return self._has(f"begun-{number}")
 
-    def publish(self, number: int, way: Way) -> None:
+    def publish(self, number: int, way: StoreAddress) -> None:
         """Publish, on rank 0, how to reach the store of a group."""
         self._write(f"store-{number}", way._asdict())
 
-    def published(self, number: int) -> Way | None:
+    def published(self, number: int) -> StoreAddress | None:
         """Return how to reach the store of a group, or None if it is not published yet."""
         document = self._read(f"store-{number}")
         if document is None:
             return None
-        return Way(tuple(document["hosts"]), int(document["port"]), str(document["key"]))
+        return StoreAddress(tuple(document["hosts"]), int(document["port"]), str(document["key"]))
 
     # Written by the launcher.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 
-from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
+from hpcext.acceptance.scenario import FailedError, NotTriedError, Passed, Scenario
 from hpcext.acceptance.stage import Stage
 from hpcext.acceptance.systems import Order
 from hpcext.acceptance.trial import AGAIN_S, JOB, LEAD_S, Training, script
@@ -13,7 +13,7 @@ from hpcext.acceptance.trial import AGAIN_S, JOB, LEAD_S, Training, script
 TASKS = 2
 
 
-def array(stage: Stage, scenario: Scenario) -> Seen:
+def array(stage: Stage, scenario: Scenario) -> Passed:
     """Suspend, resume and requeue one task; check that the other is not affected."""
     from hpcext.acceptance import training  # noqa: PLC0415  (NumPy)
 
@@ -60,7 +60,7 @@ def array(stage: Stage, scenario: Scenario) -> Seen:
         raise FailedError("the task to which nothing was done was begun again")
     found = [it.judged("all tasks ended") for it in its]
     steps, lost = (sum(getattr(each, key) for each in found) for key in ("steps", "lost"))
-    return Seen(f"all {TASKS} tasks ended, {steps} steps, {lost} done twice", steps, lost)
+    return Passed(f"all {TASKS} tasks ended, {steps} steps, {lost} done twice", steps, lost)
 
 
 def scenarios() -> list[Scenario]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from hpcext.acceptance.scenario import FailedError, Scenario, Seen
+from hpcext.acceptance.scenario import FailedError, Passed, Scenario
 from hpcext.acceptance.stage import Stage
 from hpcext.acceptance.systems import Order, System
 from hpcext.text import clean
@@ -12,7 +12,7 @@ from hpcext.text import clean
 PROFILE = "accepted"
 
 
-def flags(stage: Stage, scenario: Scenario) -> Seen:
+def flags(stage: Stage, scenario: Scenario) -> Passed:
     """Check that a variable arrives in a job, and that a lead that is too short is refused."""
     place = stage.place(scenario.name)
     order = Order(
@@ -38,7 +38,7 @@ def flags(stage: Stage, scenario: Scenario) -> Seen:
     found = stage.wait(lambda: seen.exists() and seen.read_text().strip(), "its variable", 30)
     if found != PROFILE:
         raise FailedError(f"HPCEXT_SCALING is {clean(str(found))[:60]} in the job")
-    return Seen(f"the variable arrived; refused: {clean(refused)[:80]}")
+    return Passed(f"the variable arrived; refused: {clean(refused)[:80]}")
 
 
 def scenarios(system: System, lacks: str) -> list[Scenario]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcext.acceptance import keeper
 from hpcext.acceptance.preemption import MOST_WAIT_S, main_job, waited
-from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
+from hpcext.acceptance.scenario import FailedError, NotTriedError, Passed, Scenario
 from hpcext.acceptance.stage import ANSWER_S, Stage, command, toml
 from hpcext.acceptance.systems import FINAL
 from hpcext.acceptance.trial import BEGIN_S, Training
@@ -17,7 +17,7 @@ from hpcext.manager import pilot as pilots
 from hpcext.protocol import Process
 
 
-def lease(stage: Stage, scenario: Scenario) -> Seen:
+def lease(stage: Stage, scenario: Scenario) -> Passed:
     """Follow a training on a lease from start to end."""
     place = stage.place(scenario.name)
     it = Training(stage, place / "account", place / "finish")

@@ -6,7 +6,7 @@ import dataclasses
 
 from hpcext import backends
 from hpcext.acceptance import keeper
-from hpcext.acceptance.scenario import FailedError, Scenario, Seen
+from hpcext.acceptance.scenario import FailedError, Passed, Scenario
 from hpcext.acceptance.stage import Stage, command, toml
 from hpcext.acceptance.systems import Order
 from hpcext.acceptance.trial import Training
@@ -14,7 +14,7 @@ from hpcext.acceptance.trial import Training
 MINUTES = 10
 
 
-def pilot(stage: Stage, scenario: Scenario) -> Seen:
+def pilot(stage: Stage, scenario: Scenario) -> Passed:
     """Run a training on each host; suspend one of them and resume it."""
     place = stage.place(scenario.name)
     # The job is named after the directory; no other pilot of the user may have that name.
@@ -58,7 +58,7 @@ def pilot(stage: Stage, scenario: Scenario) -> Seen:
     found = [it.judged("") for it in its]
     steps, lost = (sum(getattr(each, key) for each in found) for key in ("steps", "lost"))
     says = f"{len(hosts)} hosts, {len(its)} trainings at once, {steps} steps, {lost} done twice"
-    return Seen(says, steps, lost)
+    return Passed(says, steps, lost)
 
 
 def scenarios(hosts: int, gpus: int) -> list[Scenario]:

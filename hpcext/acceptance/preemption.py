@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 
-from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
+from hpcext.acceptance.scenario import FailedError, NotTriedError, Passed, Scenario
 from hpcext.acceptance.stage import Stage
 from hpcext.acceptance.systems import Order
 from hpcext.acceptance.trial import Suspendable
@@ -60,7 +60,7 @@ def main_job(stage: Stage, name: str, host: Idle) -> float:
     return waited_s
 
 
-def waited(seen: Seen, waited_s: float) -> Seen:
+def waited(seen: Passed, waited_s: float) -> Passed:
     """Return a result with the main job's wait added.
 
     Raises
@@ -75,7 +75,7 @@ def waited(seen: Seen, waited_s: float) -> Seen:
     )
 
 
-def preempt(stage: Stage, scenario: Scenario) -> Seen:
+def preempt(stage: Stage, scenario: Scenario) -> Passed:
     """Check that a suspendable job leaves its host, and goes on when it has it again."""
     it = Suspendable(stage, scenario, whole=True)
     it.runs()

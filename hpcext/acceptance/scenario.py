@@ -26,7 +26,7 @@ class StoppedError(HpcextError):
     """The error that somebody has ended the run."""
 
 
-class Seen(NamedTuple):
+class Passed(NamedTuple):
     """The result of a scenario that went as expected.
 
     Attributes
@@ -67,7 +67,7 @@ class Scenario:
     name: str
     tried: str
     expected: str
-    run: Callable[[Stage, Scenario], Seen]
+    run: Callable[[Stage, Scenario], Passed]
     lacks: str = ""
     hosts: int = 0
     old: bool = False

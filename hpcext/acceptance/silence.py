@@ -7,7 +7,7 @@ import shlex
 import time
 from pathlib import Path
 
-from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
+from hpcext.acceptance.scenario import FailedError, NotTriedError, Passed, Scenario
 from hpcext.acceptance.stage import Stage
 from hpcext.acceptance.trial import LEAD_S, Suspendable
 from hpcext.acceptance.verbs import GOES_ON
@@ -43,7 +43,7 @@ UNTRUE = ("forgotten by", "no manager runs", "not running here")
 """Words that nobody may say of a running job only because the batch system does not answer."""
 
 
-def silence(stage: Stage, scenario: Scenario) -> Seen:
+def silence(stage: Stage, scenario: Scenario) -> Passed:
     """Check that a job is still suspended before its limit, and that nothing untrue is said."""
     place = stage.place("cut")
     cut, path = _wrap(stage, place)

@@ -25,9 +25,9 @@ from hpcext.acceptance import (
 from hpcext.acceptance.scenario import (
     FailedError,
     NotTriedError,
+    Passed,
     Result,
     Scenario,
-    Seen,
     StoppedError,
     Word,
 )
@@ -215,7 +215,7 @@ class Run:
         self._add(result._replace(took_s=time.monotonic() - began_s))
 
     def _result(
-        self, scenario: Scenario, word: Word, says: str, seen: Seen | None = None
+        self, scenario: Scenario, word: Word, says: str, seen: Passed | None = None
     ) -> Result:
         change = self.stage.system.changes.get(scenario.name, "") if word == "failed" else ""
         result = Result(scenario.title, scenario.tried, scenario.expected, says, word, change)
@@ -243,7 +243,7 @@ class Run:
         return result._replace(took_s=time.monotonic() - began_s)
 
 
-def _never(_stage: Stage, _scenario: Scenario) -> Seen:
+def _never(_stage: Stage, _scenario: Scenario) -> Passed:
     raise FailedError("is not run")
 
 

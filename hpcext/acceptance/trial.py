@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcext.acceptance import account
-from hpcext.acceptance.scenario import FailedError, Scenario, Seen
+from hpcext.acceptance.scenario import FailedError, Passed, Scenario
 from hpcext.acceptance.stage import ANSWER_S, Stage, command
 from hpcext.acceptance.systems import FINAL, Order
 from hpcext.protocol import JobId
@@ -102,7 +102,7 @@ class Training:
         """Make its next step the last one."""
         self._finish.touch()
 
-    def judged(self, says: str, *, most_lost: int = 0) -> Seen:
+    def judged(self, says: str, *, most_lost: int = 0) -> Passed:
         """Judge its account; return the result.
 
         Parameters
@@ -123,7 +123,7 @@ class Training:
             faults.append(f"{found.lost} steps were lost and done again")
         if faults:
             raise FailedError("; ".join(faults))
-        return Seen(
+        return Passed(
             f"{says}, {found.steps} steps, {found.lost} done twice", found.steps, found.lost
         )
 

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.util
 import shlex
 
-from hpcext.acceptance.scenario import FailedError, Scenario, Seen
+from hpcext.acceptance.scenario import FailedError, Passed, Scenario
 from hpcext.acceptance.stage import Stage
 from hpcext.acceptance.systems import FINAL, System
 from hpcext.acceptance.trial import AGAIN_S, JOB, LEAD_S, STILL_S, Suspendable
@@ -14,7 +14,7 @@ from hpcext.acceptance.trial import AGAIN_S, JOB, LEAD_S, STILL_S, Suspendable
 LIMIT_MINUTES = 2
 
 
-def suspend(stage: Stage, scenario: Scenario) -> Seen:
+def suspend(stage: Stage, scenario: Scenario) -> Passed:
     """Suspend and resume by commands of hpcext; check that the job keeps its host."""
     torch = importlib.util.find_spec("torch") is not None
     it = Suspendable(stage, scenario, torch=torch)
@@ -29,7 +29,7 @@ def suspend(stage: Stage, scenario: Scenario) -> Seen:
     return it.judged("PyTorch went on" if torch else "it went on")
 
 
-def requeue(stage: Stage, scenario: Scenario) -> Seen:
+def requeue(stage: Stage, scenario: Scenario) -> Passed:
     """Check that a training goes on after its job was requeued, migrated, or given notice."""
     it = Suspendable(stage, scenario)
     it.runs()
@@ -39,7 +39,7 @@ def requeue(stage: Stage, scenario: Scenario) -> Seen:
     return it.judged("it went on in its second run")
 
 
-def stop(stage: Stage, scenario: Scenario) -> Seen:
+def stop(stage: Stage, scenario: Scenario) -> Passed:
     """Stop a job by the batch system; check that it frees its host where it should, and goes on."""
     it = Suspendable(stage, scenario)
     it.runs()
@@ -64,7 +64,7 @@ def stop(stage: Stage, scenario: Scenario) -> Seen:
     return it.judged("it stood still, and went on" if stage.system.stop_frees else "it went on")
 
 
-def kill(stage: Stage, scenario: Scenario) -> Seen:
+def kill(stage: Stage, scenario: Scenario) -> Passed:
     """Check that a killed job ends for good."""
     it = Suspendable(stage, scenario)
     it.runs()
@@ -78,7 +78,7 @@ def kill(stage: Stage, scenario: Scenario) -> Seen:
     return it.judged(f"its job is {state}, and nothing came back")
 
 
-def limit(stage: Stage, scenario: Scenario) -> Seen:
+def limit(stage: Stage, scenario: Scenario) -> Passed:
     """Check that a training outlives its time limit."""
     it = Suspendable(stage, scenario, minutes=LIMIT_MINUTES)
     it.runs()

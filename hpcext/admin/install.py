@@ -24,7 +24,7 @@ from hpcext.text import clean
 
 
 @dataclass(frozen=True)
-class Place:
+class InstallLocation:
     """The location of an installation; all its paths are those of the machine that will use it.
 
     Attributes
@@ -104,12 +104,12 @@ class Change:
     piece: Piece | None = None
 
 
-def plan(place: Place, pieces: Sequence[Piece]) -> list[Change]:
+def plan(place: InstallLocation, pieces: Sequence[Piece]) -> list[Change]:
     """Plan an installation: return its changes, in their order.
 
     Parameters
     ----------
-    place : Place
+    place : InstallLocation
     pieces : sequence of Piece
         In the order in which they must be installed.
 
@@ -130,7 +130,7 @@ def plan(place: Place, pieces: Sequence[Piece]) -> list[Change]:
     return changes
 
 
-def _verb(place: Place, piece: Piece, installed: Manifest) -> str:
+def _verb(place: InstallLocation, piece: Piece, installed: Manifest) -> str:
     path = place.on_disk(piece.path)
     found = checksum(path)
     if found is None:
@@ -150,12 +150,12 @@ def _verb(place: Place, piece: Piece, installed: Manifest) -> str:
     )
 
 
-def apply(place: Place, changes: Sequence[Change], built_for: str = "") -> None:
+def apply(place: InstallLocation, changes: Sequence[Change], built_for: str = "") -> None:
     """Carry out a plan of :func:`plan`.
 
     Parameters
     ----------
-    place : Place
+    place : InstallLocation
     changes : sequence of Change
     built_for : str
         As in the manifest.
@@ -190,12 +190,12 @@ def apply(place: Place, changes: Sequence[Change], built_for: str = "") -> None:
     place.save(msgspec.structs.replace(now, files={**after, **kept}))
 
 
-def plan_removal(place: Place, flag: str) -> list[Change]:
+def plan_removal(place: InstallLocation, flag: str) -> list[Change]:
     """Plan an uninstallation: return its changes, in their order.
 
     Parameters
     ----------
-    place : Place
+    place : InstallLocation
     flag : str
         The option that names this place, for the error message.
 
@@ -216,7 +216,7 @@ def plan_removal(place: Place, flag: str) -> list[Change]:
     return [*_drafts(place, list(installed.files)), *_removals(place, installed)]
 
 
-def remove(place: Place, changes: Sequence[Change]) -> None:
+def remove(place: InstallLocation, changes: Sequence[Change]) -> None:
     """Carry out a plan of :func:`plan_removal`; changed files stay in place, and listed."""
     installed = place.installed() or Manifest()
     for change in changes:
@@ -234,13 +234,13 @@ def remove(place: Place, changes: Sequence[Change]) -> None:
     _remove_directories(place, {*map(str, place.own), *installed.directories} & above)
 
 
-def _remove_directories(place: Place, names: Collection[str]) -> None:
+def _remove_directories(place: InstallLocation, names: Collection[str]) -> None:
     for name in sorted(names, reverse=True):
         with contextlib.suppress(OSError):  # not empty: somebody else uses it
             place.on_disk(Path(name)).rmdir()
 
 
-def _drafts(place: Place, names: Sequence[str]) -> list[Change]:
+def _drafts(place: InstallLocation, names: Sequence[str]) -> list[Change]:
     """Return the removal of half-written files that a killed installation has left."""
     changes = []
     for path in (place.home / manifest.NAME, *map(Path, names)):
@@ -252,7 +252,7 @@ def _drafts(place: Place, names: Sequence[str]) -> list[Change]:
     return list(dict.fromkeys(changes))
 
 
-def _removals(place: Place, installed: Manifest) -> list[Change]:
+def _removals(place: InstallLocation, installed: Manifest) -> list[Change]:
     """Return the removals of the installed files, in reverse: a file goes before what it loads."""
     changes = []
     for name, known in reversed(installed.files.items()):
@@ -264,7 +264,7 @@ def _removals(place: Place, installed: Manifest) -> list[Change]:
     return changes
 
 
-def found_there(place: Place, path: Path) -> str | None:
+def found_there(place: InstallLocation, path: Path) -> str | None:
     """Return the checksum of a file: None if there is none, ``another`` if it is not regular."""
     try:
         return checksum(place.on_disk(path))
@@ -272,7 +272,7 @@ def found_there(place: Place, path: Path) -> str | None:
         return "another"
 
 
-def _missing_directories(place: Place, wanted: Sequence[Path]) -> list[str]:
+def _missing_directories(place: InstallLocation, wanted: Sequence[Path]) -> list[str]:
     return [
         str(each)
         for path in wanted

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcext.admin import sources
 from hpcext.admin.edits import Edit, read
-from hpcext.admin.install import Piece, Place
+from hpcext.admin.install import InstallLocation, Piece
 from hpcext.admin.trust import ROOT, check_command, check_word
 from hpcext.core.errors import InputError
 from hpcext.text import clean
@@ -66,9 +66,9 @@ class Site:
         return self.serverdir / "hpcext"
 
     @property
-    def place(self) -> Place:
+    def place(self) -> InstallLocation:
         """The place of the manifest."""
-        return Place(self.home, self.root)
+        return InstallLocation(self.home, self.root)
 
 
 def pieces(site: Site) -> list[Piece]:

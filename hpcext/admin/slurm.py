@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcext.admin import sources
-from hpcext.admin.install import Piece, Place
+from hpcext.admin.install import InstallLocation, Piece
 from hpcext.admin.slurm_conf import Files
 from hpcext.admin.trust import ROOT, check_command, check_trusted, check_word
 from hpcext.checks import read_text
@@ -67,9 +67,9 @@ class Site:
         return self.usr / "lib" / "hpcext" / "slurm"
 
     @property
-    def place(self) -> Place:
+    def place(self) -> InstallLocation:
         """The place of the manifest."""
-        return Place(self.home, self.root)
+        return InstallLocation(self.home, self.root)
 
     @property
     def files(self) -> Files:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hpcext.admin import sources
 from hpcext.admin.edits import Edit, added, read
-from hpcext.admin.install import Place
+from hpcext.admin.install import InstallLocation
 from hpcext.batch.slurm.site import signal_at_preemption
 
 SCRIPTS = ("job_submit.lua", "cli_filter.lua")
@@ -42,7 +42,7 @@ class Files(NamedTuple):
 
     Attributes
     ----------
-    place : hpcext.admin.install.Place
+    place : hpcext.admin.install.InstallLocation
     conf_dir : pathlib.Path
         The directory of ``slurm.conf``.
     command : str
@@ -51,7 +51,7 @@ class Files(NamedTuple):
         The release of Slurm, such as ``22.05.8``.
     """
 
-    place: Place
+    place: InstallLocation
     conf_dir: Path
     command: str = ""
     release: str = ""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hpcext.admin import manifest, slurm_conf
 from hpcext.admin.edits import Edit, as_json, read
-from hpcext.admin.install import Place, found_there
+from hpcext.admin.install import InstallLocation, found_there
 from hpcext.admin.lsf import STARTER
 from hpcext.admin.manifest import Manifest
 from hpcext.admin.slurm_conf import HOOKS, Files
@@ -93,7 +93,7 @@ class Status:
         }
 
 
-def of_slurm(place: Place) -> Status:
+def of_slurm(place: InstallLocation) -> Status:
     """Examine what ``hpcext-admin install slurm`` has installed; change nothing."""
     installed = place.installed(trusted=False)
     if installed is None:
@@ -125,12 +125,12 @@ def of_slurm(place: Place) -> Status:
     )
 
 
-def slurm_files(place: Place, installed: Manifest, release: str = "") -> Files | None:
+def slurm_files(place: InstallLocation, installed: Manifest, release: str = "") -> Files | None:
     """Return the site's files that belong to an installation; None if it has no ``hpcext.conf``.
 
     Parameters
     ----------
-    place : Place
+    place : InstallLocation
     installed : Manifest
     release : str
         The release of Slurm; by default the one that the plugin was built for.
@@ -184,7 +184,7 @@ def _lua_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
         yield Step("slurmctld", f"touch {site}", "rules of hpcext are newer than those it has read")
 
 
-def of_lsf(place: Place, serverdir: Path) -> Status:
+def of_lsf(place: InstallLocation, serverdir: Path) -> Status:
     """Examine what ``hpcext-admin install lsf`` has installed; change nothing."""
     installed = place.installed(trusted=False)
     if installed is None:
@@ -203,7 +203,7 @@ def of_lsf(place: Place, serverdir: Path) -> Status:
     return Status(installed.hpcext, files=files, steps=tuple(steps))
 
 
-def _files(place: Place, installed: Manifest) -> Iterator[tuple[str, Path]]:
+def _files(place: InstallLocation, installed: Manifest) -> Iterator[tuple[str, Path]]:
     for name, known in installed.files.items():
         path = Path(name)
         found = found_there(place, path)
@@ -212,7 +212,7 @@ def _files(place: Place, installed: Manifest) -> Iterator[tuple[str, Path]]:
     yield from _foreign(place, installed)
 
 
-def _foreign(place: Place, installed: Manifest) -> Iterator[tuple[str, Path]]:
+def _foreign(place: InstallLocation, installed: Manifest) -> Iterator[tuple[str, Path]]:
     """Yield the files in our directory that are not ours."""
     ours = {*installed.files, *installed.directories, str(place.home / manifest.NAME)}
     for found in sorted(place.on_disk(place.home).rglob("*")):

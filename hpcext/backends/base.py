@@ -141,7 +141,7 @@ class Backend(abc.ABC):
         As people write it.
     command : str
         The command that submits a job, by which the batch system is known to be there.
-    deaf : bool
+    polls : bool
         A signal to the script of a job may not reach its manager, or may end other things: the
         manager looks for requests by itself, every second.
     begins_elsewhere : bool
@@ -159,7 +159,7 @@ class Backend(abc.ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     command: ClassVar[str]
-    deaf: ClassVar[bool] = True
+    polls: ClassVar[bool] = True
     begins_elsewhere: ClassVar[bool] = False
     end_signals_s: ClassVar[float] = 0.0
     settles_s: ClassVar[float] = 0.0
@@ -244,7 +244,7 @@ class Backend(abc.ABC):
         return ""
 
     def send(self, job_id: JobId, signum: int) -> bool:
-        """Send a signal to the script of a job; False if that is gone. Not called if deaf."""
+        """Send a signal to the script of a job; False if that is gone. Not called if its manager polls."""
         return True
 
     def go_back(self, directory: Path, *, alone: bool) -> None:

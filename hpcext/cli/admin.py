@@ -13,7 +13,7 @@ from hpcext import __version__
 from hpcext.admin import install as installing
 from hpcext.admin import lsf, slurm, slurm_conf, status
 from hpcext.admin.edits import Edit, StillNamedError, as_json
-from hpcext.admin.install import Change, Place
+from hpcext.admin.install import Change, InstallLocation
 from hpcext.admin.manifest import Manifest
 from hpcext.admin.status import Status
 from hpcext.admin.trust import ROOT
@@ -215,7 +215,7 @@ def install_lsf(args: argparse.Namespace, out: Output) -> int:
 
 
 def _carry_out(
-    place: Place,
+    place: InstallLocation,
     changes: Sequence[Change],
     args: argparse.Namespace,
     out: Output,
@@ -266,7 +266,7 @@ def _refuse(edits: Sequence[Edit], do: str, out: Output) -> None:
 
 
 def _uninstall(
-    place: Place,
+    place: InstallLocation,
     changes: Sequence[Change],
     args: argparse.Namespace,
     out: Output,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hpcext.core import saving
 from hpcext.core.changes import Changes
 from hpcext.core.decisions import Asked, left_of
-from hpcext.core.history.fragments import Seen
+from hpcext.core.history.fragments import FragmentCounter
 from hpcext.core.queue import Queue
 from hpcext.core.saved import Saved
 from hpcext.core.trials import Trial, Trials
@@ -59,7 +59,7 @@ class World:
         The unfinished jobs.
     changed : Changes
         Which jobs have other values, or other records, than before.
-    seen : Seen
+    seen : FragmentCounter
         For how long nodes stayed that have left.
     trials : Trials
         What trials of sweeps had at their rungs.
@@ -85,7 +85,7 @@ class World:
         self.slow = False
         self.queue = Queue()
         self.changed = Changes()
-        self.seen = Seen()
+        self.seen = FragmentCounter()
         self.trials = Trials()
         self.orphaned: set[str] = set()
         self._offered: dict[str, Node] | None = None
@@ -354,7 +354,7 @@ class World:
         world.unsettled = saved.unsettled
         world.questions, world.asked = saved.questions, saved.asked
         world.undecided, world.slow = saved.undecided, saved.slow
-        world.seen = Seen(saved.fragments)
+        world.seen = FragmentCounter(saved.fragments)
         for job in saved.jobs:
             world.add(job)
         return world

@@ -174,7 +174,7 @@ class PilotView(msgspec.Struct, frozen=True):
         return sum(job.gpus for job in self.jobs)
 
 
-class Machine(msgspec.Struct, frozen=True):
+class LocalGpus(msgspec.Struct, frozen=True):
     """The GPUs of the machine on which the document was made.
 
     Attributes
@@ -196,7 +196,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     read_at : str
-    machine : Machine or None
+    machine : LocalGpus or None
         None where it has no GPU.
     pilots : tuple of PilotView
         Newest first.
@@ -206,13 +206,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = SCHEMA
     read_at: str
-    machine: Machine | None = None
+    machine: LocalGpus | None = None
     pilots: tuple[PilotView, ...]
     unreadable: tuple[dict[str, str], ...] = ()
 
 
 def document(
-    found: Iterable[Reading | HpcextError], at: float, machine: Machine | None = None
+    found: Iterable[Reading | HpcextError], at: float, machine: LocalGpus | None = None
 ) -> Document:
     """Make the document of some pilots, read at `at` (seconds of Unix time)."""
     pilots: list[PilotView] = []

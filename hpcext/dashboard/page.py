@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcext import __version__, backends
 from hpcext.dashboard import chart, lanes
-from hpcext.dashboard.document import Document, JobView, Machine, NodeView, PilotView
+from hpcext.dashboard.document import Document, JobView, LocalGpus, NodeView, PilotView
 from hpcext.executors.gpu_facts import GpuFacts, sharing
 from hpcext.manager.views.harvest_report import PARTS
 from hpcext.render.markup import document, section, text
@@ -247,7 +247,7 @@ def _harvest(said: dict[str, Any]) -> str:
     )
 
 
-def _machine(found: Machine | None, nodes: Collection[str] | None = None) -> str:
+def _machine(found: LocalGpus | None, nodes: Collection[str] | None = None) -> str:
     """Return the GPUs of this machine, if it has any and is one of these nodes."""
     if found is None or (nodes is not None and found.host not in nodes):
         return ""

@@ -14,7 +14,7 @@ import msgspec
 
 from hpcext.core.errors import HpcextError
 from hpcext.dashboard import page
-from hpcext.dashboard.document import Document, Machine, document
+from hpcext.dashboard.document import Document, LocalGpus, document
 from hpcext.dashboard.lanes import Window
 from hpcext.executors.gpu_facts import gpu_facts, mps_runs
 from hpcext.manager.directory import host
@@ -37,7 +37,7 @@ FILES = {
 def now(read: Read) -> Document:
     """Read the newest pilots and the GPUs of this machine."""
     gpus = gpu_facts()
-    machine = Machine(host(), gpus, mps_runs()) if gpus else None
+    machine = LocalGpus(host(), gpus, mps_runs()) if gpus else None
     return document(itertools.islice(read(), page.MOST_PILOTS), time.time(), machine)
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from hpcext import documents, private, protocol
 from hpcext.launch import command, devices, ending, leader, tree
 from hpcext.launch.compiled import Compiled
-from hpcext.launch.papers import Papers
 from hpcext.launch.script import Script
+from hpcext.launch.supervisor_files import SupervisorFiles
 
 if TYPE_CHECKING:
     from hpcext.launch.mps import Seat
@@ -133,7 +133,7 @@ class Supervisor:
         several = int(self._added.get("HPCEXT_NUM_NODES", 1)) > 1
         self._index = (protocol.step_index() if several else 0) if index is None else index
         self._several = several or self._index > 0
-        self._papers = Papers(directory, launch, self._index)
+        self._files = SupervisorFiles(directory, launch, self._index)
         self._log = Path(launch["log"])
         if self._index:
             self._log = self._log.with_name(f"log.node-{self._index}.txt")
@@ -178,8 +178,8 @@ class Supervisor:
         self._kill_pause_s = KILL_PAUSE_S
 
     def claim(self) -> bool:
-        """Become the only supervisor of this attempt, as :meth:`Papers.claim` does."""
-        return self._papers.claim(self._me, self._place())
+        """Become the only supervisor of this attempt, as :meth:`SupervisorFiles.claim` does."""
+        return self._files.claim(self._me, self._place())
 
     def _place(self) -> dict[str, Any]:
         """Return where Slurm has put us, and on which GPUs."""
@@ -223,7 +223,7 @@ class Supervisor:
             seat.take()
         except OSError as error:
             end = self._end_of(NOT_STARTED, suspended=False)
-            self._papers.say({**end, "not_started": f"{type(error).__name__}: {error}"})
+            self._files.say({**end, "not_started": f"{type(error).__name__}: {error}"})
             raise
 
     def attend(self) -> int:
@@ -233,12 +233,12 @@ class Supervisor:
             self._react(self._wait())
         if self._seat is not None:
             self._seat.leave()
-        suspended = self._papers.suspended()
+        suspended = self._files.suspended()
         # No child is left, so the command has been reaped too.
         code = self._exit_code if self._exit_code is not None else NOT_STARTED
         # Every node has its supervisor, and the others may not have ended.
         self._compiled.end(completed=code == 0 and not suspended and not self._several)
-        self._papers.record(self._end_of(code, suspended=suspended))
+        self._files.record(self._end_of(code, suspended=suspended))
         if suspended:
             return protocol.EXIT_SUSPENDED
         return code if code >= 0 else 128 - code
@@ -287,7 +287,7 @@ class Supervisor:
             # A session that has just registered has not heard of an earlier suspension.
             if self._suspend_asked_at is not None:
                 self._tell_suspend()
-            if self._script.held and self._papers.suspended():
+            if self._script.held and self._files.suspended():
                 self._script.release(suspended=True)
             self._obey()
             self._hand_down()
@@ -304,7 +304,7 @@ class Supervisor:
 
     def _obey(self) -> None:
         """Do what the manager has written down where its signals do not reach us."""
-        order, number = self._papers.order()
+        order, number = self._files.order()
         if order == "suspend" and self._suspend_asked_at is None and number > self._ordered:
             self._ordered = number
             self._suspend()
@@ -316,12 +316,12 @@ class Supervisor:
         self._must = self._must or must
         if self._suspend_asked_at is None:
             self._suspend_asked_at = time.time()
-            self._declined = self._papers.declined()
+            self._declined = self._files.declined()
         self._tell_suspend()
 
     def _goes_on(self) -> bool:
         """Return whether the session has answered that it cannot save; then it is left to train."""
-        if self._must or self._papers.declined() <= self._declined:
+        if self._must or self._files.declined() <= self._declined:
             return False
         self._suspend_asked_at = self._remind_s = None
         self._script.release(suspended=False)
@@ -351,7 +351,7 @@ class Supervisor:
         done it.
         """
         self._notice_at = self._notice_at or time.time()
-        if self._papers.session() is not None:
+        if self._files.session() is not None:
             self._spare()
             self._suspend(must=True)
         elif ends:
@@ -373,7 +373,7 @@ class Supervisor:
             self._look_s = time.monotonic() + LOOK_S
             self._obey()
             if self._leader is not None:
-                self._follow(self._leader.look(now_s, saves=self._papers.session() is not None))
+                self._follow(self._leader.look(now_s, saves=self._files.session() is not None))
 
     def _follow(self, signum: int | None) -> None:
         """Do what the batch system did to the leader of its job, which is in another session."""
@@ -387,7 +387,7 @@ class Supervisor:
     def _tell_suspend(self) -> None:
         if self._kill_s is not None or self._goes_on():
             return
-        session = self._papers.session()
+        session = self._files.session()
         processes = self._tree()
         here = session is not None and session.alive() and session in processes
         if not here and self._outlives(time.monotonic()):
@@ -397,7 +397,7 @@ class Supervisor:
             steps = [each for each in processes if tree.program(each) == "srun"]
             self._script.hold([session, *steps])
         else:
-            self._script.release(suspended=self._papers.suspended())
+            self._script.release(suspended=self._files.suspended())
         for process in processes:
             tree.tell(process, protocol.SUSPEND_SIGNAL)
         self._remind_s = time.monotonic() + REMIND_S
@@ -405,7 +405,7 @@ class Supervisor:
     def _outlives(self, now_s: float) -> bool:
         """Return whether the command is still here long after its session has saved and left."""
         # The session of several nodes is rank 0's, which may be on another one.
-        if self._several or not self._papers.suspended():
+        if self._several or not self._files.suspended():
             return False
         self._left_s = self._left_s or now_s
         return now_s >= self._left_s + OUTLIVED_S
@@ -446,14 +446,14 @@ class Supervisor:
         It is told again with every news: only a launcher of ranks is ever asked, and it knows what
         it has heard already.
         """
-        if self._pid and self._papers.resized():
+        if self._pid and self._files.resized():
             main = protocol.Process.of(self._pid)
             if main is not None and self._exit_code is None:
                 tree.tell(main, protocol.NEWS_SIGNAL)
 
     def _relay(self) -> None:
         """Tell the manager that there is news, if there is a manager."""
-        if (manager := self._papers.manager()) is not None:
+        if (manager := self._files.manager()) is not None:
             manager.send(protocol.NEWS_SIGNAL)
 
     # The end.
@@ -474,11 +474,11 @@ class Supervisor:
 
     def _leftovers(self) -> None:
         """Deal with processes that are left after the command has ended."""
-        if self._warned and self._notice_at is None and self._papers.session() is not None:
+        if self._warned and self._notice_at is None and self._files.session() is not None:
             return
-        session = self._papers.session() if self._suspend_asked_at is not None else None
+        session = self._files.session() if self._suspend_asked_at is not None else None
         # The session is rank 0's, which may be on another node.
-        elsewhere = self._several and not self._papers.suspended()
+        elsewhere = self._several and not self._files.suspended()
         if session is None or not (self._is_here(session) or elsewhere):
             self._empty(LEFTOVER_GRACE_S)
         elif self._kill_s is None:

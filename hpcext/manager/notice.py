@@ -20,8 +20,8 @@ from typing import Any
 from hpcext import documents
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
+from hpcext.core.notification_methods import NotificationMethod, read_way
 from hpcext.core.values import Job, State
-from hpcext.core.ways import Way, read_way
 from hpcext.manager.directory import host
 from hpcext.manager.driver import Observe
 from hpcext.manager.senders import Notice, send
@@ -58,12 +58,14 @@ class Teller:
         The pilot's.
     id, name : str
         The pilot's.
-    way : Way
+    way : NotificationMethod
     then : Observe
         Called next.
     """
 
-    def __init__(self, directory: Path, id: str, name: str, way: Way, *, then: Observe) -> None:
+    def __init__(
+        self, directory: Path, id: str, name: str, way: NotificationMethod, *, then: Observe
+    ) -> None:
         self._directory = directory
         self._pilot = {"id": id, "name": name, "directory": str(directory), "host": host()}
         self._way, self._then = way, then

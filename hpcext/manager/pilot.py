@@ -63,13 +63,15 @@ LOOK_S = 1.0
 
 
 @contextlib.contextmanager
-def sole_manager(directory: Path, *, deaf: bool = False, goes_back: bool = False) -> Iterator[None]:
+def sole_manager(
+    directory: Path, *, polls: bool = False, goes_back: bool = False
+) -> Iterator[None]:
     """Be the only manager of a pilot, and record which process it is.
 
     Parameters
     ----------
     directory : pathlib.Path
-    deaf : bool
+    polls : bool
         Whether signals of the batch system to our script do not reach us.
     goes_back : bool
         Whether our own job is requeued if its first life does not end.
@@ -100,7 +102,7 @@ def sole_manager(directory: Path, *, deaf: bool = False, goes_back: bool = False
             "boot_id": boot_id(),
             "batch": backend.name if backend else "",
             "batch_job": backend.own_job() if backend else None,
-            "deaf": deaf or (backend is not None and backend.deaf),
+            "deaf": polls or (backend is not None and backend.polls),
         }
         documents.write_json(directory / spool.MANAGER_FILE, facts)
         yield
@@ -185,8 +187,8 @@ def run(
     state.warn_of(directory)
     pilot = load(directory)
     backend = backends.find(pilot.batch, str(directory / "pilot.json")) if pilot.batch else None
-    deaf = backend is not None and backend.deaf
-    if interval_s is None and (pilot.harvest is not None or deaf):
+    polls = backend is not None and backend.polls
+    if interval_s is None and (pilot.harvest is not None or polls):
         # Of what happens on other nodes no signal tells, nor of requests from there.
         interval_s = min(LOOK_S, pilot.report_interval_s)
     if interval_s is not None:
@@ -196,7 +198,7 @@ def run(
     with contextlib.ExitStack() as held:
         held.enter_context(_signals_harmless())
         try:
-            held.enter_context(sole_manager(directory, deaf=passing, goes_back=pilot.requeue))
+            held.enter_context(sole_manager(directory, polls=passing, goes_back=pilot.requeue))
         except first_life.FirstLifeError:
             if pilot.requeue and backend is not None:
                 backend.go_back(directory, alone=pilot.alone)

@@ -33,7 +33,7 @@ MAX_RESTARTS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Resources:
     """A set of nodes, and what runs jobs on them.
 
     Attributes
@@ -55,7 +55,7 @@ class Place:
     gone: tuple[str, ...] = ()
 
 
-def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
+def find(pilot: Pilot, engine: Engine, directory: Path) -> Resources:
     """Return where a pilot runs its jobs, if this process manages it.
 
     Parameters
@@ -78,7 +78,7 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     return _job(pilot, engine, directory) if pilot.batch else _machine(pilot)
 
 
-def _machine(pilot: Pilot) -> Place:
+def _machine(pilot: Pilot) -> Resources:
     node = Node(host(), len(pilot.own_gpus))
     shared = pilot.shared and pilot.shared.as_node(host())
     nodes = tuple(each for each in (node, shared) if each and each.gpus)
@@ -92,10 +92,10 @@ def _machine(pilot: Pilot) -> Place:
     def carry_on(*, gained: bool) -> None:
         raise AssertionError("this machine has no end")
 
-    return Place(nodes, executor, carry_on)
+    return Resources(nodes, executor, carry_on)
 
 
-def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Place:
+def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Resources:
     """Idle nodes of a batch system, as long as nobody else needs them."""
     # Of those that are gone meanwhile the batch system will say so.
     recorded = recorded_nodes(directory / "leases")
@@ -124,7 +124,7 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Plac
     def carry_on(*, gained: bool) -> None:
         raise AssertionError("leases have no common end")
 
-    return Place(nodes, executor, carry_on)
+    return Resources(nodes, executor, carry_on)
 
 
 def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Callable[[], int]:
@@ -140,7 +140,7 @@ def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Calla
     return want
 
 
-def _job(pilot: Pilot, engine: Engine, directory: Path) -> Place:
+def _job(pilot: Pilot, engine: Engine, directory: Path) -> Resources:
     """Return what the batch job that we are in has."""
     backend = backends.find(pilot.batch, str(directory / "pilot.json"))
     if backend.own_job() is None:
@@ -163,7 +163,7 @@ def _job(pilot: Pilot, engine: Engine, directory: Path) -> Place:
         else:
             log.warning("nothing was saved before the time limit: not put back into the queue")
 
-    return Place(has.nodes, executor, carry_on, has.gone)
+    return Resources(has.nodes, executor, carry_on, has.gone)
 
 
 def _run(pilot: Pilot, directory: Path, orphans: tuple[tuple[str, int, str], ...] = ()) -> PilotRun:

@@ -21,7 +21,7 @@ from hpcext import __version__, protocol
 from hpcext.batch import runner
 from hpcext.batch.slurm.site import config_command, parse_config
 from hpcext.core.errors import BatchError, HpcextError
-from hpcext.core.ways import Way
+from hpcext.core.notification_methods import NotificationMethod
 from hpcext.text import clean
 
 PROGRAM_S = 20.0
@@ -55,7 +55,7 @@ class Notice(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self.document)
 
 
-def send(way: Way, notice: Notice) -> None:
+def send(way: NotificationMethod, notice: Notice) -> None:
     """Send a notice.
 
     Raises
@@ -66,7 +66,7 @@ def send(way: Way, notice: Notice) -> None:
     _SENDERS[way.kind](way, notice)
 
 
-def _mail(way: Way, notice: Notice) -> None:
+def _mail(way: NotificationMethod, notice: Notice) -> None:
     """Send by the first program that accepts the message."""
     address = way.target or pwd.getpwuid(os.getuid()).pw_name
     failures = []
@@ -118,7 +118,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow nothing."""
 
 
-def _webhook(way: Way, notice: Notice) -> None:
+def _webhook(way: NotificationMethod, notice: Notice) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": f"hpcext/{__version__}"}
     request = urllib.request.Request(way.target, notice.encoded(), headers, method="POST")
     opener = urllib.request.OpenerDirector()
@@ -156,7 +156,7 @@ def _posted(
         return type(error).__name__, True
 
 
-def _command(way: Way, notice: Notice) -> None:
+def _command(way: NotificationMethod, notice: Notice) -> None:
     document = notice.document
     pilot, counts = document["pilot"], document["jobs"]
     told = {
@@ -199,7 +199,7 @@ def _run(argv: Sequence[str], data: bytes, environ: Mapping[str, str] | None = N
         raise HpcextError(f"{name}: exit code {process.returncode}{more}")
 
 
-_SENDERS: Mapping[str, Callable[[Way, Notice], None]] = {
+_SENDERS: Mapping[str, Callable[[NotificationMethod, Notice], None]] = {
     "mail": _mail,
     "webhook": _webhook,
     "command": _command,

@@ -159,7 +159,7 @@ class BatchManager:
     job_id : int or str
     system : str
         Name of its batch system.
-    deaf : bool
+    polls : bool
         Whether its script passes no signals on, or would die of them: then the manager looks by
         itself.
     directory : pathlib.Path, optional
@@ -167,12 +167,12 @@ class BatchManager:
     """
 
     def __init__(
-        self, job_id: JobId, *, system: str, deaf: bool = False, directory: Path | None = None
+        self, job_id: JobId, *, system: str, polls: bool = False, directory: Path | None = None
     ) -> None:
         self._job_id = job_id
         self._directory = directory
         self._system = system
-        self._deaf = deaf
+        self._polls = polls
         self._pause_s = ASK_BATCH_S
         self._standing = Standing(Is.RUNS)
         self._asked_s = float("-inf")
@@ -200,8 +200,8 @@ class BatchManager:
         return waits or self._standing
 
     def send(self, signum: int) -> bool:
-        """Have the batch system signal the script, which passes it on; the deaf are not told."""
-        return self._deaf or backends.find(self._system).send(self._job_id, signum)
+        """Have the batch system signal the script, which passes it on; one that polls is not told."""
+        return self._polls or backends.find(self._system).send(self._job_id, signum)
 
 
 def manager_of(directory: Path) -> Manager | None:
@@ -240,8 +240,8 @@ def _elsewhere(directory: Path, facts: dict[str, Any]) -> Manager | None:
     system, job_id = _batch_job(facts)
     if job_id is None:
         return None
-    deaf = facts.get("deaf") is True
-    return BatchManager(job_id, system=system, deaf=deaf, directory=directory)
+    polls = facts.get("deaf") is True
+    return BatchManager(job_id, system=system, polls=polls, directory=directory)
 
 
 def doubt_of(manager: Manager | None) -> Standing:

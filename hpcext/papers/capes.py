@@ -93,7 +93,7 @@ OURS: Mapping[str, Strategy] = {
 ALL = {**PAPERS, **OURS}
 
 
-class Case(NamedTuple):
+class CapesRun(NamedTuple):
     """One run: a strategy, a contention, and a seed."""
 
     strategy: str
@@ -108,7 +108,7 @@ class Outcome(NamedTuple):
     peak: int
 
 
-def run(case: Case) -> Outcome:
+def run(case: CapesRun) -> Outcome:
     """Simulate one strategy on the jobs of one seed."""
     strategy = ALL[case.strategy]
     known = STATED if strategy.stated else replace(STATED, stated={})
@@ -140,10 +140,10 @@ def study(how: How) -> Study:
     contentions = [name for name in JOBS if not how.quick or name != "extreme"]
     seeds = how.seeds[:1] if how.quick else how.seeds
     # Extreme contention comes first and takes longest.
-    cases = [Case(name, level, seed) for level in contentions for name in ALL for seed in seeds]
+    cases = [CapesRun(name, level, seed) for level in contentions for name in ALL for seed in seeds]
     outcomes = dict(zip(cases, many(run, cases, how.workers), strict=True))
     found = {
-        (name, level): [outcomes[Case(name, level, seed)] for seed in seeds]
+        (name, level): [outcomes[CapesRun(name, level, seed)] for seed in seeds]
         for level in contentions
         for name in ALL
     }

@@ -25,7 +25,7 @@ from hpcext.core.values import Grant, Job, Role, Snapshot, Target, suits, total
 from hpcext.policies.common import fixed, named
 from hpcext.policies.optimus import grow
 from hpcext.policies.periodic import periodic
-from hpcext.policies.placement.divide import Ask, Gpus, Plan, asks_of, settle
+from hpcext.policies.placement.divide import Candidate, Gpus, Plan, asks_of, settle
 from hpcext.policies.total_time import Interval
 
 LOOK_S = 1.0
@@ -81,7 +81,7 @@ def _allocate(now: Snapshot, options: Options) -> Target:
     return replace(target, grants=grants, wake_s=min(until_s, default=None))
 
 
-def _double(exploring: Mapping[str, _Exploring], asks: Sequence[Ask], gpus: Gpus) -> Plan:
+def _double(exploring: Mapping[str, _Exploring], asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Keep GPUs for jobs that explore; let the others double in what is left."""
     given = {
         number: exploring[ask.job.id].kept

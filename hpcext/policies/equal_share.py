@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from hpcext.core.values import Snapshot, Target
-from hpcext.policies.placement.divide import Ask, Gpus, Parallel, Plan, settle
+from hpcext.policies.placement.divide import Candidate, Gpus, Parallel, Plan, settle
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ def allocate(now: Snapshot, options: Options) -> Target:
     return settle(now, decide, parallel=options.parallel)
 
 
-def share(asks: Sequence[Ask], gpus: Gpus) -> Plan:
+def share(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Give each job its least in the order of the queue, then more to the poorest by weight.
 
     The cost grows with the GPUs that are given out, times the logarithm of the jobs.
@@ -60,7 +60,7 @@ def share(asks: Sequence[Ask], gpus: Gpus) -> Plan:
     return Plan(counts)
 
 
-def first_come(asks: Sequence[Ask], gpus: Gpus) -> Plan:
+def first_come(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Give each job its share, rounded down to a valid size; then the rest to the first ones.
 
     A job without a size that small gets nothing at first, and then its turn at the rest.
@@ -75,6 +75,6 @@ def first_come(asks: Sequence[Ask], gpus: Gpus) -> Plan:
     return Plan(counts)
 
 
-def _most(ask: Ask, limit: int) -> int:
+def _most(ask: Candidate, limit: int) -> int:
     """Return the largest size of a job within a limit; 0 if there is none."""
     return max((size for size in ask.shapes if size <= limit), default=0)

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
 from hpcext.policies.common import AS_ASKED, BEHIND, its_size, keep, movable, named, no_room
-from hpcext.policies.placement.divide import Ask, asks_of
-from hpcext.policies.placement.place import Wish, place
+from hpcext.policies.placement.divide import Candidate, asks_of
+from hpcext.policies.placement.place import PlacementRequest, place
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -67,7 +67,9 @@ def allocate(now: Snapshot, options: Options) -> Target:
     return replace(target, wake_s=wake_s, memo={"turns": turns})
 
 
-def _allocate(now: Snapshot, gpus: int, asks: Sequence[Ask], kept: Mapping[str, Grant]) -> Target:
+def _allocate(
+    now: Snapshot, gpus: int, asks: Sequence[Candidate], kept: Mapping[str, Grant]
+) -> Target:
     """Keep some jobs, and start the first of the others that have room."""
     grants, room = dict(kept), _Room(now)
     for grant in kept.values():
@@ -102,7 +104,7 @@ class _Room:
         for node, gpus in alloc.items():
             self._free[node] -= sign * gpus
 
-    def find(self, wish: Wish) -> Alloc:
+    def find(self, wish: PlacementRequest) -> Alloc:
         """Return nodes for a job, those with the least left free; empty if there is no room."""
         if all(self._free[node] >= gpus for node, gpus in wish.now.items()):
             # A job whose turn is over stays where it is, if it may go on.
@@ -111,7 +113,7 @@ class _Room:
         return self.find(wish._replace(now={}))
 
 
-def _asked_otherwise(ask: Ask) -> bool:
+def _asked_otherwise(ask: Candidate) -> bool:
     """Return whether a job's size no longer is what its user asks for.
 
     Its user may have asked for a size (``hpcext resize``), or no longer do so.
@@ -125,7 +127,7 @@ def _said(job: Job) -> bool:
     return AS_ASKED in job.why
 
 
-def _resized(ask: Ask, grant: Grant, room: _Room, gpus: int) -> Grant:
+def _resized(ask: Candidate, grant: Grant, room: _Room, gpus: int) -> Grant:
     """Return the grant at the new size; the one before where there is no room."""
     room.take(grant.alloc, -1)
     wish = _wish(ask, gpus)
@@ -142,12 +144,12 @@ def _granted(job: Job, alloc: Alloc) -> Grant:
     return Grant(alloc, Role.PRIMARY, f"runs on {named(total(alloc))}, {size}")
 
 
-def _wish(ask: Ask, gpus: int) -> Wish:
+def _wish(ask: Candidate, gpus: int) -> PlacementRequest:
     """Return the wish for its size: the largest up to the fixed one, or its least."""
-    return Wish(ask.shapes[_size(ask, gpus)], list, ask.job.goal or {})
+    return PlacementRequest(ask.shapes[_size(ask, gpus)], list, ask.job.goal or {})
 
 
-def _size(ask: Ask, gpus: int) -> int:
+def _size(ask: Candidate, gpus: int) -> int:
     if ask.job.stated:
         # Its user has set the size of this job.
         return min(ask.shapes)
@@ -157,7 +159,7 @@ def _size(ask: Ask, gpus: int) -> int:
     return max((size for size in ask.shapes if size <= gpus), default=min(ask.shapes))
 
 
-def _needs(ask: Ask, gpus: int) -> str:
+def _needs(ask: Candidate, gpus: int) -> str:
     if not ask.shapes:
         return f"next in the queue; {no_room(ask.job)}"
     shape = ask.shapes[_size(ask, gpus)]

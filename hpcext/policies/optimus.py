@@ -14,7 +14,7 @@ import msgspec
 
 from hpcext.core.values import Snapshot, Target
 from hpcext.policies.periodic import periodic
-from hpcext.policies.placement.divide import Ask, Gpus, Plan, only, settle, valued
+from hpcext.policies.placement.divide import Candidate, Gpus, Plan, only, settle, valued
 from hpcext.policies.total_time import Interval, time_left_s, worth
 
 NEGLIGIBLE = 1e-9
@@ -38,13 +38,13 @@ def allocate(now: Snapshot, options: Options) -> Target:
     return periodic(now, options.interval_s, functools.partial(settle, decide=one_more))
 
 
-def one_more(asks: Sequence[Ask], gpus: Gpus) -> Plan:
+def one_more(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Add workers to jobs in steps to the next larger size."""
     return grow(asks, gpus, lambda sizes, size: next((n for n in sizes if n > size), 0))
 
 
 def grow(
-    asks: Sequence[Ask],
+    asks: Sequence[Candidate],
     gpus: Gpus,
     following: Callable[[Sequence[int], int], int],
     given: Mapping[int, int] | None = None,
@@ -55,7 +55,7 @@ def grow(
 
     Parameters
     ----------
-    asks : sequence of Ask
+    asks : sequence of Candidate
     gpus : mapping of str to int
         Number by kind; where there are several, speeds are those on the slowest.
     following : callable

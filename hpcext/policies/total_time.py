@@ -17,7 +17,7 @@ from hpcext.core.values import Job, Snapshot, Target, total
 from hpcext.policies.bftrainer import changes_s
 from hpcext.policies.periodic import periodic
 from hpcext.policies.placement import divide
-from hpcext.policies.placement.divide import Ask, Gpus, On, Plan, Values
+from hpcext.policies.placement.divide import Candidate, Gpus, On, Plan, Values
 from hpcext.scaling.estimator import Sizes, alone_s, speedups
 
 UNKNOWN_S = 3600.0
@@ -47,7 +47,7 @@ def _allocate(now: Snapshot) -> Target:
     return divide.settle(now, least)
 
 
-def least(asks: Sequence[Ask], gpus: Gpus) -> Plan:
+def least(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Return the division with the least total time.
 
     The paper gives each job at least one worker. Where there are more jobs than that allows,
@@ -57,7 +57,7 @@ def least(asks: Sequence[Ask], gpus: Gpus) -> Plan:
     return divide.best(worth(asks, gpus), asks, gpus)
 
 
-def worth(asks: Sequence[Ask], kinds: Collection[str]) -> divide.Worth:
+def worth(asks: Sequence[Candidate], kinds: Collection[str]) -> divide.Worth:
     """Return the values of sizes: minus the seconds that are left to the job."""
     times = {
         (ask.job.id, kind): time_left_s(ask.job, ask.sizes_on(kind), kind)

@@ -15,11 +15,11 @@ import numpy as np
 
 from hpcext.training.checkpoint import Checkpoint, CheckpointError
 from hpcext.training.checkpoint.keeper import Keeper
-from hpcext.training.checkpoint.place import AFTER, EPOCH, Place
+from hpcext.training.checkpoint.position import AFTER, EPOCH, Position
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.data.loading import elastic, open_loader
-from hpcext.training.data.undivided import Seen, compare, first_batch
+from hpcext.training.data.undivided import Observation, compare, first_batch
 from hpcext.training.feature import Feature, Parts
 from hpcext.training.loop import Loop
 from hpcext.training.ranks import Ranks
@@ -118,7 +118,7 @@ class Training:
     def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
         self.coordinator.step = manifest["step"]
         self.coordinator.done = manifest["done"]
-        self.loop.place = Place.of(manifest)
+        self.loop.place = Position.of(manifest)
         for feature in self.features:
             feature.restore(manifest)
 
@@ -186,7 +186,7 @@ class Training:
         place = self.loop.place
         if self.resume is None or place.phase != EPOCH:
             self._drop_resume()
-            self.loop.place = Place(phase=EPOCH, epoch=epoch, carried=place.carried)
+            self.loop.place = Position(phase=EPOCH, epoch=epoch, carried=place.carried)
         elif self._resume_random is not None:
             self.state.set_random(self._resume_random["epoch"])
         self._epoch_random = self.state.random()
@@ -195,7 +195,7 @@ class Training:
         """End an epoch: the place is the beginning of the next one."""
         self._drop_resume()
         batches = self.loop.batches
-        self.loop.place = Place(
+        self.loop.place = Position(
             epoch=self.loop.place.epoch + 1, carried=0 if batches is None else batches.rest
         )
 
@@ -231,7 +231,7 @@ class Training:
         if self.loop.seen is None:
             alone = self.coordinator.ranks.size == 1 or self.keeper is None
             apart = self.framework.divides_data and not alone
-            self.loop.seen = first_batch(loader, batch) if apart else Seen()
+            self.loop.seen = first_batch(loader, batch) if apart else Observation()
 
     def end_step(self) -> None:
         """End the step under way, if one is: count its samples, and report it."""
@@ -335,13 +335,13 @@ class Training:
         if self.coordinator.rehearsal is not None:
             self.resume = self.coordinator.rehearsal.checkpoint or self.resume
 
-    def look(self, place: Place, random: Tree) -> None:
+    def look(self, place: Position, random: Tree) -> None:
         """Stop at a boundary within a validation if all ranks agree."""
         if self.coordinator.look():
             self._end_rehearsal()
             self.suspend(place, random)
 
-    def suspend(self, place: Place, random: Tree) -> None:
+    def suspend(self, place: Position, random: Tree) -> None:
         """Save, acknowledge and leave; return if the state could not be saved."""
 
         def write() -> Checkpoint | None:
@@ -350,14 +350,14 @@ class Training:
 
         self.coordinator.suspend(write)
 
-    def write(self, place: Place | None = None, random: Tree | None = None) -> Checkpoint | None:
+    def write(self, place: Position | None = None, random: Tree | None = None) -> Checkpoint | None:
         """Write a checkpoint of the present place, or of a place before with its random states."""
         assert self.keeper is not None
         return self.keeper.write(
             *self._to_write(place or self.loop.place, random or self.state.random())
         )
 
-    def _to_write(self, place: Place, random: Tree) -> tuple[int, dict[str, Any], Tree]:
+    def _to_write(self, place: Position, random: Tree) -> tuple[int, dict[str, Any], Tree]:
         for feature in self.features:
             feature.capturing()
         facts = {**self.facts(), **place.as_dict()}
@@ -392,7 +392,7 @@ class Training:
             self._end_rehearsal()
             self.suspend(self.loop.place, self.state.random())
         self.loop.enter(AFTER)
-        self.loop.place = Place(phase=AFTER, epoch=max(self.loop.epochs, self.loop.place.epoch))
+        self.loop.place = Position(phase=AFTER, epoch=max(self.loop.epochs, self.loop.place.epoch))
         self.coordinator.save_last(self.write)
         if self.keeper is not None:
             self.keeper.end()

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 from hpcext import protocol
 from hpcext.training.checkpoint import MANIFEST, Checkpoint, CheckpointError, Store, reason, warn
 from hpcext.training.ending import (
-    DEAF_MAX_S,
-    DEAF_S,
+    DECLINED_PAUSE_MAX_S,
+    DECLINED_PAUSE_S,
     FENCED,
     SAVED,
     outcome_of,
@@ -309,7 +309,9 @@ class Coordinator:
 
         A manager that must have the GPUs asks again, and ends the training when its time is over.
         """
-        pause_s = min(max(DEAF_S, 4 * took_s), DEAF_MAX_S) if self.attempt else 0.0
+        pause_s = (
+            min(max(DECLINED_PAUSE_S, 4 * took_s), DECLINED_PAUSE_MAX_S) if self.attempt else 0.0
+        )
         self._request.decline(pause_s)
         if failure:
             warn(

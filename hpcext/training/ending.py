@@ -17,7 +17,7 @@ PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
 GIVE_UP_S = 600.0
 """Seconds after which the GPUs are worth more to other jobs than to one waiting for a disk."""
 
-DEAF_S, DEAF_MAX_S = 1.0, 30.0
+DECLINED_PAUSE_S, DECLINED_PAUSE_MAX_S = 1.0, 30.0
 """Shortest and longest pause, in seconds, after a suspension that could not be saved: all ranks
 wait while one of them writes. The pause is four times as long as the try took."""
 
@@ -74,7 +74,7 @@ def write_last(
         if wish == 0:
             leave(EXIT_NOT_SAVED)
         if wish == 1:
-            request.decline(DEAF_S)
+            request.decline(DECLINED_PAUSE_S)
             if failure:
                 reporter.declined(reason(failure))
         time.sleep(pause_s)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpcext.training.batching import ElasticBatches
-from hpcext.training.checkpoint.place import BEFORE, Place
+from hpcext.training.checkpoint.position import BEFORE, Position
 from hpcext.training.data.sampler import Walk
-from hpcext.training.data.undivided import Seen
+from hpcext.training.data.undivided import Observation
 
 
 class Loop:
@@ -15,7 +15,7 @@ class Loop:
 
     Attributes
     ----------
-    place : Place
+    place : Position
         The place that a checkpoint records.
     phase : str
         Phase of the script. BEFORE until a training has begun; one whose making failed never
@@ -32,12 +32,12 @@ class Loop:
         Validations begun in this phase.
     stepped : bool
         Whether this attempt has made a step.
-    seen : Seen or None
+    seen : Observation or None
         What this rank has seen in its first step, to be compared with other ranks.
     """
 
     def __init__(self) -> None:
-        self.place = Place()
+        self.place = Position()
         self.phase = BEFORE
         self.epochs = 0
         self.walks: list[Walk] = []
@@ -45,7 +45,7 @@ class Loop:
         self.turns = 0
         self.validations = 0
         self.stepped = False
-        self.seen: Seen | None = None
+        self.seen: Observation | None = None
         self._position: Callable[[int], int] | None = None
 
     @property

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcext.training.batching import ElasticBatches
-from hpcext.training.checkpoint.place import AFTER, EPOCH
+from hpcext.training.checkpoint.position import AFTER, EPOCH
 from hpcext.training.composition import Training
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.data.sampler import ResumableSampler

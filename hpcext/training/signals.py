@@ -51,7 +51,7 @@ class SuspendRequest:
     ) -> None:
         self._watch = watch
         self._flag = False
-        self._deaf_until_s = 0.0
+        self._ignores_until_s = 0.0
         if watch and supervised:
             _ignore_unless_handled(NEWS_SIGNAL)
         if watch and notices:
@@ -63,11 +63,11 @@ class SuspendRequest:
         """Return whether a suspension is requested; it stays so until :meth:`decline`."""
         if not self._watch:
             return False
-        if self._deaf_until_s:
-            if time.monotonic() < self._deaf_until_s:
+        if self._ignores_until_s:
+            if time.monotonic() < self._ignores_until_s:
                 return False
             # A signal that came meanwhile may be the same request, which a supervisor repeats.
-            self._deaf_until_s = 0.0
+            self._ignores_until_s = 0.0
             self._take()
         return self._flag or SUSPEND_SIGNAL in signal.sigpending()
 
@@ -81,7 +81,7 @@ class SuspendRequest:
         """
         if self._watch:
             self._take()
-            self._deaf_until_s = time.monotonic() + pause_s if pause_s else 0.0
+            self._ignores_until_s = time.monotonic() + pause_s if pause_s else 0.0
 
     def _take(self) -> None:
         self._flag = False

@@ -182,7 +182,7 @@ def _faults() -> st.SearchStrategy[Faults]:
         Faults,
         fail_s=st.sampled_from([None, None, 30.0, 200.0]),
         unstarted=shares,
-        deaf=shares,
+        unresponsive=shares,
         stubborn=shares,
         late_s=st.sampled_from([0.0, 0.0, 4.0, 30.0]),
         repeat=shares,

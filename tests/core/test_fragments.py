@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcext.core import facts as f
 from hpcext.core.apply import apply
-from hpcext.core.history.fragments import EDGES_S, Fragments, Seen
+from hpcext.core.history.fragments import EDGES_S, FragmentCounter, Fragments
 from hpcext.core.saved import Saved
 from hpcext.core.values import Cause, Node
 from hpcext.core.world import World
@@ -20,7 +20,7 @@ AGES = len(EDGES_S)
 
 
 def counted(*ages_s: float) -> Fragments:
-    seen = Seen()
+    seen = FragmentCounter()
     for age_s in ages_s:
         seen.left(age_s)
     return seen.fragments
@@ -35,7 +35,7 @@ def only(**at: float) -> list[float]:
 
 
 def test_nothing_so_far() -> None:
-    assert Seen().fragments == Fragments((), ())
+    assert FragmentCounter().fragments == Fragments((), ())
 
 
 def test_a_node_is_counted_where_it_left_and_its_time_wherever_it_was() -> None:
@@ -66,13 +66,13 @@ def test_a_clock_that_was_set_back_makes_no_time() -> None:
 
 
 def test_several_nodes_at_once_count_as_one_by_one() -> None:
-    seen = Seen()
+    seen = FragmentCounter()
     seen.left(100.0, 3)
     assert seen.fragments == counted(100.0, 100.0, 100.0)
 
 
 def test_one_that_nobody_needs_has_stayed_so_long_and_has_not_ended() -> None:
-    seen = Seen()
+    seen = FragmentCounter()
     seen.left(100.0, ended=False, early_s=500.0)
     assert seen.fragments.stayed_s == counted(100.0).stayed_s
     assert not any(seen.fragments.ended)
@@ -81,7 +81,7 @@ def test_one_that_nobody_needs_has_stayed_so_long_and_has_not_ended() -> None:
 
 def test_what_was_asked_before_does_not_change() -> None:
     """A snapshot keeps it."""
-    seen = Seen()
+    seen = FragmentCounter()
     seen.left(10.0)
     before = seen.fragments
     assert seen.fragments is before
@@ -108,7 +108,7 @@ def test_the_order_of_leaving_is_nothing_and_memory_is_bounded(data: Any) -> Non
 @given(st.lists(st.floats(0, 1e6), max_size=10), st.lists(st.floats(0, 1e6), max_size=10))
 def test_a_restart_in_between_changes_nothing(before: list[float], after: list[float]) -> None:
     first = counted(*before)
-    seen = Seen(msgspec.json.decode(msgspec.json.encode(first), type=Fragments))
+    seen = FragmentCounter(msgspec.json.decode(msgspec.json.encode(first), type=Fragments))
     assert seen.fragments == first
     for age_s in after:
         seen.left(age_s)
@@ -119,7 +119,7 @@ def test_a_restart_in_between_changes_nothing(before: list[float], after: list[f
 
 def test_of_a_release_with_other_ages_nothing_is_taken_over() -> None:
     """Its counts would be of the wrong ages."""
-    seen = Seen(Fragments((1.0, 2.0), (3.0, 4.0)))
+    seen = FragmentCounter(Fragments((1.0, 2.0), (3.0, 4.0)))
     assert seen.fragments == Fragments()
     seen.left(25.0)
     assert seen.fragments == counted(25.0)

@@ -34,7 +34,7 @@ def bench() -> Bench:
     return bench
 
 
-def test_a_wish_that_cannot_be_saved_is_made_again_later_and_later(bench: Bench) -> None:
+def test_a_suspension_that_cannot_be_saved_is_requested_again_later_and_later(bench: Bench) -> None:
     assert bench.step(10, f.Hold("1")) == ["suspend 1"]
     now_s, pause_s = 11.0, PAUSE_S
     for answer in range(1, 8):
@@ -55,7 +55,7 @@ def test_a_wish_that_cannot_be_saved_is_made_again_later_and_later(bench: Bench)
     assert bench.record("1").loss is None
 
 
-def test_nobody_is_woken_when_the_wish_is_taken_back(bench: Bench) -> None:
+def test_nobody_is_woken_when_the_request_is_withdrawn(bench: Bench) -> None:
     bench.step(10, f.Hold("1"))
     bench.step(11, says(bench, 1))
     assert bench.step(12, f.Release("1")) == []
@@ -93,13 +93,13 @@ def test_what_has_to_go_is_asked_until_its_deadline_and_what_is_lost_is_said(
     assert loss_sentence(record.loss) == said
 
 
-def test_a_wish_becomes_an_order_while_it_waits_to_be_made_again(bench: Bench) -> None:
+def test_a_request_becomes_an_order_while_it_waits_to_be_made_again(bench: Bench) -> None:
     bench.step(10, f.Hold("1"))
     bench.step(11, says(bench, 1))
     assert bench.step(12, f.Drain(stop=True, must=True)) == ["suspend 1"]
 
 
-def test_a_drain_by_a_person_is_a_wish(bench: Bench) -> None:
+def test_a_drain_by_a_person_is_a_request(bench: Bench) -> None:
     assert bench.step(10, f.Drain(stop=True)) == ["suspend 1"]
     bench.step(11, says(bench, 1))
     assert bench.job("1").state is v.State.RUNNING

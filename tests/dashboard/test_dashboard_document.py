@@ -13,7 +13,7 @@ from pilot_views import HOSTILE, busy, job, reading
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node, Record, Role, Segment, State
 from hpcext.dashboard import chart, lanes, page
-from hpcext.dashboard.document import Gpu, Machine, document, mark, natural, pilot_view
+from hpcext.dashboard.document import Gpu, LocalGpus, document, mark, natural, pilot_view
 from hpcext.dashboard.lanes import Window
 from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.harvest import account as lease_account
@@ -166,8 +166,8 @@ def test_pages_are_whole_hold_no_style_and_point_nowhere_else(text: str) -> None
 def test_gpus_of_this_machine_are_shown_with_the_pilots_that_run_here() -> None:
     shared = GpuFacts(0, "H200", 0.5, 4 << 30, 1 << 30, mps_clients=2)
     divided = GpuFacts(1, "H200", mig=True, instances=7)
-    here = document([busy()], 0.0, Machine("n2", (shared, divided), mps=True))
-    elsewhere = document([busy()], 0.0, Machine("other", (shared,), mps=False))
+    here = document([busy()], 0.0, LocalGpus("n2", (shared, divided), mps=True))
+    elsewhere = document([busy()], 0.0, LocalGpus("other", (shared,), mps=False))
     for text in (page.overview(here), page.pilot(VIEW, here, ALL)):
         words = Shape(text).text
         assert "The daemon of MPS runs here." in words

@@ -18,7 +18,7 @@ from hpcext import documents
 from hpcext.batch import runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Fact, NodeJoined, NodeLost, Outcome
-from hpcext.core.history.fragments import Fragments, Seen
+from hpcext.core.history.fragments import FragmentCounter, Fragments
 from hpcext.core.values import Node
 from hpcext.harvest import account as lease_account
 from hpcext.harvest import given_up, ground, lease_jobs
@@ -267,7 +267,7 @@ def test_a_node_that_nobody_takes_is_not_left_to_them_for_ever(
 
 def test_a_lease_ends_when_nodes_have_left_so_far(one: Harvester, slurm: ScriptedSlurm) -> None:
     """Of which nobody has planned the end: 95 of 100 left before."""
-    seen = Seen()
+    seen = FragmentCounter()
     seen.left(600.0, 100_000)
     one.seen = seen.fragments
     one.cycle(2)

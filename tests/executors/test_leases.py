@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hpcext.core.history.fragments import Seen
+from hpcext.core.history.fragments import FragmentCounter
 from hpcext.core.values import Job, State
 from hpcext.harvest.leases import Hole, Request, Steady, Terms, fits_s, requests, wanted
 
@@ -46,7 +46,7 @@ def test_a_hole_without_a_known_end_is_taken_for_as_long_as_it_may_last(
 
 
 def test_so_long_holes_hardly_last() -> None:
-    seen = Seen()
+    seen = FragmentCounter()
     assert fits_s(seen.fragments, 0.0, 1800.0) == 1800.0
     before_s = fits_s(seen.fragments, 0.0, 14_400.0)
     for _ in range(500):

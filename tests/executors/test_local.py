@@ -249,7 +249,7 @@ async def test_logical_slots_hide_the_gpus_that_the_machine_has(stage: Stage) ->
 
 
 @in_loop
-async def test_a_job_deaf_to_suspension_is_killed_and_has_failed(stage: Stage) -> None:
+async def test_a_job_that_ignores_suspension_is_killed_and_has_failed(stage: Stage) -> None:
     """Though it answers SIGTERM by exit code 0, its work is not done."""
     local = Local(stage)
     local.start("1", "deaf", "tidy")

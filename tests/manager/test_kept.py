@@ -19,7 +19,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "KEEP_COMPLETED", 2)
 
 
-class Place:
+class EndingJobs:
     """An engine whose jobs run one after the other, and their directories."""
 
     def __init__(self, path: Path, jobs: int) -> None:
@@ -44,7 +44,7 @@ class Place:
 
 
 def test_of_jobs_that_completed_before_the_last_ones_the_logs_stay(tmp_path: Path) -> None:
-    place, told = Place(tmp_path, 8), []
+    place, told = EndingJobs(tmp_path, 8), []
     look = kept.Kept(tmp_path, then=lambda _, now_s: told.append(now_s))
     (tmp_path / "1" / "checkpoint" / "model").write_text("weights")
     for outcome in [f.Outcome.COMPLETED] * 3 + [f.Outcome.FAILED] + [f.Outcome.COMPLETED] * 3:
@@ -60,7 +60,7 @@ def test_of_jobs_that_completed_before_the_last_ones_the_logs_stay(tmp_path: Pat
 
 
 def test_the_next_manager_goes_on_with_it(tmp_path: Path) -> None:
-    place = Place(tmp_path, 6)
+    place = EndingJobs(tmp_path, 6)
     for _ in range(5):
         place.end()
     look = kept.Kept(tmp_path, then=lambda *_: None)
@@ -70,7 +70,7 @@ def test_the_next_manager_goes_on_with_it(tmp_path: Path) -> None:
 
 
 def test_it_follows_no_link_that_a_job_has_left(tmp_path: Path) -> None:
-    place = Place(tmp_path / "jobs", 4)
+    place = EndingJobs(tmp_path / "jobs", 4)
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("mine")

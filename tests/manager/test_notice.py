@@ -14,7 +14,7 @@ import pytest
 from site_of_test import Site, wait_for
 
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.core.ways import Way, read_way, shown_way
+from hpcext.core.notification_methods import NotificationMethod, read_way, shown_way
 from hpcext.manager import senders
 from hpcext.manager.senders import Notice, send
 
@@ -154,7 +154,7 @@ def test_what_may_pass_is_tried_again_and_a_refusal_is_not(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(senders, "PAUSES_S", (0.0, 0.0))
-    way = Way("webhook", hook.url)
+    way = NotificationMethod("webhook", hook.url)
     hook.answers = [(503, ""), (429, "")]
     send(way, NOTICE)
     assert len(hook.got) == 3
@@ -172,7 +172,7 @@ def test_an_answer_leads_nowhere(hook: Hook, target: str) -> None:
     for code in (301, 302, 307, 308):
         hook.answers = [(code, target)]
         with pytest.raises(HpcextError, match=rf"^it answered {code}$"):
-            send(Way("webhook", hook.url), NOTICE)
+            send(NotificationMethod("webhook", hook.url), NOTICE)
     assert len(hook.got) == 4
 
 
@@ -180,7 +180,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, hook: Hook) -> None:
     monkeypatch.setattr(senders, "PAUSES_S", (0.0,))
     hook.server.server_close()
     with pytest.raises(HpcextError) as raised:
-        send(Way("webhook", hook.url), NOTICE)
+        send(NotificationMethod("webhook", hook.url), NOTICE)
     assert "refused" in str(raised.value)
     assert TOKEN not in str(raised.value)
 
@@ -206,7 +206,7 @@ def keeping(path: Path) -> Path:
 
 def test_mail_goes_by_sendmail(tools: Path) -> None:
     keeping(tools / "sendmail")
-    send(Way("mail", "me@example.org"), NOTICE)
+    send(NotificationMethod("mail", "me@example.org"), NOTICE)
     assert (tools / "sendmail.argv").read_text().splitlines() == ["-i", "me@example.org"]
     head, _, body = (tools / "sendmail.in").read_text().partition("\n\n")
     assert "To: me@example.org\n" in head
@@ -218,7 +218,7 @@ def test_mail_goes_by_the_program_of_slurm_first_and_by_another_if_that_fails(to
     mail = keeping(tools / "slurm-mail")
     program(tools / "scontrol", f"echo 'MailDomain  = (null)'; echo 'MailProg   = {mail}'")
     keeping(tools / "sendmail")
-    send(Way("mail", ""), NOTICE)
+    send(NotificationMethod("mail", ""), NOTICE)
     argv = (tools / "slurm-mail.argv").read_text().splitlines()
     assert argv[:2] == ["-s", "hpcext: pilot jobs ended"]
     assert len(argv) == 3
@@ -227,19 +227,19 @@ def test_mail_goes_by_the_program_of_slurm_first_and_by_another_if_that_fails(to
     assert "\n~" not in (tools / "slurm-mail.in").read_text()
     assert not (tools / "sendmail.argv").exists()
     program(mail, "exit 1")
-    send(Way("mail", ""), NOTICE)
+    send(NotificationMethod("mail", ""), NOTICE)
     assert (tools / "sendmail.argv").exists()
     program(tools / "sendmail", "echo no relay >&2; exit 75")
     program(tools / "mail", "exit 1")
     with pytest.raises(HpcextError, match="sendmail: exit code 75: no relay"):
-        send(Way("mail", ""), NOTICE)
+        send(NotificationMethod("mail", ""), NOTICE)
 
 
 def test_a_command_gets_the_document_and_some_variables(tools: Path) -> None:
     tell = program(
         tools / "tell", f'env > {tools}/env; echo "$@" > {tools}/words; cat > {tools}/in'
     )
-    send(Way("command", f"{tell} 'a b' $HOME"), NOTICE)
+    send(NotificationMethod("command", f"{tell} 'a b' $HOME"), NOTICE)
     assert json.loads((tools / "in").read_text()) == NOTICE.document
     assert (tools / "words").read_text() == "a b $HOME\n"
     found = (tools / "env").read_text().splitlines()
@@ -254,7 +254,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(
     monkeypatch.setattr(senders, "PROGRAM_S", 0.5)
     tell = program(tools / "tell", f"sleep 1000 & echo $! > {tools}/pid; wait")
     with pytest.raises(HpcextError, match=r"tell: took longer than 0.5 s"):
-        send(Way("command", str(tell)), NOTICE)
+        send(NotificationMethod("command", str(tell)), NOTICE)
     if (tools / "pid").exists() and (text := (tools / "pid").read_text()):
         wait_for(lambda: not _runs(int(text)), "the end of what it started")
 
@@ -268,7 +268,7 @@ def _runs(pid: int) -> bool:
 
 def test_a_command_that_is_not_there(tools: Path) -> None:
     with pytest.raises(HpcextError, match="nothing: No such file"):
-        send(Way("command", str(tools / "nothing") + f" --token {TOKEN}"), NOTICE)
+        send(NotificationMethod("command", str(tools / "nothing") + f" --token {TOKEN}"), NOTICE)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,10 @@ def be_manager(directory: Path, pid: int) -> None:
 def test_a_manager_that_slurm_cannot_signal_is_not_signalled() -> None:
     """Its batch script would die of it."""
     # No Slurm answers here: who would ask it is told so.
-    for deaf in (True, False):
-        assert spool.BatchManager(7, system="slurm", deaf=deaf).send(protocol.NEWS_SIGNAL) == deaf
+    for polls in (True, False):
+        assert (
+            spool.BatchManager(7, system="slurm", polls=polls).send(protocol.NEWS_SIGNAL) == polls
+        )
 
 
 def put(directory: Path, name: str, text: bytes) -> Path:

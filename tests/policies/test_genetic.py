@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpcext.policies.pollux.genetic import Floats, Ints, evaluate, fits, search
 
 
-class Case(NamedTuple):
+class SearchProblem(NamedTuple):
     """What a search is given."""
 
     speedups: Floats
@@ -24,7 +24,9 @@ class Case(NamedTuple):
     most: Ints
 
 
-def case(rng: np.random.Generator, jobs: int, capacity: list[int], fit: bool = True) -> Case:
+def case(
+    rng: np.random.Generator, jobs: int, capacity: list[int], fit: bool = True
+) -> SearchProblem:
     """Power laws, slower on several nodes; what is allocated now fits, or is anything."""
     gpus = np.arange(sum(capacity) + 1)
     one = (gpus / max(1.0, gpus[-1] / jobs)) ** rng.uniform(0.4, 0.95, (jobs, 1))
@@ -40,10 +42,12 @@ def case(rng: np.random.Generator, jobs: int, capacity: list[int], fit: bool = T
             current[job] = rng.integers(left + 3)
     factors = np.where(current.any(axis=1), rng.uniform(0.3, 1, jobs), 1.0)
     most = current.sum(axis=1) + rng.integers(1, 4, jobs) if fit else rng.integers(0, 9, jobs)
-    return Case(np.stack([one, several], axis=2) + 1e-3, np.array(capacity), current, factors, most)
+    return SearchProblem(
+        np.stack([one, several], axis=2) + 1e-3, np.array(capacity), current, factors, most
+    )
 
 
-def found(given_: Case, p: float = -1.0, seed: int = 0, **kwargs: Any) -> Ints:
+def found(given_: SearchProblem, p: float = -1.0, seed: int = 0, **kwargs: Any) -> Ints:
     rng = np.random.default_rng(seed)
     return search(
         given_.speedups, given_.capacity, given_.current, given_.factors, p,
@@ -51,7 +55,7 @@ def found(given_: Case, p: float = -1.0, seed: int = 0, **kwargs: Any) -> Ints:
     )  # fmt: skip
 
 
-def stated(allocation: Ints, given_: Case, p: float) -> float:
+def stated(allocation: Ints, given_: SearchProblem, p: float) -> float:
     """Equation 14, word for word."""
     speedups = []
     for job, row in enumerate(allocation.tolist()):
@@ -145,7 +149,7 @@ def test_a_seed_has_one_answer_and_inputs_stay_as_they_were() -> None:
     assert first.dtype == np.int64
 
 
-def best(given_: Case, p: float) -> float:
+def best(given_: SearchProblem, p: float) -> float:
     """Of all allocations that fit."""
     rows = [range(int(gpus) + 1) for gpus in given_.capacity]
     every = itertools.product(itertools.product(*rows), repeat=len(given_.current))

@@ -7,11 +7,11 @@ import collections
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.policies.placement.place import Shape, Wish, place
+from hpcext.policies.placement.place import PlacementRequest, Shape, place
 
 
-def wish(gpus: int, nodes: int = 1, *less: Shape, **now: int) -> Wish:
-    return Wish(Shape(gpus, nodes), lambda: list(less), now)
+def wish(gpus: int, nodes: int = 1, *less: Shape, **now: int) -> PlacementRequest:
+    return PlacementRequest(Shape(gpus, nodes), lambda: list(less), now)
 
 
 def test_what_is_held_is_kept() -> None:
@@ -47,7 +47,7 @@ def test_what_has_no_place_takes_less_or_nothing() -> None:
 
 
 @st.composite
-def instances(draw: st.DrawFn) -> tuple[dict[str, int], list[Wish]]:
+def instances(draw: st.DrawFn) -> tuple[dict[str, int], list[PlacementRequest]]:
     """Nodes, and jobs some of which hold something that fits."""
     capacity = {f"n{i}": draw(st.integers(0, 8)) for i in range(draw(st.integers(1, 5)))}
     left = dict(capacity)
@@ -60,14 +60,16 @@ def instances(draw: st.DrawFn) -> tuple[dict[str, int], list[Wish]]:
         for node in chosen:
             left[node] -= size
         less = draw(st.lists(shape, max_size=2))
-        wishes.append(Wish(draw(shape), lambda less=less: less, dict.fromkeys(chosen, size)))
+        wishes.append(
+            PlacementRequest(draw(shape), lambda less=less: less, dict.fromkeys(chosen, size))
+        )
     return capacity, wishes
 
 
 @given(instances())
 @settings(max_examples=500)
 def test_it_always_fits_and_nobody_loses_what_he_had(
-    instance: tuple[dict[str, int], list[Wish]],
+    instance: tuple[dict[str, int], list[PlacementRequest]],
 ) -> None:
     capacity, wishes = instance
     found = place(capacity, wishes)
@@ -84,7 +86,7 @@ def test_it_always_fits_and_nobody_loses_what_he_had(
     assert place(capacity, wishes) == found
 
 
-def likes(each: Wish, *nodes: str) -> Wish:
+def likes(each: PlacementRequest, *nodes: str) -> PlacementRequest:
     return each._replace(likes=nodes)
 
 
@@ -142,7 +144,7 @@ def test_nobody_gets_a_liked_node_that_is_apart() -> None:
 @given(instances(), st.data())
 @settings(max_examples=300)
 def test_whatever_is_liked_all_fits_and_what_is_all_liked_is_had(
-    instance: tuple[dict[str, int], list[Wish]], data: st.DataObject
+    instance: tuple[dict[str, int], list[PlacementRequest]], data: st.DataObject
 ) -> None:
     capacity, plain = instance
     orders = st.permutations(list(capacity))
@@ -166,14 +168,14 @@ def test_whatever_is_liked_all_fits_and_what_is_all_liked_is_had(
         assert set(roomy[: len(first)]) <= set(first)
 
 
-def on(kind: str | None, each: Wish) -> Wish:
+def on(kind: str | None, each: PlacementRequest) -> PlacementRequest:
     return each._replace(kind=kind)
 
 
 KINDS = {"a": "fast", "b": "slow", "c": "slow"}
 
 
-def test_a_wish_for_a_kind_has_its_place_there_or_nowhere() -> None:
+def test_a_request_for_a_kind_is_placed_there_or_nowhere() -> None:
     nodes = {"a": 2, "b": 3, "c": 4}
     assert place(nodes, [on("fast", wish(2)), on("slow", wish(2))], kinds=KINDS) == [
         {"a": 2}, {"b": 2}
@@ -212,7 +214,7 @@ def test_what_is_liked_is_of_the_right_kind() -> None:
 @given(instances(), st.data())
 @settings(max_examples=300)
 def test_whatever_the_kinds_all_fits_and_each_is_on_its_own(
-    instance: tuple[dict[str, int], list[Wish]], data: st.DataObject
+    instance: tuple[dict[str, int], list[PlacementRequest]], data: st.DataObject
 ) -> None:
     capacity, plain = instance
     names = st.sampled_from(["fast", "slow"])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hpcext.scaling.balance import (
     Bounds,
+    IterationRecord,
     LeaderStraggler,
     Line,
-    Seen,
     Sizes,
     Speeds,
     even,
@@ -30,11 +30,13 @@ lines = st.builds(
 )
 
 
-def seen(sizes: Sizes, gamma: Sequence[Line], noise: Callable[[], float] = lambda: 1.0) -> Seen:
+def seen(
+    sizes: Sizes, gamma: Sequence[Line], noise: Callable[[], float] = lambda: 1.0
+) -> IterationRecord:
     """An iteration of workers that are as these lines say."""
     times = tuple(line.at(size) * noise() for line, size in zip(gamma, sizes, strict=True))
     speeds = tuple(size / time for size, time in zip(sizes, times, strict=True))
-    return Seen(sizes, times, (0.5,) * len(sizes), speeds)
+    return IterationRecord(sizes, times, (0.5,) * len(sizes), speeds)
 
 
 def longest(gamma: Sequence[Line], sizes: Sizes) -> float:
@@ -98,7 +100,7 @@ def test_every_rule_keeps_sum_and_bounds_whatever_it_sees(
         times = tuple(draw.choice([1e-6, 0.5, 1.0, 1e6, float("nan")]) for _ in range(workers))
         memory = tuple(draw.choice([0.2, 0.99]) for _ in range(workers))
         speeds = tuple(size / time for size, time in zip(rule.sizes, times, strict=True))
-        sizes = rule.see(Seen(rule.sizes, times, memory, speeds))
+        sizes = rule.see(IterationRecord(rule.sizes, times, memory, speeds))
         assert sizes == rule.sizes
         assert sum(sizes) == total
         assert min(sizes) >= least
@@ -133,7 +135,7 @@ def test_affine_workers_are_level_soon(name: str, gamma: list[Line]) -> None:
 
 def test_algorithm_1_is_in_proportion_to_speeds() -> None:
     rule = Speeds((8, 8, 8))
-    told = Seen((8, 8, 8), (1.0, 1.0, 1.0), (0.5, 0.5, 0.5), (10.0, 20.0, 30.0))
+    told = IterationRecord((8, 8, 8), (1.0, 1.0, 1.0), (0.5, 0.5, 0.5), (10.0, 20.0, 30.0))
     assert rule.see(told) == (4, 8, 12)
 
 
@@ -154,10 +156,10 @@ def test_algorithm_2_line_by_line() -> None:
 
 def test_algorithm_2_leaves_who_is_full_and_who_is_at_the_floor() -> None:
     rule = LeaderStraggler((20, 20))
-    full = Seen((20, 20), (1.0, 2.0), (0.96, 0.5), (20.0, 10.0))
+    full = IterationRecord((20, 20), (1.0, 2.0), (0.96, 0.5), (20.0, 10.0))
     assert [rule.see(full) for _ in range(9)][-1] == (20, 20)
     floor = LeaderStraggler((35, 5))
-    told = Seen((35, 5), (1.0, 2.0), (0.5, 0.5), (35.0, 2.5))
+    told = IterationRecord((35, 5), (1.0, 2.0), (0.5, 0.5), (35.0, 2.5))
     assert [floor.see(told) for _ in range(9)][-1] == (35, 5)
 
 
@@ -246,7 +248,7 @@ def test_what_is_known_divides_at_once(name: str) -> None:
 
 
 def test_a_straggler_that_no_batch_helps() -> None:
-    told = Seen((9, 1), (1.0, 3.0), (0.5, 0.5), (9.0, 0.3))
+    told = IterationRecord((9, 1), (1.0, 3.0), (0.5, 0.5), (9.0, 0.3))
     assert removable(told, Bounds()) == 1
     assert removable(told._replace(batches=(8, 2)), Bounds()) is None
     assert removable(told._replace(times_s=(1.0, 1.01)), Bounds()) is None
@@ -279,7 +281,7 @@ def under_quotas(seed: int) -> float:
             times.append(quota_s(cpu_s, share / 2 if halved else share, draw))
         total_s += max(times)
         speeds = tuple(size / time_s for size, time_s in zip(rule.sizes, times, strict=True))
-        rule.see(Seen(tuple(rule.sizes), tuple(times), (0.0,) * 4, speeds))
+        rule.see(IterationRecord(tuple(rule.sizes), tuple(times), (0.0,) * 4, speeds))
     return total_s
 
 

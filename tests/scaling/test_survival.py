@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hpcext.core.history.fragments import EDGES_S, Fragments, Seen
+from hpcext.core.history.fragments import EDGES_S, FragmentCounter, Fragments
 from hpcext.scaling.survival import Floats, Survival
 
 NONE = np.zeros(0)
@@ -29,7 +29,7 @@ again each, is worth most of it."""
 
 
 def left(ages_s: Floats) -> Fragments:
-    seen = Seen()
+    seen = FragmentCounter()
     for age_s in ages_s.tolist():
         seen.left(age_s)
     return seen.fragments

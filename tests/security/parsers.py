@@ -55,7 +55,7 @@ from hpcext.harvest import account as lease_account
 from hpcext.harvest import lease
 from hpcext.launch import sweep
 from hpcext.launch.leader import Leader
-from hpcext.launch.papers import Papers
+from hpcext.launch.supervisor_files import SupervisorFiles
 from hpcext.manager import journal, locks, spool, suspendable, tickets
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submissions
@@ -196,7 +196,7 @@ def in_mind(directory: Path) -> object:
 
 def registered(directory: Path) -> object:
     """What a supervisor takes for the session of its training."""
-    return Papers(directory, {"attempt": 3, "op": 7}, 0).session()
+    return SupervisorFiles(directory, {"attempt": 3, "op": 7}, 0).session()
 
 
 def checkpoint(path: Path) -> object:

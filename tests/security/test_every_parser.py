@@ -152,8 +152,10 @@ REASONS = {
     "launch/ending.py:oom_kills": KERNEL,
     "manager/notice.py:_read": MANAGER,
     "manager/spool.py:batch_job_of": MANAGER,
-    "launch/papers.py:Papers._of_this_attempt": "of the document it compares keys",
-    "launch/papers.py:Papers.manager": MANAGER,
+    "launch/supervisor_files.py:SupervisorFiles._of_this_attempt": (
+        "of the document it compares keys"
+    ),
+    "launch/supervisor_files.py:SupervisorFiles.manager": MANAGER,
     "launch/ranks.py:": "a signal's number",
     "launch/ranks.py:Launcher._asked": MANAGER,
     "launch/ranks.py:_on_several": MANAGER,

@@ -14,7 +14,7 @@ from hpcext.papers.bftrainer import experiments as bftrainer
 from hpcext.papers.bftrainer.hpo import preempted
 from hpcext.papers.bftrainer.parallel import poorest
 from hpcext.papers.bftrainer.parts import equal_use
-from hpcext.papers.bftrainer.replay import Case, Replayed, replay, watched
+from hpcext.papers.bftrainer.replay import Replayed, ReplayRun, replay, watched
 from hpcext.papers.bftrainer.setup import MIX, Idle, network, node_s, trainers
 from hpcext.papers.bftrainer.watch import Done
 from hpcext.papers.study import How
@@ -150,14 +150,14 @@ def test_utilisation_by_hand() -> None:
 
 
 def test_the_same_again() -> None:
-    case = Case("VGG-16", "bftrainer:parallel=3", Idle(seed=5, lowest=300), 7200.0, (3600.0,))
+    case = ReplayRun("VGG-16", "bftrainer:parallel=3", Idle(seed=5, lowest=300), 7200.0, (3600.0,))
     first = replay(case)
     assert first.done.samples > first.outcomes[0].samples > 0
     assert replay(case) == first
 
 
 def test_without_costs_on_nodes_that_stay_nothing_is_lost() -> None:
-    found = replay(Case("ResNet18", "bftrainer:parallel=4", 32, 3600.0, rescale=0.0))
+    found = replay(ReplayRun("ResNet18", "bftrainer:parallel=4", 32, 3600.0, rescale=0.0))
     assert sum(found.lost) == 0.0
     # The first has all 32 nodes until the second comes after 36 s, and so on.
     parts = 36 * (144_800 + 2 * 78_000 + 78_000 + 2 * (20_400 + 39_600) / 2) + 3492 * 4 * 39_600

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hpcext.core import facts as f
 from hpcext.core.apply import apply
-from hpcext.core.history.fragments import EDGES_S, Fragments, Seen
+from hpcext.core.history.fragments import EDGES_S, FragmentCounter, Fragments
 from hpcext.core.values import Node
 from hpcext.core.world import World
 from hpcext.papers.bftrainer import survival
@@ -22,7 +22,7 @@ from hpcext.scaling.survival import Floats, Survival
 from hpcext.sim.evaluate.calibration import BINS, EVERY_S, HORIZONS_S, Calibration, pooled
 from hpcext.sim.evaluate.outcome import Bin, Reliability, Run
 from hpcext.sim.evaluate.store import Key, Store
-from hpcext.sim.replay.tasks import Place, Task, simulate_task
+from hpcext.sim.replay.tasks import NodeSource, Task, simulate_task
 from hpcext.sim.report.page import About, page
 from hpcext.sim.traces.idle import Change, write_idle
 
@@ -62,7 +62,7 @@ def said(seen: Fragments, ages_s: Sequence[float], horizon_s: float) -> list[flo
 
 
 def left(*ages_s: float) -> Fragments:
-    seen = Seen()
+    seen = FragmentCounter()
     for age_s in ages_s:
         seen.left(age_s)
     return seen.fragments
@@ -210,7 +210,7 @@ def trainers(folder: Path) -> str:
 
 
 def test_a_run_says_it_of_nodes_that_come_and_go_alone_and_keeps_it(tmp_path: Path) -> None:
-    place = Place(idle=trace(tmp_path))
+    place = NodeSource(idle=trace(tmp_path))
     task = Task(trainers(tmp_path), "equal_share", place, until_s=40_000.0)
     found, _ = simulate_task(task)
     assert [each.horizon_s for each in found.stays] == list(HORIZONS_S)
@@ -227,7 +227,7 @@ def test_a_run_says_it_of_nodes_that_come_and_go_alone_and_keeps_it(tmp_path: Pa
     store = Store(tmp_path / "out")
     store.save(key, found)
     assert store.load(key) == found
-    staying, _ = simulate_task(replace(task, place=Place(nodes="4x1"), until_s=20_000.0))
+    staying, _ = simulate_task(replace(task, place=NodeSource(nodes="4x1"), until_s=20_000.0))
     assert staying.stays == ()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcext.papers import capes
-from hpcext.papers.capes import Case
+from hpcext.papers.capes import CapesRun
 from hpcext.papers.study import How
 from hpcext.sim.workloads import capes as jobs
 
@@ -30,13 +30,13 @@ def test_the_window_is_the_same_for_all_contentions() -> None:
 @pytest.mark.parametrize(("name", "gpus"), [("Eight", 8), ("Four", 4), ("Two", 2), ("One", 1)])
 def test_without_contention_a_job_takes_what_table_2_says(name: str, gpus: int) -> None:
     for each in (name, f"{name}, without turns"):
-        found = capes.run(Case(each, "none", 1))
+        found = capes.run(CapesRun(each, "none", 1))
         assert found.mean_h == pytest.approx(jobs.MINUTES[gpus] / 60, rel=0.02)
 
 
 def test_without_contention_knowing_is_as_good_as_eight_and_learning_costs_minutes() -> None:
     hours = {
-        name: capes.run(Case(name, "none", 1)).mean_h
+        name: capes.run(CapesRun(name, "none", 1)).mean_h
         for name in ("Precompute", "Exploratory", "Eight", capes.EXACT)
     }
     assert hours["Precompute"] <= hours["Eight"] + 0.01
@@ -49,7 +49,7 @@ def test_turns_make_equal_jobs_wait_longer(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(jobs.JOBS, "extreme", 60)
     monkeypatch.setattr(jobs, "WINDOW_S", 10_000.0)
     in_turns, in_order = (
-        capes.run(Case(name, "extreme", 0)) for name in ("Eight", "Eight, without turns")
+        capes.run(CapesRun(name, "extreme", 0)) for name in ("Eight", "Eight, without turns")
     )
     assert in_turns.mean_h > 1.3 * in_order.mean_h
     assert in_turns.peak >= in_order.peak
@@ -57,7 +57,7 @@ def test_turns_make_equal_jobs_wait_longer(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_under_moderate_contention_precompute_is_best_and_twice_as_good_as_eight() -> None:
-    hours = {name: capes.run(Case(name, "moderate", 0)).mean_h for name in capes.PAPERS}
+    hours = {name: capes.run(CapesRun(name, "moderate", 0)).mean_h for name in capes.PAPERS}
     assert min(hours, key=hours.__getitem__) == "Precompute"
     assert hours["Eight"] > 2 * hours["Precompute"]
 

@@ -18,7 +18,7 @@ from hpcext.policies import find_policy
 from hpcext.sim.evaluate.metrics import figures
 from hpcext.sim.pilots.harvested import Efficiency, Offered, efficiency
 from hpcext.sim.replay.run import How, Named, Scenario, run
-from hpcext.sim.replay.tasks import Place, Task, simulate_task
+from hpcext.sim.replay.tasks import NodeSource, Task, simulate_task
 
 SPEC = JobSpec("any", ("true",))
 
@@ -80,7 +80,7 @@ def test_from_a_journal_it_is_what_the_simulator_says_of_the_same_run(
         "a,0,1,3,20,10,1e6,10,19,27\nb,60,1,3,20,10,1e6,5,10,15\n"
     )
     Path("i.csv").write_text("time_s,joined,left\n0,0-1,\n300,2-3,\n700,,0\n1100,0,2\n1500,,1\n")
-    task = Task("t.csv", "bftrainer", Place(idle="i.csv"), until_s=1800.0)
+    task = Task("t.csv", "bftrainer", NodeSource(idle="i.csv"), until_s=1800.0)
     source = task.place.find()
     jobs = task.jobs(source)
     log: list[tuple[float, tuple[f.Fact, ...]]] = []

@@ -54,7 +54,7 @@ def test_an_iteration_lasts_as_long_as_its_slowest_worker() -> None:
 def test_what_is_counted_is_what_is_said_after_the_first_fit() -> None:
     true = np.stack([rows[LEAST:, 0] for rows in lb_bsp_table.recorded()])
     errors = np.sqrt(np.mean(np.diff(true) ** 2, axis=1))
-    found = lb_bsp_table.run(lb_bsp_table.Case("memoryless", lb_bsp_table.SHARE, 0, False))
+    found = lb_bsp_table.run(lb_bsp_table.PredictorRun("memoryless", lb_bsp_table.SHARE, 0, False))
     assert found.rmse == pytest.approx(errors.mean())
 
 

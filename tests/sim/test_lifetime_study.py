@@ -15,7 +15,7 @@ from hpcext.papers.bftrainer.lifetime import WAYS, Bounds, lifetimes, week_rows
 from hpcext.papers.bftrainer.parallel import objectives, parallel
 from hpcext.papers.bftrainer.parts import Found, Setup, lifetime, milp, offered_node_s, unique
 from hpcext.papers.bftrainer.program import program
-from hpcext.papers.bftrainer.replay import Case, Replayed, replay
+from hpcext.papers.bftrainer.replay import Replayed, ReplayRun, replay
 from hpcext.papers.bftrainer.setup import Idle
 from hpcext.papers.bftrainer.watch import Done, Lost, Ran
 from hpcext.papers.study import Row
@@ -115,7 +115,7 @@ def test_the_words_of_a_policy() -> None:
 
 def made_up(setup: Setup) -> Found:
     """BFTrainer uses 10 % of the nodes, the others 20 and 30 %; all at an even pace."""
-    found: dict[Case, Replayed] = {}
+    found: dict[ReplayRun, Replayed] = {}
     offered = offered_node_s(setup.idle, tuple(window_ends(setup)))
     for case in lifetimes(setup).cases:
         times = 1 + case.policy.startswith("bftrainer-lifetime") + case.known
@@ -187,7 +187,7 @@ def test_a_replay_of_which_all_ends_are_known(
         return spy
 
     monkeypatch.setattr(bftrainer_replay, "find_policy", spying)
-    case = Case("VGG-16", "bftrainer:parallel=3", Idle(str(path), again=True), 1200.0)
+    case = ReplayRun("VGG-16", "bftrainer:parallel=3", Idle(str(path), again=True), 1200.0)
     plain = replay(case)
     assert set(itertools.chain.from_iterable(seen.values())) == {None}
     seen.clear()
@@ -198,5 +198,5 @@ def test_a_replay_of_which_all_ends_are_known(
     assert known == plain
     with pytest.raises(ValueError, match="for ever"):
         replay(case._replace(known=True, until_s=math.inf))
-    whole = Case("VGG-16", "bftrainer:parallel=3", Idle(str(path)), 1200.0, known=True)
+    whole = ReplayRun("VGG-16", "bftrainer:parallel=3", Idle(str(path)), 1200.0, known=True)
     assert replay(whole).done == plain.done

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import linprog
 
 from hpcext.papers import marble
-from hpcext.papers.marble import LSF, MARBLE, OPTIMUS, Case
+from hpcext.papers.marble import LSF, MARBLE, OPTIMUS, MarbleRun
 from hpcext.papers.marble.bound import Work, least_s, shortest_unsuspended_s
 from hpcext.papers.study import FAR
 from hpcext.sim.workloads import marble as sets
@@ -58,15 +58,17 @@ def test_workers_around_a_parameter_server_by_hand() -> None:
 
 @pytest.mark.parametrize("number", sets.ONE_NODE)
 def test_what_is_predicted_for_one_node_is_near_to_what_the_paper_measured(number: int) -> None:
-    assert marble.run(Case(number, LSF)).time_s == pytest.approx(sets.LSF_S[number])
-    ours = marble.run(Case(number, MARBLE)).time_s
+    assert marble.run(MarbleRun(number, LSF)).time_s == pytest.approx(sets.LSF_S[number])
+    ours = marble.run(MarbleRun(number, MARBLE)).time_s
     assert abs(ours / sets.MARBLE_S[number] - 1) < 0.06
 
 
 def test_suspensions_against_optimus_are_as_many_as_the_paper_says() -> None:
     """Section VII-C: "9 times vs 2 times"."""
     found = {
-        policy: max(marble.run(Case(number, policy)).suspends for number in marble.OPTIMUS_SETS)
+        policy: max(
+            marble.run(MarbleRun(number, policy)).suspends for number in marble.OPTIMUS_SETS
+        )
         for policy in (OPTIMUS, MARBLE)
     }
     assert found == {OPTIMUS: 9, MARBLE: 2}
@@ -75,7 +77,7 @@ def test_suspensions_against_optimus_are_as_many_as_the_paper_says() -> None:
 @pytest.mark.parametrize("number", sets.SETS)
 def test_no_policy_is_faster_than_the_bound(number: int) -> None:
     for policy in (*marble.TOLD, LSF):
-        ended_s = marble.run(Case(number, policy, told=True)).time_s
+        ended_s = marble.run(MarbleRun(number, policy, told=True)).time_s
         assert ended_s >= marble.bound_s(number) * (1 - 1e-9)
 
 

@@ -9,7 +9,7 @@ from made_measurements import write
 
 from hpcext.core.errors import InputError
 from hpcext.papers.pollux import EXACT, GENETIC, JCT, NEEDS, OPTIMUS, TIRESIAS, study, summed
-from hpcext.papers.pollux.runs import Case, simulated
+from hpcext.papers.pollux.runs import PolluxRun, simulated
 from hpcext.papers.study import How
 from hpcext.sim.evaluate.metrics import fairness, figures
 from hpcext.sim.evaluate.outcome import Run
@@ -45,13 +45,13 @@ def rows(run: Run) -> dict[str, float]:
 
 @pytest.mark.parametrize("policy", [EXACT, GENETIC, OPTIMUS, TIRESIAS])
 def test_every_job_ends_under_every_policy_and_the_same_way_again(data: Path, policy: str) -> None:
-    first = simulated(Case(data, policy, 1))
+    first = simulated(PolluxRun(data, policy, 1))
     assert len(rows(first)) == len(JOBS)
-    assert first == simulated(Case(data, policy, 1))
+    assert first == simulated(PolluxRun(data, policy, 1))
 
 
 def test_tiresias_gives_what_was_asked_for_and_the_speed_is_the_measured_one(data: Path) -> None:
-    found = rows(simulated(Case(data, TIRESIAS, 1)))
+    found = rows(simulated(PolluxRun(data, TIRESIAS, 1)))
     known = application(data, "imagenet")
     # 30 s to start; 12 GPUs on 3 whole nodes, 22 samples on each.
     seconds = known.steps(256) * known.times((4, 4, 4), 21).step_s * 256 / (12 * 21)
@@ -71,7 +71,7 @@ def test_a_fair_share_is_between_whole_numbers_of_gpus(data: Path) -> None:
 
 
 def test_fairness_is_known_of_every_job(data: Path) -> None:
-    run = simulated(Case(data, EXACT, 1))
+    run = simulated(PolluxRun(data, EXACT, 1))
     rho = fairness(run.jobs)
     assert len(rho) == len(JOBS)
     # Nobody is faster than alone, without any restart, on what all have together.
@@ -84,11 +84,11 @@ def test_fairness_is_known_of_every_job(data: Path) -> None:
 
 def test_interference_costs_those_who_share_nodes(data: Path) -> None:
     apart, shared = (
-        summed(Case(data, policy, 1, interference=0.5)).jct_s
+        summed(PolluxRun(data, policy, 1, interference=0.5)).jct_s
         for policy in (EXACT, "pollux:apart=false")
     )
-    assert apart == summed(Case(data, EXACT, 1)).jct_s
-    assert shared >= summed(Case(data, "pollux:apart=false", 1)).jct_s
+    assert apart == summed(PolluxRun(data, EXACT, 1)).jct_s
+    assert shared >= summed(PolluxRun(data, "pollux:apart=false", 1)).jct_s
 
 
 def test_without_data_the_study_says_what_it_needs() -> None:
@@ -103,9 +103,9 @@ def test_without_data_the_study_says_what_it_needs() -> None:
 def test_a_quick_study_measures_a_part_and_says_of_the_rest_that_it_did_not(data: Path) -> None:
     found = study(How(data=data.parent, quick=True))
     by_name = {row.what: row for table in found.tables for row in table.rows}
-    ours = figures(simulated(Case(data, TIRESIAS, 1))).jct_mean_s
+    ours = figures(simulated(PolluxRun(data, TIRESIAS, 1))).jct_mean_s
     assert by_name["tiresias, workload 1"].ours == ours
-    assert by_name["average JCT, workload 1"].ours == summed(Case(data, JCT, 1)).jct_s
+    assert by_name["average JCT, workload 1"].ours == summed(PolluxRun(data, JCT, 1)).jct_s
     assert by_name["tiresias, workload 2"].ours is None
     assert by_name["tiresias, workload 2"].why == "not in the quick study"
     assert by_name["apart, 50 % slower"].ours == 1.0

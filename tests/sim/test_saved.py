@@ -14,8 +14,8 @@ from hpcext.cli import main as cli
 from hpcext.core import values as v
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate, Observed
-from hpcext.sim.pilots.recording import Costs, Machine, Ran, Recording, write_recording
-from hpcext.sim.pilots.saved import Alone, Seen, Size, busy_s, seen, simulated
+from hpcext.sim.pilots.recording import Costs, Ran, RecordedNode, Recording, write_recording
+from hpcext.sim.pilots.saved import Alone, JobObservation, Size, busy_s, seen, simulated
 
 FLAT = {1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0}
 """A training that is no faster on more GPUs than two."""
@@ -23,12 +23,12 @@ FLAT = {1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0}
 LONG = Ran("1", "long", 0.0, (1, 2, 3, 4), 2, 200.0, costs=Costs(10.0, 1.0, 5.0), speed=FLAT)
 SHORT = Ran("2", "short", 0.0, (1, 2), 2, 100.0, speed={1: 0.6, 2: 1.0})
 LATE = Ran("3", "late", 1000.0, (1,), 1, 50.0, speed={1: 1.0})
-RECORDING = Recording("marble", (Machine(4),), (LONG, SHORT, LATE))
+RECORDING = Recording("marble", (RecordedNode(4),), (LONG, SHORT, LATE))
 
 
-def were(*sizes: Size) -> Mapping[str, Seen]:
+def were(*sizes: Size) -> Mapping[str, JobObservation]:
     """The jobs of it, known on these sizes; how long they took is not looked at here."""
-    return {job.id: Seen(0.0, 1.0, 1.0, sizes) for job in RECORDING.jobs}
+    return {job.id: JobObservation(0.0, 1.0, 1.0, sizes) for job in RECORDING.jobs}
 
 
 BEST = were(Size(2, 1), Size(1, 1))
@@ -61,7 +61,7 @@ def test_it_is_the_baseline_of_marble(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_job_of_two_nodes_has_both_alone() -> None:
     wide = replace(LONG, sizes=(2,), nodes=(2, 2), speed={4: 1.0})
-    recording = Recording("fixed", (Machine(4), Machine(4)), (wide,))
+    recording = Recording("fixed", (RecordedNode(4), RecordedNode(4)), (wide,))
     (alone,) = simulated(recording, were(Size(4, 2))).alone.values()
     assert alone == (pytest.approx(215.0), 4, 8)
     with pytest.raises(InputError, match="job long: how fast it is on 4 GPUs of 2 nodes, its best"):
@@ -76,13 +76,13 @@ SLOW = replace(SHORT, sizes=(8,), optimal=8, speed={8: 1.0})
     [
         ({}, were(Size(1, 1)), "job long: how fast it is on 2 GPUs, its best size, was not"),
         ({}, were(Size(2, 1)), "job late: how fast it is on 1 GPU, its best size, was not"),
-        ({"nodes": (Machine(4), Machine(4, "a100"))}, BEST, "its nodes are not alike"),
+        ({"nodes": (RecordedNode(4), RecordedNode(4, "a100"))}, BEST, "its nodes are not alike"),
         ({"jobs": (replace(SHORT, speed={2: 1e300}),)}, BEST, "a job told of itself what cannot"),
         ({"jobs": (LONG, SLOW)}, BEST, "job short: simulated under exclusive it does not complete"),
     ],
 )
 def test_what_a_recording_does_not_tell(
-    change: dict[str, Any], jobs: Mapping[str, Seen], told: str
+    change: dict[str, Any], jobs: Mapping[str, JobObservation], told: str
 ) -> None:
     with pytest.raises(InputError, match=told):
         simulated(replace(RECORDING, **change), jobs)

@@ -93,11 +93,13 @@ def test_progress_teaches_the_estimate_and_physics_stays_hidden() -> None:
     assert result.jobs["2"].estimate.done == pytest.approx(100)
 
 
-def test_a_deaf_job_is_killed_after_its_timeout_and_loses_what_it_had_not_saved() -> None:
+def test_an_unresponsive_job_is_killed_after_its_timeout_and_loses_what_it_had_not_saved() -> None:
     jobs = [job(1, (4,), 4), v.Job("2", "other", 2, (4,), 4)]
     physics = {name: Physics({4: 1.0}, work=200) for name in "12"}
     inputs: list[tuple[float, f.Fact]] = [(40.0, f.Hold("1")), (300.0, f.Release("1"))]
-    result = play(jobs, [NODE], MARBLE, physics, inputs=inputs, faults=Faults(deaf=1, until_s=0))
+    result = play(
+        jobs, [NODE], MARBLE, physics, inputs=inputs, faults=Faults(unresponsive=1, until_s=0)
+    )
     kinds = [(when_s, action.kind, action.force) for when_s, action in result.actions]
     # 60 s is the job's suspend_timeout_s; the start at 0 s is the one with the fault.
     assert (40.0, v.Kind.SUSPEND, False) in kinds
@@ -111,7 +113,7 @@ def test_the_same_seed_gives_the_same_run_and_another_a_different_one() -> None:
     def once(seed: int) -> Played:
         jobs = [job(order, optimal=3) for order in range(1, 6)]
         physics = {str(n): Physics({1: 1, 3: 2}, work=90, checkpoint_s=7) for n in range(1, 6)}
-        faults = Faults(fail_s=40, deaf=0.3, late_s=5, repeat=0.5, until_s=200)
+        faults = Faults(fail_s=40, unresponsive=0.3, late_s=5, repeat=0.5, until_s=200)
         return play(jobs, [NODE], MARBLE, physics, seed, faults=faults)
 
     assert once(1) == once(1)

@@ -11,9 +11,9 @@ import pytest
 from commands import simulate
 from made_measurements import write
 
-from hpcext.papers.marble import Case as SetCase
+from hpcext.papers.marble import PolluxRun as SetCase
 from hpcext.papers.marble import run as run_set
-from hpcext.papers.pollux.runs import Case, simulated
+from hpcext.papers.pollux.runs import PolluxRun, simulated
 from hpcext.sim.evaluate.metrics import figures
 from hpcext.sim.workloads.philly import SHARES
 
@@ -51,7 +51,7 @@ def test_a_workload_gives_what_the_study_of_it_does(
     capsys: pytest.CaptureFixture[str], here: Path, policy: str
 ) -> None:
     found = policies(capsys, WORKLOAD, "--nodes", "16x4", "--policy", policy)[policy]
-    ours = figures(simulated(Case(here / "pollux", policy, 1)))
+    ours = figures(simulated(PolluxRun(here / "pollux", policy, 1)))
     assert mean(found, "jct_mean_s") == ours.jct_mean_s
     assert mean(found, "rho_mean") == ours.rho_mean
     assert mean(found, "completed") == 4
@@ -63,7 +63,7 @@ def test_optimus_with_an_oracle_is_that_of_the_study(
     policy = "optimus:interval_s=60"
     words = (WORKLOAD, "--nodes", "16x4", "--policy", policy)
     told = policies(capsys, *words, "--oracle")
-    ours = figures(simulated(Case(here / "pollux", policy, 1)))
+    ours = figures(simulated(PolluxRun(here / "pollux", policy, 1)))
     assert list(told) == [f"{policy} (oracle)"]
     assert mean(told[f"{policy} (oracle)"], "jct_mean_s") == ours.jct_mean_s
     learned = policies(capsys, *words)

@@ -11,7 +11,7 @@ import pytest
 from hpcext.core.errors import InputError
 from hpcext.sim.traces import looks, lsf, slurm
 from hpcext.sim.traces.idle import Change
-from hpcext.sim.traces.slurm import Row, Seen
+from hpcext.sim.traces.slurm import IdleSample, Row
 from hpcext.sim.traces.swf import SwfJob
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -86,9 +86,9 @@ def test_sinfo() -> None:
     assert names == {"n1": 0, "n2": 1, "n3": 2, "n4": 3}
     assert len(seen) == 14
     # n4 is drained: never idle. n1 and n2 are planned for job 3, and idle.
-    assert seen[0] == Seen(0, frozenset({0, 1, 2}))
-    assert seen[1] == Seen(2, frozenset())
-    assert Seen(10, frozenset({0, 1})) in seen
+    assert seen[0] == IdleSample(0, frozenset({0, 1, 2}))
+    assert seen[1] == IdleSample(2, frozenset())
+    assert IdleSample(10, frozenset({0, 1})) in seen
     first = next(each for each in looks.changes(seen) if each.joined)
     assert first == Change(10, (0, 1), ())
 
@@ -106,7 +106,7 @@ def test_nodes_that_cannot_be_used_are_not_idle() -> None:
         "drained",
     )
     lines = ["time=5.5", *(f"n{at} {state}" for at, state in enumerate(states))]
-    assert list(slurm.parse_sinfo(lines, {})) == [Seen(0, frozenset(range(4)))]
+    assert list(slurm.parse_sinfo(lines, {})) == [IdleSample(0, frozenset(range(4)))]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_damaged_looks(lines: list[str], what: str) -> None:
 
 
 def changes(*idle: set[int]) -> list[Change]:
-    return list(looks.changes(Seen(10 * at, frozenset(each)) for at, each in enumerate(idle)))
+    return list(looks.changes(IdleSample(10 * at, frozenset(each)) for at, each in enumerate(idle)))
 
 
 def test_a_node_that_is_idle_in_one_look_does_not_count() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hpcext.core.errors import InputError
 from hpcext.sim.traces.fragments import IdleStats, idle_stats
-from hpcext.sim.traces.generate import MACHINES, Machine, find_machine, generate
+from hpcext.sim.traces.generate import MACHINES, MachineModel, find_machine, generate
 from hpcext.sim.traces.idle import read_idle, write_idle
 
 WEEK = {
@@ -22,12 +22,12 @@ WEEK = {
 """The published week of Summit: minutes → share of the fragments and of the node-time."""
 
 
-def made(machine: Machine, hours: float, seed: int = 1) -> IdleStats:
+def made(machine: MachineModel, hours: float, seed: int = 1) -> IdleStats:
     changes = generate(machine, seed, hours)
     return idle_stats(changes, nodes=machine.nodes, end_s=3600 * hours)
 
 
-def check(stats: IdleStats, machine: Machine, *, near: float, nodes: float) -> None:
+def check(stats: IdleStats, machine: MachineModel, *, near: float, nodes: float) -> None:
     assert stats.per_hour(stats.inc) == pytest.approx(machine.inc_h, rel=near)
     assert stats.per_hour(stats.dec) == pytest.approx(machine.dec_h, rel=near)
     if machine.events_h is not None:

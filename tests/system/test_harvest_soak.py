@@ -34,7 +34,7 @@ HANDED_IN_EVERY = 100
 STALLED_S = 180.0
 
 
-class Seen(NamedTuple):
+class ResourceUse(NamedTuple):
     """What the manager uses at some instant."""
 
     events: int
@@ -89,7 +89,7 @@ def disturb(
     return None
 
 
-def quarter(seen: Sequence[Seen], number: int) -> list[Seen]:
+def quarter(seen: Sequence[ResourceUse], number: int) -> list[ResourceUse]:
     """The second is number 1, the last 3."""
     last = seen[-1].events
     return [each for each in seen if number * last <= 4 * each.events <= (number + 1) * last]
@@ -113,7 +113,7 @@ def test_nodes_come_and_go_and_nothing_grows(slurm: Cluster, place: Site) -> Non
     slurm.wait_for((place.pilot / "leases").is_dir, "the harvester")
     me = psutil.Process(manager(place))
     traffic, rng = Traffic(place), random.Random(1)
-    seen: list[Seen] = []
+    seen: list[ResourceUse] = []
     main: int | None = None
     moved_s = time.monotonic()
     while traffic.events < EVENTS:
@@ -126,7 +126,7 @@ def test_nodes_come_and_go_and_nothing_grows(slurm: Cluster, place: Site) -> Non
             moved_s = time.monotonic()
         assert time.monotonic() - moved_s < STALLED_S, slurm.run("squeue", "--all").stdout
         seen.append(
-            Seen(
+            ResourceUse(
                 traffic.events,
                 me.memory_info().rss,
                 me.num_fds(),

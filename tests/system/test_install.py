@@ -281,7 +281,7 @@ def test_what_a_killed_run_has_left_is_cleaned_by_the_next(
 ) -> None:
     """Killed before each of its changes in turn."""
     (target.usr / "lib").mkdir()
-    place = installing.Place(target.home)
+    place = installing.InstallLocation(target.home)
     pieces = [installing.Piece(target.top / name, data) for name, data in SOME.items()]
 
     def install() -> None:

@@ -19,8 +19,8 @@ from hpcext.training.adapt import (
     Agent,
 )
 from hpcext.training.adapt.choice import FURTHER, Found, best
+from hpcext.training.adapt.configurations import Bounds, Configuration, Profile, Split
 from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
-from hpcext.training.adapt.ways import Bounds, Profile, Split, Way
 
 TRUE = Throughput(0.02, 1e-3, 0.01, 0.002, 0.1, 0.003, 1.5)
 BOUNDS = Bounds(32, 1024, 1, 128)
@@ -180,7 +180,7 @@ def test_a_fit_for_other_gpus_changes_no_batch() -> None:
 
 def test_times_that_are_none_count_for_nothing() -> None:
     profile = Profile()
-    way = Way(1, 1, 32, 0)
+    way = Configuration(1, 1, 32, 0)
     # A clock that was set back or forward, and a machine that slept.
     for step_s in (0.05, -3.0, 0.0, math.nan, math.inf, 0.05, 86400.0, 0.05):
         profile.add(way, step_s)
@@ -189,7 +189,7 @@ def test_times_that_are_none_count_for_nothing() -> None:
     back.restore(json.loads(json.dumps(profile.state())))
     assert back.times() == profile.times()
     for number in range(1, 1000):
-        profile.add(Way(1, 1, number, 0), 0.1)
+        profile.add(Configuration(1, 1, number, 0), 0.1)
     assert len(json.dumps(profile.state())) < 20_000
 
 
@@ -297,7 +297,7 @@ def test_progress_is_counted_in_steps_of_the_initial_batch() -> None:
 
 
 def test_the_priors_are_those_of_the_paper() -> None:
-    seen = {Way(1, 1, 32, 0): 0.052}
+    seen = {Configuration(1, 1, 32, 0): 0.052}
     found = best(seen, None, bounds=BOUNDS, phi=400.0, gpus=1, nodes=1, now=Split(32, 32))
     theta = Throughput(*found.throughput)
     # Scales perfectly to GPUs that were not tried; half of a pass is constant.

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from train_adapt import SAMPLES
 
 from hpcext.training import adapt
-from hpcext.training.adapt.ways import Split, Way
+from hpcext.training.adapt.configurations import Configuration, Split
 from hpcext.training.torch import Session
 
 SCRIPT = "train_adapt.py"
@@ -118,8 +118,8 @@ def test_steps_are_timed_whatever_their_passes() -> None:
             optimizer.step()
     agent = session.adapting.agent
     assert agent is not None
-    assert agent._profile.times() == {Way(1, 1, 6, 0): 2.0}
-    assert agent._halves.times() == {Way(1, 1, 3, 1): 2.5}
+    assert agent._profile.times() == {Configuration(1, 1, 6, 0): 2.0}
+    assert agent._halves.times() == {Configuration(1, 1, 3, 1): 2.5}
 
 
 def test_the_batch_may_change_after_the_last_step_of_an_epoch() -> None:

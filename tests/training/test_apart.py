@@ -10,7 +10,7 @@ import pytest
 from forked_job import Forked
 from nursery import Nursery
 
-from hpcext.training.data.undivided import Seen, verdict
+from hpcext.training.data.undivided import Observation, verdict
 
 ROOT = Path(__file__).parents[2]
 PREAMBLE = """
@@ -105,6 +105,8 @@ def test_the_script_of_the_readme_gives_each_rank_its_own_batches(
 def test_gradients_that_are_no_numbers_are_not_judged() -> None:
     nan, inf = float("nan"), float("inf")
     for norms in [(nan, 1.0), (inf, 1.0), (0.0, 0.0), (1.0, 1.0 + 1e-6)]:
-        seen = [Seen(gradients=(norm,)) for norm in norms]
+        seen = [Observation(gradients=(norm,)) for norm in norms]
         assert not [*verdict(seen, use="", wrap="")]
-    assert [*verdict([Seen(gradients=(1.0,)), Seen(gradients=(1.1,))], use="", wrap="")]
+    assert [
+        *verdict([Observation(gradients=(1.0,)), Observation(gradients=(1.1,))], use="", wrap="")
+    ]

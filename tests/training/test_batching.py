@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.training.batching import LAST, ElasticBatches
-from hpcext.training.checkpoint.place import Place
+from hpcext.training.checkpoint.position import Position
 from hpcext.training.data.loading import elastic, open_loader
 
 Change = tuple[int, int]
@@ -192,7 +192,7 @@ def test_through_a_data_loader_that_reads_ahead(workers: int) -> None:
     assert elastic(loader) is elastic(batches) is batches
     assert elastic(torch.utils.data.DataLoader(torch.arange(50))) is None
     seen: list[int] = []
-    place = Place(epoch=0)
+    place = Position(epoch=0)
     for epoch in range(2):
         # Three steps, and the rest of the epoch with a step's samples divided otherwise.
         for world, turns in ((1, 3), (2, 99)):
@@ -204,7 +204,7 @@ def test_through_a_data_loader_that_reads_ahead(workers: int) -> None:
                 piece = batches.order()[start : place.samples].tolist()
                 assert batch.tolist() == piece[::world]
                 seen += piece
-        place = Place(epoch=epoch + 1, carried=batches.rest)
+        place = Position(epoch=epoch + 1, carried=batches.rest)
     assert sorted(seen) == sorted([*range(50), *range(50)])
 
 

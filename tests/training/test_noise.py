@@ -22,7 +22,7 @@ Cases = dict[str, list[Squares]]
 WORLDS = (1, 2, pytest.param(4, marks=pytest.mark.slow))
 
 
-class Seen(dict[int, Cases]):
+class MeasuredNoise(dict[int, Cases]):
     """What rank 0 of each number of ranks measured; measured when it is asked for."""
 
     def __init__(self, place: Path) -> None:
@@ -55,8 +55,8 @@ class Seen(dict[int, Cases]):
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    return Seen(tmp_path_factory.mktemp("noise"))
+def seen(tmp_path_factory: pytest.TempPathFactory) -> MeasuredNoise:
+    return MeasuredNoise(tmp_path_factory.mktemp("noise"))
 
 
 def estimates(steps: list[Squares]) -> tuple[list[float], list[float]]:
@@ -66,16 +66,16 @@ def estimates(steps: list[Squares]) -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", ["pieces", "unequal", "accumulated"])
-def test_estimates_are_without_bias(seen: Seen, world: int, name: str) -> None:
+def test_estimates_are_without_bias(seen: MeasuredNoise, world: int, name: str) -> None:
     check_bias(seen, world, name)
 
 
 @pytest.mark.parametrize(("world", "name"), [(1, "halves"), (1, "differenced"), (2, "scaled")])
-def test_other_estimates_are_without_bias(seen: Seen, world: int, name: str) -> None:
+def test_other_estimates_are_without_bias(seen: MeasuredNoise, world: int, name: str) -> None:
     check_bias(seen, world, name)
 
 
-def check_bias(seen: Seen, world: int, name: str) -> None:
+def check_bias(seen: MeasuredNoise, world: int, name: str) -> None:
     for found, exact in zip(
         estimates(seen[world][name]), (script.SIGNAL, script.NOISE), strict=True
     ):
@@ -87,20 +87,22 @@ def check_bias(seen: Seen, world: int, name: str) -> None:
 
 @pytest.mark.parametrize("world", WORLDS[1:])
 @pytest.mark.parametrize("name", ["pieces", "scaled"])
-def test_the_same_pieces_are_the_same_on_any_ranks(seen: Seen, world: int, name: str) -> None:
+def test_the_same_pieces_are_the_same_on_any_ranks(
+    seen: MeasuredNoise, world: int, name: str
+) -> None:
     for mine, other in zip(seen[1]["pieces"], seen[world][name], strict=True):
         assert mine.pieces == other.pieces == 4
         assert mine.mean == pytest.approx(other.mean, rel=1e-4)
         assert mine.spread == pytest.approx(other.spread, rel=1e-4)
 
 
-def test_how_many_pieces_there_are(seen: Seen) -> None:
+def test_how_many_pieces_there_are(seen: MeasuredNoise) -> None:
     assert {step.pieces for step in seen[1]["unequal"]} == {3}
     assert {step.pieces for step in seen[2]["accumulated"]} == {8}
 
 
 @pytest.mark.slow
-def test_how_many_pieces_four_ranks_have(seen: Seen) -> None:
+def test_how_many_pieces_four_ranks_have(seen: MeasuredNoise) -> None:
     assert {step.pieces for step in seen[4]["unequal"]} == {4}
 
 

@@ -42,7 +42,7 @@ class Lsf(Backend):
     title = "LSF"
     command = "bsub"
     # What a job is sent reaches all that it has started, and ends some of it.
-    deaf = True
+    polls = True
     # It begins a job again whose host it cannot reach.
     begins_elsewhere = True
     # The signals of one bkill, SIGINT and then SIGTERM, are JOB_TERMINATE_INTERVAL apart, 10 s by

@@ -42,7 +42,7 @@ class Slurm(Backend):
     name = "slurm"
     title = "Slurm"
     command = "sbatch"
-    deaf = False
+    polls = False
     # For as long as the credential of its last run is good by default, two minutes.
     delays_requeued = True
 

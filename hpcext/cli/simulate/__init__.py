@@ -28,7 +28,7 @@ from hpcext.sim.evaluate.outcome import Run
 from hpcext.sim.evaluate.store import Key, Store, digest
 from hpcext.sim.pilots.recording import read_recording
 from hpcext.sim.replay.sources import MOST_GPUS
-from hpcext.sim.replay.tasks import Place, Task
+from hpcext.sim.replay.tasks import NodeSource, Task
 from hpcext.sim.report import files
 from hpcext.sim.report.page import About
 from hpcext.sim.workloads.find import RECORDING, job_file
@@ -265,7 +265,7 @@ def _compared(task: Task) -> Sequence[str]:
     return ON_HOLES if task.place.harvest else ON_NODES
 
 
-def _place(args: argparse.Namespace) -> Place:
+def _place(args: argparse.Namespace) -> NodeSource:
     """Return where the jobs run; refuse options that mean nothing there."""
     for name, value, given in (
         ("--main-nodes", args.main_nodes, args.main),
@@ -279,7 +279,7 @@ def _place(args: argparse.Namespace) -> Place:
     if args.main and not args.main_nodes:
         do = "say how many nodes the machine has"
         raise InputError("is missing", where="--main-nodes", do=do)
-    return Place(
+    return NodeSource(
         _nodes(args),
         args.idle or "",
         args.main or "",

@@ -236,10 +236,10 @@ def from_looks(args: argparse.Namespace, out: Output) -> int:
     names: dict[str, int] = {}
     tally, seen = IdleTally(), 0
 
-    def parse(lines: Iterable[str]) -> Iterator[slurm.Seen]:
+    def parse(lines: Iterable[str]) -> Iterator[slurm.IdleSample]:
         return slurm.parse_sinfo(lines, names)
 
-    def records() -> Iterator[slurm.Seen]:
+    def records() -> Iterator[slurm.IdleSample]:
         nonlocal seen
         for _, record in parsed(args.source, parse, MOST_LINE_BYTES):
             seen += 1

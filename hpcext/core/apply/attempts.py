@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from hpcext.core import rescaling, saving, wishes
+from hpcext.core import deferred, rescaling, saving
 from hpcext.core.aftermath import after
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.facts import (
@@ -47,7 +47,7 @@ def registered(world: World, now_s: float, fact: Registered) -> Cause:
         return NOTHING
     world.records[job.id] = records.registered(world.records[job.id], job, fact)
     run = replace(job.run, registered=True, **can)
-    asked = wishes.registered(job)
+    asked = deferred.registered(job)
     world.change(job, run=run, step=fact.step, saved_step=fact.step, **asked)
     cause = Cause.REQUEST if job.to_hold else NOTHING
     return cause | (Cause.REGISTERED if world.unsettled else NOTHING)
@@ -151,7 +151,7 @@ def close(world: World, job: Job, now_s: float, fact: Ended) -> None:
     progressed = records.saved_anything(record, job)
     hurried = world.ends_s is not None
     state, changes = after(job, now_s, fact, progressed=progressed, hurried=hurried)
-    changes = wishes.ended(job, state, changes)
+    changes = deferred.ended(job, state, changes)
     job = world.change(job, held={}, gpus=(), deadline_s=None, op=0, run=NO_RUN, **changes)
     if state.final:
         world.finish(job, now_s, state, why=job.why)

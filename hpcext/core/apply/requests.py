@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpcext.core import saving, wishes
+from hpcext.core import deferred, saving
 from hpcext.core.decisions import PATIENCE_S
 from hpcext.core.difference import apply as changed
 from hpcext.core.facts import (
@@ -41,17 +41,17 @@ def submitted(world: World, now_s: float, fact: Submitted) -> Cause:
 
 def hold(world: World, now_s: float, fact: Hold) -> Cause:
     """Have a job suspended until its user resumes it."""
-    return _wish(world, fact.job, wishes.held)
+    return _wish(world, fact.job, deferred.held)
 
 
 def release(world: World, now_s: float, fact: Release) -> Cause:
     """Let a job run again."""
-    return _wish(world, fact.job, lambda _job: wishes.RELEASED)
+    return _wish(world, fact.job, lambda _job: deferred.RELEASED)
 
 
 def resize(world: World, now_s: float, fact: Resize) -> Cause:
     """Have a job run on as many GPUs as its user wants."""
-    return _wish(world, fact.job, lambda job: wishes.resized(job, fact))
+    return _wish(world, fact.job, lambda job: deferred.resized(job, fact))
 
 
 def cancel(world: World, now_s: float, fact: Cancel) -> Cause:
@@ -60,7 +60,7 @@ def cancel(world: World, now_s: float, fact: Cancel) -> Cause:
     if job is not None and job.state is State.PENDING:
         world.finish(job, now_s, State.CANCELLED, why="cancelled by its user")
         return Cause.REQUEST
-    return _wish(world, fact.job, lambda _job: wishes.CANCELLED)
+    return _wish(world, fact.job, lambda _job: deferred.CANCELLED)
 
 
 def _wish(world: World, job_id: str, changes: Callable[[Job], dict[str, Any]]) -> Cause:

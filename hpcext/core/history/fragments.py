@@ -39,7 +39,7 @@ class Fragments(msgspec.Struct, frozen=True):
     early: int = 0
 
 
-class Seen:
+class FragmentCounter:
     """A count of the nodes that leave."""
 
     def __init__(self, before: Fragments | None = None) -> None:

@@ -23,7 +23,7 @@ from hpcext.papers.bftrainer.parts import (
     milp,
     offered_node_s,
 )
-from hpcext.papers.bftrainer.replay import Case, Replayed
+from hpcext.papers.bftrainer.replay import Replayed, ReplayRun
 from hpcext.papers.bftrainer.setup import BY_SCALING, Idle
 from hpcext.papers.bftrainer.watch import Done
 from hpcext.papers.study import Row, Table
@@ -63,20 +63,20 @@ def forward(setup: Setup) -> Part:
     return Part(tuple(cases.values()), tables)
 
 
-def marked(setup: Setup, policy: str, *, known: bool = False) -> Case:
+def marked(setup: Setup, policy: str, *, known: bool = False) -> ReplayRun:
     """Return the case of HPO with marks at window ends, and at all changes for two policies."""
     marks = set(window_ends(setup))
     if policy in {HEURISTIC, milp()}:
         marks.update(_instants(setup))
     marks_s = tuple(sorted(marks))
-    return Case(setup.hpo, policy, setup.idle, setup.until_s, marks_s, known=known)
+    return ReplayRun(setup.hpo, policy, setup.idle, setup.until_s, marks_s, known=known)
 
 
-def dearer(setup: Setup, policy: str, times: float, *, known: bool = False) -> Case:
+def dearer(setup: Setup, policy: str, times: float, *, known: bool = False) -> ReplayRun:
     """Return the case of HPO with the cost of rescaling multiplied by `times`."""
     if times == 1:
         return marked(setup, policy, known=known)
-    return Case(setup.hpo, policy, setup.idle, setup.until_s, rescale=times, known=known)
+    return ReplayRun(setup.hpo, policy, setup.idle, setup.until_s, rescale=times, known=known)
 
 
 def multiples(setup: Setup) -> tuple[float, ...]:
@@ -180,7 +180,7 @@ def windows(setup: Setup) -> Part:
     return Part(tuple(cases.values()), tables)
 
 
-def _at(case: Case, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
+def _at(case: ReplayRun, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
     """Return the outcome from each mark to the next, the first one from the beginning."""
     places = {mark_s: number for number, mark_s in enumerate(case.marks_s)}
     reached = [Done(), *(ran.outcomes[places[mark_s]] for mark_s in marks_s)]
@@ -190,7 +190,7 @@ def _at(case: Case, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
     ]
 
 
-def window_uses(setup: Setup, case: Case, ran: Replayed) -> list[Use]:
+def window_uses(setup: Setup, case: ReplayRun, ran: Replayed) -> list[Use]:
     """Return U in each window in which a node is idle."""
     marks = window_ends(setup)
     reached = (0.0, *offered_node_s(setup.idle, tuple(marks)))
@@ -202,7 +202,7 @@ def window_uses(setup: Setup, case: Case, ran: Replayed) -> list[Use]:
     ]
 
 
-def _in_windows(setup: Setup, cases: Mapping[str, Case], ran: Ran) -> Table:
+def _in_windows(setup: Setup, cases: Mapping[str, ReplayRun], ran: Ran) -> Table:
     used = {name: window_uses(setup, cases[name], one) for name, one in ran.items()}
     rows = []
     for number, how in enumerate(("same Pjmax", "single nodes")):
@@ -229,7 +229,7 @@ def _windows_note(setup: Setup) -> str:
     return f"{len(window_ends(setup))} windows, those without any idle node left out"
 
 
-def _between(setup: Setup, cases: Mapping[str, Case], ran: Ran) -> Table:
+def _between(setup: Setup, cases: Mapping[str, ReplayRun], ran: Ran) -> Table:
     marks = _instants(setup)
     done = {
         name: [part.samples for part in _at(cases[name], one, marks)] for name, one in ran.items()
@@ -264,7 +264,7 @@ def networks(setup: Setup) -> Part:
     """Reproduce Figure 15: HPO of each network, over the first 60 hours."""
     until_s = min(FIRST_S, setup.until_s)
     names = ("AlexNet", "DenseNet") if setup.quick else BY_SCALING
-    cases = {name: Case(name, milp(), setup.idle, until_s) for name in names}
+    cases = {name: ReplayRun(name, milp(), setup.idle, until_s) for name in names}
 
     def tables(found: Found) -> tuple[Table, ...]:
         (offered,) = offered_node_s(setup.idle, (until_s,))

@@ -29,7 +29,7 @@ from hpcext.papers.bftrainer.parts import (
     staying,
 )
 from hpcext.papers.bftrainer.program import NAMES, SKIP, bound_h, paying_h, until_row
-from hpcext.papers.bftrainer.replay import Case, Replayed
+from hpcext.papers.bftrainer.replay import Replayed, ReplayRun
 from hpcext.papers.study import Row, Table
 
 PUBLISHED_H, BY_HAND_H = 65.8, 62.2
@@ -39,7 +39,7 @@ without costs; both are of others."""
 _KNOWN = "all ends known is what nobody can have: each node is said to leave when it will"
 
 
-class Way(NamedTuple):
+class Variant(NamedTuple):
     """One of the three variants.
 
     Attributes
@@ -60,9 +60,9 @@ class Way(NamedTuple):
 
 
 WAYS = {
-    "BFTrainer": Way(),
-    "lifetimes learned": Way(learns=True),
-    "all ends known": Way(learns=True, known=True),
+    "BFTrainer": Variant(),
+    "lifetimes learned": Variant(learns=True),
+    "all ends known": Variant(learns=True, known=True),
 }
 
 
@@ -86,7 +86,7 @@ def _week(setup: Setup) -> Part:
         del files["mix"]
     idle = setup.whole
     cases = {
-        (kind, name): Case(path, way.words(), idle, known=way.known)
+        (kind, name): ReplayRun(path, way.words(), idle, known=way.known)
         for kind, path in files.items()
         for name, way in WAYS.items()
     }
@@ -190,12 +190,12 @@ def _mixture(setup: Setup) -> Part:
     return Part((*cases.values(), *ideals), tables)
 
 
-def _mixed(setup: Setup, way: Way, objective: str, parallel: int) -> Case:
+def _mixed(setup: Setup, way: Variant, objective: str, parallel: int) -> ReplayRun:
     policy = way.words(objective, parallel)
     if not way.learns and not setup.quick:
         # Tables 3 and 4 need the same run to the end.
         return to_the_end(setup, policy)
-    return Case(setup.mix, policy, setup.idle, setup.until_s, known=way.known)
+    return ReplayRun(setup.mix, policy, setup.idle, setup.until_s, known=way.known)
 
 
 def _dearer(setup: Setup) -> Part:

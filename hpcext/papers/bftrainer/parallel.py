@@ -19,7 +19,7 @@ from hpcext.papers.bftrainer.parts import (
     offered_node_s,
     staying,
 )
-from hpcext.papers.bftrainer.replay import Case, Replayed
+from hpcext.papers.bftrainer.replay import Replayed, ReplayRun
 from hpcext.papers.bftrainer.setup import NODES, Idle, levels, network, node_s
 from hpcext.papers.study import Row, Table
 
@@ -58,7 +58,9 @@ def objectives(setup: Setup) -> Part:
     times = (120.0,) if setup.quick else (10.0, 60.0, 120.0, 300.0)
     policies = {(name, each): milp(name, each) for name in OBJECTIVES for each in times}
     until_s = setup.until_s
-    moving = {key: Case(setup.mix, policy, setup.idle, until_s) for key, policy in policies.items()}
+    moving = {
+        key: ReplayRun(setup.mix, policy, setup.idle, until_s) for key, policy in policies.items()
+    }
     # Without costs the forward-looking time makes no difference.
     ideals = {name: staying(setup, milp(name), until_s) for name in OBJECTIVES}
 
@@ -104,9 +106,9 @@ def parallel(setup: Setup) -> Part:
     return Part((*moving.values(), *ideals.values()), tables)
 
 
-def to_the_end(setup: Setup, policy: str) -> Case:
+def to_the_end(setup: Setup, policy: str) -> ReplayRun:
     """Return the case of the mixture until all trainers are done, with a mark for U."""
-    return Case(setup.mix, policy, setup.idle, marks_s=(setup.until_s,))
+    return ReplayRun(setup.mix, policy, setup.idle, marks_s=(setup.until_s,))
 
 
 Ran = Mapping[tuple[str, int], Replayed]

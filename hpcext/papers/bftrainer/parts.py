@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from hpcext.papers.bftrainer.replay import Case, Replayed
+from hpcext.papers.bftrainer.replay import Replayed, ReplayRun
 from hpcext.papers.bftrainer.setup import Idle, node_s, trainers
 from hpcext.papers.bftrainer.watch import Done
 from hpcext.papers.study import Row, Table
@@ -29,13 +29,13 @@ FORWARD_S = 120.0
 
 HEURISTIC = f"equal_share:parallel={AT_ONCE},rest=first"
 
-Found = Mapping[Case, Replayed]
+Found = Mapping[ReplayRun, Replayed]
 
 
 class Part(NamedTuple):
     """An experiment: the cases to replay, and the tables made of them."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[ReplayRun, ...]
     tables: Callable[[Found], tuple[Table, ...]]
 
 
@@ -101,10 +101,10 @@ def _speed(trained: str) -> Mapping[int, float]:
     return job.estimate.stated
 
 
-def staying(setup: Setup, policy: str, until_s: float) -> Case:
+def staying(setup: Setup, policy: str, until_s: float) -> ReplayRun:
     """Return the case of the same trainers on as many nodes that stay, without costs."""
     nodes = offered_node_s(setup.idle, (until_s,))[0] / until_s
-    return Case(setup.mix, policy, round(nodes), until_s, rescale=0.0)
+    return ReplayRun(setup.mix, policy, round(nodes), until_s, rescale=0.0)
 
 
 def mixed_use(setup: Setup, policy: str, done: Done, until_s: float, found: Found) -> Use:
@@ -138,7 +138,7 @@ def figure(
     return Row(what, ours, paper, unit, why) if row.far or ours is None else row
 
 
-def unique(parts: Iterable[Part]) -> list[Case]:
+def unique(parts: Iterable[Part]) -> list[ReplayRun]:
     """Return all cases once, those without an end first: they take longest."""
     cases = dict.fromkeys(case for part in parts for case in part.cases)
     return sorted(cases, key=lambda case: -case.until_s)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from hpcext.papers.bftrainer.parts import AT_ONCE, HEURISTIC, HOUR_S, Found, Part, Setup, milp
-from hpcext.papers.bftrainer.replay import Case, Replayed
+from hpcext.papers.bftrainer.replay import Replayed, ReplayRun
 from hpcext.papers.bftrainer.setup import WEEK_S, Idle, levels, trainers
 from hpcext.papers.study import Row, Table
 from hpcext.sim.evaluate.bounds import Kind, Nodes, fluid_end_s
@@ -37,7 +37,9 @@ def program(setup: Setup) -> Part:
     policies = [milp()] if setup.quick else [*BOTH.values(), EQUAL, milp(parallel=MANY)]
     idle = setup.whole
     cases = {
-        (kind, policy): Case(files[kind], policy, idle) for kind in files for policy in policies
+        (kind, policy): ReplayRun(files[kind], policy, idle)
+        for kind in files
+        for policy in policies
     }
 
     def tables(found: Found) -> tuple[Table, ...]:

@@ -24,7 +24,7 @@ BEYOND_S = WEEK_S
 """Seconds after the end of a replay up to which ends of nodes are known, if all are."""
 
 
-class Case(NamedTuple):
+class ReplayRun(NamedTuple):
     """One replay.
 
     Attributes
@@ -90,7 +90,7 @@ class Replayed(NamedTuple):
         return all(each.ended_s is not None for each in self.ran)
 
 
-def replay(case: Case) -> Replayed:
+def replay(case: ReplayRun) -> Replayed:
     """Simulate one case.
 
     Raises
@@ -127,7 +127,7 @@ def watched(
     *,
     known: bool = False,
 ) -> Replayed:
-    """Simulate some trainers on the idle nodes of a trace; see :class:`Case`."""
+    """Simulate some trainers on the idle nodes of a trace; see :class:`ReplayRun`."""
     watches: list[Watch] = []
 
     def watcher(engine: Engine) -> Watch:

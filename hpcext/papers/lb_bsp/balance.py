@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hpcext.papers.study import How, Row, Table
-from hpcext.scaling.balance import FREE, LeaderStraggler, Line, Rule, Seen, Sizes, level
+from hpcext.scaling.balance import FREE, IterationRecord, LeaderStraggler, Line, Rule, Sizes, level
 from hpcext.scaling.balance.lines import RULES
 
 EQUILIBRIUM: Sizes = (89, 21, 12, 6)
@@ -85,7 +85,7 @@ def run(name: str, noise: float = 0.0, seed: int = 0) -> Ran:
         taken.append(max(expected) / best_s(gpus))
         times = tuple(each * max(0.1, draw.gauss(1.0, noise)) for each in expected)
         speeds = tuple(size / time_s for size, time_s in zip(sizes, times, strict=True))
-        rule.see(Seen(sizes, times, (0.5,) * len(sizes), speeds))
+        rule.see(IterationRecord(sizes, times, (0.5,) * len(sizes), speeds))
         if fine_at is None and isinstance(rule, LeaderStraggler) and rule.fine:
             fine_at = iteration + 1
     return Ran(sizes_of, taken, fine_at)

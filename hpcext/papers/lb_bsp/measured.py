@@ -17,7 +17,7 @@ MEASURED = "measured.json"
 BSP, IDEAL = "x BSP", "x ideal"
 
 
-class Way(msgspec.Struct, frozen=True):
+class MethodResult(msgspec.Struct, frozen=True):
     """A training in one of several ways.
 
     Attributes
@@ -49,7 +49,7 @@ class Run(msgspec.Struct, frozen=True):
     iterations: int
     ideal_ms: float
     exchange_ms: float
-    ways: dict[str, Way]
+    ways: dict[str, MethodResult]
 
 
 PAPER = {"static": 0.46, "changing": 0.42}

@@ -65,7 +65,7 @@ DRAWN = ("rnn", "lstm", "narx")
 """The predictors whose initial weights are random."""
 
 
-class Case(NamedTuple):
+class PredictorRun(NamedTuple):
     """One predictor on all workers."""
 
     name: str
@@ -152,7 +152,7 @@ def time_s(said: Floats, true: Floats) -> float:
     return float(np.mean([np.max(batches(a, total) / b) for a, b in zip(said, true, strict=True)]))
 
 
-def run(case: Case) -> Outcome:
+def run(case: PredictorRun) -> Outcome:
     """Run one predictor on the recording."""
     traces = recorded(case.quick)
     true = np.stack([rows[LEAST + 1 :, 0] for rows in traces], axis=1)
@@ -173,7 +173,7 @@ def tables(how: How) -> list[Table]:
     """Return Table 3, and the part of NARX that is due to CPU usage."""
     seeds = how.seeds[:1] if how.quick else how.seeds
     cases = [
-        Case(name, usage, seed, how.quick)
+        PredictorRun(name, usage, seed, how.quick)
         for name in PAPER
         for usage in ((SHARE, QUEUE) if name == "narx" else (SHARE,))
         for seed in (seeds if name in DRAWN else seeds[:1])

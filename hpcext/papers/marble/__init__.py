@@ -49,7 +49,7 @@ CURVES, QUICK_CURVES = 100, 10
 """Number of random curves for each seed that agree with the text."""
 
 
-class Case(NamedTuple):
+class MarbleRun(NamedTuple):
     """One run.
 
     Attributes
@@ -77,12 +77,12 @@ class Outcome(NamedTuple):
     suspends: int
 
 
-def networks_of(case: Case) -> sets.Networks:
+def networks_of(case: MarbleRun) -> sets.Networks:
     """Return the curves of a case."""
     return sets.networks() if case.curves is None else sets.at_random(*case.curves)
 
 
-def run(case: Case) -> Outcome:
+def run(case: MarbleRun) -> Outcome:
     """Simulate a set under a policy."""
     known = networks_of(case)
     jobs = [
@@ -101,7 +101,7 @@ def run(case: Case) -> Outcome:
 
 
 def _job(
-    case: Case, order: int, network: str, steps: float, known: sets.Networks
+    case: MarbleRun, order: int, network: str, steps: float, known: sets.Networks
 ) -> tuple[Job, Physics]:
     if case.policy == OPTIMUS:
         # Optimus changes a job's workers, each of which is a node.
@@ -143,11 +143,11 @@ def study(how: How) -> Study:
     number_of_curves = QUICK_CURVES if how.quick else CURVES
     curves = [(seed, index) for seed in how.seeds for index in range(number_of_curves)]
     cases = [
-        *(Case(number, policy) for number in sets.SETS for policy in (LSF, MARBLE)),
-        *(Case(number, OPTIMUS) for number in OPTIMUS_SETS),
-        *(Case(number, policy, None, True) for number in sets.SETS for policy in TOLD),
+        *(MarbleRun(number, policy) for number in sets.SETS for policy in (LSF, MARBLE)),
+        *(MarbleRun(number, OPTIMUS) for number in OPTIMUS_SETS),
+        *(MarbleRun(number, policy, None, True) for number in sets.SETS for policy in TOLD),
         *(
-            Case(number, policy, each)
+            MarbleRun(number, policy, each)
             for number in (*sets.ONE_NODE, *MULTI_NODE, *OPTIMUS_SETS)
             for policy in ((LSF, MARBLE) if number not in OPTIMUS_SETS else (OPTIMUS, MARBLE))
             for each in curves
@@ -175,10 +175,10 @@ def study(how: How) -> Study:
     )
 
 
-Found = Mapping[Case, Outcome]
+Found = Mapping[MarbleRun, Outcome]
 
 
-def _shorter(found: Found, better: Case, than: Case) -> float:
+def _shorter(found: Found, better: MarbleRun, than: MarbleRun) -> float:
     """Return by how many percent a case is shorter."""
     return 100 * (1 - found[better].time_s / found[than].time_s)
 
@@ -201,9 +201,11 @@ def _over(values: Sequence[float], unit: str) -> str:
 def _times(found: Found) -> Table:
     rows = []
     for number in sets.ONE_NODE:
-        lsf = Row(f"set {number}, LSF", found[Case(number, LSF)].time_s, sets.LSF_S[number], "s")
+        lsf = Row(
+            f"set {number}, LSF", found[MarbleRun(number, LSF)].time_s, sets.LSF_S[number], "s"
+        )
         rows.append(_with(lsf, "the speeds are fitted to this"))
-        ours = found[Case(number, MARBLE)].time_s
+        ours = found[MarbleRun(number, MARBLE)].time_s
         rows.append(Row(f"set {number}, MARBLE", ours, sets.MARBLE_S[number], "s"))
     return Table("Section VII-B1, Figure 6a: completion times on one node", tuple(rows))
 
@@ -213,9 +215,10 @@ def _reductions(
 ) -> Table:
     rows = []
     for number in numbers:
-        ours = _shorter(found, Case(number, MARBLE), Case(number, LSF))
+        ours = _shorter(found, MarbleRun(number, MARBLE), MarbleRun(number, LSF))
         several = [
-            _shorter(found, Case(number, MARBLE, each), Case(number, LSF, each)) for each in curves
+            _shorter(found, MarbleRun(number, MARBLE, each), MarbleRun(number, LSF, each))
+            for each in curves
         ]
         row = Row(f"set {number}", ours, REDUCTION[number], "%")
         rows.append(_with(row, _over(several, "%"), far=_why_reduction(number)))
@@ -234,7 +237,9 @@ def _why_reduction(number: int) -> str:
 def _utilisation(found: Found) -> Table:
     rows = []
     for number in sets.ONE_NODE:
-        ours = 100 * (found[Case(number, LSF)].time_s / found[Case(number, MARBLE)].time_s - 1)
+        ours = 100 * (
+            found[MarbleRun(number, LSF)].time_s / found[MarbleRun(number, MARBLE)].time_s - 1
+        )
         row = Row(f"set {number}", ours, UTILISATION[number], "%")
         rows.append(_with(row, far="it follows from the reduction alone"))
     return Table(
@@ -247,17 +252,17 @@ def _utilisation(found: Found) -> Table:
 def _against_optimus(found: Found, curves: Sequence[tuple[int, int]]) -> Table:
     rows, best = [], []
     for number in OPTIMUS_SETS:
-        ours = _shorter(found, Case(number, MARBLE), Case(number, OPTIMUS))
+        ours = _shorter(found, MarbleRun(number, MARBLE), MarbleRun(number, OPTIMUS))
         best.append(ours)
         several = [
-            _shorter(found, Case(number, MARBLE, each), Case(number, OPTIMUS, each))
+            _shorter(found, MarbleRun(number, MARBLE, each), MarbleRun(number, OPTIMUS, each))
             for each in curves
         ]
         rows.append(_with(Row(f"set {number}", ours, None, "%"), _over(several, "%")))
     most = Row("at most", max(best), AGAINST_OPTIMUS, "%")
     rows.append(_with(most, far=_WHY_OPTIMUS))
     for name, policy, paper in (("Optimus", OPTIMUS, 9.0), ("MARBLE", MARBLE, 2.0)):
-        ours = max(found[Case(number, policy)].suspends for number in OPTIMUS_SETS)
+        ours = max(found[MarbleRun(number, policy)].suspends for number in OPTIMUS_SETS)
         row = Row(f"suspensions at most, {name}", ours, paper, "times")
         rows.append(_with(row, far="the paper does not say of which set"))
     return Table("Section VII-C, Figure 8: reduction against Optimus", tuple(rows))
@@ -272,7 +277,7 @@ _WHY_OPTIMUS = (
 def _suspensions(found: Found) -> Table:
     rows = []
     for number in sets.ONE_NODE:
-        outcome = found[Case(number, MARBLE)]
+        outcome = found[MarbleRun(number, MARBLE)]
         ours = 100 * outcome.suspends * sets.SUSPEND_S / outcome.time_s
         row = Row(f"set {number}", ours, SUSPENDED.get(number), "%")
         of = f"{outcome.suspends} of {sets.SUSPEND_S:g} s"
@@ -296,7 +301,7 @@ def _possible(found: Found) -> Table:
     rows = []
     for number in sets.SETS:
         least = bound_s(number)
-        lsf, ours = (found[Case(number, policy)].time_s for policy in (LSF, MARBLE))
+        lsf, ours = (found[MarbleRun(number, policy)].time_s for policy in (LSF, MARBLE))
         says = "no schedule is shorter (proven)"
         if number in sets.ONE_NODE:
             known = sets.networks()
@@ -317,9 +322,9 @@ def _possible(found: Found) -> Table:
 def _others(found: Found) -> Table:
     rows = []
     for number in sets.SETS:
-        lsf, least = found[Case(number, LSF)].time_s, bound_s(number)
+        lsf, least = found[MarbleRun(number, LSF)].time_s, bound_s(number)
         for policy in TOLD:
-            outcome = found[Case(number, policy, None, True)]
+            outcome = found[MarbleRun(number, policy, None, True)]
             share = 100 * (lsf - outcome.time_s) / (lsf - least)
             says = f"{share:.0f} % of what could be saved; {outcome.suspends} suspensions"
             rows.append(Row(f"set {number}, {policy}", outcome.time_s, None, "s", says))

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcext.papers.many import many
 from hpcext.papers.pollux.autoscale import Bills, bills, figure_9
-from hpcext.papers.pollux.runs import NEEDS, Case, simulated
+from hpcext.papers.pollux.runs import NEEDS, PolluxRun, simulated
 from hpcext.papers.study import How, Row, Study, Table
 from hpcext.sim.evaluate.metrics import fairness, figures
 from hpcext.sim.workloads.generated import FOLDER
@@ -76,7 +76,7 @@ class Found(NamedTuple):
     rho: tuple[float, ...]
 
 
-def summed(case: Case) -> Found:
+def summed(case: PolluxRun) -> Found:
     """Simulate a case and return its figures."""
     run = simulated(case)
     known = figures(run)
@@ -86,7 +86,7 @@ def summed(case: Case) -> Found:
     return Found(known.jct_mean_s, known.jct_p99_s, known.makespan_s, rho)
 
 
-Runs = Mapping[Case, Found]
+Runs = Mapping[PolluxRun, Found]
 
 
 class _Plan:
@@ -94,7 +94,7 @@ class _Plan:
 
     def __init__(self, data: Path | None, how: How) -> None:
         self.data, self.how = data, how
-        self.cases: dict[Case, None] = {}
+        self.cases: dict[PolluxRun, None] = {}
         self.found: Runs = {}
         self.bills: Bills = {}
 
@@ -123,7 +123,7 @@ class _Plan:
         """Return the figures of one run; None as long as they are unknown."""
         if self.data is None:
             return None
-        case = Case(self.data, policy, **more)  # type: ignore[arg-type]
+        case = PolluxRun(self.data, policy, **more)  # type: ignore[arg-type]
         self.cases[case] = None
         return self.found.get(case)
 

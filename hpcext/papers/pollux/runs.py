@@ -9,7 +9,12 @@ from hpcext.core.values import Node
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.outcome import Run
 from hpcext.sim.replay.run import How, Named, Scenario, run
-from hpcext.sim.workloads.applications import REPORT_S, Machine, Way, application_jobs
+from hpcext.sim.workloads.applications import (
+    REPORT_S,
+    ClusterSize,
+    WorkloadOptions,
+    application_jobs,
+)
 from hpcext.sim.workloads.philly import Asked, make_philly, read_philly
 from hpcext.sim.workloads.workload import Costs, Jobs, Setting, changed
 
@@ -19,7 +24,7 @@ NODES, GPUS = 16, 4
 NEEDS = "needs --data DIR, with the measurements of Pollux in DIR/pollux"
 
 
-class Case(NamedTuple):
+class PolluxRun(NamedTuple):
     """One run.
 
     Attributes
@@ -56,14 +61,14 @@ class Case(NamedTuple):
         return "search=genetic" in self.policy
 
 
-def asked(case: Case) -> tuple[Asked, ...]:
+def asked(case: PolluxRun) -> tuple[Asked, ...]:
     """Return the jobs of a case."""
     if not case.workload:
         return make_philly(case.seed, load=case.load)
     return read_philly(case.data / f"workload-{case.workload}.csv")
 
 
-def simulated(case: Case) -> Run:
+def simulated(case: PolluxRun) -> Run:
     """Simulate a case.
 
     Raises
@@ -83,8 +88,8 @@ def simulated(case: Case) -> Run:
     )
 
 
-def _jobs(case: Case) -> Jobs:
+def _jobs(case: PolluxRun) -> Jobs:
     """Return the jobs as the authors have them: only Optimus has an oracle."""
-    way = Way(Machine(NODES, GPUS), case.policy, oracle=case.name == "optimus")
+    way = WorkloadOptions(ClusterSize(NODES, GPUS), case.policy, oracle=case.name == "optimus")
     setting = Setting(costs=Costs(interference=case.interference))
     return changed(application_jobs(asked(case), case.data, way), setting)

@@ -24,7 +24,7 @@ import numpy as np
 from hpcext.core.values import Job, Snapshot, Target, total
 from hpcext.policies.bftrainer.limits import constraints, read_limits
 from hpcext.policies.placement.divide import (
-    Ask,
+    Candidate,
     Gpus,
     On,
     Parallel,
@@ -105,7 +105,7 @@ def allocate(now: Snapshot, options: Options) -> Target:
 
 
 def _counting(
-    worth: Worth, options: Options, now: Snapshot, asks: Sequence[Ask], gpus: Gpus
+    worth: Worth, options: Options, now: Snapshot, asks: Sequence[Candidate], gpus: Gpus
 ) -> Plan:
     """Find the best division that the limits of a file allow.
 
@@ -122,7 +122,7 @@ def _counting(
         return best(worth, asks, gpus, functools.partial(solve, constraints=allowed))
 
 
-def _paper(worth: Worth, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
+def _paper(worth: Worth, options: Options, asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Solve the paper's own programme, with each GPU as one of its nodes.
 
     The programme knows a minimum and a maximum, and all numbers between: a number that a job cannot

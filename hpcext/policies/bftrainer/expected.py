@@ -19,7 +19,7 @@ from hpcext.policies.bftrainer import Objective, changes_s
 from hpcext.policies.bftrainer.holes import Floats, Ints, Span, holes
 from hpcext.policies.bftrainer.pool import Part, Pool, run_of
 from hpcext.policies.common import fixed
-from hpcext.policies.placement.divide import Ask
+from hpcext.policies.placement.divide import Candidate
 from hpcext.policies.solve.apportion import Table
 
 ENOUGH = 0.5
@@ -123,14 +123,14 @@ class Expected:
     ----------
     now : Snapshot
         Its jobs are those that ask, and those that keep what they have.
-    asks : sequence of Ask
+    asks : sequence of Candidate
     objective : Objective
     forward_s : float
         Seconds of work that count beyond the dearest change.
 
     Attributes
     ----------
-    asks : sequence of Ask
+    asks : sequence of Candidate
     has : array of int, shape (j,)
         GPUs of each job.
     own : sequence of Mapping[int, int]
@@ -144,7 +144,7 @@ class Expected:
     """
 
     def __init__(
-        self, now: Snapshot, asks: Sequence[Ask], objective: Objective, forward_s: float
+        self, now: Snapshot, asks: Sequence[Candidate], objective: Objective, forward_s: float
     ) -> None:
         self.asks = asks
         jobs = [ask.job for ask in asks]

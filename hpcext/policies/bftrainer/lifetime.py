@@ -40,7 +40,7 @@ from hpcext.policies.bftrainer import changes_s, gain, objective_of
 from hpcext.policies.bftrainer.expected import Answer, Expected, Holding
 from hpcext.policies.bftrainer.holes import Floats, Ints, Span, holes
 from hpcext.policies.bftrainer.pool import Part, Pool
-from hpcext.policies.placement.divide import Ask, Gpus, Parallel, Plan, best, front, settle
+from hpcext.policies.placement.divide import Candidate, Gpus, Parallel, Plan, best, front, settle
 from hpcext.policies.solve.apportion import Division, apportion, bound
 
 WORTHWHILE = 0.05
@@ -79,7 +79,7 @@ def allocate(now: Snapshot, options: Options) -> Target:
     return settle(now, functools.partial(_decide, now, options))
 
 
-def _decide(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
+def _decide(now: Snapshot, options: Options, asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     if len(gpus) > 1:
         return _without(now, options, asks, gpus)
     expected = Expected(now, asks, objective_of(options.objective), options.forward_s)
@@ -191,7 +191,7 @@ class _Deal:
             known = new and self._expected.classes(alloc) == has.classes
         return has.value if known else self._expected.of(job, alloc)
 
-    def likes(self, asks: Sequence[Ask]) -> list[list[str]]:
+    def likes(self, asks: Sequence[Candidate]) -> list[list[str]]:
         """List for each job the nodes it is to have, its own first, as many of each class."""
         expected = self._expected
         of, there = expected.holes.of, dict(expected.there)
@@ -246,7 +246,7 @@ def _taken(pool: list[str], there: dict[str, int], gpus: int) -> list[str]:
     return found
 
 
-def _without(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
+def _without(now: Snapshot, options: Options, asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Divide several kinds of GPUs as BFTrainer does, without lifetimes.
 
     Each job then prefers the nodes that stay longest.

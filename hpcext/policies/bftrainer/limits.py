@@ -23,7 +23,7 @@ from hpcext.checks import kind_of, known_keys, number, parse_toml, placed, read_
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, Snapshot, total
 from hpcext.policies.common import fixed
-from hpcext.policies.placement.divide import Ask
+from hpcext.policies.placement.divide import Candidate
 from hpcext.policies.solve.counting import Constraint
 
 MOST = 1e9
@@ -82,7 +82,9 @@ def read_limits(path: str) -> tuple[Limit, ...]:
     return tuple(_limit(table, f"{path}: [[limit]] {at}") for at, table in enumerate(tables, 1))
 
 
-def constraints(limits: Sequence[Limit], asks: Sequence[Ask], now: Snapshot) -> list[Constraint]:
+def constraints(
+    limits: Sequence[Limit], asks: Sequence[Candidate], now: Snapshot
+) -> list[Constraint]:
     """Return what limits leave to jobs that ask, besides those whose size is fixed now.
 
     A minimum is required of the present jobs only as far as they can reach it.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
 from hpcext.policies.common import AS_ASKED, ONE_NODE, fixed, keep, largest, named, no_room
 from hpcext.policies.placement.machine import Widths, free_of, machine_of
-from hpcext.policies.placement.place import Shape, Wish, place
+from hpcext.policies.placement.place import PlacementRequest, Shape, place
 from hpcext.policies.solve.apportion import Table, apportion
 from hpcext.policies.solve.kinds import share
 from hpcext.scaling.estimator import Sizes, speedups
@@ -50,7 +50,7 @@ Worth = Callable[[Job, Sizes, On], Values]
 """The values of a job's sizes, the first of which is 0; the value of 0 is the same on all kinds."""
 
 
-class Ask(NamedTuple):
+class Candidate(NamedTuple):
     """A job that may be given something: it has at least one shape.
 
     Attributes
@@ -132,7 +132,7 @@ class Plan(NamedTuple):
         return self.kinds[number] if self.kinds else None
 
 
-Decide = Callable[[Sequence[Ask], Gpus], "Plan | Sequence[Plan]"]
+Decide = Callable[[Sequence[Candidate], Gpus], "Plan | Sequence[Plan]"]
 """A function from jobs, and the GPUs that they may have together, to a plan. Of several plans, all
 with the same `worth`, the one is taken that is worth most after placement."""
 
@@ -227,7 +227,7 @@ class _Room(NamedTuple):
     kinds: Mapping[str, str]
 
 
-def _both_ways(plan: Plan, asks: Sequence[Ask], room: _Room) -> Iterator[_Placed]:
+def _both_ways(plan: Plan, asks: Sequence[Candidate], room: _Room) -> Iterator[_Placed]:
     """Yield placements of a plan: with jobs on the nodes that they have, and otherwise anew.
 
     The second is tried if not all jobs have room in the first: all jobs that change are placed
@@ -240,7 +240,7 @@ def _both_ways(plan: Plan, asks: Sequence[Ask], room: _Room) -> Iterator[_Placed
         yield _placed(plan, asks, room, anew=True)
 
 
-def _placed(plan: Plan, asks: Sequence[Ask], room: _Room, *, anew: bool) -> _Placed:
+def _placed(plan: Plan, asks: Sequence[Candidate], room: _Room, *, anew: bool) -> _Placed:
     chosen = [number for number, count in enumerate(plan.counts) if count]
     wishes = []
     for number in chosen:
@@ -250,7 +250,7 @@ def _placed(plan: Plan, asks: Sequence[Ask], room: _Room, *, anew: bool) -> _Pla
         keeps = not anew or total(ask.job.goal) == shape.total
         likes = plan.likes[number] if plan.likes else ()
         has = _liked(ask.job.goal or {}, likes) if keeps else {}
-        wishes.append(Wish(shape, less, has, kind, likes))
+        wishes.append(PlacementRequest(shape, less, has, kind, likes))
     found = zip(chosen, place(room.free, wishes, apart=room.apart, kinds=room.kinds), strict=True)
     places = {number: alloc for number, alloc in found if alloc}
     if plan.worth is None:
@@ -304,7 +304,7 @@ class Solved(Protocol):
 Solve = Callable[[Sequence[Table], int], Solved]
 
 
-def best(worth: Worth, asks: Sequence[Ask], gpus: Gpus, solve: Solve | None = None) -> Plan:
+def best(worth: Worth, asks: Sequence[Candidate], gpus: Gpus, solve: Solve | None = None) -> Plan:
     """Find the division that is worth most; with several kinds of GPUs, nearly.
 
     `solve` finds it by another method than :func:`~hpcext.policies.solve.apportion.apportion`,
@@ -321,16 +321,16 @@ def best(worth: Worth, asks: Sequence[Ask], gpus: Gpus, solve: Solve | None = No
     return Plan(division.counts, _each([{"": table} for table in tables]), division.bound)
 
 
-def valued(worth: Worth, asks: Sequence[Ask], gpus: Gpus, counts: Sequence[int]) -> Plan:
+def valued(worth: Worth, asks: Sequence[Candidate], gpus: Gpus, counts: Sequence[int]) -> Plan:
     """Return a division that was found by other means as a plan with its values."""
     return Plan(counts, _each([_tables(worth, ask, gpus) for ask in asks]))
 
 
-def _table(worth: Worth, ask: Ask, kind: str) -> Table:
+def _table(worth: Worth, ask: Candidate, kind: str) -> Table:
     return Table(ask.sizes.gpus, worth(ask.job, ask.sizes, On(kind, ask.has)))
 
 
-def _tables(worth: Worth, ask: Ask, kinds: Iterable[str]) -> dict[str, Table]:
+def _tables(worth: Worth, ask: Candidate, kinds: Iterable[str]) -> dict[str, Table]:
     """Return the table of a job for each kind of GPUs that it may have."""
     found = {}
     for kind in kinds:
@@ -370,13 +370,13 @@ def speeds(job: Job, sizes: Sizes, kind: str = "") -> Values:
     return np.asarray(np.minimum(sizes.gpus, most), dtype=np.float64)
 
 
-def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Ask]:
+def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Candidate]:
     """Return the ready jobs except some, also those without a shape."""
     parts = machine_of(now.nodes).parts
     return [_ask(job, now, parts) for job in now.jobs if job.ready and job.id not in but]
 
 
-def _ask(job: Job, now: Snapshot, parts: Mapping[str, Widths]) -> Ask:
+def _ask(job: Job, now: Snapshot, parts: Mapping[str, Widths]) -> Candidate:
     has = next((now.nodes[node].kind for node in job.goal or {}), "")
     by_kind = {
         kind: found
@@ -384,12 +384,12 @@ def _ask(job: Job, now: Snapshot, parts: Mapping[str, Widths]) -> Ask:
         if (found := _shapes(job.sizes, job.nodes or ONE_NODE, widths))
     }
     if len(parts) < 2:
-        return Ask(job, next(iter(by_kind.values()), {}), has=has)
+        return Candidate(job, next(iter(by_kind.values()), {}), has=has)
     shapes: dict[int, Shape] = {}
     for each in by_kind.values():
         for size, shape in each.items():
             shapes[size] = min(shape, shapes.get(size, shape), key=lambda shape: shape.nodes)
-    return Ask(job, dict(sorted(shapes.items())), by_kind, has)
+    return Candidate(job, dict(sorted(shapes.items())), by_kind, has)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -405,7 +405,7 @@ def _shapes(sizes: tuple[int, ...], nodes: tuple[int, int], widths: Widths) -> M
     return dict(sorted(found.items()))
 
 
-def _less(ask: Ask, plan: Plan, number: int) -> list[Shape]:
+def _less(ask: Candidate, plan: Plan, number: int) -> list[Shape]:
     """List smaller shapes of a job, the best first, without those of no value."""
     kind = plan.kind(number)
     shapes = ask.on(kind)

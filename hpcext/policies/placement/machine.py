@@ -13,7 +13,7 @@ Widths = tuple[tuple[int, int], ...]
 """Pairs of a width in GPUs and the number of nodes of that width, the widest first."""
 
 
-class Machine(NamedTuple):
+class Inventory(NamedTuple):
     """Facts about all nodes that policies need again and again.
 
     Attributes
@@ -35,7 +35,7 @@ class Machine(NamedTuple):
 
 
 @of_a_machine
-def machine_of(nodes: Mapping[str, Node]) -> Machine:
+def machine_of(nodes: Mapping[str, Node]) -> Inventory:
     """Return the facts about nodes, computed once for as long as the nodes stay the same."""
     widths = {name: node.gpus for name, node in nodes.items()}
     kinds = {name: node.kind for name, node in nodes.items()}
@@ -45,7 +45,7 @@ def machine_of(nodes: Mapping[str, Node]) -> Machine:
         by_kind.setdefault(kind, []).append((gpus, count))
     parts = {kind: tuple(sorted(each, reverse=True)) for kind, each in by_kind.items()}
     found = set(widths.values())
-    return Machine(parts, widths, kinds, found.pop() if len(found) == 1 else 0)
+    return Inventory(parts, widths, kinds, found.pop() if len(found) == 1 else 0)
 
 
 def free_of(kinds: Mapping[str, str], free: Mapping[str, int]) -> dict[str, int]:

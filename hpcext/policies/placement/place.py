@@ -22,7 +22,7 @@ class Shape(NamedTuple):
         return self.gpus * self.nodes
 
 
-class Wish(NamedTuple):
+class PlacementRequest(NamedTuple):
     """The placement that is wanted for a job.
 
     Attributes
@@ -47,7 +47,7 @@ class Wish(NamedTuple):
 
 def place(
     capacity: Mapping[str, int],
-    wishes: Sequence[Wish],
+    wishes: Sequence[PlacementRequest],
     *,
     apart: Collection[str] | None = None,
     kinds: Mapping[str, str] | None = None,
@@ -68,7 +68,7 @@ def place(
     ----------
     capacity : Mapping[str, int]
         GPUs by node.
-    wishes : sequence of Wish
+    wishes : sequence of PlacementRequest
         In the order in which those of one size are served.
     apart : collection of str or None
         If given, at most one job on several nodes has each node, because these slow each other's
@@ -153,7 +153,7 @@ class _Free:
         """Return whether a job on several nodes may have this node too."""
         return self._shared is None or node not in self._shared
 
-    def right(self, wish: Wish) -> bool:
+    def right(self, wish: PlacementRequest) -> bool:
         """Return whether the nodes that a job has are of the kind that it is to have."""
         if not wish.now:
             return False
@@ -205,7 +205,7 @@ def _shape(alloc: Alloc) -> Shape:
     return Shape(min(alloc.values()), len(alloc))
 
 
-def _kept(wish: Wish) -> Alloc:
+def _kept(wish: PlacementRequest) -> Alloc:
     """Return the part of its nodes or GPUs that a job keeps within its wish."""
     now = _shape(wish.now)
     if wish.wanted == now:
@@ -219,7 +219,7 @@ def _kept(wish: Wish) -> Alloc:
     return dict.fromkeys(own[: wish.wanted.nodes], wish.wanted.gpus)
 
 
-def _grown(wish: Wish, free: _Free) -> Alloc:
+def _grown(wish: PlacementRequest, free: _Free) -> Alloc:
     """Return the wanted shape on the nodes that a job has, and others if it is to have more."""
     gpus, count = wish.wanted
     own = list(wish.now)[:count]
@@ -232,7 +232,7 @@ def _grown(wish: Wish, free: _Free) -> Alloc:
     return {**dict.fromkeys(own, gpus), **more} if len(own) + len(more) == count else {}
 
 
-def _less(wish: Wish, free: _Free) -> Alloc:
+def _less(wish: PlacementRequest, free: _Free) -> Alloc:
     """Return a place for the best of the other shapes that has one."""
     places = (free.tightest(shape, wish.kind, (), wish.likes) for shape in wish.less())
     return next((place for place in places if place), {})

@@ -33,8 +33,16 @@ from msgspec.structs import replace
 from hpcext.core.values import Job, Snapshot, Target
 from hpcext.policies.common import fixed
 from hpcext.policies.periodic import periodic
-from hpcext.policies.placement.divide import Ask, Gpus, On, Plan, Values, best, settle
-from hpcext.policies.pollux.fitness import Machine, allowed, floor, mean, power, realloc, speedups
+from hpcext.policies.placement.divide import Candidate, Gpus, On, Plan, Values, best, settle
+from hpcext.policies.pollux.fitness import (
+    SharedCluster,
+    allowed,
+    floor,
+    mean,
+    power,
+    realloc,
+    speedups,
+)
 from hpcext.policies.pollux.jct import explored, lasting, newest
 from hpcext.policies.pollux.refill import refilled
 from hpcext.policies.pollux.search import searched
@@ -102,9 +110,9 @@ def _allocate(now: Snapshot, options: Options) -> Target:
         return searched(now, options.power, options.delay_s, options.seed)
     if options.jct:
         now = newest(now)
-    asked: list[tuple[Sequence[Ask], Sequence[Plan]]] = []
+    asked: list[tuple[Sequence[Candidate], Sequence[Plan]]] = []
 
-    def decide(asks: Sequence[Ask], gpus: Gpus) -> Sequence[Plan]:
+    def decide(asks: Sequence[Candidate], gpus: Gpus) -> Sequence[Plan]:
         asked.append((asks, plans := _exact(now, options, asks, gpus)))
         return plans
 
@@ -118,13 +126,15 @@ def _allocate(now: Snapshot, options: Options) -> Target:
     return replace(target, value=value, bound=bound)
 
 
-def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Sequence[Plan]:
+def _exact(
+    now: Snapshot, options: Options, asks: Sequence[Candidate], gpus: Gpus
+) -> Sequence[Plan]:
     """Yield the counts with the largest mean, and others where these use too many nodes.
 
     No two jobs on several nodes share one, so together these have no more nodes than there are.
     Counts do not know that: a price for each such node ensures it (its Lagrangian relaxation).
     """
-    each, machine = explored(asks) if options.jct else allowed(asks), Machine.of(now)
+    each, machine = explored(asks) if options.jct else allowed(asks), SharedCluster.of(now)
     p, left = options.power, lasting if options.jct else realloc
     changed: dict[str, list[Values]] = {}
     for kind in gpus:
@@ -168,7 +178,7 @@ def _priced(
     return values[job.id, on.kind] - price * np.where(sizes.nodes > 1, sizes.nodes, 0)
 
 
-def _nodes(asks: Sequence[Ask], plan: Plan) -> int:
+def _nodes(asks: Sequence[Candidate], plan: Plan) -> int:
     """Return how many nodes the jobs on several nodes have together."""
     shapes = [
         ask.on(plan.kind(number))[count]

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcext.core.values import Job, Snapshot, total
-from hpcext.policies.placement.divide import Ask, On, Values, speeds
+from hpcext.policies.placement.divide import Candidate, On, Values, speeds
 from hpcext.policies.placement.place import Shape
 from hpcext.scaling.estimator import Sizes
 
 
-def allowed(asks: Sequence[Ask], times: int = 2, *, node: bool = False) -> list[Ask]:
+def allowed(asks: Sequence[Candidate], times: int = 2, *, node: bool = False) -> list[Candidate]:
     """Limit jobs to the sizes that what they ever had allows (section 4.1, exploration).
 
     That is `times` as much as they ever had; to begin with their least, or, with `node`, all that
@@ -40,7 +40,7 @@ def _within(shapes: Mapping[int, Shape], most: int) -> dict[int, Shape]:
     return {size: shape for size, shape in shapes.items() if size <= most}
 
 
-class Machine(NamedTuple):
+class SharedCluster(NamedTuple):
     """The machine that fair shares are computed from.
 
     Attributes
@@ -58,7 +58,7 @@ class Machine(NamedTuple):
     widest: int
 
     @classmethod
-    def of(cls, now: Snapshot) -> Machine:
+    def of(cls, now: Snapshot) -> SharedCluster:
         """Return the machine of a snapshot."""
         gpus: Counter[str] = Counter()
         for node in now.nodes.values():
@@ -68,7 +68,7 @@ class Machine(NamedTuple):
 
 
 def speedups(
-    job: Job, sizes: Sizes, machine: Machine, kind: str, most: float | None = None
+    job: Job, sizes: Sizes, machine: SharedCluster, kind: str, most: float | None = None
 ) -> Values:
     """Return speed-ups over a fair share of the machine (eq. 15).
 
@@ -119,7 +119,9 @@ def changed(job: Job, sizes: Sizes, on: On, factor: float) -> Values:
     return np.where((sizes.gpus == total(job.goal)) & (on.kind == on.has), 1.0, factor)
 
 
-def floor(asks: Sequence[Ask], found: Sequence[Values], kind: str, gpus: int, p: float) -> float:
+def floor(
+    asks: Sequence[Candidate], found: Sequence[Values], kind: str, gpus: int, p: float
+) -> float:
     """Return the least value that a speed-up counts as, also that of a job that gets nothing.
 
     If all jobs can have a speed-up of t at once, the best mean is at least t, so that each of J

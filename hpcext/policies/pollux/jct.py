@@ -20,7 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from hpcext.core.values import Job, Snapshot
-from hpcext.policies.placement.divide import Ask, On, Values
+from hpcext.policies.placement.divide import Candidate, On, Values
 from hpcext.policies.pollux.fitness import allowed, changed, cost_s
 from hpcext.scaling.estimator import Sizes
 
@@ -44,7 +44,7 @@ def _aged(job: Job) -> Job:
     return replace(job, weight=job.weight * math.sqrt(SERVED_GPU_S / (SERVED_GPU_S + served)))
 
 
-def explored(asks: Sequence[Ask]) -> list[Ask]:
+def explored(asks: Sequence[Candidate]) -> list[Candidate]:
     """Limit jobs to the sizes that what they ever had allows."""
     return allowed(asks, TIMES, node=True)
 

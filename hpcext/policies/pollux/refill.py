@@ -13,8 +13,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from hpcext.core.values import Alloc, Snapshot, Target, total
-from hpcext.policies.placement.divide import Ask, Plan, granted
-from hpcext.policies.placement.place import Shape, Wish, place
+from hpcext.policies.placement.divide import Candidate, Plan, granted
+from hpcext.policies.placement.place import PlacementRequest, Shape, place
 
 LEAST = 1e-9
 """Least gain, relative to the sum of values."""
@@ -40,7 +40,7 @@ class _Better(NamedTuple):
 
 
 def refilled(
-    now: Snapshot, target: Target, asks: Sequence[Ask], plan: Plan, *, apart: bool = True
+    now: Snapshot, target: Target, asks: Sequence[Candidate], plan: Plan, *, apart: bool = True
 ) -> Target:
     """Return the target with better shapes for some jobs where there is room.
 
@@ -48,7 +48,7 @@ def refilled(
     ----------
     now : Snapshot
     target : Target
-    asks : sequence of Ask
+    asks : sequence of Candidate
         The jobs that were asked about, with all sizes that they may have.
     plan : Plan
         Its `worth` gives the value of each size.
@@ -92,7 +92,7 @@ def refilled(
     return replace(target, grants=grants, waits=waits, value=value)
 
 
-def _better(number: int, ask: Ask, has: Alloc, plan: Plan, room: _Room) -> _Better | None:
+def _better(number: int, ask: Candidate, has: Alloc, plan: Plan, room: _Room) -> _Better | None:
     """Return the best shape for a job that has room, if it is better than what it has.
 
     It is searched on GPUs of the kind that the job has, or is to have.
@@ -117,7 +117,7 @@ def _better(number: int, ask: Ask, has: Alloc, plan: Plan, room: _Room) -> _Bett
         shape = shapes[size]
         if shape.nodes > len(widths) or widths[shape.nodes - 1] < shape.gpus:
             continue
-        wish = Wish(shape, tuple, has, kind)
+        wish = PlacementRequest(shape, tuple, has, kind)
         alloc = place(free, [wish], apart=taken, kinds=room.kinds)[0]
         if total(alloc) == size and _shape(alloc) == shape:
             return _Better(number, alloc, worth[size] - before)

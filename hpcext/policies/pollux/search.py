@@ -9,10 +9,10 @@ import numpy as np
 
 from hpcext.core.values import Alloc, Snapshot, Target, total
 from hpcext.policies.common import fixed, keep, kinds_of, no_room
-from hpcext.policies.placement.divide import Ask, Counts, On, Values, asks_of, granted, only
+from hpcext.policies.placement.divide import Candidate, Counts, On, Values, asks_of, granted, only
 from hpcext.policies.placement.place import Shape
 from hpcext.policies.pollux import genetic
-from hpcext.policies.pollux.fitness import Machine, allowed, floor, realloc, speedups
+from hpcext.policies.pollux.fitness import SharedCluster, allowed, floor, realloc, speedups
 from hpcext.scaling.estimator import Sizes
 
 
@@ -55,14 +55,14 @@ class Market(NamedTuple):
 
 
 def matrices(
-    now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float, most: Sequence[int]
+    now: Snapshot, asks: Sequence[Candidate], p: float, delay_s: float, most: Sequence[int]
 ) -> Market:
     """Build the arguments of the genetic search: speed-ups by GPUs, on one node and on several.
 
     `most` is what each job could use if it need not explore: all its speed-ups are over the same
     share.
     """
-    machine = Machine.of(now)
+    machine = SharedCluster.of(now)
     counts, widest = np.arange(sum(machine.gpus.values()) + 1), machine.widest
     one = (counts > 0).astype(np.int64)
     several = np.maximum(2, -(-counts // widest))
@@ -103,7 +103,7 @@ def matrices(
     )
 
 
-def _loose(ask: Ask, now: Snapshot) -> Ask:
+def _loose(ask: Candidate, now: Snapshot) -> Candidate:
     """Allow all sizes to a job whose GPUs may be spread in any way."""
     if ask.job.nodes is not None:
         return ask
@@ -113,14 +113,14 @@ def _loose(ask: Ask, now: Snapshot) -> Ask:
     return ask._replace(shapes=shapes, by_kind={})
 
 
-def _packed(ask: Ask, widest: int) -> Sizes:
+def _packed(ask: Candidate, widest: int) -> Sizes:
     """Return the sizes of a job, each on as few nodes as possible."""
     if ask.job.nodes is not None:
         return ask.sizes
     return Sizes(ask.sizes.gpus, -(-ask.sizes.gpus // widest))
 
 
-def _shaped(ask: Ask, row: Alloc, now: Snapshot) -> Alloc:
+def _shaped(ask: Candidate, row: Alloc, now: Snapshot) -> Alloc:
     """Return the largest shape within what a job was dealt, on nodes of one kind."""
     if ask.job.nodes is None:
         return _trimmed(ask, {node: gpus for node, gpus in row.items() if gpus})
@@ -133,7 +133,7 @@ def _shaped(ask: Ask, row: Alloc, now: Snapshot) -> Alloc:
     return {}
 
 
-def _trimmed(ask: Ask, row: dict[str, int]) -> Alloc:
+def _trimmed(ask: Candidate, row: dict[str, int]) -> Alloc:
     """Return as much of what a job was dealt as it may have, without its smallest parts."""
     more = total(row) - max((size for size in ask.shapes if size <= total(row)), default=0)
     for node in sorted(row, key=row.__getitem__):

@@ -125,7 +125,7 @@ def _settle(
         sizes[max(able, key=lambda at: lines[at].at(sizes[at]))] -= 1
 
 
-class Seen(NamedTuple):
+class IterationRecord(NamedTuple):
     """What all workers know about one iteration.
 
     Attributes
@@ -157,7 +157,7 @@ class Rule(Protocol):
 
     sizes: Sizes
 
-    def see(self, seen: Seen) -> Sizes:
+    def see(self, seen: IterationRecord) -> Sizes:
         """Take in an iteration; return the sizes of the next one."""
 
     def resize(self, total: int) -> Sizes:
@@ -220,7 +220,7 @@ class Speeds:
         if speeds:
             self.resize(sum(self.sizes))
 
-    def see(self, seen: Seen) -> Sizes:
+    def see(self, seen: IterationRecord) -> Sizes:
         """Take in an iteration; return the sizes of the next one."""
         if all(math.isfinite(speed) and speed > 0 for speed in seen.speeds):
             self._speeds, self._memory = seen.speeds, seen.memory
@@ -280,7 +280,7 @@ class LeaderStraggler:
             total, self.sizes = sum(self.sizes), tuple(known)
             self.resize(total)
 
-    def see(self, seen: Seen) -> Sizes:
+    def see(self, seen: IterationRecord) -> Sizes:
         """Take in an iteration; return the sizes of the next one."""
         times = seen.times_s
         self._last.append(times)
@@ -326,7 +326,7 @@ class LeaderStraggler:
         return list(self.sizes)
 
 
-def removable(seen: Seen, bounds: Bounds) -> int | None:
+def removable(seen: IterationRecord, bounds: Bounds) -> int | None:
     """Return a worker without which a step would be faster, or None.
 
     That is the slowest one, if it is slowest by far with its fewest samples.

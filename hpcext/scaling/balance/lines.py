@@ -14,10 +14,10 @@ from typing import Any
 from hpcext.scaling.balance import (
     FREE,
     Bounds,
+    IterationRecord,
     LeaderStraggler,
     Line,
     Rule,
-    Seen,
     Sizes,
     Speeds,
     even,
@@ -209,7 +209,7 @@ class Affine:
         if usual is not None:
             self.resize(sum(self.sizes))
 
-    def see(self, seen: Seen) -> Sizes:
+    def see(self, seen: IterationRecord) -> Sizes:
         """Take in an iteration; return the sizes of the next one."""
         for fit, samples, time_s in zip(self._fits, seen.batches, seen.times_s, strict=True):
             if math.isfinite(time_s) and time_s > 0 and samples > 0:

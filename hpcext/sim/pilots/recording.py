@@ -37,7 +37,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Curve = dict[Count, Above]
 
 
-class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RecordedNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A node: its number of GPUs, and their kind."""
 
     gpus: Count
@@ -149,7 +149,7 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     policy : str
         The policy that shared its GPUs.
-    nodes : tuple of Machine
+    nodes : tuple of RecordedNode
     jobs : tuple of Ran
         Jobs in the order of their submission.
     report_s : float
@@ -157,7 +157,7 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     policy: str
-    nodes: Annotated[tuple[Machine, ...], msgspec.Meta(min_length=1, max_length=1_000_000)]
+    nodes: Annotated[tuple[RecordedNode, ...], msgspec.Meta(min_length=1, max_length=1_000_000)]
     jobs: Annotated[tuple[Ran, ...], msgspec.Meta(min_length=1)]
     report_s: Annotated[float, msgspec.Meta(ge=SOONEST_S, le=1e6)] = 1.0
     schema: Literal["hpcext.recording/1"] = SCHEMA
@@ -183,10 +183,12 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def machine_of(nodes: Mapping[str, Node]) -> tuple[Machine, ...]:
+def machine_of(nodes: Mapping[str, Node]) -> tuple[RecordedNode, ...]:
     """Return the nodes of a pilot; names of kinds are made valid in an option."""
     return tuple(
-        Machine(node.gpus, re.sub(r"[^\w.-]+|\A[^A-Za-z]+", "-", node.kind, flags=re.A).strip("-"))
+        RecordedNode(
+            node.gpus, re.sub(r"[^\w.-]+|\A[^A-Za-z]+", "-", node.kind, flags=re.A).strip("-")
+        )
         for node in nodes.values()
         if node.gpus
     )

@@ -49,7 +49,7 @@ class Size(NamedTuple):
     nodes: int
 
 
-class Seen(NamedTuple):
+class JobObservation(NamedTuple):
     """Facts about a job that ran which its recording does not contain.
 
     Attributes
@@ -101,7 +101,7 @@ class Simulated(NamedTuple):
     busy_s: float
 
 
-def seen(job: Job, record: Record, profiled: Iterable[int] = ()) -> Seen:
+def seen(job: Job, record: Record, profiled: Iterable[int] = ()) -> JobObservation:
     """Return what a journal says about a job that completed.
 
     The speed that a job states is not a measurement, unless it comes from a profile: then its speed
@@ -125,7 +125,9 @@ def seen(job: Job, record: Record, profiled: Iterable[int] = ()) -> Seen:
     held_s = sum(
         (job.since_s if each.end_s is None else each.end_s) - each.start_s for each in parts
     )
-    return Seen(job.submitted_s, job.since_s, held_s, frozenset(map(Size._make, fewest.items())))
+    return JobObservation(
+        job.submitted_s, job.since_s, held_s, frozenset(map(Size._make, fewest.items()))
+    )
 
 
 def busy_s(stays: Iterable[tuple[float, float]]) -> float:
@@ -137,13 +139,13 @@ def busy_s(stays: Iterable[tuple[float, float]]) -> float:
     return busy
 
 
-def simulated(recording: Recording, jobs: Mapping[str, Seen]) -> Simulated:
+def simulated(recording: Recording, jobs: Mapping[str, JobObservation]) -> Simulated:
     """Simulate the jobs of a pilot each alone, and all of them as they did run.
 
     Parameters
     ----------
     recording : Recording
-    jobs : Mapping[str, Seen]
+    jobs : Mapping[str, JobObservation]
         Each job of it, by its id.
 
     Raises
@@ -161,7 +163,7 @@ def simulated(recording: Recording, jobs: Mapping[str, Seen]) -> Simulated:
     return Simulated(alone, busy_s((row.submitted_s, _went_s(row)) for row in together))
 
 
-def _alone(recording: Recording, jobs: Mapping[str, Seen], how: How) -> dict[str, Alone]:
+def _alone(recording: Recording, jobs: Mapping[str, JobObservation], how: How) -> dict[str, Alone]:
     node_gpus = recording.nodes[0].gpus
     best = tuple(
         replace(job, sizes=tuple(size for size in job.sizes if size <= job.optimal))

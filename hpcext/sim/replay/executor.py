@@ -103,7 +103,7 @@ class Simulated:
             self._rescale(action, attempt)
         elif action.kind is Kind.SUSPEND:
             attempt.asked = True
-            if attempt.phase in {Phase.TRAINING, Phase.STALLED} and not attempt.luck.deaf:
+            if attempt.phase in {Phase.TRAINING, Phase.STALLED} and not attempt.luck.unresponsive:
                 self._save(attempt)
         elif action.force or not attempt.luck.stubborn:
             self._heap.after(0.0 if action.force else KILL_S, lambda: self._killed(attempt))
@@ -218,7 +218,7 @@ class Simulated:
             self._heap.after(attempt.luck.fails_after_s, lambda: self._failed(attempt))
         if self._report_s is not None:
             self._heap.after(self._report_s, lambda: self._report_on(attempt))
-        if attempt.asked and not attempt.luck.deaf:
+        if attempt.asked and not attempt.luck.unresponsive:
             # The signal came during the launch. It was blocked, and so it was kept.
             self._save(attempt)
         physics, step = attempt.physics, whole(attempt.steps)

@@ -194,7 +194,7 @@ class Faults(msgspec.Struct, frozen=True):
         Mean training time until an attempt fails by itself.
     unstarted : float
         Share of attempts that end before they run (a full disk, say).
-    deaf : float
+    unresponsive : float
         Share of attempts that never answer a suspension.
     stubborn : float
         Share of attempts that only a forced kill ends.
@@ -212,7 +212,7 @@ class Faults(msgspec.Struct, frozen=True):
 
     fail_s: float | None = None
     unstarted: float = 0.0
-    deaf: float = 0.0
+    unresponsive: float = 0.0
     stubborn: float = 0.0
     late_s: float = 0.0
     repeat: float = 0.0
@@ -231,7 +231,7 @@ class Faults(msgspec.Struct, frozen=True):
         source = random.Random(f"{seed}/{job}/{attempt}")
         return Luck(
             starts=source.random() >= self.unstarted,
-            deaf=source.random() < self.deaf,
+            unresponsive=source.random() < self.unresponsive,
             stubborn=source.random() < self.stubborn,
             late_s=source.uniform(0.0, self.late_s),
             fails_after_s=source.expovariate(1 / self.fail_s) if self.fail_s else None,
@@ -260,7 +260,7 @@ class Luck(msgspec.Struct, frozen=True):
     """The faults of one attempt; see :class:`Faults`."""
 
     starts: bool = True
-    deaf: bool = False
+    unresponsive: bool = False
     stubborn: bool = False
     late_s: float = 0.0
     fails_after_s: float | None = None

@@ -28,7 +28,7 @@ ORACLE, KNOWN = "oracle", "known ends"
 """Labels of runs in which policies know what nobody can know."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class NodeSource(msgspec.Struct, frozen=True):
     """The nodes of jobs: one of the first three fields is given.
 
     Attributes
@@ -86,7 +86,7 @@ class Task(msgspec.Struct, frozen=True):
     Attributes
     ----------
     workload, policy : str
-    place : Place
+    place : NodeSource
     seed : int
     learn : bool
         Whether policies do not know the speeds that jobs state.
@@ -112,7 +112,7 @@ class Task(msgspec.Struct, frozen=True):
 
     workload: str
     policy: str
-    place: Place
+    place: NodeSource
     seed: int = 0
     learn: bool = False
     oracle: bool = False

@@ -1,6 +1,6 @@
 """Generation of traces of idle nodes, after BFTrainer's Table 1 and Figure 1.
 
-The figures of a machine are in :class:`Machine`; the rest follows from them:
+The figures of a machine are in :class:`MachineModel`; the rest follows from them:
 
 - Changes are on a grid of ten seconds, the interval at which Summit was observed (section 2.1). In
   each of its steps nodes join, or leave, or both, with the probabilities that INC/h, DEC/h and
@@ -59,7 +59,7 @@ TRIAL, ROUNDS = 50_000, 6
 Ints = NDArray[np.int64]
 
 
-class Machine(msgspec.Struct, frozen=True):
+class MachineModel(msgspec.Struct, frozen=True):
     """Known figures of the idle nodes of a machine.
 
     Attributes
@@ -85,7 +85,7 @@ class Machine(msgspec.Struct, frozen=True):
     short: float = 0.58
     short_time: float = 0.10
 
-    def resized(self, nodes: int) -> Machine:
+    def resized(self, nodes: int) -> MachineModel:
         """Return the machine with another number of nodes, of which the same share is idle."""
         eq_nodes = self.eq_nodes * nodes / self.nodes
         return msgspec.structs.replace(self, nodes=nodes, eq_nodes=eq_nodes)
@@ -93,18 +93,18 @@ class Machine(msgspec.Struct, frozen=True):
 
 MACHINES = {
     # Section 2.1: 22,883 events in two weeks; in 14,049 of them nodes joined, in 10,573 some left.
-    "summit": Machine(4608, 14_049 / 336, 10_573 / 336, 407, 22_883 / 336),
+    "summit": MachineModel(4608, 14_049 / 336, 10_573 / 336, 407, 22_883 / 336),
     # Table 1. Of the fragments of the other machines it says nothing: Figure 1 is Summit's.
-    "summit-2-months": Machine(4608, 41.7, 28.6, 524),
+    "summit-2-months": MachineModel(4608, 41.7, 28.6, 524),
     # From the published events of the first of these two weeks, which has fewer idle nodes.
-    "summit-week-1": Machine(4608, 42.65, 31.24, 344.8, 68.31, 0.595, 0.133),
-    "theta": Machine(4360, 6.3, 6.2, 547),
-    "mira": Machine(49_152, 2.8, 2.4, 5071),
+    "summit-week-1": MachineModel(4608, 42.65, 31.24, 344.8, 68.31, 0.595, 0.133),
+    "theta": MachineModel(4360, 6.3, 6.2, 547),
+    "mira": MachineModel(49_152, 2.8, 2.4, 5071),
 }
 """Machines by name; Theta and Mira with the nodes that follow from their eq-Nodes and ratio."""
 
 
-def find_machine(name: str) -> Machine:
+def find_machine(name: str) -> MachineModel:
     """Return one of :data:`MACHINES`.
 
     Raises
@@ -118,12 +118,12 @@ def find_machine(name: str) -> Machine:
     return MACHINES[name]
 
 
-def generate(machine: Machine, seed: int, hours: float = math.inf) -> Iterator[Change]:
+def generate(machine: MachineModel, seed: int, hours: float = math.inf) -> Iterator[Change]:
     """Generate a trace of idle nodes.
 
     Parameters
     ----------
-    machine : Machine
+    machine : MachineModel
     seed : int
         Seed; equal seeds give equal traces.
     hours : float
@@ -192,7 +192,7 @@ class _Pool:
 
 
 def _flow(
-    machine: Machine, rng: np.random.Generator, pool: _Pool
+    machine: MachineModel, rng: np.random.Generator, pool: _Pool
 ) -> Iterator[tuple[float, list[Ints], list[Ints]]]:
     """Yield instants at which something changes, without end: (s, joined, left)."""
     model = _Model(machine)
@@ -229,7 +229,7 @@ def _cut(size: int, count: int, shares: Iterator[float]) -> list[int]:
 class _Model:
     """The distributions that follow from a machine's figures."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: MachineModel) -> None:
         self._scale_s, self._shape = _fit_lives(machine.short, machine.short_time)
         self._most = max(1.0, LARGEST_GROUP * machine.nodes)
         self._inc_h = machine.inc_h

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hpcext.sim.traces.idle import Change
-from hpcext.sim.traces.slurm import Seen
+from hpcext.sim.traces.slurm import IdleSample
 
 NOBODY: frozenset[int] = frozenset()
 
 
-def changes(looks: Iterable[Seen]) -> Iterator[Change]:
+def changes(looks: Iterable[IdleSample]) -> Iterator[Change]:
     """Yield the nodes that became idle and those that were taken.
 
     A node that is idle in one observation and neither in that before nor in that after it is
@@ -20,7 +20,7 @@ def changes(looks: Iterable[Seen]) -> Iterator[Change]:
 
     Parameters
     ----------
-    looks : iterable of Seen
+    looks : iterable of IdleSample
         In the order of time.
 
     Yields
@@ -28,7 +28,7 @@ def changes(looks: Iterable[Seen]) -> Iterator[Change]:
     Change
     """
     idle = before = NOBODY
-    now: Seen | None = None
+    now: IdleSample | None = None
     first = True
     for after in looks:
         if now is not None:

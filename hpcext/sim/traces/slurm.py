@@ -166,14 +166,14 @@ def _instant(row: Mapping[str, str], name: str) -> float | None:
         raise InputError(f"{name} {shown(cell)}", valid=valid) from None
 
 
-class Seen(NamedTuple):
+class IdleSample(NamedTuple):
     """The nodes that were idle at one observation, numbered in the order of first appearance."""
 
     time_s: float
     idle: frozenset[int]
 
 
-def parse_sinfo(lines: Iterable[str], names: dict[str, int]) -> Iterator[Seen]:
+def parse_sinfo(lines: Iterable[str], names: dict[str, int]) -> Iterator[IdleSample]:
     """Parse the output of :data:`SINFO`.
 
     Parameters
@@ -201,7 +201,7 @@ def parse_sinfo(lines: Iterable[str], names: dict[str, int]) -> Iterator[Seen]:
             if new_s < now_s:
                 raise InputError(f"time {new_s:.15g} after {now_s:.15g}", do="sort the records")
             if not math.isnan(now_s):
-                yield Seen(now_s - first_s, frozenset(idle))
+                yield IdleSample(now_s - first_s, frozenset(idle))
             first_s = new_s if math.isnan(first_s) else first_s
             now_s, idle = new_s, set()
         elif node := _NODE.match(line.strip()):
@@ -215,4 +215,4 @@ def parse_sinfo(lines: Iterable[str], names: dict[str, int]) -> Iterator[Seen]:
         elif line.strip():
             raise InputError(shown(line), valid=f"what this writes: {SINFO}")
     if not math.isnan(now_s):
-        yield Seen(now_s - first_s, frozenset(idle))
+        yield IdleSample(now_s - first_s, frozenset(idle))

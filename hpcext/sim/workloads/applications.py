@@ -45,7 +45,7 @@ PLACEMENTS = "placements.csv"
 """File in the folder of each measured application."""
 
 
-class Machine(NamedTuple):
+class ClusterSize(NamedTuple):
     """Most nodes, and GPUs of each, that a job can have."""
 
     nodes: int
@@ -57,12 +57,12 @@ class Machine(NamedTuple):
         return self.nodes * self.gpus
 
 
-class Way(NamedTuple):
+class WorkloadOptions(NamedTuple):
     """The way in which jobs are made.
 
     Attributes
     ----------
-    machine : Machine
+    machine : ClusterSize
     policy : str
         Name of the policy, with its options.
     oracle : bool
@@ -71,7 +71,7 @@ class Way(NamedTuple):
         Whether trainings choose their batch; None: as the policy's authors have it.
     """
 
-    machine: Machine
+    machine: ClusterSize
     policy: str = ""
     oracle: bool = False
     adapt: bool | None = None
@@ -169,7 +169,7 @@ def check(jobs: Sequence[Asked], folder: Path, places: Sequence[str]) -> None:
 
 
 def application_jobs(
-    jobs: Sequence[Asked], folder: Path, way: Way
+    jobs: Sequence[Asked], folder: Path, way: WorkloadOptions
 ) -> Iterator[tuple[Job, Physics]]:
     """Yield the jobs of a workload, each with its physics.
 
@@ -198,7 +198,7 @@ def application_jobs(
         yield job, Physics(speed, speed.work, resume_s=DELAY_S, checkpoint_s=None)
 
 
-def _speed(each: Asked, known: Application, way: Way) -> Adaptive | Fixed:
+def _speed(each: Asked, known: Application, way: WorkloadOptions) -> Adaptive | Fixed:
     alone = each.application == ALONE
     most = 1 if alone else None
     if way.name in WITH_AGENT if way.adapt is None else way.adapt:
@@ -206,7 +206,7 @@ def _speed(each: Asked, known: Application, way: Way) -> Adaptive | Fixed:
     return Fixed(known, each.batch, most)
 
 
-def _shaped(job: Job, each: Asked, most: int, way: Way) -> Job:
+def _shaped(job: Job, each: Asked, most: int, way: WorkloadOptions) -> Job:
     """Return a job with the GPUs that it may have."""
     if way.name == "tiresias":
         return replace(job, sizes=(each.gpus,), optimal=each.gpus)

@@ -14,7 +14,7 @@ from hpcext.sim.traces.lines import cells_of, place, read_lines
 from hpcext.sim.workloads import philly, trainers
 from hpcext.sim.workloads.applications import (
     REPORT_S,
-    Way,
+    WorkloadOptions,
     application_jobs,
     check,
     measurements,
@@ -117,7 +117,7 @@ def _measured(text: str, path: Path, given: str, setting: Setting) -> Workload:
     return Workload(text, jobs, (path, *measurements(folder)), REPORT_S, measured=True)
 
 
-def _trainings(path: Path, folder: Path, way: Way) -> Iterator[tuple[Job, Physics]]:
+def _trainings(path: Path, folder: Path, way: WorkloadOptions) -> Iterator[tuple[Job, Physics]]:
     asked = philly.read_philly(path, names(folder))
     # Each job has one line after the header, and there are no other lines.
     check(asked, folder, [place(path, number) for number in range(2, len(asked) + 2)])

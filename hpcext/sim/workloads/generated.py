@@ -14,8 +14,8 @@ from hpcext.core.errors import InputError
 from hpcext.sim.workloads import capes, marble
 from hpcext.sim.workloads.applications import (
     REPORT_S,
-    Machine,
-    Way,
+    ClusterSize,
+    WorkloadOptions,
     application_jobs,
     measurements,
 )
@@ -87,11 +87,11 @@ def folder_of(given: str, data: Path | None, beside: Path | None = None) -> Path
     return base / FOLDER if (base / FOLDER).is_dir() else base
 
 
-def way_of(options: Measured, setting: Setting) -> Way:
+def way_of(options: Measured, setting: Setting) -> WorkloadOptions:
     """Return the way in which measured trainings are made for a setting."""
-    machine = Machine(setting.nodes or MOST_NODES, setting.gpus)
+    machine = ClusterSize(setting.nodes or MOST_NODES, setting.gpus)
     adapt = options.adapt == "true" if options.adapt else None
-    return Way(machine, setting.policy, setting.oracle, adapt)
+    return WorkloadOptions(machine, setting.policy, setting.oracle, adapt)
 
 
 def _philly(text: str, given: str, setting: Setting) -> Workload:

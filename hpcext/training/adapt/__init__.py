@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcext.training.adapt.choice import Found, best
+from hpcext.training.adapt.configurations import Bounds, Configuration, Profile, Split, ceil
 from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
-from hpcext.training.adapt.ways import Bounds, Profile, Split, Way, ceil
 from hpcext.training.checkpoint import warn
 from hpcext.training.checkpoint.staging import Writer
 
@@ -210,7 +210,7 @@ class Agent:
         if self._skip:
             self._skip -= 1
         else:
-            self._halves.add(Way(1, 1, ceil(self.split.per_gpu, 2), 1), step_s)
+            self._halves.add(Configuration(1, 1, ceil(self.split.per_gpu, 2), 1), step_s)
 
     def window(self) -> None:
         """Add the mean duration of the steps since the last call to the profile.
@@ -220,7 +220,7 @@ class Agent:
         if self._window:
             self._step_s, self._fresh = statistics.fmean(self._window), False
             accumulation = self.split.passes(self._gpus) - 1
-            way = Way(self._gpus, self._nodes, self.split.per_gpu, accumulation)
+            way = Configuration(self._gpus, self._nodes, self.split.per_gpu, accumulation)
             self._profile.add(way, self._step_s)
         self._window = []
 
@@ -229,7 +229,7 @@ class Agent:
         if not self._step_s > 0:
             return EVERY
         every = max(LEAST_EVERY, int(min(LOOK_S / self._step_s, EVERY)))
-        halved_s = self._halves.times().get(Way(1, 1, ceil(self.split.per_gpu, 2), 1))
+        halved_s = self._halves.times().get(Configuration(1, 1, ceil(self.split.per_gpu, 2), 1))
         if halved_s is None or self._gpus > 1 or self.split.passes(1) > 1:
             return every
         return max(every, math.ceil((halved_s / self._step_s - 1.0) / COST))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.training.adapt.ways import Bounds, Split, Way
+from hpcext.training.adapt.configurations import Bounds, Configuration, Split
 
 CONSTANT = 0.5
 """Assumed share of a pass's time that does not depend on its batch size, while only one size has
@@ -45,7 +45,7 @@ class Found(NamedTuple):
 
 
 def best(
-    times: Mapping[Way, float],
+    times: Mapping[Configuration, float],
     start: tuple[float, ...] | None,
     *,
     bounds: Bounds,
@@ -58,7 +58,7 @@ def best(
 
     Parameters
     ----------
-    times : Mapping[Way, float]
+    times : Mapping[Configuration, float]
         Seconds per step; at least one entry.
     start : tuple of float or None
         Parameters of an earlier fit, to start from.

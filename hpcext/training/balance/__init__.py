@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpcext.training.checkpoint import warn
 
 if TYPE_CHECKING:
-    from hpcext.scaling.balance import Bounds, Rule, Seen
+    from hpcext.scaling.balance import Bounds, IterationRecord, Rule
 
 MODES = ("auto", "cpu", "gpu")
 """Modes: ranks exchange their times at once ("cpu"), or while the next step computes ("gpu")."""
@@ -101,7 +101,7 @@ class Balance:
         self.sizes: tuple[int, ...] = ()
         self._name = rule
         self._make: Callable[..., Rule] = made[rule]
-        self._seen: type[Seen] = rules.Seen
+        self._seen: type[IterationRecord] = rules.IterationRecord
         self._even, self._removable = rules.even, rules.removable
         self._bounds: Bounds = rules.Bounds(*bounds)
         self._fitted = self._bounds
@@ -190,7 +190,7 @@ class Balance:
         self.sizes = self._rule.see(seen)
         return turn
 
-    def _watch(self, seen: Seen) -> None:
+    def _watch(self, seen: IterationRecord) -> None:
         """Warn once about a worker for which no batch is small enough."""
         found = self._removable(seen, self._fitted)
         before, times = self._straggling

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.checkpoint import CheckpointError, warn
-from hpcext.training.checkpoint.place import Place
+from hpcext.training.checkpoint.position import Position
 from hpcext.training.data.sampler import ResumableSampler
 
 Batch = TypeVar("Batch")
@@ -23,7 +23,7 @@ def elastic(loader: object) -> ElasticBatches | None:
 
 def open_loader(
     loader: Iterable[Batch],
-    place: Place,
+    place: Position,
     *,
     resized: bool = False,
     carried: int = 0,
@@ -37,7 +37,7 @@ def open_loader(
         The loader. With an :class:`ElasticBatches` as ``batch_sampler`` or a
         :class:`ResumableSampler` as ``sampler`` it begins at the place; others are read up to it.
         A sampler with ``set_epoch`` is told the epoch.
-    place : Place
+    place : Position
     resized : bool
         Whether the number of ranks has changed since the place was recorded.
     carried : int

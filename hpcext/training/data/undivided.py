@@ -23,7 +23,7 @@ _UNEQUAL = 1e-3
 _MAX_NORMS = 8
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """The observations of one rank in its first step.
 
     Attributes
@@ -40,25 +40,25 @@ class Seen(NamedTuple):
     samples: int = 0
     gradients: tuple[float, ...] = ()
 
-    def norms(self, gradients: Sequence[float]) -> Seen:
+    def norms(self, gradients: Sequence[float]) -> Observation:
         """Return these observations with norms of gradients."""
         return self._replace(gradients=tuple(gradients[:_MAX_NORMS]))
 
 
-def first_batch(loader: Any, batch: Any) -> Seen:
+def first_batch(loader: Any, batch: Any) -> Observation:
     """Return the observations of a rank's first batch."""
     if _divides(loader):
-        return Seen()
-    return Seen(fingerprint(batch), _all_samples(loader))
+        return Observation()
+    return Observation(fingerprint(batch), _all_samples(loader))
 
 
-def compare(ranks: Ranks, seen: Seen | None, *, use: str, wrap: str) -> list[str]:
+def compare(ranks: Ranks, seen: Observation | None, *, use: str, wrap: str) -> list[str]:
     """Compare the observations of all ranks, which all call it; on rank 0, return what is wrong.
 
     Parameters
     ----------
     ranks : Ranks
-    seen : Seen or None
+    seen : Observation or None
         Observations of this rank.
     use, wrap : str
         As for :func:`verdict`.
@@ -66,15 +66,19 @@ def compare(ranks: Ranks, seen: Seen | None, *, use: str, wrap: str) -> list[str
     if ranks.size == 1:
         return []
     told = [json.loads(each) for each in ranks.gather(json.dumps(seen).encode())]
-    return list(verdict([Seen(*(each or ())) for each in told], use=use, wrap=wrap)) if told else []
+    return (
+        list(verdict([Observation(*(each or ())) for each in told], use=use, wrap=wrap))
+        if told
+        else []
+    )
 
 
-def verdict(ranks: Sequence[Seen], *, use: str, wrap: str) -> Iterator[str]:
+def verdict(ranks: Sequence[Observation], *, use: str, wrap: str) -> Iterator[str]:
     """Yield a sentence for each thing that is wrong.
 
     Parameters
     ----------
-    ranks : sequence of Seen
+    ranks : sequence of Observation
         Observations of all ranks.
     use, wrap : str
         What divides the data, and what averages the models, for the messages.

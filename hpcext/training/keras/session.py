@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from hpcext.training.checkpoint import CheckpointError
-from hpcext.training.checkpoint.place import AFTER, EPOCH, Place
+from hpcext.training.checkpoint.position import AFTER, EPOCH, Position
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.feature import Feature, Framework, Parts, Resizing
 from hpcext.training.keras.data import Data
@@ -172,14 +172,14 @@ class _Metrics(Feature):
 
     Attributes
     ----------
-    validated : (Place, dict) or None
+    validated : (Position, dict) or None
         Place and random states at the beginning of the validation that is running.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._held: list[Any] | None = None
-        self.validated: tuple[Place, Tree] | None = None
+        self.validated: tuple[Position, Tree] | None = None
 
     def capturing(self) -> None:
         """Bring the state that ``fit`` holds into the model."""

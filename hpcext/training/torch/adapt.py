@@ -16,8 +16,8 @@ import torch
 
 from hpcext.training.accumulation import apart, samples_of, split
 from hpcext.training.adapt import MOST_TIMES, Agent
+from hpcext.training.adapt.configurations import Bounds, Split
 from hpcext.training.adapt.noise import Squares
-from hpcext.training.adapt.ways import Bounds, Split
 from hpcext.training.balance.balancing import Balancing
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.feature import Feature

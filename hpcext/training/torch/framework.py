@@ -13,7 +13,7 @@ import torch.distributed as dist
 from hpcext.training.balance.clock import Clock
 from hpcext.training.checkpoint import Store
 from hpcext.training.checkpoint.keeper import Keeper
-from hpcext.training.checkpoint.place import AFTER
+from hpcext.training.checkpoint.position import AFTER
 from hpcext.training.feature import Feature, Framework
 from hpcext.training.learning_rate import Rates
 from hpcext.training.ranks import Ranks

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from hpcext.protocol import environ
-from hpcext.rendezvous import Formed, Group, Rendezvous, Way
+from hpcext.rendezvous import Formed, Group, Rendezvous, StoreAddress
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.ranks import Ranks
 from hpcext.training.signals import News
@@ -157,7 +157,7 @@ class Member:
             door = Door(self._rendezvous.host, listening)
             self._services.append(door)
             hosts = [door.address] if door.address else []
-            way = Way((*hosts, self._rendezvous.host), door.port, door.key)
+            way = StoreAddress((*hosts, self._rendezvous.host), door.port, door.key)
             self._insist(lambda: self._rendezvous.publish(group.number, way))
         while (found := self._rendezvous.published(group.number)) is None:
             time.sleep(self._pause_s)

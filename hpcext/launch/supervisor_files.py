@@ -25,7 +25,7 @@ RECORD_PAUSE_S, RECORD_PAUSE_MAX_S = 0.02, 5.0
 """The first and the longest pause, in seconds, between attempts to write on a full disk."""
 
 
-class Papers:
+class SupervisorFiles:
     """The files of one attempt, on one of its nodes.
 
     Parameters

@@ -67,7 +67,7 @@ class Bounds(NamedTuple):
         return Split(total, ceil(share, passes))
 
 
-class Way(NamedTuple):
+class Configuration(NamedTuple):
     """A way to make a step: GPUs, nodes, samples of a GPU in a pass, further passes."""
 
     gpus: int
@@ -80,9 +80,9 @@ class Profile:
     """Seconds per step, by the way it was made."""
 
     def __init__(self) -> None:
-        self._times: dict[Way, list[float]] = {}
+        self._times: dict[Configuration, list[float]] = {}
 
-    def add(self, way: Way, step_s: float) -> None:
+    def add(self, way: Configuration, step_s: float) -> None:
         """Add the time of a step, if it is positive and finite."""
         if not (math.isfinite(step_s) and step_s > 0):
             return
@@ -92,7 +92,7 @@ class Profile:
         if len(self._times) > WAYS:
             del self._times[next(iter(self._times))]
 
-    def times(self) -> dict[Way, float]:
+    def times(self) -> dict[Configuration, float]:
         """Return the median time of each way, in seconds."""
         return {way: statistics.median(times) for way, times in self._times.items()}
 
@@ -102,7 +102,7 @@ class Profile:
 
     def restore(self, saved: list[Any]) -> None:
         """Restore what :meth:`state` returned."""
-        self._times = {Way(*way): list(times) for way, times in saved}
+        self._times = {Configuration(*way): list(times) for way, times in saved}
 
 
 def ceil(above: int, below: int) -> int:

@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._%+-]{0,63}(?:@[A-Za-z0-9][A-Za-z
 """No dash at its beginning, which would be an option, and nothing that a header would end at."""
 
 
-class Way(NamedTuple):
+class NotificationMethod(NamedTuple):
     """A way to tell a user that something happened.
 
     Attributes
@@ -45,7 +45,7 @@ class Way(NamedTuple):
         return f"mail:{self.target}" if self.target else "mail"
 
 
-def read_way(text: str) -> Way | None:
+def read_way(text: str) -> NotificationMethod | None:
     """Read a way; None for ``none``, and for nothing.
 
     Raises
@@ -57,13 +57,13 @@ def read_way(text: str) -> Way | None:
     if text in {"", NONE}:
         return None
     if kind == "mail" and (text == "mail" or _ADDRESS.fullmatch(target)):
-        return Way(kind, target)
+        return NotificationMethod(kind, target)
     if kind == "webhook":
         _check_url(target)
-        return Way(kind, target)
+        return NotificationMethod(kind, target)
     if kind == "command":
         _check_command(target)
-        return Way(kind, target)
+        return NotificationMethod(kind, target)
     raise InputError(shown(kind if kind != "mail" else text), valid=VALID)
 
 

@@ -11,7 +11,7 @@ BEFORE, EPOCH, AFTER = "before", "epoch", "after"
 
 
 @dataclasses.dataclass
-class Place:
+class Position:
     """The place of a training in its epochs.
 
     Attributes
@@ -40,7 +40,7 @@ class Place:
     validation: int = 0
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> Place:
+    def of(cls, manifest: Mapping[str, Any]) -> Position:
         """Return the place that a manifest records."""
         return cls(**{field.name: manifest[field.name] for field in dataclasses.fields(cls)})
 
