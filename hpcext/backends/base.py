@@ -244,7 +244,7 @@ class Backend(abc.ABC):
         return ""
 
     def send(self, job_id: JobId, signum: int) -> bool:
-        """Send a signal to the script of a job; False if that is gone. Not called if its manager polls."""
+        """Send a signal to a job, whose manager does not poll; return False if it is gone."""
         return True
 
     def go_back(self, directory: Path, *, alone: bool) -> None:

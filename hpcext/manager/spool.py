@@ -200,7 +200,7 @@ class BatchManager:
         return waits or self._standing
 
     def send(self, signum: int) -> bool:
-        """Have the batch system signal the script, which passes it on; one that polls is not told."""
+        """Have the batch system signal the script, which passes it on, unless the manager polls."""
         return self._polls or backends.find(self._system).send(self._job_id, signum)
 
 

@@ -11,7 +11,7 @@ import pytest
 from commands import simulate
 from made_measurements import write
 
-from hpcext.papers.marble import PolluxRun as SetCase
+from hpcext.papers.marble import MarbleRun as SetCase
 from hpcext.papers.marble import run as run_set
 from hpcext.papers.pollux.runs import PolluxRun, simulated
 from hpcext.sim.evaluate.metrics import figures
