@@ -47,12 +47,14 @@ def make(
     """A pilot that is over, with one job of two GPUs; its id."""
     directory = pilots.create(
         [JobSpec("one", ("true",), gpus=Gpus(2, 2))],
-        where="jobs.toml",
-        name=name,
-        gpus=range(gpus),
-        logical=True,
+        pilots.NewPilot(
+            name=name,
+            gpus=range(gpus),
+            logical=True,
+            harvest=terms,
+        ),
         settings=Settings(policy="equal_share", state_dir=load_settings().state_dir),
-        harvest=terms,
+        where="jobs.toml",
     )
     header = journals.Header(began_at=time.time() - ago_s, policy="equal_share")
     jobs = map(f.Submitted, Submissions(directory / "submissions").jobs)

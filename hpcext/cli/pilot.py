@@ -122,19 +122,21 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         check_in_time(specs, time_s - args.lead, str(args.jobs))
     directory = pilots.create(
         specs,
-        where=str(args.jobs),
-        file=args.jobs,
-        notify=settings.notify,
-        name=args.name or name_after(args.jobs),
-        gpus=range(args.gpus_per_node),
-        logical=False,
+        pilots.NewPilot(
+            file=args.jobs,
+            notify=settings.notify,
+            name=args.name or name_after(args.jobs),
+            gpus=range(args.gpus_per_node),
+            logical=False,
+            batch=backend.name,
+            launcher=backend.launcher(settings),
+            nodes=args.nodes,
+            lead_s=args.lead,
+            requeue=args.requeue,
+        ),
         settings=settings,
+        where=str(args.jobs),
         directory=args.dir,
-        batch=backend.name,
-        launcher=backend.launcher(settings),
-        nodes=args.nodes,
-        lead_s=args.lead,
-        requeue=args.requeue,
     )
     try:
         for sentence in backend.lacks(settings):

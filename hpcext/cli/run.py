@@ -121,15 +121,17 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return _dry_run(specs, offers, settings, args, out)
     directory = pilots.create(
         specs,
-        where=str(args.jobs),
-        file=args.jobs,
-        notify=settings.notify,
-        name=args.name or name_after(args.jobs),
-        gpus=gpus,
-        logical=logical,
+        pilots.NewPilot(
+            file=args.jobs,
+            notify=settings.notify,
+            name=args.name or name_after(args.jobs),
+            gpus=gpus,
+            logical=logical,
+            shared=shared,
+        ),
         settings=settings,
+        where=str(args.jobs),
         directory=args.dir,
-        shared=shared,
     )
     return begin(directory, args, out)
 

@@ -85,14 +85,16 @@ class _Probe:
         )
         self._pilot = pilots.create(
             (spec,),
-            where="--probe",
-            name=_NAME,
-            gpus=range(terms.gpus),
-            logical=terms.logical,
+            pilots.NewPilot(
+                name=_NAME,
+                gpus=range(terms.gpus),
+                logical=terms.logical,
+                nodes=1,
+                harvest=terms,
+            ),
             settings=dataclasses.replace(settings, policy="bftrainer"),
+            where="--probe",
             directory=directory / keeper.PILOT,
-            nodes=1,
-            harvest=terms,
         )
         self._leases = f"hpcext-{pilots.load(self._pilot).id}"
         self._name = f"hpcext-probe-{secrets.token_hex(4)}"

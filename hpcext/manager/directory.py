@@ -6,6 +6,7 @@ Every start of a suspendable job waits for these imports, so nothing slow is imp
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import secrets
@@ -123,76 +124,125 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         return (node, self.shared.as_node(self.node)) if self.shared else (node,)
 
 
+@dataclasses.dataclass(frozen=True)
+class NewPilot:
+    """A pilot that is to be made.
+
+    Attributes
+    ----------
+    name : str
+    gpus : sequence of int
+        Indices of the GPUs of each node.
+    logical : bool
+        Slots stand for GPUs.
+    batch : str
+        Name of the batch system in whose job it runs; empty: it runs on this machine.
+    launcher : str
+        What starts attempts on nodes, where the batch system has several ways.
+    nodes : int
+    lead_s : float
+        How long before the end of its allocation it suspends its trainings.
+    requeue : bool
+        It goes back into the queue then.
+    alone : bool
+        It has one job, which has everything.
+    harvest : Terms, optional
+        It runs on leases.
+    stay : bool
+        It waits for more jobs when all are done.
+    shared : Shared, optional
+        A GPU that jobs share.
+    file : pathlib.Path, optional
+        Its job file.
+    notify : str
+        Whom to tell of failures and of the end.
+    """
+
+    name: str
+    gpus: Sequence[int]
+    logical: bool = False
+    batch: str = ""
+    launcher: str = ""
+    nodes: int = 1
+    lead_s: float = 0.0
+    requeue: bool = False
+    alone: bool = False
+    harvest: Terms | None = None
+    stay: bool = False
+    shared: Shared | None = None
+    file: Path | None = None
+    notify: str = ""
+
+
 def create(
     specs: Sequence[JobSpec],
+    new: NewPilot,
     *,
-    where: str,
-    name: str,
-    gpus: Sequence[int],
-    logical: bool,
     settings: Settings,
+    where: str,
     directory: Path | None = None,
-    batch: str = "",
-    launcher: str = "",
-    nodes: int = 1,
-    lead_s: float = 0.0,
-    requeue: bool = False,
-    alone: bool = False,
-    harvest: Terms | None = None,
-    stay: bool = False,
-    shared: Shared | None = None,
-    file: Path | None = None,
-    notify: str = "",
 ) -> Path:
-    """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
+    """Make the directory of a pilot, with its first jobs in it; start nothing.
+
+    Parameters
+    ----------
+    specs : sequence of JobSpec
+    new : NewPilot
+    settings : Settings
+    where : str
+        Where the jobs are stated, for errors.
+    directory : pathlib.Path, optional
+        By default one in the user's state directory.
 
     Raises
     ------
     InputError
         A name, a directory or a job that cannot be; nothing was made.
     """
-    if not _NAME.match(name):
-        raise InputError(
-            f"{shown(name)} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
-        )
-    if not alone:
-        from hpcext.policies import find_policy  # noqa: PLC0415  (slow; one job needs no policy)
-
-        find_policy(settings.policy, settings.origins.get("policy", "--policy"))
-    node = "a node of this pilot" if batch or harvest else host()
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    pilot = Pilot(
-        id=f"{name}-{stamp}-{secrets.token_hex(2)}",
-        name=name,
-        # One job that has everything: there is nothing to decide.
-        policy="marble" if alone else settings.policy,
-        node=node,
-        gpus=tuple(gpus),
-        logical=logical,
-        report_interval_s=settings.report_interval_s,
-        suspend_timeout_s=settings.suspend_timeout_s,
-        decision_timeout_s=settings.decision_timeout_s,
-        began_at=time.time(),
-        profiles=str(settings.state_dir.absolute() / "profiles"),
-        batch=batch,
-        launcher=launcher,
-        nodes=nodes,
-        lead_s=lead_s,
-        requeue=requeue,
-        alone=alone,
-        harvest=harvest,
-        stay=stay,
-        shared=shared,
-        file=str(file.absolute()) if file else "",
-        notify=notify,
-    )
-    check_fits(specs, pilot.offers(), where, nodes, seat_bytes=memory(shared))
+    pilot = _pilot(new, settings)
+    check_fits(specs, pilot.offers(), where, new.nodes, seat_bytes=memory(new.shared))
     path = _make_directory(pilot, settings.state_dir, directory)
     if specs:
         Submissions(path / "submissions").add("first", specs)
     # Last, because it is what makes the directory a pilot.
     documents.write_file(path / "pilot.json", msgspec.json.encode(pilot))
     return path
+
+
+def _pilot(new: NewPilot, settings: Settings) -> Pilot:
+    if not _NAME.match(new.name):
+        valid = "letters, digits, . _ -; at most 64"
+        raise InputError(f"{shown(new.name)} is no name", where="--name", valid=valid)
+    if not new.alone:
+        from hpcext.policies import find_policy  # noqa: PLC0415  (slow; one job needs no policy)
+
+        find_policy(settings.policy, settings.origins.get("policy", "--policy"))
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Pilot(
+        id=f"{new.name}-{stamp}-{secrets.token_hex(2)}",
+        name=new.name,
+        # One job that has everything: there is nothing to decide.
+        policy="marble" if new.alone else settings.policy,
+        node="a node of this pilot" if new.batch or new.harvest else host(),
+        gpus=tuple(new.gpus),
+        logical=new.logical,
+        report_interval_s=settings.report_interval_s,
+        suspend_timeout_s=settings.suspend_timeout_s,
+        decision_timeout_s=settings.decision_timeout_s,
+        began_at=time.time(),
+        profiles=str(settings.state_dir.absolute() / "profiles"),
+        batch=new.batch,
+        launcher=new.launcher,
+        nodes=new.nodes,
+        lead_s=new.lead_s,
+        requeue=new.requeue,
+        alone=new.alone,
+        harvest=new.harvest,
+        stay=new.stay,
+        shared=new.shared,
+        file=str(new.file.absolute()) if new.file else "",
+        notify=new.notify,
+    )
 
 
 def _make_directory(pilot: Pilot, state_dir: Path, directory: Path | None) -> Path:

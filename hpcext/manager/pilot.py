@@ -34,6 +34,7 @@ from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
 from hpcext.manager.decider import Decider
 from hpcext.manager.directory import (
+    NewPilot,
     Pilot,
     create,
     find,
@@ -52,6 +53,7 @@ from hpcext.manager.unmeasured import Unmeasured
 from hpcext.policies import find_policy, is_quick
 
 __all__ = [
+    "NewPilot",
     "Pilot", "create", "find", "host", "how_to_go_on", "known", "load", "remove", "run",
     "sole_manager",
 ]  # fmt: skip

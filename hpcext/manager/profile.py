@@ -135,12 +135,13 @@ def measure(
     specs = [_spec(command, count) for count in sizes]
     directory = pilots.create(
         specs,
-        where="command",
-        name=f"profile-{name}"[:64],
-        gpus=gpus,
-        logical=logical,
-        # One job at a time, and each finds the same GPUs idle.
+        pilots.NewPilot(
+            name=f"profile-{name}"[:64],
+            gpus=gpus,
+            logical=logical,
+        ),
         settings=dataclasses.replace(settings, policy="exclusive", report_interval_s=LOOK_S),
+        where="command",
     )
     observer = _Observer(directory, seconds, tell)
     try:

@@ -130,15 +130,16 @@ def create(job: JobSpec, gpus: int, settings: Settings, directory: Path, **more:
     state.check_safe(settings.state_dir)
     directories.create(
         [job],
-        where="hpcext suspendable",
-        # A job without GPUs is one slot: all that it has of the node.
-        gpus=range(gpus or 1),
-        logical=not gpus,
+        directories.NewPilot(
+            gpus=range(gpus or 1),
+            logical=not gpus,
+            requeue=True,
+            alone=True,
+            **more,
+        ),
         settings=settings,
+        where="hpcext suspendable",
         directory=directory,
-        requeue=True,
-        alone=True,
-        **more,
     )
 
 

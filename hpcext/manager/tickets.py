@@ -191,14 +191,16 @@ def open_harvester(settings: Settings, system: str, terms: Callable[[], Terms]) 
                 asked = terms()
                 pilots.create(
                     [],
-                    where="",
-                    name=NAME,
-                    gpus=range(asked.gpus),
-                    logical=asked.logical,
+                    pilots.NewPilot(
+                        name=NAME,
+                        gpus=range(asked.gpus),
+                        logical=asked.logical,
+                        nodes=asked.max_nodes,
+                        harvest=asked,
+                    ),
                     settings=settings,
+                    where="",
                     directory=directory,
-                    nodes=asked.max_nodes,
-                    harvest=asked,
                 )
     except locks.LockedError:
         raise BlockingIOError from None

@@ -65,7 +65,16 @@ def test_how_long_saving_took(tmp_path: Path) -> None:
     settings = config.load_settings(environ={"HPCEXT_STATE_DIR": str(tmp_path)})
     assert saving_s(tmp_path) is None
     for name, seconds in (("one", 1.5), ("two", 0.5), ("damaged", None), ("new", None)):
-        directory = pilot.create((), where="", name=name, gpus=[0], logical=True, settings=settings)
+        directory = pilot.create(
+            (),
+            pilot.NewPilot(
+                name=name,
+                gpus=[0],
+                logical=True,
+            ),
+            settings=settings,
+            where="",
+        )
         if name == "damaged":
             (directory / "journal.jsonl").write_text("no\n")
         if seconds is None:

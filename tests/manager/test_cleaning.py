@@ -63,11 +63,13 @@ def begin(
     """A pilot with one job of some files."""
     path = pilots.create(
         [JobSpec("one", spec.pop("command", ("true",)), gpus=Gpus(2, 2), **spec)],
-        where="jobs.toml",
-        name=name,
-        gpus=range(2),
-        logical=True,
+        pilots.NewPilot(
+            name=name,
+            gpus=range(2),
+            logical=True,
+        ),
         settings=Settings(policy="equal_share", state_dir=state),
+        where="jobs.toml",
         directory=directory,
     )
     header = journals.Header(began_at=time.time(), policy="equal_share")
@@ -259,9 +261,16 @@ def test_a_pilot_whose_allocation_is_there_or_cannot_be_asked_for_stays(
 ) -> None:
     monkeypatch.setattr(backends.find("slurm"), "jobs", lambda: Batch(said))
     path = pilots.create(
-        [], where="", name="batch", gpus=range(2), logical=False, batch="slurm",
+        [],
+        pilots.NewPilot(
+            name="batch",
+            gpus=range(2),
+            logical=False,
+            batch="slurm",
+        ),
         settings=Settings(state_dir=state),
-    )  # fmt: skip
+        where="",
+    )
     with pytest.raises(NoManagerError, match="perhaps being submitted"):
         whole(state, path)
     slurm_job.SUBMITTED.write(path, 7, None)

@@ -23,9 +23,16 @@ SPECS = (JobSpec("only", ("true",)),)
 def create(root: Path, name: str = "try", directory: Path | None = None) -> Path:
     settings = Settings(state_dir=root / "state")
     return pilots.create(
-        SPECS, where="jobs.toml", name=name, gpus=(0, 1), logical=True, settings=settings,
+        SPECS,
+        pilots.NewPilot(
+            name=name,
+            gpus=(0, 1),
+            logical=True,
+        ),
+        settings=settings,
+        where="jobs.toml",
         directory=directory,
-    )  # fmt: skip
+    )
 
 
 def test_a_pilot_is_found_by_directory_id_and_name(tmp_path: Path) -> None:

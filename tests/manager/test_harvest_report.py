@@ -60,14 +60,16 @@ def harvester(
     """The directory of a harvester that is over; an idle node was not leased for half an hour."""
     directory = pilots.create(
         specs,
-        where="jobs.toml",
-        name="trainers",
-        gpus=range(1),
-        logical=False,
+        pilots.NewPilot(
+            name="trainers",
+            gpus=range(1),
+            logical=False,
+            nodes=2,
+            harvest=TERMS,
+        ),
         settings=Settings(policy="equal_share"),
+        where="jobs.toml",
         directory=path / "harvester",
-        nodes=2,
-        harvest=TERMS,
     )
     account = Account(
         seen_s=2 * HOUR_S, offered_node_s=2 * HOUR_S, held_node_s=1.5 * HOUR_S, short_node_s=360.0
@@ -193,11 +195,13 @@ def test_a_person_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_a_pilot_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pilot = pilots.create(
         [SPEC],
-        where="jobs.toml",
-        name="pilot",
-        gpus=range(1),
-        logical=True,
+        pilots.NewPilot(
+            name="pilot",
+            gpus=range(1),
+            logical=True,
+        ),
         settings=Settings(),
+        where="jobs.toml",
         directory=tmp_path / "pilot",
     )
     assert main(["harvest", "report", str(pilot)]) == 2

@@ -20,11 +20,13 @@ from hpcext.manager.views import reading
 def pilot(root: Path, name: str) -> Path:
     return pilots.create(
         (JobSpec("only", ("true",)),),
-        where="jobs.toml",
-        name=name,
-        gpus=(0, 1),
-        logical=True,
+        pilots.NewPilot(
+            name=name,
+            gpus=(0, 1),
+            logical=True,
+        ),
         settings=Settings(state_dir=root / "state"),
+        where="jobs.toml",
     )
 
 

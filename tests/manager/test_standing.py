@@ -41,9 +41,16 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Says:
 def pilot(tmp_path: Path) -> Path:
     """A pilot whose last manager was in job 6, and that was submitted again as job 7."""
     path = pilots.create(
-        [], where="", name="batch", gpus=range(2), logical=False, batch="slurm",
+        [],
+        pilots.NewPilot(
+            name="batch",
+            gpus=range(2),
+            logical=False,
+            batch="slurm",
+        ),
         settings=Settings(state_dir=tmp_path / "state"),
-    )  # fmt: skip
+        where="",
+    )
     slurm_job.SUBMITTED.write(path, 7, ["--nodes=1"])
     facts = {"pid": 1, "start": 1, "host": "far", "boot_id": "another"}
     facts |= {"batch": "slurm", "batch_job": 6}
@@ -90,9 +97,16 @@ def test_a_job_of_lsf_that_goes_back_into_the_queue_is_not_over(
 ) -> None:
     """LSF says EXIT of it for some seconds first."""
     pilot = pilots.create(
-        [], where="", name="batch", gpus=range(2), logical=False, batch="lsf",
+        [],
+        pilots.NewPilot(
+            name="batch",
+            gpus=range(2),
+            logical=False,
+            batch="lsf",
+        ),
         settings=Settings(state_dir=tmp_path / "state"),
-    )  # fmt: skip
+        where="",
+    )
     lsf_job.SUBMITTED.write(pilot, 7, ["-n", "1"])
     waited: list[float] = []
 

@@ -42,9 +42,16 @@ def created(root: Path, directory: Path | None = None) -> None:
     """A pilot, and the first attempt of its job."""
     spec = JobSpec("one", ("true",), gpus=Gpus(min=1, max=1), workdir="/")
     path = pilots.create(
-        [spec], where="jobs.toml", name="try", gpus=(0,), logical=True,
-        settings=Settings(state_dir=root / "state" / "hpcext"), directory=directory,
-    )  # fmt: skip
+        [spec],
+        pilots.NewPilot(
+            name="try",
+            gpus=(0,),
+            logical=True,
+        ),
+        settings=Settings(state_dir=root / "state" / "hpcext"),
+        where="jobs.toml",
+        directory=directory,
+    )
     AttemptFiles(path / "jobs", START).write_launch(spec, {"n": 1})
     shared = [each for each in path.rglob("*") if each.lstat().st_mode & 0o077]
     assert not shared or all(each.is_symlink() for each in shared)

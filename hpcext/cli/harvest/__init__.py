@@ -159,17 +159,19 @@ def start(args: argparse.Namespace, out: Output) -> int:
         out.note(sentence)
     directory = pilots.create(
         specs,
-        where=str(args.jobs or ""),
-        file=args.jobs,
-        notify=settings.notify,
-        name=args.name or name_after(args.jobs),
-        gpus=range(terms.gpus),
-        logical=terms.logical,
+        pilots.NewPilot(
+            file=args.jobs,
+            notify=settings.notify,
+            name=args.name or name_after(args.jobs),
+            gpus=range(terms.gpus),
+            logical=terms.logical,
+            nodes=terms.max_nodes,
+            harvest=terms,
+            stay=args.stay,
+        ),
         settings=settings,
+        where=str(args.jobs or ""),
         directory=args.dir,
-        nodes=terms.max_nodes,
-        harvest=terms,
-        stay=args.stay,
     )
     try:
         return begin(directory, args, out)

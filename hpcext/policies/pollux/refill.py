@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from hpcext.core.values import Alloc, Snapshot, Target, total
+from hpcext.core.values import Alloc, Grant, Snapshot, Target, total
 from hpcext.policies.placement.divide import Candidate, Plan, granted
 from hpcext.policies.placement.place import PlacementRequest, Shape, place
 
@@ -57,39 +57,67 @@ def refilled(
     """
     if plan.worth is None or target.value is None:
         return target
-    allocs = {ask.job.id: grant.alloc for ask in asks if (grant := target.grants.get(ask.job.id))}
-    free = {name: node.gpus for name, node in now.nodes.items()}
-    for grant in target.grants.values():
-        for node, gpus in grant.alloc.items():
-            free[node] -= gpus
-    others = [grant.alloc for job, grant in target.grants.items() if job not in allocs]
+    division = _Division(now, target, asks, apart)
     value = target.value
-    grants = dict(target.grants)
-    kinds = {name: node.kind for name, node in now.nodes.items()}
     # Each round makes the sum larger, so this ends; a limit saves the last small gains.
     for _ in range(4 * len(asks)):
-        if not any(free.values()):
-            break
-        wide = (alloc for alloc in (*others, *allocs.values()) if len(alloc) > 1)
-        taken = {node for alloc in wide for node in alloc} if apart else None
-        room = _Room(free, taken, kinds)
-        each = (
-            _better(number, ask, allocs.get(ask.job.id, {}), plan, room)
-            for number, ask in enumerate(asks)
-        )
-        best = max(filter(None, each), key=lambda better: better.gain, default=None)
+        best = division.best(plan)
         if best is None or best.gain <= LEAST * abs(value):
             break
-        job = asks[best.number].job
-        for node, gpus in allocs.get(job.id, {}).items():
-            free[node] += gpus
-        for node, gpus in best.alloc.items():
-            free[node] -= gpus
-        allocs[job.id] = best.alloc
-        grants[job.id] = granted(job, best.alloc, total(best.alloc), now)
+        division.give(best)
         value += best.gain
+    grants = {**target.grants, **division.grants}
     waits = {job: why for job, why in target.waits.items() if job not in grants}
     return replace(target, grants=grants, waits=waits, value=value)
+
+
+class _Division:
+    """A target on its way to a better one.
+
+    Attributes
+    ----------
+    grants : dict of str to Grant
+        What changed.
+    """
+
+    def __init__(
+        self, now: Snapshot, target: Target, asks: Sequence[Candidate], apart: bool
+    ) -> None:
+        self._now, self._asks, self._apart = now, asks, apart
+        granted_to = {job: grant.alloc for job, grant in target.grants.items()}
+        self._allocs = {ask.job.id: granted_to.pop(ask.job.id, {}) for ask in asks}
+        # Those of jobs that were not asked about stay.
+        self._others = tuple(granted_to.values())
+        self._kinds = {name: node.kind for name, node in now.nodes.items()}
+        self._free = {name: node.gpus for name, node in now.nodes.items()}
+        for grant in target.grants.values():
+            self._take(grant.alloc)
+        self.grants: dict[str, Grant] = {}
+
+    def best(self, plan: Plan) -> _Better | None:
+        """Find the shape that gains most, of all jobs; None if there is no room for any."""
+        if not any(self._free.values()):
+            return None
+        wide = (alloc for alloc in (*self._others, *self._allocs.values()) if len(alloc) > 1)
+        taken = {node for alloc in wide for node in alloc} if self._apart else None
+        room = _Room(self._free, taken, self._kinds)
+        each = (
+            _better(number, ask, self._allocs[ask.job.id], plan, room)
+            for number, ask in enumerate(self._asks)
+        )
+        return max(filter(None, each), key=lambda better: better.gain, default=None)
+
+    def give(self, better: _Better) -> None:
+        """Move a job to its better place."""
+        job = self._asks[better.number].job
+        self._take(self._allocs[job.id], -1)
+        self._take(better.alloc)
+        self._allocs[job.id] = better.alloc
+        self.grants[job.id] = granted(job, better.alloc, total(better.alloc), self._now)
+
+    def _take(self, alloc: Alloc, times: int = 1) -> None:
+        for node, gpus in alloc.items():
+            self._free[node] -= times * gpus
 
 
 def _better(number: int, ask: Candidate, has: Alloc, plan: Plan, room: _Room) -> _Better | None:
