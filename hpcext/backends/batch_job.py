@@ -30,7 +30,8 @@ trap 'pass USR2' USR2
 # A manager that has not begun to listen does not hear INT.
 trap 'told=1; pass TERM' {ends}
 {begin}for try in 1 2 3 4 5; do
-    {manage} &
+    # Until it listens it would die of them. What they tell it looks for when it begins.
+    (trap '' USR1 USR2; exec {manage}) &
     manager=$!
     # A wait that a signal interrupts is not the end of the manager.
     while :; do

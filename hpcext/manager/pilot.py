@@ -66,13 +66,15 @@ LOOK_S = 1.0
 
 @contextlib.contextmanager
 def sole_manager(
-    directory: Path, *, polls: bool = False, goes_back: bool = False
+    directory: Path, *, batch: str = "", polls: bool = False, goes_back: bool = False
 ) -> Iterator[None]:
     """Be the only manager of a pilot, and record which process it is.
 
     Parameters
     ----------
     directory : pathlib.Path
+    batch : str
+        The batch system of the pilot; by default any of ours, if we are in a job of it.
     polls : bool
         Whether signals of the batch system to our script do not reach us.
     goes_back : bool
@@ -83,9 +85,10 @@ def sole_manager(
     NoManagerError
         There is another one, or the file system has no locks that can be relied on.
     """
+    backend = backends.here(batch)
     with contextlib.ExitStack() as locks:
         try:
-            _lock(directory, locks, goes_back=goes_back)
+            _lock(directory, locks, backend, goes_back=goes_back)
         except locking.LockedError:
             other = spool.manager_of(directory)
             place = spool.place_of(other) if other else "on another machine"
@@ -95,7 +98,6 @@ def sole_manager(
                 do="hpcext status shows it",
             ) from None
         me = protocol.Process.me()
-        backend = _backend_here(directory)
         facts = {
             "schema": spool.MANAGER,
             "pid": me.pid,
@@ -110,7 +112,9 @@ def sole_manager(
         yield
 
 
-def _lock(directory: Path, locks: contextlib.ExitStack, *, goes_back: bool) -> None:
+def _lock(
+    directory: Path, locks: contextlib.ExitStack, backend: Backend | None, *, goes_back: bool
+) -> None:
     """Hold the manager's lock; that of the first life of our own job is waited for."""
     wait = None
     try:
@@ -120,7 +124,7 @@ def _lock(directory: Path, locks: contextlib.ExitStack, *, goes_back: bool) -> N
                     locking.held(directory / "manager.lock", do="use another --dir")
                 )
             except locking.LockedError:
-                first = _host_of_our_job(directory)
+                first = _host_of_our_job(directory, backend)
                 if first is None:
                     raise
                 wait = wait or first_life.Wait(directory, first, goes_back=goes_back)
@@ -132,12 +136,11 @@ def _lock(directory: Path, locks: contextlib.ExitStack, *, goes_back: bool) -> N
             first_life.over(directory)
 
 
-def _host_of_our_job(directory: Path) -> str | None:
+def _host_of_our_job(directory: Path, backend: Backend | None) -> str | None:
     """Return where the manager is that holds the lock.
 
     It is None if that manager is not of the very job that we are in, on another host.
     """
-    backend = _backend_here(directory)
     if backend is None or not backend.begins_elsewhere:
         return None
     try:
@@ -148,11 +151,6 @@ def _host_of_our_job(directory: Path) -> str | None:
     if other_host and facts.get("batch_job") == backend.own_job():
         return str(facts.get("host", ""))
     return None
-
-
-def _backend_here(directory: Path) -> Backend | None:
-    """Find the batch system whose job we are in: that of the pilot, or else one of ours."""
-    return backends.here(load(directory).batch)
 
 
 def run(
@@ -200,7 +198,10 @@ def run(
     with contextlib.ExitStack() as held:
         held.enter_context(_signals_harmless())
         try:
-            held.enter_context(sole_manager(directory, polls=passing, goes_back=pilot.requeue))
+            sole = sole_manager(
+                directory, batch=pilot.batch, polls=passing, goes_back=pilot.requeue
+            )
+            held.enter_context(sole)
         except first_life.FirstLifeError:
             if pilot.requeue and backend is not None:
                 backend.go_back(directory, alone=pilot.alone)

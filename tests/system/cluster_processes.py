@@ -33,6 +33,10 @@ def end(root: Path, node: str = "") -> None:
                 one = psutil.Process(int(path.name))
                 # An agent's trainers do not know that they run in Slurm.
                 found |= {one, *one.children(recursive=True)}
+    # Who sees another one die first would have time to say so: on a node that goes down nobody has.
+    for one in sorted(found, key=lambda each: each.pid):
+        with contextlib.suppress(psutil.Error):
+            one.suspend()
     for one in found:
         with contextlib.suppress(psutil.Error):
             one.kill()
