@@ -200,7 +200,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     unsaved: Unsaved | None = None
     declined: int = 0
     ask_s: float | None = None
-    degraded: bool = msgspec.field(default=False, name="maimed")
+    degraded: bool = False
     kills: int = 0
 
 
