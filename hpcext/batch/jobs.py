@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from hpcext.numerals import whole
 from hpcext.protocol import JobId
 
 UNKNOWN = "unknown"
@@ -70,7 +71,8 @@ def as_job(said: object) -> JobId | None:
     text = str(said)
     if not _NAME.match(text):
         return None
-    return int(text) if text.isdecimal() else text
+    number = whole(text)
+    return text if number is None else number
 
 
 class Jobs(Protocol):

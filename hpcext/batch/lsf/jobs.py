@@ -157,8 +157,9 @@ def _job_of(fields: Mapping[str, str]) -> JobId:
     said, index = fields["JOBID"], fields.get("JOBINDEX", "")
     if named := _NAMED.search(fields.get("ERROR", "")):
         return named[1]
-    if said.isdecimal() and index not in {"", "0"}:
-        said = f"{said}[{int(index)}]"
+    # Of a job that is no array the index is 0, or a dash.
+    if whole(said) is not None and (element := whole(index)):
+        said = f"{said}[{element}]"
     return _job(said)
 
 

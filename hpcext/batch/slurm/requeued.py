@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hpcext.numerals import whole
+
 SLACK_S = 2.0
 """Slurm has such a job wait for a second longer than it says, or so."""
 
@@ -31,10 +33,10 @@ def parse_waiting(text: str, delay_s: int) -> tuple[str, ...]:
         job_id, why, restarts, submitted, eligible = [
             *(word.strip() for word in line.split("|")), *5 * [""],
         ][:5]  # fmt: skip
-        if why != "BeginTime" or not all(map(str.isdigit, (restarts, submitted, eligible))):
+        begins_s, since_s = whole(eligible), whole(submitted)
+        if why != "BeginTime" or not whole(restarts) or begins_s is None or since_s is None:
             continue
-        waits_s = int(eligible) - int(submitted)
-        if int(restarts) and abs(waits_s - delay_s - 1) <= SLACK_S:
+        if abs(begins_s - since_s - delay_s - 1) <= SLACK_S:
             found.append(job_id)
     return tuple(found)
 
