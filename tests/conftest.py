@@ -40,6 +40,23 @@ _PLACE = own_state.begin()
 _BEFORE = own_state.entries(own_state.user_state())
 
 
+_SIGNALS = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGHUP,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """What a session in this process ignores or blocks, the programs of later tests would, too."""
+    handlers = {signum: signal.getsignal(signum) for signum in _SIGNALS}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    for signum, handler in handlers.items():
+        if handler is not None and signal.getsignal(signum) is not handler:
+            signal.signal(signum, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Have the run fail whose tests left something in the user's own state directory."""
