@@ -23,7 +23,14 @@ from hpcext.core.errors import BatchError
 from hpcext.protocol import JobId
 from hpcext.text import clean
 
-LOOK_S, PUSH_S = 0.5, 3.0
+LOOK_S = 0.5
+SETTLED_S = 5.0
+"""Seconds for which a requeued job is left alone.
+
+Slurm fails what begins on the node of its last run in the second in which that has ended ("Job
+credential revoked").
+"""
+
 ANSWER_S = 120.0
 """Seconds that may pass for something that a batch system does at once."""
 
@@ -80,7 +87,7 @@ class Stage:
         self._jobs: list[JobId] = []
         self._states: dict[JobId, str] = {}
         self._asked_s = 0.0
-        self._pushed_s: dict[JobId, float] = {}
+        self._push_s: dict[JobId, float] = {}
 
     def place(self, name: str) -> Path:
         """Create the directory of a scenario."""
@@ -218,11 +225,17 @@ class Stage:
 
     def begin_now(self, job: JobId) -> None:
         """Have a requeued job begin, if the batch system can do that without the usual delay."""
-        now_s = time.monotonic()
-        if "begin" not in self.system.verbs or now_s < self._pushed_s.get(job, 0.0):
+        if "begin" not in self.system.verbs:
             return
-        if self.waits(job):
-            self._pushed_s[job] = now_s + PUSH_S
+        now_s, due_s = time.monotonic(), self._push_s.get(job)
+        if due_s is not None and now_s < due_s:
+            return
+        if not self.waits(job):
+            self._push_s.pop(job, None)
+        elif due_s is None or now_s > due_s + SETTLED_S:
+            self._push_s[job] = now_s + SETTLED_S
+        else:
+            del self._push_s[job]
             command = [w.replace("JOB", str(job)) for w in self.system.verbs["begin"]]
             runner.everything_said(command)
 

@@ -159,5 +159,7 @@ def test_which_jobs_wait_for_a_credential_to_expire() -> None:
         "11   |BeginTime  |2  |1000  |1120  |\n"
         "12   |BeginTime  |1  |1000  |N/A   |\n\ngarbage\n"
     )
-    assert requeued.parse_waiting(text, 120) == ("7_2", "11")
-    assert requeued.parse_waiting(text, 10) == ()
+    assert requeued.parse_waiting(text, 120, 1010.0) == ("7_2", "11")
+    # It would fail on its last node, which remembers the end of the last run.
+    assert requeued.parse_waiting(text, 120, 1009.0) == ()
+    assert requeued.parse_waiting(text, 10, 1010.0) == ()

@@ -260,7 +260,7 @@ PARSERS = {
         text(slurm_idle.parse_due), (b"Resources|wide\nBeginTime|later\n",)
     ),
     "squeue's requeued jobs": Parser(
-        text(lambda said: requeued.parse_waiting(said, 120)),
+        text(lambda said: requeued.parse_waiting(said, 120, 0.0)),
         (b"7_2|BeginTime|1|1000|1121|\n11|BeginTime|2|1000|1121|\n",),
     ),
     "how long Slurm's credentials are good": Parser(

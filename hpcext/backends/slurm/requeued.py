@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Callable, Collection
 
 from hpcext.batch import runner, slurm
@@ -34,7 +35,7 @@ def begin_requeued(ours: Callable[[], Collection[JobId]]) -> None:
         Slurm does not answer.
     """
     text = runner.run(requeued.waiting_command(), environ=slurm.epoch_times())
-    waiting = requeued.parse_waiting(text, _requeue_delay_s())
+    waiting = requeued.parse_waiting(text, _requeue_delay_s(), time.time())
     if not waiting:
         return
     names = {str(job_id) for job_id in ours()}

@@ -7,6 +7,14 @@ from hpcext.numerals import whole
 SLACK_S = 2.0
 """Slurm has such a job wait for a second longer than it says, or so."""
 
+SETTLED_S = 10.0
+"""So long after it was requeued a job is left alone.
+
+The daemon of its last node takes no credential that is not younger than the end of that run, in whole
+seconds. So Slurm fails a job that begins there at once ("Job credential revoked"); clocks may differ
+by some seconds, too.
+"""
+
 _COLUMNS = ("JobArrayID", "Reason", "RestartCnt", "SubmitTime", "EligibleTime")
 
 
@@ -16,8 +24,8 @@ def waiting_command() -> list[str]:
     return [*words, "--Format=" + ",".join(f"{name}:40|" for name in _COLUMNS)]
 
 
-def parse_waiting(text: str, delay_s: int) -> tuple[str, ...]:
-    """Ids of those jobs that wait since they were requeued, and for nothing else.
+def parse_waiting(text: str, delay_s: int, now_s: float) -> tuple[str, ...]:
+    """Find the jobs that wait since they were requeued, for nothing else, and may begin.
 
     Slurm counts the submission of a job that is requeued anew, and adds its delay to it. A later
     begin is one that somebody has asked for.
@@ -27,6 +35,8 @@ def parse_waiting(text: str, delay_s: int) -> tuple[str, ...]:
     text : str
     delay_s : int
         As :func:`hpcext.batch.slurm.site.requeue_delay_s` has it.
+    now_s : float
+        Epoch.
     """
     found = []
     for line in text.splitlines():
@@ -35,6 +45,8 @@ def parse_waiting(text: str, delay_s: int) -> tuple[str, ...]:
         ][:5]  # fmt: skip
         begins_s, since_s = whole(eligible), whole(submitted)
         if why != "BeginTime" or not whole(restarts) or begins_s is None or since_s is None:
+            continue
+        if now_s - since_s < SETTLED_S:
             continue
         if abs(begins_s - since_s - delay_s - 1) <= SLACK_S:
             found.append(job_id)
