@@ -10,9 +10,9 @@ SLACK_S = 2.0
 SETTLED_S = 10.0
 """So long after it was requeued a job is left alone.
 
-The daemon of its last node takes no credential that is not younger than the end of that run, in whole
-seconds. So Slurm fails a job that begins there at once ("Job credential revoked"); clocks may differ
-by some seconds, too.
+The daemon of its last node takes no credential that is not younger, in whole seconds, than the end
+of that run. So Slurm fails a job that begins there at once ("Job credential revoked"), and clocks
+may differ by some seconds, too.
 """
 
 _COLUMNS = ("JobArrayID", "Reason", "RestartCnt", "SubmitTime", "EligibleTime")
