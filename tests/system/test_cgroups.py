@@ -84,13 +84,16 @@ def test_jobs_of_a_pilot_can_open_their_own_gpus_alone(slurm: Cluster, place: Si
     assert not set(one["may"]) & set(two["may"])
     assert (one["visible"], two["visible"]) == ("0,1", "0,1,2")
     assert not set(one["cores"]) & set(two["cores"])
-    held = {
-        each["name"]: each["segments"][-1]["gpus"]
-        for each in place.document("status", str(place.pilot))["jobs"]
-    }
+
+    def held() -> dict[str, list[str]]:
+        jobs = place.document("status", str(place.pilot))["jobs"]
+        return {each["name"]: each["segments"][-1]["gpus"] for each in jobs}
+
+    # A supervisor has said it soon after its training has begun.
+    wait_for(lambda: all(held().values()), "the GPUs of both")
     # What hpcext shows is what the kernel allows.
     for name, facts in (("one", one), ("two", two)):
-        assert held[name] == [f"n1:{index}" for index in facts["may"]]
+        assert held()[name] == [f"n1:{index}" for index in facts["may"]]
     (place.path / "gate").touch()
     assert {each["state"] for each in over(slurm, place, job).values()} == {"completed"}
 
