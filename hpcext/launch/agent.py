@@ -262,9 +262,12 @@ def _wake_shells() -> None:
 
     LSF says with SIGTSTP that it wants the host, which stops the shell by which it runs a job:
     LSB_JOB_SCRIPT_TRAP_SIGNALS traps others. The host becomes free only when that shell goes on.
+    What else is in the group, if we were started by hand, stays as it is.
     """
-    with contextlib.suppress(OSError):
-        os.killpg(0, signal.SIGCONT)
+    for shell in tree.ancestors(os.getpid(), 1):
+        with contextlib.suppress(OSError):
+            if os.getpgid(shell.pid) == os.getpgrp():
+                tree.send(shell, signal.SIGCONT)
 
 
 if __name__ == "__main__":

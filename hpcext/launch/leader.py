@@ -110,7 +110,9 @@ class Leader:
         return cls(process, suspend_timeout_s) if process else None
 
     def look(self, now_s: float, *, saves: bool) -> signal.Signals | None:
-        """Return what must be done now, once: END, SUSPEND, HALT, CONTINUE, or nothing.
+        """Return what must be done now: END, SUSPEND or CONTINUE, once, HALT, or nothing.
+
+        HALT is repeated as long as the leader is stopped: what began meanwhile must not go on.
 
         Parameters
         ----------
@@ -129,7 +131,7 @@ class Leader:
         if self._halt_s is None:
             self._halt_s = now_s + (self._suspend_timeout_s if saves else 0.0)
             return SUSPEND if saves else None
-        if now_s >= self._halt_s and not self._halted:
+        if now_s >= self._halt_s:
             self._halted = True
             return HALT
         return None

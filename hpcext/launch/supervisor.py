@@ -381,7 +381,8 @@ class Supervisor:
             self._suspend(must=True)
         elif signum == leader.END:
             self._empty(LEFTOVER_GRACE_S)
-        elif signum is not None:
+        elif signum == leader.CONTINUE or (signum == leader.HALT and self._kill_s is None):
+            # What is told to end must be able to.
             self._signal_tree(signum)
 
     def _tell_suspend(self) -> None:

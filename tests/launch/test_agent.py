@@ -182,6 +182,24 @@ def test_it_is_released(lease: Lease) -> None:
     assert process.wait(10) == 0
 
 
+def test_at_its_end_its_shell_goes_on_and_nobody_else(lease: Lease) -> None:
+    """LSF stops the shell of a lease; others of its process group are none of our business."""
+    words = [sys.executable, "-I", "-S", agent.__file__, str(lease.path)]
+    script = 'sleep 600 & "$@"; grep ^State "/proc/$!/status"; kill -KILL $!'
+    shell = subprocess.Popen(
+        ["sh", "-c", script, "sh", *words], start_new_session=True, stdout=subprocess.PIPE, text=True
+    )
+    lease.process = shell
+    wait_for((lease.path / agent.AGENT_FILE).exists, "the agent")
+    for each in psutil.Process(shell.pid).children():
+        if each.name() == "sleep":
+            each.suspend()
+    shell.send_signal(signal.SIGSTOP)
+    (lease.path / agent.RELEASE_FILE).touch()
+    said, _ = shell.communicate(timeout=30)
+    assert "stopped" in said
+
+
 def test_nobody_needs_it(lease: Lease) -> None:
     """It stays while something runs, and then as long as it was told."""
     lease.write(idle_s=1.5)

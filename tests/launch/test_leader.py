@@ -38,7 +38,7 @@ def test_what_saves_itself_is_suspended_and_halted_if_it_does_not_leave(process:
     assert leader.look(0.0, saves=True) is None
     stop(process)
     assert [leader.look(at_s, saves=True) for at_s in (1.0, 2.0, 10.9)] == [SUSPEND, None, None]
-    assert [leader.look(at_s, saves=True) for at_s in (11.0, 12.0)] == [HALT, None]
+    assert [leader.look(at_s, saves=True) for at_s in (11.0, 12.0)] == [HALT, HALT]
     go_on(process)
     assert [leader.look(at_s, saves=True) for at_s in (13.0, 14.0)] == [CONTINUE, None]
     stop(process)
@@ -50,7 +50,7 @@ def test_what_saves_itself_is_suspended_and_halted_if_it_does_not_leave(process:
 def test_what_does_not_save_itself_is_halted(process: Process) -> None:
     leader = Leader(process, 10.0)
     stop(process)
-    assert [leader.look(at_s, saves=False) for at_s in (1.0, 1.0, 2.0)] == [None, HALT, None]
+    assert [leader.look(at_s, saves=False) for at_s in (1.0, 1.0, 2.0)] == [None, HALT, HALT]
 
 
 def test_the_end_of_a_leader_is_said_once(process: Process) -> None:
