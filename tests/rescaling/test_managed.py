@@ -58,6 +58,7 @@ def test_promoted_and_resized_without_stopping(site: Site) -> None:
     wait_for(lambda: has_news(account(site, "grows")[0]["pid"]), "the news of them")
     open_gate(10)
     wait_for(lambda: has(3), "three GPUs")
+    wait_for(lambda: account(site, "grows")[-1]["step"] >= 48, "steps on three GPUs")
     site.run_until_done("resize", str(site.pilot), "grows", "2")
     open_gate(50)
     wait_for(lambda: has(2), "two GPUs")
