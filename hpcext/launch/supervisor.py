@@ -327,9 +327,16 @@ class Supervisor:
         self._script.release(suspended=False)
         return True
 
-    def _is_here(self, session: protocol.Process) -> bool:
-        """Return whether a session still runs below us: its pid means nothing on another node."""
-        return session.alive() and session in self._tree()
+    @staticmethod
+    def _here(
+        session: protocol.Process | None, processes: Sequence[protocol.Process]
+    ) -> protocol.Process | None:
+        """Return the process of a session if it still runs below us.
+
+        The pid that it reports means nothing on another node, nor outside of a container.
+        """
+        here = tree.known_inside_as(session, processes) if session is not None else None
+        return here if here is not None and here.alive() else None
 
     def _warn(self) -> None:
         """Note that the batch system wants the node back, which the agent will tell in a moment.
@@ -388,13 +395,12 @@ class Supervisor:
     def _tell_suspend(self) -> None:
         if self._kill_s is not None or self._goes_on():
             return
-        session = self._files.session()
         processes = self._tree()
-        here = session is not None and session.alive() and session in processes
-        if not here and self._outlives(time.monotonic()):
+        session = self._here(self._files.session(), processes)
+        if session is None and self._outlives(time.monotonic()):
             self._empty(LEFTOVER_GRACE_S)
             return
-        if session is not None and here:
+        if session is not None:
             steps = [each for each in processes if tree.program(each) == "srun"]
             self._script.hold([session, *steps])
         else:
@@ -480,7 +486,7 @@ class Supervisor:
         session = self._files.session() if self._suspend_asked_at is not None else None
         # The session is rank 0's, which may be on another node.
         elsewhere = self._several and not self._files.suspended()
-        if session is None or not (self._is_here(session) or elsewhere):
+        if session is None or not (elsewhere or self._here(session, self._tree())):
             self._empty(LEFTOVER_GRACE_S)
         elif self._kill_s is None:
             # Its shell is dead, of the batch system's SIGTERM or by us; it is saving itself, or
