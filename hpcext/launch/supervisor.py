@@ -404,10 +404,18 @@ class Supervisor:
             steps = [each for each in processes if tree.program(each) == "srun"]
             self._script.hold([session, *steps])
         else:
-            self._script.release(suspended=self._files.suspended())
+            self._script.release(suspended=self._files.suspended() or self._cut_off())
         for process in processes:
             tree.tell(process, protocol.SUSPEND_SIGNAL)
         self._remind_s = time.monotonic() + REMIND_S
+
+    def _cut_off(self) -> bool:
+        """Return whether a session that is gone was ended by the batch system, amid its work.
+
+        The daemons of ``mpirun`` on several nodes are a step of Slurm's, which is sent SIGTERM, and
+        take their ranks along. What the script has after them is not to run, nor to count as done.
+        """
+        return self._notice_at is not None and self._files.unsaved()
 
     def _outlives(self, now_s: float) -> bool:
         """Return whether the command is still here long after its session has saved and left."""

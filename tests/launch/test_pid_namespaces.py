@@ -55,7 +55,8 @@ def test_what_a_script_has_after_a_suspended_container_is_not_run(
     training = f"{shlex.join(stage.plain('block', word))}; echo inner >> {stage.diary}"
     container = f"{CONTAINERS[proc]} sh -c {shlex.quote(training)}"
     supervisor = stage.run("bash", "-c", f"{container}; echo outer >> {stage.diary}")
-    stage.wait_said("ready")
+    # It cannot send a signal out of there.
+    stage.wait_for((stage.directory / "report.json").exists, "its registration")
     supervisor.send_signal(signal.SIGTSTP)
     assert end(supervisor) == 85
     assert stage.read("exit.json")["suspended"] is True
@@ -80,7 +81,6 @@ def test_a_notice_that_ends_the_shells_leaves_the_container_time_to_save(
 ) -> None:
     training = shlex.join(stage.plain("block", "stubborn", "callbacks"))
     supervisor = stage.run("bash", "-c", f"{OWN} {training}; exit 3", notices=True)
-    stage.wait_said("ready")
     stage.wait_for((stage.directory / "report.json").exists, "its registration")
     for process in psutil.Process(supervisor.pid).children(recursive=True):
         process.send_signal(signum)
