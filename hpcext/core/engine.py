@@ -143,7 +143,7 @@ class Engine:
         """
         world, asked = self.world, self.world.asked
         if asked is None:
-            raise ValueError("no question was put")
+            raise ValueError("no decision was requested")
         if isinstance(said, str):
             return Decided(asked.number, failed=said)
         if asked.again:

@@ -25,8 +25,10 @@ def past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
     try:
         said = slurm.parse_jobs(runner.run(slurm.accounting_command(job_ids)))
     except BatchError as error:
-        log.info("no accounting: %s", error)
+        log.info("accounting is not available: %s", error)
         if _NONE in error.stderr:
             return {}
-        return dict.fromkeys(job_ids, Seen(UNKNOWN, why=f"accounting does not say ({error.what})"))
+        return dict.fromkeys(
+            job_ids, Seen(UNKNOWN, why=f"accounting did not answer ({error.what})")
+        )
     return {job_id: Seen(state) for job_id, state in said.items()}

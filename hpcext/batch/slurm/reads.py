@@ -100,6 +100,6 @@ def reads() -> Reads:
     except BatchError:
         return Commands()
     if slurm_api.release_of(module) != release:
-        log.info("pyslurm %s is not for Slurm %d.%02d", module.__version__, *release)
+        log.info("pyslurm %s does not work with Slurm %d.%02d", module.__version__, *release)
         return Commands()
     return slurm_api.Api(module)
