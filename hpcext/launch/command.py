@@ -196,16 +196,20 @@ def _why(program: str, error: OSError | ValueError, environ: Mapping[str, str]) 
     path = shutil.which(program, os.F_OK, environ.get("PATH")) or program
     number = error.errno if isinstance(error, OSError) else None
     if _is_missing(error) and not os.path.exists(path):
-        array = "; in an array each word stands by itself" if " " in program else ""
+        array = "; in an array, each argument is a string of its own" if " " in program else ""
         return f"no such program {_shown(program)}{array}"
     if _is_missing(error):
-        return f"cannot run {_shown(program)}: there is no {_shown(_interpreter(path))} to run it"
+        interpreter = _shown(_interpreter(path))
+        return f"cannot run {_shown(program)}: its interpreter {interpreter} does not exist"
     if number == errno.EACCES and os.path.isdir(path):
         return f"cannot run {_shown(program)}: it is a directory"
     if number == errno.EACCES and not os.access(path, os.X_OK):
         return f"cannot run {_shown(program)}: it is not executable"
     if number == errno.ENOEXEC:
-        return f"cannot run {_shown(program)}: no program of this machine, nor a script with #!"
+        return (
+            f"cannot run {_shown(program)}: neither a program for this machine nor a script with "
+            "a #! line"
+        )
     return f"cannot run {_shown(program)}: {_reason(error)}"
 
 
