@@ -37,7 +37,8 @@ def use(kernel: Kernel | None) -> None:
 
 def kernel() -> Kernel:
     """Return the kernel of the present room."""
-    assert _kernel is not None, "a system call outside of any room"
+    if _kernel is None:
+        raise Dead
     return _kernel
 
 
@@ -174,6 +175,17 @@ def write(fd: int, data: Any) -> int:
     inode.data[at : at + len(data)] = data
     inode.mtime = _time()
     opened.at = at + len(data)
+    return len(data)
+
+
+def pwrite(fd: int, data: Any, at: int) -> int:
+    process = me()
+    inode = _opened(process, fd).inode
+    assert isinstance(inode, File)
+    process.machine.disk.writable()
+    data = bytes(data)
+    inode.data += bytes(max(0, at - len(inode.data)))
+    inode.data[at : at + len(data)] = data
     return len(data)
 
 
@@ -830,7 +842,7 @@ def as_posix() -> types.ModuleType:
         if not callable(value) or isinstance(value, type) or name in PURE:
             setattr(module, name, value)
     names = (
-        "open", "close", "read", "pread", "preadv", "write", "lseek", "ftruncate", "fsync", "fdatasync",
+        "open", "close", "read", "pread", "preadv", "pwrite", "write", "lseek", "ftruncate", "fsync", "fdatasync",
         "isatty", "get_inheritable", "set_inheritable", "set_blocking", "get_blocking", "dup",
         "dup2", "pipe", "lstat", "fstat", "access", "listdir", "scandir", "mkdir", "rmdir",
         "unlink", "remove", "rename", "replace", "link", "symlink", "readlink", "chmod", "fchmod",

@@ -34,6 +34,7 @@ class Inode:
 
     def __init__(self, number: int, mode: int, uid: int, mtime: float) -> None:
         self.number, self.mode, self.uid, self.links, self.mtime = number, mode, uid, 0, mtime
+        self.above: tuple[Directory, str] | None = None
 
     @property
     def size(self) -> int:
@@ -196,6 +197,7 @@ class Disk:
         inode = what(self._number)
         inode.links += 1
         parent.entries[name] = inode
+        inode.above = (parent, name)
         parent.mtime = self._now()
         return inode
 
@@ -249,18 +251,29 @@ class Disk:
             there.links -= 1
         del old_parent.entries[old_name]
         new_parent.entries[new_name] = moved
+        moved.above = (new_parent, new_name)
         old_parent.mtime = new_parent.mtime = self._now()
 
     # What is on the disk.
 
     def sync(self, inode: Inode) -> None:
-        """Have what was written of an inode survive a crash; fsync(2)."""
+        """Have what was written of an inode survive a crash; fsync(2).
+
+        Of a directory that includes that it is there: journals of ext4 and XFS keep the order, and
+        Btrfs logs new directories above. The name of a file is its directory's affair.
+        """
         if self.fault == errno.EIO:
             raise failed(errno.EIO)
         if isinstance(inode, File):
             inode.durable = bytes(inode.data)
         elif isinstance(inode, Directory):
             inode.durable = dict(inode.entries)
+            below: Inode = inode
+            while below.above is not None:
+                parent, name = below.above
+                if parent.entries.get(name) is below:
+                    parent.durable[name] = below
+                below = parent
 
     def settle(self) -> None:
         """Have all of it survive, as after a minute of quiet."""

@@ -8,6 +8,7 @@ come about, and comes about again from the same seed. Time passes when nobody ha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import heapq
 import itertools
@@ -335,8 +336,9 @@ class Kernel:
             self._turn(most_s)
 
     def _turn(self, most_s: float) -> None:
-        while self._events and self._events[0][0] <= self.now:
+        if self._events and self._events[0][0] <= self.now:
             heapq.heappop(self._events)[2]()
+            return
         processes = [each for machine in self.machines for each in machine.processes.values()]
         ready = [each for each in processes if each.turn is not None and each.ready(self.now)]
         if ready:
@@ -379,13 +381,14 @@ class Kernel:
     def ended(self, process: Process) -> None:
         """Leave the code of a process that has ended."""
         turn, process.turn = process.turn, None
-        if turn is None or turn.dead or getcurrent() is turn:
-            return
+        if not turn or getcurrent() is turn:
+            return  # it has not begun, or is over
         # Its frames are left now, as the process itself: what they do on the way has no effect.
         current, self.current = self.current, process
         parent, turn.parent = turn.parent, getcurrent()
         try:
-            turn.throw(Dead)
+            with contextlib.suppress(Dead):
+                turn.throw(Dead)
         finally:
             turn.parent = parent
             self.current = current
@@ -396,8 +399,8 @@ class Kernel:
     def me(self) -> Process:
         """Return the process that makes a system call, which takes a moment."""
         process = self.current
-        assert process is not None, "a system call of nobody"
-        if process.dead:
+        if process is None or process.dead:
+            # What is left of a process tidies up, too late.
             raise Dead
         self.now += SYSCALL_S
         if self.switches and self.chance.random() < self.switches:
@@ -613,8 +616,9 @@ def close(kernel: Kernel) -> None:
             kernel.ended(process)
     kernel.current = nobody
     for turn in kernel._retired:
-        if not turn.dead:
+        if turn:
             turn.parent = getcurrent()
-            turn.throw(Dead)
+            with contextlib.suppress(Dead):
+                turn.throw(Dead)
     kernel.current = None
     loops(None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.coordinator import Coordinator
+from hpcext.training.ranks import Ranks
 from virtual import calls
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class Training:
         if found:
             data = json.loads((found.path / "count.json").read_bytes())
             assert data == {"step": step}, f"restored {data} at step {step}"
-        self._room.restored(attempt.job_id, attempt.attempt, step)
+        launch = json.loads((attempt.report_dir / "launch.json").read_bytes())
+        self._room.restored(attempt.job_id, attempt.attempt, step, self._process, launch)
+        coordinator.join(Ranks())
         coordinator.step, coordinator.done = step, float(step)
         coordinator.begin()
         coordinator.reporter.register()

@@ -1,0 +1,211 @@
+"""What befalls a room: drawn from its seed, at instants that nobody has chosen."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import random
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcext.core.errors import HpcextError
+from hpcext.manager import spool
+
+if TYPE_CHECKING:
+    from virtual.kernel import Process
+    from virtual.room import Room
+
+BEGIN_S, UNTIL_S = 0.0, 25.0
+"""Faults come in this time, in seconds; by its end the disk can be written and everybody goes on."""
+
+RESUMED_S = 3.0
+"""The most seconds before somebody starts another manager."""
+
+VERBS = ("suspend", "resume", "resize", "cancel")
+
+
+WEIGHTS = {
+    "kill_manager": 4, "kill_supervisor": 2, "kill_training": 2, "end_manager": 2,
+    "stop_manager": 1, "stop_training": 1, "fill_disk": 2, "crash": 1, "jump": 1, "ask": 5,
+    "signal_training": 1,
+}  # fmt: skip
+MOST = 6
+
+
+class Fault(NamedTuple):
+    """One of them: when it comes, and the seed of all that is drawn when it does."""
+
+    at: float
+    what: str
+    seed: int
+
+
+def draw(chance: random.Random) -> list[Fault]:
+    """Draw what is to happen in a room."""
+    names = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=chance.randint(0, MOST))
+    plan = [Fault(chance.uniform(BEGIN_S, UNTIL_S), name, chance.getrandbits(32)) for name in names]
+    return sorted(plan)
+
+
+class Faults:
+    """The faults of one room.
+
+    Attributes
+    ----------
+    failures : int
+        What was done to trainings that may count as their own failure.
+    disk_failed, crashed : bool
+    cancelled : set of str
+        Jobs that their user may have cancelled.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room, self._kernel = room, room.kernel
+        self._chance = random.Random(0)
+        self.failures = 0
+        self.disk_failed = False
+        self.crashed = False
+        self.cancelled: set[str] = set()
+    def befall(self, plan: Sequence[Fault]) -> None:
+        """Have these faults come, and everything be well after the last one may have."""
+        for fault in plan:
+            self._kernel.at(fault.at, functools.partial(self._do, fault))
+        self._kernel.at(UNTIL_S, self.mend)
+
+    def _do(self, fault: Fault) -> None:
+        self._chance = random.Random(fault.seed)
+        getattr(self, fault.what)()
+
+    def _some(self, name: str) -> Process | None:
+        found = [
+            each for each in self._room.machine.processes.values()
+            if each.name == name and not each.dead
+        ]  # fmt: skip
+        return self._chance.choice(found) if found else None
+
+    def _tell(self, line: str) -> None:
+        self._kernel.tell(f"** {line}")
+
+    # Processes.
+
+    def kill_manager(self) -> None:
+        """Kill the manager where it stands."""
+        if manager := self._some("manager"):
+            self._tell("the manager is killed")
+            manager.signal(signal.SIGKILL)
+
+    def kill_supervisor(self) -> None:
+        """Kill a supervisor."""
+        if supervisor := self._some("supervisor"):
+            self._tell(f"{supervisor!r} is killed")
+            self.failures += 1
+            supervisor.signal(signal.SIGKILL)
+
+    def kill_training(self) -> None:
+        """Kill a training, as for want of memory."""
+        if process := self._some("training"):
+            self._tell(f"{process!r} is killed")
+            self.failures += 1
+            process.signal(signal.SIGKILL)
+
+    def end_manager(self) -> None:
+        """Have the manager suspend everything and end, once or twice."""
+        if manager := self._some("manager"):
+            self._tell("the manager is told to end")
+            signum = self._chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+            manager.signal(signum)
+            if self._chance.random() < 0.3:
+                self._kernel.at(
+                    self._kernel.now + self._chance.uniform(0, 2), lambda: manager.signal(signum)
+                )
+
+    def stop_manager(self) -> None:
+        """Stop the manager for a while."""
+        if manager := self._some("manager"):
+            self._stop(manager)
+
+    def stop_training(self) -> None:
+        """Stop a training for a while."""
+        if process := self._some("training"):
+            self._stop(process)
+
+    def _stop(self, process: Process) -> None:
+        seconds = self._chance.uniform(0.1, 5)
+        self._tell(f"{process!r} is stopped for {seconds:.1f} s")
+        process.signal(signal.SIGSTOP)
+        self._kernel.at(self._kernel.now + seconds, lambda: process.signal(signal.SIGCONT))
+
+    def signal_training(self) -> None:
+        """Send a training what its user, or a terminal, may send it."""
+        if process := self._some("training"):
+            signum = self._chance.choice([signal.SIGTSTP, signal.SIGUSR1, signal.SIGTERM])
+            self._tell(f"{process!r} gets {signum.name} from its user")
+            if signum == signal.SIGTERM:
+                self.failures += 1
+            process.signal(signum)
+
+    # The machine.
+
+    def fill_disk(self) -> None:
+        """Have the disk fail for a while."""
+        disk = self._room.machine.disk
+        disk.fault = self._chance.choice([errno.ENOSPC, errno.ENOSPC, errno.EROFS, errno.EIO])
+        seconds = self._chance.uniform(0.1, 8)
+        self.disk_failed = True
+        self._tell(f"the disk says {errno.errorcode[disk.fault]} for {seconds:.1f} s")
+        self._kernel.at(self._kernel.now + seconds, lambda: setattr(disk, "fault", 0))
+
+    def crash(self) -> None:
+        """Have the machine lose its power."""
+        self.crashed = True
+        self.failures += 1
+        self._room.machine.crash()
+
+    def jump(self) -> None:
+        """Set the clock."""
+        skew = self._chance.choice([-3600.0, -5.0, 5.0, 3600.0])
+        self._tell(f"the clock is set by {skew:+g} s")
+        self._room.machine.skew_s += skew
+
+    # The user.
+
+    def ask(self) -> None:
+        """Ask the manager for something, in another process."""
+        verb, job = self._chance.choice(VERBS), str(self._chance.randint(1, self._room.jobs))
+        words = {"job": job}
+        if verb == "resize":
+            words["gpus"] = self._chance.randint(1, 3)  # type: ignore[assignment]
+        if verb == "cancel" and self._chance.random() < 0.7:
+            return
+        if verb == "cancel":
+            self.cancelled.add(job)
+        self._send(verb, words)
+
+    def resume(self, job: str) -> None:
+        """Ask for a job that its user has suspended."""
+        self._send("resume", {"job": job})
+
+    def _send(self, verb: str, words: dict[str, str]) -> None:
+        from virtual.room import HOME, PILOT, PYTHON, Path
+
+        def program(process: Process) -> int:
+            process.name = "user"
+            try:
+                said = spool.ask(Path(PILOT), verb, **words)
+            except (HpcextError, OSError) as error:
+                self._tell(f"{verb} {words}: {error}")
+                return 1
+            self._tell(f"{verb} {words}: {said.get('text', said)}")
+            return 0
+
+        self._kernel.spawn(
+            self._room.machine, [PYTHON, "hpcext", verb], {"HOME": HOME, "PATH": "/usr/bin"}, program
+        )
+
+    def mend(self) -> None:
+        """Let everything be well from here on."""
+        self._tell("all is well from here on")
+        self._room.machine.disk.fault = 0
+        for process in list(self._room.machine.processes.values()):
+            process.signal(signal.SIGCONT)
