@@ -170,7 +170,7 @@ def write(fd: int, data: Any) -> int:
     inode = opened.inode
     if not isinstance(inode, File):
         return len(data)  # the null device
-    process.machine.disk.writable()
+    data = process.machine.disk.room_for(data)
     at = len(inode.data) if opened.flags & os.O_APPEND else opened.at
     inode.data[at : at + len(data)] = data
     inode.mtime = _time()
@@ -407,7 +407,7 @@ remove = unlink
 def rename(old: object, new: object, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
     process = me()
     process.machine.disk.rename(_absolute(process, old, src_dir_fd), _absolute(process, new, dst_dir_fd))
-    kernel().touched()
+    kernel().happened()
 
 
 replace = rename
@@ -416,6 +416,7 @@ replace = rename
 def link(source: object, path: object, **_: Any) -> None:
     process = me()
     process.machine.disk.link(_absolute(process, source), _absolute(process, path))
+    kernel().happened()
 
 
 def symlink(target: object, path: object, target_is_directory: bool = False, *, dir_fd: int | None = None) -> None:
@@ -529,6 +530,7 @@ def _send(sender: Process, process: Process, signum: int) -> None:
     if signum:
         kernel().tell(f"{sender!r} sends {signal.Signals(signum).name} to {process!r}")
         kernel().sent(sender, process, signum)
+        kernel().happened()
     process.signal(signum)
     if sender.dead:
         raise Dead

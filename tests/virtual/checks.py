@@ -29,6 +29,7 @@ class Checks:
         self._last: dict[str, int] = {}
         self._saved: dict[str, int] = defaultdict(int)
         self._running: dict[str, Process] = {}
+        self._harmed: set[str] = set()
         room.kernel.looks_at_signals.append(self.signalled)
 
     def wrong(self, what: str) -> None:
@@ -54,6 +55,12 @@ class Checks:
                 f"job {job} attempt {attempt} begins after step {step}, "
                 f"and step {self._saved[job]} was saved"
             )
+        if step < self._last.get(job, 0) and job not in self._harmed:
+            self.wrong(
+                f"job {job} attempt {attempt} begins after step {step}, did {self._last[job]}, "
+                "and nothing was done to it"
+            )
+        self._harmed.discard(job)
         self._last[job] = step
 
     def did(self, job: str, attempt: int, step: int, process: Process) -> None:
@@ -63,6 +70,19 @@ class Checks:
         if step != self._last[job] + 1:
             self.wrong(f"job {job} does step {step} after step {self._last[job]}")
         self._last[job] = step
+
+    def harmed(self, job: str) -> None:
+        """Note that steps of a job since its last checkpoint may be lost."""
+        self._harmed.add(job)
+
+    def crashed(self) -> None:
+        """Note that the machine lost what was in memory."""
+        self._harmed.update(self._last)
+
+    def unusable(self, job: str, why: str) -> None:
+        """Check that it is no wonder if a training finds no checkpoint that it can use."""
+        if not self._room.faults.disk_failed:
+            self.wrong(f"job {job}: {why}")
 
     def saved(self, job: str, step: int) -> None:
         """Note a checkpoint that was committed."""
@@ -87,8 +107,10 @@ class Checks:
             if job.state is State.COMPLETED and self._last.get(job.id) != steps:
                 self.wrong(f"job {job.id} is completed after step {self._last.get(job.id)}")
             faults = self._room.faults
-            if job.state is State.FAILED and not (faults.failures or faults.disk_failed):
-                self.wrong(f"job {job.id} failed, and nothing was done to it")
+            if job.state is State.FAILED and not (
+                faults.harm[job.id] > job.retries or faults.disk_failed
+            ):
+                self.wrong(f"job {job.id} failed, and was harmed {faults.harm[job.id]} times")
             if job.state is State.CANCELLED and job.id not in faults.cancelled:
                 self.wrong(f"job {job.id} is cancelled, and nobody asked for it")
         for process in self._room.machine.processes.values():

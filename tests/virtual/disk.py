@@ -101,12 +101,14 @@ class Disk:
     ----------
     fault : int
         Error number of each call that would change it, 0 for none: ENOSPC, EIO, EROFS.
+    left : int
+        Bytes that can still be written at ENOSPC.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._number = 1
-        self.fault = 0
+        self.fault = self.left = 0
         self.root = Directory(1, 0o755, 0, now())
         self.root.links = 1
         dev = self._child(self.root, "dev", lambda number: Directory(number, 0o755, 0, now()))
@@ -167,6 +169,14 @@ class Disk:
         """Raise the present fault, if there is one."""
         if self.fault:
             raise failed(self.fault, path)
+
+    def room_for(self, data: bytes) -> bytes:
+        """Return what of some bytes can be written: on a disk that fills up, perhaps a part."""
+        if self.fault == errno.ENOSPC and self.left:
+            data, self.left = data[: self.left], max(0, self.left - len(data))
+        else:
+            self.writable()
+        return data
 
     def make(self, path: str, mode: int, uid: int) -> File:
         """Make a regular file where there is none."""

@@ -6,6 +6,7 @@ import errno
 import functools
 import random
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,25 +28,36 @@ VERBS = ("suspend", "resume", "resize", "cancel")
 
 WEIGHTS = {
     "kill_manager": 4, "kill_supervisor": 2, "kill_training": 2, "end_manager": 2,
-    "stop_manager": 1, "stop_training": 1, "fill_disk": 2, "crash": 1, "jump": 1, "ask": 5,
-    "signal_training": 1,
+    "stop_manager": 1, "stop_training": 1, "fill_disk": 2, "crash": 2, "jump": 1, "ask": 5,
+    "signal_training": 1, "second_manager": 1,
 }  # fmt: skip
-MOST = 6
+MOST, MOST_EVENTS = 6, 160
 
 
 class Fault(NamedTuple):
-    """One of them: when it comes, and the seed of all that is drawn when it does."""
+    """One of them: when it comes, and the seed of all that is drawn when it does.
+
+    It comes at an instant, or upon an event: right after a fork, a signal, a renaming, an end.
+    """
 
     at: float
     what: str
     seed: int
+    event: int = 0
 
 
 def draw(chance: random.Random) -> list[Fault]:
     """Draw what is to happen in a room."""
     names = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=chance.randint(0, MOST))
-    plan = [Fault(chance.uniform(BEGIN_S, UNTIL_S), name, chance.getrandbits(32)) for name in names]
-    return sorted(plan)
+    return sorted(
+        Fault(
+            chance.uniform(BEGIN_S, UNTIL_S),
+            name,
+            chance.getrandbits(32),
+            chance.randint(1, MOST_EVENTS) if chance.random() < 0.6 else 0,
+        )
+        for name in names
+    )
 
 
 class Faults:
@@ -53,8 +65,8 @@ class Faults:
 
     Attributes
     ----------
-    failures : int
-        What was done to trainings that may count as their own failure.
+    harm : Counter
+        How often it was done to a job what may count as its own failure.
     disk_failed, crashed : bool
     cancelled : set of str
         Jobs that their user may have cancelled.
@@ -63,17 +75,22 @@ class Faults:
     def __init__(self, room: Room) -> None:
         self._room, self._kernel = room, room.kernel
         self._chance = random.Random(0)
-        self.failures = 0
+        self.harm: Counter[str] = Counter()
         self.disk_failed = False
         self.crashed = False
         self.cancelled: set[str] = set()
     def befall(self, plan: Sequence[Fault]) -> None:
         """Have these faults come, and everything be well after the last one may have."""
         for fault in plan:
-            self._kernel.at(fault.at, functools.partial(self._do, fault))
+            if fault.event:
+                self._kernel.upon[fault.event] = functools.partial(self._do, fault)
+            else:
+                self._kernel.at(fault.at, functools.partial(self._do, fault))
         self._kernel.at(UNTIL_S, self.mend)
 
     def _do(self, fault: Fault) -> None:
+        if self._kernel.now >= UNTIL_S:
+            return
         self._chance = random.Random(fault.seed)
         getattr(self, fault.what)()
 
@@ -87,7 +104,17 @@ class Faults:
     def _tell(self, line: str) -> None:
         self._kernel.tell(f"** {line}")
 
+    def _harm(self, process: Process) -> None:
+        job = process.environ.get("HPCEXT_JOB_ID") or process.argv[-1].split("/")[-2]
+        self.harm[job] += 1
+        self._room.checks.harmed(job)
+
     # Processes.
+
+    def second_manager(self) -> None:
+        """Start one more manager."""
+        self._tell("somebody starts a second manager")
+        self._room.manage()
 
     def kill_manager(self) -> None:
         """Kill the manager where it stands."""
@@ -99,14 +126,14 @@ class Faults:
         """Kill a supervisor."""
         if supervisor := self._some("supervisor"):
             self._tell(f"{supervisor!r} is killed")
-            self.failures += 1
+            self._harm(supervisor)
             supervisor.signal(signal.SIGKILL)
 
     def kill_training(self) -> None:
         """Kill a training, as for want of memory."""
         if process := self._some("training"):
             self._tell(f"{process!r} is killed")
-            self.failures += 1
+            self._harm(process)
             process.signal(signal.SIGKILL)
 
     def end_manager(self) -> None:
@@ -142,7 +169,7 @@ class Faults:
             signum = self._chance.choice([signal.SIGTSTP, signal.SIGUSR1, signal.SIGTERM])
             self._tell(f"{process!r} gets {signum.name} from its user")
             if signum == signal.SIGTERM:
-                self.failures += 1
+                self._harm(process)
             process.signal(signum)
 
     # The machine.
@@ -153,13 +180,14 @@ class Faults:
         disk.fault = self._chance.choice([errno.ENOSPC, errno.ENOSPC, errno.EROFS, errno.EIO])
         seconds = self._chance.uniform(0.1, 8)
         self.disk_failed = True
+        disk.left = self._chance.choice([0, 0, self._chance.randint(1, 3000)])
         self._tell(f"the disk says {errno.errorcode[disk.fault]} for {seconds:.1f} s")
         self._kernel.at(self._kernel.now + seconds, lambda: setattr(disk, "fault", 0))
 
     def crash(self) -> None:
         """Have the machine lose its power."""
         self.crashed = True
-        self.failures += 1
+        self._room.checks.crashed()
         self._room.machine.crash()
 
     def jump(self) -> None:

@@ -108,6 +108,7 @@ class Process:
         self.exits: list[Callable[[], object]] = []
         self.turn: greenlet | None = None
         self.until: tuple[Callable[[], bool], float | None] | None = None
+        self.looked = -1  # the version of the kernel at which what it waits for was not so
         self.hangs = False
         self.name = ""
         machine.processes[self.pid] = self
@@ -127,7 +128,15 @@ class Process:
         if self.until is None:
             return True
         condition, deadline = self.until
-        return condition() or (deadline is not None and now >= deadline)
+        if deadline is not None and now >= deadline:
+            return True
+        if self.looked == self.kernel.version:
+            return False
+        self.looked = self.kernel.version
+        if condition():
+            self.looked = -1
+            return True
+        return False
 
     # Signals.
 
@@ -191,6 +200,7 @@ class Process:
             return
         self.code = code
         kernel = self.kernel
+        kernel.happened()
         kernel.tell(f"{self!r} ends: {code}")
         for fd in list(self.fds):
             kernel.close(self, fd)
@@ -236,7 +246,6 @@ class Machine:
         self.kernel, self.name, self.disk = kernel, name, disk
         self.processes: dict[int, Process] = {}
         self.skew_s = 0.0
-        self._last = 1
         self.begin()
 
     def begin(self) -> None:
@@ -244,6 +253,7 @@ class Machine:
         self.booted = self.kernel.now
         self.boot_id = f"{self.kernel.chance.getrandbits(128):032x}"
         self.processes.clear()
+        self._freed: dict[int, float] = {}
         self._last = 0
         self.init = Process(self, None, ("init",))
         self.init.uid = 0
@@ -253,13 +263,18 @@ class Machine:
         """Return a free pid; they are used again, soon after a restart of the count."""
         while True:
             self._last = self._last % self.kernel.most_pids + 1
-            if self._last not in self.processes:
+            # In a tick of the clock no real machine comes round to a pid again.
+            freed = self._freed.get(self._last, -1.0)
+            if self._last not in self.processes and self.kernel.now >= freed + 2 / TICKS:
                 return self._last
+            if self._last == self.kernel.most_pids:
+                self.kernel.most_pids += 1
 
     def reap(self, process: Process) -> None:
         """Forget a process that has ended."""
         if self.processes.get(process.pid) is process:
             del self.processes[process.pid]
+            self._freed[process.pid] = self.kernel.now
         if process.parent is not None and process in process.parent.children:
             process.parent.children.remove(process)
 
@@ -299,13 +314,23 @@ class Kernel:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._hub = getcurrent()
-        self._touched = True
+        self.happenings = 0
+        self.upon: dict[int, Callable[[], None]] = {}
+        self._yields = False
+        self.version = 0
         self.looks_at_signals: list[Callable[[Process, Process, int], None]] = []
         self._retired: list[Any] = []
 
     def tell(self, line: str) -> None:
         """Note what happened, for a person who reads the story of a seed."""
         self.story.append(f"{self.now:10.4f}  {line}")
+
+    def happened(self) -> None:
+        """Count an event after which a fault may be worst: a fork, a signal, a new name, an end."""
+        self.happenings += 1
+        if (what := self.upon.pop(self.happenings, None)) is not None:
+            self._events.insert(0, (self.now, -1, what))
+            self._yields = True
 
     def machine(self, name: str) -> Machine:
         """Add a machine with a disk of its own."""
@@ -318,7 +343,7 @@ class Kernel:
 
     def touched(self) -> None:
         """Note that something has changed that a process may wait for."""
-        self._touched = True
+        self.version += 1
 
     # Turns.
 
@@ -403,7 +428,8 @@ class Kernel:
             # What is left of a process tidies up, too late.
             raise Dead
         self.now += SYSCALL_S
-        if self.switches and self.chance.random() < self.switches:
+        if self._yields or self.chance.random() < self.switches:
+            self._yields = False
             self.pause()
             if process.dead:
                 raise Dead
@@ -430,7 +456,7 @@ class Kernel:
             waits = lambda: condition() or any(  # noqa: E731
                 each not in process.blocked for each in process.pending
             )
-            process.until = (waits, deadline)
+            process.until, process.looked = (waits, deadline), -1
             self.pause()
 
     def spawn(
@@ -462,6 +488,7 @@ class Kernel:
             self.open_at(process, fd, opened)
         process.kept = set(parent.kept)
         self.begin(process, lambda _: child() and None)
+        self.happened()
         return process.pid
 
     def begin(self, process: Process, program: Program) -> None:
@@ -505,6 +532,7 @@ class Kernel:
         process.handlers, process.argv, process.environ = ignored, tuple(argv), dict(environ)
         process.loop, process.name = None, ""
         self.tell(f"{process!r} begins: {' '.join(argv)[:100]}")
+        self.happened()
         old = process.turn
         self.begin(process, program)
         assert old is getcurrent()

@@ -152,7 +152,7 @@ class Room:
         """
         kernel, chance = self.kernel, self.kernel.chance
         self.plan = faults.draw(random.Random(self.seed)) if plan is None else list(plan)
-        kernel.most_pids = chance.choice([24, 60, 32_768])
+        kernel.most_pids = chance.choice([14, 24, 32_768])
         self.jobs = chance.randint(1, 3)
         specs = jobs(self.jobs, steps, 2)
         self.faults.befall(self.plan)
@@ -170,9 +170,8 @@ class Room:
     def _look_after(self, specs: Sequence[JobSpec]) -> None:
         """Have somebody see to the pilot: a manager that is gone is started again."""
         kernel = self.kernel
-        manager = self.managers[-1]
-        if manager.dead:
-            if manager.code == 0:
+        if all(manager.dead for manager in self.managers):
+            if self.managers[-1].code == 0:
                 self._over = True
                 return
             began = PILOT in self._made()

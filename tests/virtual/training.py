@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.checkpoint import CheckpointError, FencedError
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.ranks import Ranks
 from virtual import calls
@@ -77,4 +77,6 @@ def train(room: Room, process: Process) -> int:
     except CheckpointError as error:
         calls.write(2, f"{error}\n".encode())
         room.kernel.tell(f"{process!r}: {error}")
+        if not isinstance(error, FencedError):
+            room.checks.unusable(process.environ["HPCEXT_JOB_ID"], str(error))
         return 1
