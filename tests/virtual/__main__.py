@@ -44,7 +44,7 @@ def main() -> int:
     if args.mutant:
         from virtual import loading, mutants
 
-        loading.mutate(mutants.ALL[args.mutant])
+        loading.plant(mutants.read()[args.mutant])
     if not last:
         return one(int(first))
     seeds = range(int(first), int(last) + 1)

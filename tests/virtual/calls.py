@@ -22,24 +22,27 @@ from typing import Any
 from virtual.disk import Directory, File, Inode, Link, failed
 from virtual.kernel import EPOCH, Dead, Kernel, Opened, Pipe, Process, proc
 
-SEEKS = {os.SEEK_SET: lambda _at, _end: 0, os.SEEK_CUR: lambda at, _end: at, os.SEEK_END: lambda _at, end: end}
+SEEKS = {
+    os.SEEK_SET: lambda _at, _end: 0,
+    os.SEEK_CUR: lambda at, _end: at,
+    os.SEEK_END: lambda _at, end: end,
+}
 PURE = ("fspath", "waitstatus_to_exitcode", "WIFEXITED", "WEXITSTATUS", "WIFSIGNALED", "WTERMSIG",
         "WIFSTOPPED", "WSTOPSIG", "WCOREDUMP", "strerror")  # fmt: skip
 
-_kernel: Kernel | None = None
+_kernels: list[Kernel] = []
 
 
 def use(kernel: Kernel | None) -> None:
     """Have system calls go to a kernel."""
-    global _kernel
-    _kernel = kernel
+    _kernels[:] = [kernel] if kernel else []
 
 
 def kernel() -> Kernel:
     """Return the kernel of the present room."""
-    if _kernel is None:
+    if not _kernels:
         raise Dead
-    return _kernel
+    return _kernels[0]
 
 
 def me() -> Process:
@@ -84,7 +87,7 @@ def _allowed(process: Process, inode: Inode, path: str, wanted: int) -> None:
         raise failed(errno.EACCES, path)
 
 
-def open(path: object, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:  # noqa: A001
+def open(path: object, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
     process = me()
     where = _absolute(process, path, dir_fd)
     if where.startswith("/proc"):
@@ -274,7 +277,9 @@ def _facts(process: Process, path: object, dir_fd: int | None, follow: bool) -> 
     return process.machine.disk.find(where, follow=follow).facts()
 
 
-def stat_(path: object, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+def stat_(
+    path: object, *, dir_fd: int | None = None, follow_symlinks: bool = True
+) -> os.stat_result:
     return _facts(me(), path, dir_fd, follow_symlinks)
 
 
@@ -306,10 +311,7 @@ def access(path: object, mode: int, **_: Any) -> bool:
 
 def listdir(path: object = ".") -> list[str]:
     process = me()
-    if isinstance(path, int):
-        where = _opened(process, path).path
-    else:
-        where = _absolute(process, path)
+    where = _opened(process, path).path if isinstance(path, int) else _absolute(process, path)
     if where.startswith("/proc"):
         names = proc(process.machine, process, where)
         if not isinstance(names, list):
@@ -388,7 +390,9 @@ def scandir(path: object = ".") -> Entries:
 
 def mkdir(path: object, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
     process = me()
-    process.machine.disk.make_directory(_absolute(process, path, dir_fd), mode & ~0o022, process.uid)
+    process.machine.disk.make_directory(
+        _absolute(process, path, dir_fd), mode & ~0o022, process.uid
+    )
 
 
 def rmdir(path: object, *, dir_fd: int | None = None) -> None:
@@ -404,9 +408,13 @@ def unlink(path: object, *, dir_fd: int | None = None) -> None:
 remove = unlink
 
 
-def rename(old: object, new: object, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+def rename(
+    old: object, new: object, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
+) -> None:
     process = me()
-    process.machine.disk.rename(_absolute(process, old, src_dir_fd), _absolute(process, new, dst_dir_fd))
+    process.machine.disk.rename(
+        _absolute(process, old, src_dir_fd), _absolute(process, new, dst_dir_fd)
+    )
     kernel().happened()
 
 
@@ -419,7 +427,9 @@ def link(source: object, path: object, **_: Any) -> None:
     kernel().happened()
 
 
-def symlink(target: object, path: object, target_is_directory: bool = False, *, dir_fd: int | None = None) -> None:
+def symlink(
+    target: object, path: object, target_is_directory: bool = False, *, dir_fd: int | None = None
+) -> None:
     process = me()
     process.machine.disk.make_link(_text(target), _absolute(process, path, dir_fd), process.uid)
 
@@ -438,7 +448,9 @@ def readlink(path: object, *, dir_fd: int | None = None) -> str:
     return inode.target
 
 
-def chmod(path: object, mode: int, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> None:
+def chmod(
+    path: object, mode: int, *, dir_fd: int | None = None, follow_symlinks: bool = True
+) -> None:
     process = me()
     inode = process.machine.disk.find(_absolute(process, path, dir_fd), follow=follow_symlinks)
     inode.mode = stat.S_IFMT(inode.mode) | mode
@@ -605,7 +617,7 @@ def execve(path: object, argv: Sequence[str], environ: Mapping[Any, Any]) -> Non
     )
 
 
-def fork_exec(
+def fork_exec(  # noqa: PLR0917  (as it is called)
     argv: Sequence[bytes], programs: Sequence[bytes], close_fds: bool, keep: Sequence[int],
     cwd: bytes | None, environ: Sequence[bytes] | None, p2cread: int, p2cwrite: int, c2pread: int,
     c2pwrite: int, errread: int, errwrite: int, errpipe_read: int, errpipe_write: int,
@@ -752,7 +764,9 @@ def sleep(seconds: float) -> None:
 class FileIO(io.RawIOBase):
     """What io.FileIO is, on virtual descriptors."""
 
-    def __init__(self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None) -> None:
+    def __init__(
+        self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
+    ) -> None:
         self.mode, self._closes = mode, closefd
         self.name = file
         kinds = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
@@ -815,12 +829,17 @@ class FileIO(io.RawIOBase):
                 close(self._fd)
 
 
-def open_file(
+def open_file(  # noqa: PLR0917  (as the built-in)
     file: Any, mode: str = "r", buffering: int = -1, encoding: str | None = None,
     errors: str | None = None, newline: str | None = None, closefd: bool = True, opener: Any = None,
 ) -> Any:  # fmt: skip
     """Do what the built-in open does."""
-    raw = FileIO(file if isinstance(file, int) else _text(file), mode.replace("b", "").replace("t", ""), closefd, opener)
+    raw = FileIO(
+        file if isinstance(file, int) else _text(file),
+        mode.replace("b", "").replace("t", ""),
+        closefd,
+        opener,
+    )
     if buffering == 0:
         return raw
     if raw.readable() and raw.writable():
@@ -844,9 +863,9 @@ def as_posix() -> types.ModuleType:
         if not callable(value) or isinstance(value, type) or name in PURE:
             setattr(module, name, value)
     names = (
-        "open", "close", "read", "pread", "preadv", "pwrite", "write", "lseek", "ftruncate", "fsync", "fdatasync",
-        "isatty", "get_inheritable", "set_inheritable", "set_blocking", "get_blocking", "dup",
-        "dup2", "pipe", "lstat", "fstat", "access", "listdir", "scandir", "mkdir", "rmdir",
+        "open", "close", "read", "pread", "preadv", "pwrite", "write", "lseek", "ftruncate",
+        "fsync", "fdatasync", "isatty", "get_inheritable", "set_inheritable", "set_blocking",
+        "get_blocking", "dup", "dup2", "pipe", "lstat", "fstat", "access", "listdir", "scandir", "mkdir", "rmdir",
         "unlink", "remove", "rename", "replace", "link", "symlink", "readlink", "chmod", "fchmod",
         "utime", "getcwd", "chdir", "umask", "getpid", "getppid", "getuid", "geteuid", "getgid",
         "getegid", "getpgrp", "getpgid", "getsid", "setsid", "uname", "urandom", "kill", "killpg",

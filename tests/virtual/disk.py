@@ -250,9 +250,7 @@ class Disk:
         if there is moved:
             return
         if isinstance(there, Directory) and (not isinstance(moved, Directory) or there.entries):
-            raise failed(
-                errno.ENOTEMPTY if isinstance(moved, Directory) else errno.EISDIR, new
-            )
+            raise failed(errno.ENOTEMPTY if isinstance(moved, Directory) else errno.EISDIR, new)
         if there is not None and isinstance(moved, Directory) and not isinstance(there, Directory):
             raise failed(errno.ENOTDIR, new)
         if self.fault in {errno.EROFS, errno.EIO}:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from virtual.room import Room
 
 BEGIN_S, UNTIL_S = 0.0, 25.0
-"""Faults come in this time, in seconds; by its end the disk can be written and everybody goes on."""
+"""Faults come in this time, in seconds; by its end all of them are over."""
 
 RESUMED_S = 3.0
 """The most seconds before somebody starts another manager."""
@@ -79,6 +79,7 @@ class Faults:
         self.disk_failed = False
         self.crashed = False
         self.cancelled: set[str] = set()
+
     def befall(self, plan: Sequence[Fault]) -> None:
         """Have these faults come, and everything be well after the last one may have."""
         for fault in plan:
@@ -228,7 +229,10 @@ class Faults:
             return 0
 
         self._kernel.spawn(
-            self._room.machine, [PYTHON, "hpcext", verb], {"HOME": HOME, "PATH": "/usr/bin"}, program
+            self._room.machine,
+            [PYTHON, "hpcext", verb],
+            {"HOME": HOME, "PATH": "/usr/bin"},
+            program,
         )
 
     def mend(self) -> None:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from greenlet import getcurrent, greenlet
-
 from virtual.disk import Disk, File, Inode, failed
 
 EPOCH = 1_800_000_000.0
@@ -373,8 +372,11 @@ class Kernel:
         times = [
             each.until[1]
             for each in processes
-            if each.until and each.until[1] is not None and not (each.stopped or each.hangs)
-            and each.turn is not None and not each.dead
+            if each.until
+            and each.until[1] is not None
+            and not (each.stopped or each.hangs)
+            and each.turn is not None
+            and not each.dead
         ]
         if self._events:
             times.append(self._events[0][0])
@@ -444,6 +446,10 @@ class Kernel:
         """
         process = self.current
         assert process is not None
+
+        def over() -> bool:
+            return condition() or any(each not in process.blocked for each in process.pending)
+
         while True:
             if process.dead:
                 raise Dead
@@ -453,10 +459,7 @@ class Kernel:
                 return True
             if deadline is not None and self.now >= deadline:
                 return False
-            waits = lambda: condition() or any(  # noqa: E731
-                each not in process.blocked for each in process.pending
-            )
-            process.until, process.looked = (waits, deadline), -1
+            process.until, process.looked = (over, deadline), -1
             self.pause()
 
     def spawn(
@@ -582,7 +585,9 @@ def loops(loop: Any) -> None:
     asyncio._set_running_loop(loop)
 
 
-def proc(machine: Machine, me: Process, path: str) -> bytes | list[str] | str | None:
+def proc(  # noqa: PLR0911, PLR0912  (a table)
+    machine: Machine, me: Process, path: str
+) -> bytes | list[str] | str | None:
     """Return a file of /proc, the names in a directory, or where a link leads; None for nothing."""
     parts = path.split("/")[2:]
     if not parts or parts == [""]:

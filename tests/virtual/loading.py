@@ -26,7 +26,7 @@ RERUN = ("genericpath", "posixpath", "os", "pathlib", "shutil", "tempfile", "sub
 
 _modules: dict[str, Any] = {}
 _import = builtins.__import__
-_planted: Any = None
+_planted: list[Any] = []
 
 
 def begin() -> None:
@@ -36,12 +36,22 @@ def begin() -> None:
     loaded = [name for name in sys.modules if name.partition(".")[0] == OURS]
     assert not loaded, f"imported before the room was: {loaded[:3]}"
     _modules.update(
-        posix=calls.as_posix(), time=calls.as_time(), signal=calls.as_signal(),
-        resource=calls.as_resource(), sys=_sys(), ctypes=_ctypes(), io=_io(), socket=_refused("socket"),
-        threading=_threading(), secrets=_secrets(), uuid=_uuid(), atexit=_atexit(), filelock=_filelock(), fcntl=_refused("fcntl"), random=_random(),
+        posix=calls.as_posix(),
+        time=calls.as_time(),
+        signal=calls.as_signal(),
+        resource=calls.as_resource(),
+        sys=_Sys("sys"),
+        io=_io(),
+        ctypes=_ctypes(),
+        threading=_threading(),
+        filelock=_filelock(),
+        secrets=_secrets(),
+        uuid=_uuid(),
+        random=types.SimpleNamespace(Random=_Chance, random=_any_number),
+        atexit=types.SimpleNamespace(register=_at_exit),
         _posixsubprocess=types.SimpleNamespace(fork_exec=calls.fork_exec),
-        multiprocessing=_refused("multiprocessing"),
-    )  # fmt: skip
+        **{name: _refused(name) for name in ("socket", "fcntl", "multiprocessing")},
+    )
     for name in RERUN:
         _modules[name] = _rerun(name)
     # They were run before there was a virtual `os`.
@@ -57,10 +67,9 @@ def begin() -> None:
     sys.meta_path.insert(0, Finder())
 
 
-def mutate(mutant: Any) -> None:
+def plant(bug: Any) -> None:
     """Plant a bug: a module is run as if its text were another one."""
-    global _planted
-    _planted = mutant
+    _planted.append(bug)
 
 
 def module(name: str) -> Any:
@@ -85,13 +94,14 @@ class Loader(importlib.machinery.SourceFileLoader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__dict__["__builtins__"] = _builtins()
-        if _planted is None or _planted.module != module.__name__:
+        bugs = [bug for bug in _planted if bug.module == module.__name__]
+        if not bugs:
             super().exec_module(module)
             return
-        source = self.get_source(module.__name__)
-        assert source is not None and _planted.old in source
-        code = compile(source.replace(_planted.old, _planted.new), self.path, "exec")
-        exec(code, module.__dict__)
+        source = self.get_source(module.__name__) or ""
+        for bug in bugs:
+            source = source.replace(bug.old, bug.new)
+        exec(compile(source, self.path, "exec"), module.__dict__)
 
 
 def _builtins() -> dict[str, Any]:
@@ -181,10 +191,6 @@ class Said:
         return self._fd
 
 
-def _sys() -> types.ModuleType:
-    return _Sys("sys")
-
-
 def _refused(name: str) -> types.ModuleType:
     class Refused(types.ModuleType):
         def __getattr__(self, what: str) -> Any:
@@ -198,7 +204,9 @@ def _refused(name: str) -> types.ModuleType:
 def _ctypes() -> Any:
     libc = types.SimpleNamespace(prctl=calls.prctl, tgkill=calls.tgkill)
     return types.SimpleNamespace(
-        CDLL=lambda *_a, **_k: libc, get_errno=lambda: 0, c_int=ctypes.c_int,
+        CDLL=lambda *_a, **_k: libc,
+        get_errno=lambda: 0,
+        c_int=ctypes.c_int,
     )
 
 
@@ -251,16 +259,22 @@ def _uuid() -> Any:
     return types.SimpleNamespace(uuid4=lambda: uuid.UUID(bytes=calls.urandom(16), version=4))
 
 
-def _atexit() -> Any:
-    return types.SimpleNamespace(register=lambda last: calls.me().exits.append(last))
+def _at_exit(last: Any) -> None:
+    calls.me().exits.append(last)
 
 
-def _random() -> Any:
-    return types.SimpleNamespace(
-        random=lambda: calls.kernel().chance.random(),
-        uniform=lambda low, high: calls.kernel().chance.uniform(low, high),
-        Random=lambda *_: calls.kernel().chance,
-    )
+def _any_number() -> float:
+    return calls.kernel().chance.random()
+
+
+class _Chance:
+    """Random numbers of the present room; modules keep such an object for good."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(calls.kernel().chance, name)
 
 
 def _filelock() -> Any:

@@ -1,4 +1,4 @@
-"""A virtual machine room: a machine on which a pilot of ours runs real code, and what befalls it."""
+"""A virtual machine room: a machine on which our real code runs a pilot, and what befalls it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from virtual import calls, kernel as kernels, loading
+from virtual import calls, loading
+from virtual import kernel as kernels
+from virtual.kernel import Kernel, Process
 
 loading.begin()
+
+from virtual import checks, faults, training  # noqa: E402
 
 from hpcext.config import Settings  # noqa: E402
 from hpcext.core.errors import HpcextError  # noqa: E402
@@ -19,12 +23,10 @@ from hpcext.jobfile import Gpus, JobSpec  # noqa: E402
 from hpcext.launch import command, supervise  # noqa: E402
 from hpcext.manager import pilot as pilots  # noqa: E402
 from hpcext.manager.directory import NewPilot, create  # noqa: E402
-from virtual import checks, faults, training  # noqa: E402
 
 Path = loading.module("pathlib").Path
-Kernel, Machine, Process = kernels.Kernel, kernels.Machine, kernels.Process
 
-command.fork = lambda child: calls.kernel().fork(child)  # type: ignore[assignment]
+command.fork = lambda child: calls.kernel().fork(child)
 
 HOME = "/home/user"
 PILOT = f"{HOME}/pilot"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from virtual import calls
+
 from hpcext.training.checkpoint import CheckpointError, FencedError
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.ranks import Ranks
-from virtual import calls
 
 if TYPE_CHECKING:
     from virtual.kernel import Process
@@ -29,7 +30,8 @@ class Training:
         """Train from the newest checkpoint to the end."""
         coordinator = self._coordinator
         store, attempt = coordinator.store, coordinator.attempt
-        assert store is not None and attempt is not None
+        assert store is not None
+        assert attempt is not None
         store.open()
         found = store.newest()
         step = found.manifest["step"] if found else 0
