@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import subprocess
 import sys
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="planted bugs; all by default")
     parser.add_argument("--mutant", default="", help=argparse.SUPPRESS)
     parser.add_argument("--until-found", action="store_true", help="stop at the first that fails")
+    parser.add_argument("--digest", action="store_true", help="print a digest of each story")
     args = parser.parse_args()
     sys.path.insert(0, str(HERE.parent))
     first, _, last = args.seeds.partition("-")
@@ -50,7 +52,7 @@ def main() -> int:
     seeds = range(int(first), int(last) + 1)
     if args.jobs > 1:
         return shared(seeds, args.jobs, sys.argv[1:])
-    return many(seeds, until_found=args.until_found)
+    return many(seeds, until_found=args.until_found, digest=args.digest)
 
 
 def one(seed: int) -> int:
@@ -68,7 +70,7 @@ def one(seed: int) -> int:
     return int(bool(wrong))
 
 
-def many(seeds: Iterable[int], *, until_found: bool = False) -> int:
+def many(seeds: Iterable[int], *, until_found: bool = False, digest: bool = False) -> int:
     """Play seeds; say which fail, and why."""
     from virtual.room import Room
 
@@ -79,6 +81,9 @@ def many(seeds: Iterable[int], *, until_found: bool = False) -> int:
         wrong = room.play()
         room.close()
         count += 1
+        if digest:
+            story = "\n".join(room.kernel.story)
+            print(f"digest of {seed}: {hashlib.sha256(story.encode()).hexdigest()}")
         if wrong:
             failed += 1
             print(f"seed {seed}: {wrong[0].strip().splitlines()[-1]}", flush=True)

@@ -33,10 +33,16 @@ def test_nothing_is_lost_whatever_happens() -> None:
 
 def test_a_seed_is_played_again_to_the_bit() -> None:
     """Also after others were played in the same process."""
-    _, first = play("17")
-    _, again = play("17")
-    assert first == again
-    assert "begins after step 0" in first
+    _, alone = play("17-17", "--digest", "--jobs=1")
+    _, later = play("10-17", "--digest", "--jobs=1")
+    (digest,) = re.findall(r"digest of 17: \w+", alone)
+    assert digest in later
+
+
+def test_a_seed_tells_its_story() -> None:
+    code, said = play("17")
+    assert code == 0
+    assert "job 1 attempt 1 begins after step 0" in said
 
 
 @pytest.mark.parametrize("bug", PROMPT)
