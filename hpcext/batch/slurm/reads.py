@@ -166,7 +166,9 @@ def past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
         log.info("accounting is not available: %s", error)
         if _NO_ACCOUNTING in error.stderr:
             return {}
-        return dict.fromkeys(job_ids, Seen(UNKNOWN, why=f"accounting did not answer ({error.what})"))
+        return dict.fromkeys(
+            job_ids, Seen(UNKNOWN, why=f"accounting did not answer ({error.what})")
+        )
 
 
 @functools.cache
