@@ -6,11 +6,12 @@ its caller adds where the value was written.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import stat
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -83,6 +84,15 @@ def placed(error: InputError, *places: str) -> InputError:
     """Return the same error with `places` in front of where it occurred, the widest first."""
     where = ": ".join(place for place in (*places, error.where) if place)
     return InputError(error.what, where=where, valid=error.valid, do=error.do)
+
+
+@contextlib.contextmanager
+def at(*places: str) -> Iterator[None]:
+    """Put `places`, the widest first, in front of where an InputError of the block occurred."""
+    try:
+        yield
+    except InputError as error:
+        raise placed(error, *places) from None
 
 
 def read_text(path: Path, *, must_be_roots: bool = False) -> str:
@@ -244,6 +254,13 @@ def string(value: Any) -> str:
         raise InputError(f"{shown(value)} has a NUL byte, which no argument can hold")
     if len(value) * 4 > MAX_STRING_BYTES and len(value.encode()) > MAX_STRING_BYTES:
         raise InputError(f"{len(value.encode())} bytes", valid=f"at most {MAX_STRING_BYTES} bytes")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    """Check a boolean."""
+    if not isinstance(value, bool):
+        raise wrong(value, "true or false")
     return value
 
 
