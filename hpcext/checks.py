@@ -209,6 +209,29 @@ def wrong(value: Any, valid: str, *, do: str = "") -> InputError:
     return InputError(f"{shown(value)} is {kind_of(value)}", valid=valid, do=do)
 
 
+def unknown(
+    what: str, name: str, known: Collection[str], *, where: str = "", valid: str = ""
+) -> InputError:
+    """Build the error for a name that is none of the known ones.
+
+    Parameters
+    ----------
+    what : str
+        What it should be the name of.
+    name : str
+    known : collection of str
+    where : str
+    valid : str
+        How the known ones are told, by default all of them.
+    """
+    return InputError(
+        f"unknown {what} {shown(name)}",
+        where=where,
+        valid=valid or ", ".join(known),
+        do=did_you_mean(name, known),
+    )
+
+
 def known_keys(table: Mapping[str, Any], keys: Collection[str], what: str = "key") -> None:
     """Refuse a table with a key that is not one of `keys`.
 
@@ -220,9 +243,7 @@ def known_keys(table: Mapping[str, Any], keys: Collection[str], what: str = "key
     if table.keys() <= set(keys):
         return
     key = next(key for key in table if key not in keys)
-    raise InputError(
-        f"unknown {what} {shown(key)}", valid=listed(keys, most=40), do=did_you_mean(key, keys)
-    )
+    raise unknown(what, key, keys, valid=listed(keys, most=40))
 
 
 def integer(value: Any, low: int, high: int) -> int:

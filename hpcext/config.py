@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hpcext import protocol, seams
-from hpcext.checks import at, integer, known_keys, number, parse_toml, read_text, string
+from hpcext.checks import at, integer, known_keys, number, parse_toml, read_text, string, unknown
 from hpcext.core import notification_methods
 from hpcext.core.band import NONE, read_band
 from hpcext.core.errors import InputError
@@ -54,9 +54,7 @@ def _known(what: str, own: Sequence[str], group: str) -> Callable[[Any], str]:
         # Options may follow the name of a policy, which checks them.
         name = string(value).partition(":")[0]
         if name not in own and name not in (installed := seams.names(group)):
-            known = (*own, *installed)
-            do = did_you_mean(name, known)
-            raise InputError(f"unknown {what} {shown(name)}", valid=", ".join(known), do=do)
+            raise unknown(what, name, (*own, *installed))
         return str(value)
 
     return read

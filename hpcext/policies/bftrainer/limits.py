@@ -23,7 +23,7 @@ from hpcext.checks import at, kind_of, known_keys, number, parse_toml, read_text
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, Snapshot, total
 from hpcext.policies.common import fixed
-from hpcext.policies.placement.divide import Candidate
+from hpcext.policies.placement.candidates import Candidate
 from hpcext.policies.solve.counting import Constraint
 
 MOST = 1e9

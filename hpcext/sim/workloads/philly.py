@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcext.checks import unknown
 from hpcext.core.errors import InputError
 from hpcext.sim.traces.lines import TableRow, place, read_lines, table_of
-from hpcext.text import clean, did_you_mean
+from hpcext.text import clean
 
 COLUMNS = ("time", "application", "num_replicas", "batch_size")
 
@@ -113,12 +114,7 @@ def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tupl
 def _job(row: TableRow, number: int, applications: Sequence[str]) -> Asked:
     application = row.cells["application"]
     if application not in applications:
-        raise InputError(
-            f"unknown application {clean(application)[:40]!r}",
-            where=row.where,
-            valid=", ".join(applications),
-            do=did_you_mean(application, applications),
-        )
+        raise unknown("application", application, applications, where=row.where)
     gpus, batch = (row.whole(column, MOST_COUNT) for column in COLUMNS[2:])
     label = clean(row.cells.get("name") or f"{application}-{number}")[:80]
     return Asked(label, row.number("time"), application, gpus, batch)
