@@ -173,11 +173,7 @@ class _Free:
         return alloc if room and (len(alloc) == 1 or all(map(self.open, alloc))) else {}
 
     def tightest(
-        self,
-        shape: Shape,
-        kind: str | None,
-        but: Collection[str] = (),
-        likes: Sequence[str] = (),
+        self, shape: Shape, kind: str | None, but: Collection[str] = (), likes: Sequence[str] = ()
     ) -> Alloc:
         """Return nodes with room, those with the least free; empty if there are too few.
 
