@@ -170,11 +170,15 @@ class Facts(Protocol):
 
     @property
     def here(self) -> bool:
-        """Whether that session is one of our processes: its pid means nothing on another node."""
+        """Whether that session is one of our processes, and runs."""
 
     @property
     def suspended(self) -> bool:
         """Whether a suspension of this attempt was acknowledged."""
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether the session has done a step that is in none of its checkpoints."""
 
     @property
     def declined(self) -> int:

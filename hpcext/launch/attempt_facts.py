@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from hpcext.launch import tree
 from hpcext.launch.attempt_processes import AttemptProcesses
 from hpcext.launch.supervisor_files import SupervisorFiles
 from hpcext.protocol import Process
@@ -29,7 +30,7 @@ class AttemptFacts:
 
     @cached_property
     def session(self) -> Process | None:
-        """The process whose session has registered."""
+        """The process whose session has registered, as it calls itself."""
         return self._files.session()
 
     @property
@@ -43,10 +44,24 @@ class AttemptFacts:
         return self._processes.find()
 
     @cached_property
+    def process(self) -> Process | None:
+        """The process of the session, if it still runs here.
+
+        The pid that it reports means nothing on another node, nor outside of a container.
+        """
+        name = self.session
+        found = tree.known_inside_as(name, self.processes) if name is not None else None
+        return found if found is not None and found.alive() else None
+
+    @property
     def here(self) -> bool:
         """As the protocol has it."""
-        session = self.session
-        return session is not None and session.alive() and session in self.processes
+        return self.process is not None
+
+    @cached_property
+    def unsaved(self) -> bool:
+        """As the protocol has it."""
+        return self._files.unsaved()
 
     @cached_property
     def suspended(self) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import signal
-import sys
 from typing import TYPE_CHECKING
 
-from hpcext.launch import tree
+from hpcext.launch import stderr, tree
 from hpcext.launch.attempt_events import Effect
 from hpcext.launch.script import Script
 from hpcext.protocol import SUSPEND_SIGNAL, Process
@@ -52,7 +51,7 @@ class AttemptProcesses:
             elsewhere = tree.marked([f"HPCEXT_NOTIFY={self._supervisor}"])
             return list(dict.fromkeys([*below, *elsewhere]))
         except OSError as error:
-            sys.stderr.write(f"hpcext: no signal was sent: {error}\n")
+            stderr.say(f"no signal was sent: {error}")
             return []
 
     def affect(self, effect: Effect, facts: AttemptFacts) -> None:
@@ -69,9 +68,9 @@ class AttemptProcesses:
         elif effect is Effect.TELL_SUSPENSION:
             for process in facts.processes:
                 tree.tell(process, SUSPEND_SIGNAL)
-        elif effect is Effect.HOLD_SCRIPT and facts.session is not None:
+        elif effect is Effect.HOLD_SCRIPT and facts.process is not None:
             steps = [each for each in facts.processes if tree.program(each) == "srun"]
-            self._script.hold([facts.session, *steps])
+            self._script.hold([facts.process, *steps])
         else:
             self._script.release(suspended=effect is Effect.KILL_SCRIPT)
 

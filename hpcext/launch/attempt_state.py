@@ -166,7 +166,17 @@ class AttemptState:
         if not here and self._outlives(facts, now):
             return self._terminate(LEFTOVER_GRACE_S, now)
         self._remind_s = now.s + REMIND_S
-        return [Effect.HOLD_SCRIPT if here else _release(facts), Effect.TELL_SUSPENSION]
+        return [Effect.HOLD_SCRIPT if here else self._release(facts), Effect.TELL_SUSPENSION]
+
+    def _release(self, facts: Facts) -> Effect:
+        """Return what becomes of a script without a session.
+
+        One whose session is gone amid its work, since the batch system has ended it, is not to run
+        on, nor to count as done. The daemons of ``mpirun`` on several nodes are a step of Slurm's,
+        which is sent SIGTERM, and take their ranks along.
+        """
+        cut_off = self.notice_at is not None and facts.unsaved
+        return Effect.KILL_SCRIPT if facts.suspended or cut_off else Effect.CONTINUE_SCRIPT
 
     def _outlives(self, facts: Facts, now: Now) -> bool:
         """Return whether the command is still here long after its session has saved and left."""
@@ -290,7 +300,3 @@ class AttemptState:
     def _saves(self, facts: Facts) -> bool:
         """Return whether a session is saving itself, here or on another node."""
         return facts.registered and (facts.here or (self._several and not facts.suspended))
-
-
-def _release(facts: Facts) -> Effect:
-    return Effect.KILL_SCRIPT if facts.suspended else Effect.CONTINUE_SCRIPT

@@ -54,5 +54,7 @@ def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:
     # If nothing says which GPUs these are, they are all that can be seen.
     there = said.split(",") if said else [str(each) for each in range(max(positions) + 1)]
     if max(positions) >= len(there):
-        raise ValueError(f"GPU {max(positions)} of {devices.name()}={said}: there is none")
+        raise ValueError(
+            f"GPU number {max(positions)} was requested, but {devices.name()} lists only {said}"
+        )
     return ",".join(there[each] for each in positions)

@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcext import documents, private, protocol
-from hpcext.launch import command, ending, environment, leader, tree
+from hpcext.launch import command, ending, environment, leader, stderr, tree
 from hpcext.launch.attempt_events import Effect, Event, Now, heard
 from hpcext.launch.attempt_facts import AttemptFacts
 from hpcext.launch.attempt_processes import AttemptProcesses
@@ -79,7 +78,7 @@ def supervise(directory: str, index: int | None = None) -> int:
             return TAKEN
         supervisor.start()
     except documents.UNFIT as error:
-        sys.stderr.write(f"hpcext: nothing was run: {type(error).__name__}: {error}\n")
+        stderr.say(f"nothing was run: {type(error).__name__}: {error}")
         return NOT_STARTED
     return supervisor.attend()
 

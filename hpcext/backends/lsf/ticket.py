@@ -20,7 +20,7 @@ from hpcext import documents, protocol, state
 from hpcext.backends import batch_job
 from hpcext.backends.lsf import requeue
 from hpcext.backends.lsf import suspend as lsf_suspend
-from hpcext.backends.ticket_end import Ending
+from hpcext.backends.own_job import Ending
 from hpcext.batch import lsf
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf.inside import LsfJob
