@@ -867,9 +867,9 @@ def as_posix() -> types.ModuleType:
         "fsync", "fdatasync", "isatty", "get_inheritable", "set_inheritable", "set_blocking",
         "get_blocking", "dup", "dup2", "pipe", "lstat", "fstat", "access", "listdir", "scandir",
         "mkdir", "rmdir", "unlink", "remove", "rename", "replace", "link", "symlink", "readlink",
-        "chmod", "fchmod", "utime", "getcwd", "chdir", "umask", "getpid", "getppid", "getuid", "geteuid", "getgid",
-        "getegid", "getpgrp", "getpgid", "getsid", "setsid", "uname", "urandom", "kill", "killpg",
-        "pidfd_open", "waitpid", "_exit", "execve",
+        "chmod", "fchmod", "utime", "getcwd", "chdir", "umask", "getpid", "getppid", "getuid",
+        "geteuid", "getgid", "getegid", "getpgrp", "getpgid", "getsid", "setsid", "uname",
+        "urandom", "kill", "killpg", "pidfd_open", "waitpid", "_exit", "execve",
     )  # fmt: skip
     for name in names:
         setattr(module, name, globals()[name])
