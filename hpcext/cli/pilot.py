@@ -123,7 +123,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     directory = pilots.create(
         specs,
         pilots.NewPilot(
-            file=args.jobs,
+            file=str(args.jobs.absolute()),
             notify=settings.notify,
             name=args.name or name_after(args.jobs),
             gpus=range(args.gpus_per_node),

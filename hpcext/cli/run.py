@@ -122,7 +122,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     directory = pilots.create(
         specs,
         pilots.NewPilot(
-            file=args.jobs,
+            file=str(args.jobs.absolute()),
             notify=settings.notify,
             name=args.name or name_after(args.jobs),
             gpus=gpus,

@@ -160,7 +160,7 @@ def start(args: argparse.Namespace, out: Output) -> int:
     directory = pilots.create(
         specs,
         pilots.NewPilot(
-            file=args.jobs,
+            file=str(args.jobs.absolute()) if args.jobs else "",
             notify=settings.notify,
             name=args.name or name_after(args.jobs),
             gpus=range(terms.gpus),
