@@ -263,7 +263,7 @@ def manage(
             nonlocal ends
             # The reader of our output may leave (| head), but the jobs must go on.
             with contextlib.suppress(BrokenPipeError):
-                if engine.world.stopping and not (ends or pilot.alone):
+                if engine.world.suspending and not (ends or pilot.alone):
                     ends = view.ending(engine)
                     if ends:
                         out.note(ends)

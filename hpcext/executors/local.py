@@ -162,7 +162,7 @@ class LocalExecutor(ProcessExecutor):
     def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
         if files.claimed() and process is None:
             return "the machine was restarted"
-        last = "its supervisor was killed" if files.claimed() else "its supervisor did not begin"
+        last = "its supervisor was killed" if files.claimed() else "its supervisor did not start"
         return files.supervisor_said() or last
 
     # GPUs.

@@ -301,7 +301,7 @@ async def _run(
             task.cancel()
         journal.close()
     left = any(not job.state.final for job in engine.world.jobs.values())
-    goes_on = pilot.requeue and left and engine.world.stopping and driver.stopped_by is None
+    goes_on = pilot.requeue and left and engine.world.suspending and driver.stopped_by is None
     if goes_on:
         place.carry_on(gained=_gains(engine) > before or engine.stranded)
     if teller is not None:

@@ -31,7 +31,7 @@ def test_a_job_id(said: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "Submitted batch job 4", "4;", "-1", "4\n5"])
 def test_no_job_id(text: str) -> None:
-    with pytest.raises(BatchError, match="no job id"):
+    with pytest.raises(BatchError, match="not a job id"):
         slurm.parse_job_id(text)
 
 
@@ -64,7 +64,7 @@ def test_states_of_an_array() -> None:
 
 def test_an_end_is_that_of_one_job() -> None:
     """Asked for the number of an array, squeue answers with all of its tasks."""
-    with pytest.raises(BatchError, match="no state of the job"):
+    with pytest.raises(BatchError, match="not the state of a job"):
         slurm.parse_end("COMPLETED|1795523027|1|1:00\nRUNNING|1795609428|1|1:00\n")
 
 
@@ -145,12 +145,12 @@ def test_where_slurm_is_not_set_up() -> None:
 
 
 def test_a_command_that_is_not_there() -> None:
-    with pytest.raises(BatchError, match="sbatch-nowhere is not there"):
+    with pytest.raises(BatchError, match="sbatch-nowhere was not found"):
         runner.run(["sbatch-nowhere"])
 
 
 def test_a_command_that_hangs() -> None:
-    with pytest.raises(BatchError, match="gave no answer"):
+    with pytest.raises(BatchError, match="did not answer"):
         runner.run(["sleep", "30"], timeout_s=0.2)
 
 

@@ -214,12 +214,12 @@ def test_versions(text: str, release: tuple[int, int]) -> None:
 
 def test_an_unknown_state_is_said_and_is_no_end(caplog: pytest.LogCaptureFixture) -> None:
     assert slurm.state("BRAND_NEW") == UNKNOWN
-    assert "'BRAND_NEW', which is no state that is known" in caplog.text
+    assert "unknown state of a job: 'BRAND_NEW'" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "\n", "RUNNING", "RUNNING|1"])
 def test_no_end(text: str) -> None:
-    with pytest.raises(BatchError, match="no state of the job"):
+    with pytest.raises(BatchError, match="not the state of a job"):
         slurm.parse_end(text)
 
 

@@ -97,9 +97,9 @@ def test_variables(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_nested_too_deeply_is_refused() -> None:
     with pytest.raises(ValueError, match="not JSON"):
         documents.decoded(DEEP)
-    with pytest.raises(BatchError, match="no jobs"):
+    with pytest.raises(BatchError, match="not a list of jobs"):
         lsf_jobs.parse_jobs(DEEP)
-    with pytest.raises(BatchError, match="no JSON"):
+    with pytest.raises(BatchError, match="not JSON"):
         lsf_idle.parse_hosts(DEEP)
     with pytest.raises(InputError, match=r"MODULE\.FUNCTION"):
         find_policy(f"bftrainer:objective={'a.' * 1500}b")

@@ -80,7 +80,7 @@ def parse_job_id(text: str) -> int:
     """Parse the output of ``sbatch --parsable``: ``ID`` or ``ID;CLUSTER``."""
     found = _JOB_ID.match(text.strip())
     if found is None:
-        raise BatchError(f"sbatch printed {shown(text.strip())}, and no job id")
+        raise BatchError(f"sbatch printed {shown(text.strip())}, not a job id")
     return int(found[1])
 
 
@@ -150,7 +150,7 @@ def state(text: str) -> str:
     words = text.lower().split()
     found = words[0].rstrip("+") if words else ""
     if found not in STATES:
-        log.warning("Slurm says that a job is %s, which is no state that is known", shown(text))
+        log.warning("Slurm reports an unknown state of a job: %s", shown(text))
         return UNKNOWN
     return found
 
@@ -193,7 +193,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         found = _CPUS.match(part.strip())
         if found is None:
-            raise BatchError(f"SLURM_JOB_CPUS_PER_NODE={shown(text)}: not as Slurm writes it")
+            raise BatchError(f"SLURM_JOB_CPUS_PER_NODE={shown(text)}: not in the format of Slurm")
         counts += [int(found[1])] * int(found[2] or 1)
     return tuple(counts)
 
@@ -217,7 +217,7 @@ def parse_end(text: str) -> End:
     lines = text.split()
     fields = lines[0].split("|") if len(lines) == 1 else []
     if len(fields) != 4:
-        raise BatchError(f"squeue printed {shown(text.strip())}, and no state of the job")
+        raise BatchError(f"squeue printed {shown(text.strip())}, not the state of a job")
     said, end, begin, limit = fields
     limit_s = math.inf if limit == "UNLIMITED" else parse_time_limit(limit)
     begin_s = epoch(begin)
@@ -245,7 +245,7 @@ def parse_version(text: str) -> tuple[int, int]:
     """Parse ``slurm 22.05.8`` as (22, 5); distributors write ``slurm-wlm 22.05.8``."""
     found = re.match(r"slurm\S*\s+([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", text)
     if found is None:
-        raise BatchError(f"scontrol printed {shown(text.strip())}, and no version")
+        raise BatchError(f"scontrol printed {shown(text.strip())}, not a version")
     return int(found[1]), int(found[2])
 
 

@@ -163,10 +163,12 @@ def past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
     try:
         return slurm.parse_seen(runner.run(slurm.accounting_command(job_ids)))
     except BatchError as error:
-        log.info("no accounting: %s", error)
+        log.info("accounting is not available: %s", error)
         if _NO_ACCOUNTING in error.stderr:
             return {}
-        return dict.fromkeys(job_ids, Seen(UNKNOWN, why=f"accounting does not say ({error.what})"))
+        return dict.fromkeys(
+            job_ids, Seen(UNKNOWN, why=f"accounting did not answer ({error.what})")
+        )
 
 
 @functools.cache
@@ -180,7 +182,7 @@ def reads() -> Commands:
     except BatchError:
         return Commands()
     if release_of(module) != release:
-        log.info("pyslurm %s is not for Slurm %d.%02d", module.__version__, *release)
+        log.info("pyslurm %s does not work with Slurm %d.%02d", module.__version__, *release)
         return Commands()
     return Api(module)
 
