@@ -80,12 +80,7 @@ TABLE: tuple[Ability, ...] = (
         "",
         "members of condensed groups are not seen one by one",
     ),
-    Ability(
-        "parameters of the site",
-        "bparams -a",
-        _has("bparams", "-a"),
-        "bparams -l",
-    ),
+    Ability("parameters of the site", "bparams -a", _has("bparams", "-a"), "bparams -l"),
     Ability(
         "GPUs of jobs",
         "bsub -gpu",

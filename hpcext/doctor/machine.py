@@ -161,10 +161,7 @@ def _nvidias() -> Iterator[Finding]:
     usable = find_gpus()
     if not usable:
         yield Finding(
-            "gpus",
-            "note",
-            f"of {counted(len(names), 'GPU')} none may be used here",
-            _NO_GPUS,
+            "gpus", "note", f"of {counted(len(names), 'GPU')} none may be used here", _NO_GPUS
         )
         return
     kinds = ", ".join(sorted(set(names)))

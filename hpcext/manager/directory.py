@@ -202,8 +202,8 @@ def _pilot(new: NewPilot, settings: Settings) -> Pilot:
 def _made_whole(path: Path, state_dir: Path, name: str) -> Iterator[Path]:
     """Make the directory of a pilot under another name, and rename it once it is filled.
 
-    Whoever is killed meanwhile leaves nothing at `path` that is no pilot and is in the way. One that
-    is not beside the others is registered there by its `name`.
+    Whoever is killed meanwhile leaves nothing at `path` that is in the way and no pilot. A pilot
+    that is not beside the others is registered there by its `name`.
     """
     draft = path
     try:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from hpcext.core.values import Node
-from hpcext.papers.many import many
-from hpcext.papers.study import How, Row, Study, Table, figure
+from hpcext.papers.study import How, Row, Study, Table, figure, many
 from hpcext.policies import find_policy
 from hpcext.sim.replay import run as replay
 from hpcext.sim.workloads.capes import (

@@ -36,9 +36,8 @@ NODES = 100
 def replayed(hours: float = 1.0, done: float = 1e6, *, finished: bool = True) -> Replayed:
     ran = (Ran("J-0", 0.0, 1.0, 3600 * hours if finished else None),)
     outcome = Done(done, done / 1000)
-    return Replayed(
-        3600 * hours, outcome, (), Lost(0.01 * done, 0.02 * done, 0.03 * done), (), ran, 1.0, 1.0, 1
-    )
+    lost = Lost(0.01 * done, 0.02 * done, 0.03 * done)
+    return Replayed(3600 * hours, outcome, (), lost, ran, 1.0, 1.0)
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ import pytest
 
 from hpcext.cli.main import main
 from hpcext.papers import PAPERS, find_papers, marble
-from hpcext.papers.many import many
 from hpcext.papers.marble import MarbleRun
-from hpcext.papers.study import How, Row, Study, Table
+from hpcext.papers.study import How, Row, Study, Table, many
 
 
 def small(how: How) -> Study:

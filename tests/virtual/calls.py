@@ -868,8 +868,8 @@ def as_posix() -> types.ModuleType:
         "get_blocking", "dup", "dup2", "pipe", "lstat", "fstat", "access", "listdir", "scandir",
         "mkdir", "rmdir", "unlink", "remove", "rename", "replace", "link", "symlink", "readlink",
         "chmod", "fchmod", "utime", "getcwd", "chdir", "umask", "getpid", "getppid", "getuid",
-        "geteuid", "getgid", "getegid", "getpgrp", "getpgid", "getsid", "setsid", "uname", "urandom", "kill", "killpg",
-        "pidfd_open", "waitpid", "_exit", "execve",
+        "geteuid", "getgid", "getegid", "getpgrp", "getpgid", "getsid", "setsid", "uname",
+        "urandom", "kill", "killpg", "pidfd_open", "waitpid", "_exit", "execve",
     )  # fmt: skip
     for name in names:
         setattr(module, name, globals()[name])

@@ -19,8 +19,7 @@ from hpcext.papers.bftrainer.replay import replay
 from hpcext.papers.bftrainer.setup import DOWN_S, MIX, UP_S, WEEK_S, Idle
 from hpcext.papers.bftrainer.solver import solver
 from hpcext.papers.bftrainer.survival import calibrated
-from hpcext.papers.many import many
-from hpcext.papers.study import How, Study
+from hpcext.papers.study import How, Study, many
 
 NODES = 1024
 """Number of nodes in section 4.3, arbitrarily chosen ones of Summit."""

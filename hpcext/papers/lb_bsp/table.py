@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.papers.many import many
-from hpcext.papers.study import How, Row, Table, figure
+from hpcext.papers.study import How, Row, Table, figure, many
 from hpcext.scaling.speed import Predictor, find_predictor
 from hpcext.scaling.speed.averages import ALPHA
 from hpcext.scaling.speed.online import LEAST, Floats

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job, Node
-from hpcext.papers.many import many
 from hpcext.papers.marble.bound import Work, least_s, shortest_unsuspended_s
-from hpcext.papers.study import How, Row, Study, Table, figure
+from hpcext.papers.study import How, Row, Study, Table, figure, many
 from hpcext.policies import find_policy
 from hpcext.sim.replay import run as replay
 from hpcext.sim.replay.physics import Physics

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.papers.many import many
 from hpcext.papers.pollux.autoscale import Bills, bills, figure_9
 from hpcext.papers.pollux.runs import NEEDS, PolluxRun, simulated
-from hpcext.papers.study import How, Row, Study, Table, figure
+from hpcext.papers.study import How, Row, Study, Table, figure, many
 from hpcext.sim.evaluate.metrics import fairness, figures
 from hpcext.sim.workloads.generated import FOLDER
 

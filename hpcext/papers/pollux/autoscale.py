@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from hpcext.core.band import Band
 from hpcext.core.values import Job, Node
-from hpcext.papers.many import many
 from hpcext.papers.pollux.runs import GPUS, NODES
 from hpcext.papers.study import How as Thoroughly
-from hpcext.papers.study import Row, Table, figure
+from hpcext.papers.study import Row, Table, figure, many
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.outcome import Run
 from hpcext.sim.replay.physics import Physics

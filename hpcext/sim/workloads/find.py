@@ -10,7 +10,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Job
 from hpcext.sim.pilots.recording import read_recording
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.traces.lines import cells_of, place, read_lines
+from hpcext.sim.traces.lines import place, read_lines, table_of
 from hpcext.sim.workloads import philly, trainers
 from hpcext.sim.workloads.applications import (
     REPORT_S,
@@ -88,15 +88,13 @@ def job_file(text: str) -> Path | None:
 
 def _table(text: str, path: Path, given: str, setting: Setting) -> Workload:
     """Return the workload of a CSV file, by its header."""
-    _, first = next(read_lines(path, trainers.MOST_BYTES), (1, ""))
-    header = cells_of(first, place(path, 1))
-    columns = {column.strip() for column in header}
-    if columns & set(philly.OWN_COLUMNS):
+    columns, where, _ = table_of(path, read_lines(path, trainers.MOST_BYTES))
+    if not set(columns).isdisjoint(philly.OWN_COLUMNS):
         return _measured(text, path, given, setting)
     if not any(column in trainers.OWN_COLUMNS or column.startswith("rate_") for column in columns):
         raise InputError(
-            f"its first line is {shown(','.join(header))}",
-            where=place(path, 1),
+            f"its first line is {shown(','.join(columns))}",
+            where=where,
             valid=f"{','.join(trainers.COLUMNS)},rate_1,rate_2,... of trainers, or "
             f"name,{','.join(philly.COLUMNS)} of measured trainings",
         )
