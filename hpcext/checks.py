@@ -38,6 +38,26 @@ _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 Options = TypeVar("Options", bound=msgspec.Struct)
 
 
+def check_range(where: str, value: float, least: float, most: float, unit: str = "") -> None:
+    """Refuse a number that is out of range.
+
+    Parameters
+    ----------
+    where : str
+        Where it was written.
+    value, least, most : int or float
+    unit : str
+        Follows the range in the message.
+
+    Raises
+    ------
+    InputError
+    """
+    if not least <= value <= most:
+        said = f"{value:g}" if isinstance(value, float) else str(value)
+        raise InputError(said, where=where, valid=f"{least} to {most}{unit}")
+
+
 def read_options(kind: type[Options], given: str, where: str) -> Options:
     """Read ``key=value,key=value``: the options that follow a name and a colon.
 

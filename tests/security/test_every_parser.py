@@ -122,6 +122,7 @@ RANKS = "ranks of one training say it to each other"
 CHECKED = "part of a file whose checksum was verified before"
 
 REASONS = {
+    "backends/lsf/steps.py:_by_node": OWN,
     "executors/attempt/directory.py:left_on": MANAGER,
     "executors/gpu_facts.py:_nvidias": "a driver gives numbers",
     "executors/gpus.py:amd_gpus": KERNEL,
