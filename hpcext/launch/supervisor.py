@@ -149,8 +149,8 @@ class Supervisor:
         nodes = launch.get("nodes") or []
         self._node = dict(nodes[self._index]) if nodes else {}
         if nodes:
-            told = leader.Told(directory)
-            self._leader = leader.Leader(told, self._suspend_timeout_s)
+            remote = leader.RemoteLeader(directory)
+            self._leader = leader.Leader(remote, self._suspend_timeout_s)
         self._look_s = time.monotonic() if nodes or self._leader else None
         # Who says the index of a node says also when it is to be left.
         self._agent = index is not None and not nodes
@@ -161,13 +161,13 @@ class Supervisor:
         self._emptying = False
         # Instants for the record, in seconds since the epoch.
         self._started_at = 0.0
-        self._suspend_asked_at: float | None = None
-        # Suspensions declined before this one was asked for; whether that one has to be; and the
-        # manager's last order to suspend.
-        self._declined = 0
+        self._suspend_requested_at: float | None = None
+        # Suspensions declined before this one was requested; whether it must not be declined; and
+        # the number of the manager's last order to suspend.
+        self._declined_before = 0
         self._must = False
-        self._ordered = 0
-        self._kill_asked_at: float | None = None
+        self._suspend_order = 0
+        self._end_requested_at: float | None = None
         self._notice_at: float | None = None
         self._script = Script(self._me)
         self._main_ended_at: float | None = None
@@ -285,9 +285,9 @@ class Supervisor:
             self._suspend()
         elif signum == protocol.NEWS_SIGNAL:
             # A session that has just registered has not heard of an earlier suspension.
-            if self._suspend_asked_at is not None:
-                self._tell_suspend()
-            if self._script.held and self._files.suspended():
+            if self._suspend_requested_at is not None:
+                self._signal_suspend()
+            if self._script.stopped and self._files.suspended():
                 self._script.release(suspended=True)
             self._obey()
             self._hand_down()
@@ -305,25 +305,26 @@ class Supervisor:
     def _obey(self) -> None:
         """Do what the manager has written down where its signals do not reach us."""
         order, number = self._files.order()
-        if order == "suspend" and self._suspend_asked_at is None and number > self._ordered:
-            self._ordered = number
+        new = self._suspend_requested_at is None and number > self._suspend_order
+        if order == "suspend" and new:
+            self._suspend_order = number
             self._suspend()
-        elif order == "end" and self._kill_asked_at is None:
+        elif order == "end" and self._end_requested_at is None:
             self._end()
 
     def _suspend(self, *, must: bool = False) -> None:
-        """Have the session save and leave; if it must, ask again even if its disk is full."""
+        """Request a suspension of the session; if it must, again even after it has declined."""
         self._must = self._must or must
-        if self._suspend_asked_at is None:
-            self._suspend_asked_at = time.time()
-            self._declined = self._files.declined()
-        self._tell_suspend()
+        if self._suspend_requested_at is None:
+            self._suspend_requested_at = time.time()
+            self._declined_before = self._files.declined()
+        self._signal_suspend()
 
-    def _goes_on(self) -> bool:
-        """Return whether the session has answered that it cannot save; then it is left to train."""
-        if self._must or self._files.declined() <= self._declined:
+    def _has_declined(self) -> bool:
+        """Return whether the session has declined this suspension; then it is left to train."""
+        if self._must or self._files.declined() <= self._declined_before:
             return False
-        self._suspend_asked_at = self._remind_s = None
+        self._suspend_requested_at = self._remind_s = None
         self._script.release(suspended=False)
         return True
 
@@ -341,7 +342,7 @@ class Supervisor:
 
     def _spare(self) -> None:
         """Stop emptying the tree if only a shell died, of the signal that we have just got."""
-        if self._emptying and self._kill_asked_at is None:
+        if self._emptying and self._end_requested_at is None:
             self._emptying, self._kill_s = False, None
 
     def _notice(self, *, ends: bool = True) -> None:
@@ -358,7 +359,7 @@ class Supervisor:
             self._end()
 
     def _end(self) -> None:
-        self._kill_asked_at = self._kill_asked_at or time.time()
+        self._end_requested_at = self._end_requested_at or time.time()
         self._empty(self._kill_grace_s)
 
     def _overdue(self, now_s: float) -> None:
@@ -368,7 +369,7 @@ class Supervisor:
             self._kill_s = time.monotonic() + self._kill_pause_s
             self._kill_pause_s = min(2 * self._kill_pause_s, KILL_PAUSE_MAX_S)
         if self._remind_s is not None and now_s >= self._remind_s:
-            self._tell_suspend()
+            self._signal_suspend()
         if self._look_s is not None and now_s >= self._look_s:
             self._look_s = time.monotonic() + LOOK_S
             self._obey()
@@ -385,8 +386,9 @@ class Supervisor:
             # What is told to end must be able to.
             self._signal_tree(signum)
 
-    def _tell_suspend(self) -> None:
-        if self._kill_s is not None or self._goes_on():
+    def _signal_suspend(self) -> None:
+        """Send the signal of a suspension to the tree, now and once in a while."""
+        if self._kill_s is not None or self._has_declined():
             return
         session = self._files.session()
         processes = self._tree()
@@ -396,7 +398,7 @@ class Supervisor:
             return
         if session is not None and here:
             steps = [each for each in processes if tree.program(each) == "srun"]
-            self._script.hold([session, *steps])
+            self._script.stop([session, *steps])
         else:
             self._script.release(suspended=self._files.suspended())
         for process in processes:
@@ -477,7 +479,7 @@ class Supervisor:
         """Deal with processes that are left after the command has ended."""
         if self._warned and self._notice_at is None and self._files.session() is not None:
             return
-        session = self._files.session() if self._suspend_asked_at is not None else None
+        session = self._files.session() if self._suspend_requested_at is not None else None
         # The session is rank 0's, which may be on another node.
         elsewhere = self._several and not self._files.suspended()
         if session is None or not (self._is_here(session) or elsewhere):
@@ -499,8 +501,8 @@ class Supervisor:
             "exit_code": exit_code,
             "suspended": suspended,
             "started_at": self._started_at,
-            "suspend_asked_at": self._suspend_asked_at,
-            "kill_asked_at": self._kill_asked_at,
+            "suspend_asked_at": self._suspend_requested_at,
+            "kill_asked_at": self._end_requested_at,
             "notice_at": self._notice_at,
             "main_ended_at": self._main_ended_at,
             "ended_at": time.time(),
