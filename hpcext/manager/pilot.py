@@ -29,7 +29,7 @@ from hpcext.core.values import Node
 from hpcext.executors.base import Executor
 from hpcext.executors.seats import machine_of
 from hpcext.launch.tree import boot_id
-from hpcext.manager import first_life, notice, places, requeued, spool
+from hpcext.manager import first_life, notifications, places, requeued, spool
 from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
 from hpcext.manager.decider import Decider
@@ -253,7 +253,7 @@ async def _run(
     profiles = profiles_for(Path(pilot.profiles or directory / "profiles"))
     executor: Executor
     inbox = Inbox(directory, pilot, engine, submissions, profiles, left_s=lambda: executor.left_s)
-    teller = notice.teller_of(directory, pilot.id, pilot.name, pilot.notify, observe)
+    teller = notifications.teller_of(directory, pilot.id, pilot.name, pilot.notify, observe)
     then = Kept(directory / "jobs", then=teller or observe)
     policy = past.header.policy
     decider = Decider(

@@ -99,7 +99,7 @@ class SuspendRequest:
 
 
 class News:
-    """Notices from the launcher of this rank: SIGUSR1, blocked and polled."""
+    """News from the launcher of this rank: SIGUSR1, blocked and polled."""
 
     def __init__(self) -> None:
         # The launcher has done both; a shell between it and this process may have undone the first.
@@ -107,7 +107,7 @@ class News:
         signal.pthread_sigmask(signal.SIG_BLOCK, (NEWS_SIGNAL,))
 
     def came(self) -> bool:
-        """Return whether a notice has come since the last call."""
+        """Return whether news has come since the last call."""
         return NEWS_SIGNAL in signal.sigpending() and bool(signal.sigtimedwait((NEWS_SIGNAL,), 0))
 
 
