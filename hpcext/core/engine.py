@@ -143,7 +143,7 @@ class Engine:
         """
         world, question = self.world, self.world.open_question
         if question is None:
-            raise ValueError("no question was put")
+            raise ValueError("no decision was requested")
         if isinstance(said, str):
             return Decided(question.number, failed=said)
         if question.again:

@@ -62,7 +62,7 @@ def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
     changes: dict[str, Any] = {"held": held, "gpus": fact.gpus, "deadline_s": None}
     if not fact.ok or held != job.run.resize_to:
         # Not again in this attempt: what still differs from the goal is done by a suspension.
-        why = failed(job, fact.why or "it has other GPUs")
+        why = failed(job, fact.why or "its GPUs are not those that were requested")
         return {**changes, "run": replace(run, in_place=False, elastic=False), "why": why}
     if fact.stall_s is not None:
         gained = total(held) - len(job.gpus)

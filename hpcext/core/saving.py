@@ -88,7 +88,7 @@ def said(job: Job) -> str:
     if unsaved is None or not job.state.active:
         return ""
     does = (
-        "its training is over, and it waits to write its last one"
+        "its training is over, and it waits to write its last checkpoint"
         if unsaved.waits
         else "goes on training"
     )
@@ -122,8 +122,8 @@ def loss_sentence(loss: Loss) -> str:
 def orphans(record: Record) -> list[str]:
     """Say what may still run on nodes that were lost, a sentence each."""
     return [
-        f"attempt {attempt} may still run on {node}, which the allocation has lost: nothing can "
-        "be ended there, and what it does does not count"
+        f"attempt {attempt} may still run on {node}, which the allocation has lost: it cannot be "
+        "ended there, and its results do not count"
         for node, attempt in record.orphans
     ]
 

@@ -16,7 +16,7 @@ from hpcext.core.saved import Saved
 from hpcext.core.trials import Trial, Trials
 from hpcext.core.values import TRANSITIONS, Cause, Job, Node, Record, Snapshot, State
 
-LOST_SOME = "goes on with what is left of its nodes until the policy has decided"
+LOST_SOME = "goes on with its remaining nodes until the policy has decided"
 
 NOTHING = Cause(0)
 

@@ -253,7 +253,7 @@ def main() -> int:
         lease = documents.read_json(directory / LEASE_FILE, LEASE)
         return Agent(directory, lease).run()
     except documents.UNFIT as error:
-        sys.stderr.write(f"hpcext: the lease cannot be held: {error}\n")
+        sys.stderr.write(f"hpcext: the lease cannot be used: {error}\n")
         return 71
 
 

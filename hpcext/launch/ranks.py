@@ -163,12 +163,12 @@ class Launcher(NodeRanks):
             return change
         if change is not None:
             # The manager has withdrawn it: a node that was to join is gone.
-            self._give_up("another change was asked for")
+            self._give_up("another change was requested")
         stay = tuple(rank for rank, gpu in enumerate(had) if gpu in gpus)
         group = Group(number, len(gpus), stay)
         self._change = change = _Change(group, gpus, had, nodes)
         if len(had) != len(self.nodes) or [had[rank] for rank in stay] != list(gpus[: len(stay)]):
-            self._give_up("it has other GPUs")
+            self._give_up("its GPUs are not those that were requested")
             return None
         try:
             for rank in range(group.kept, group.size):
@@ -265,8 +265,8 @@ def launch(argv: Sequence[str], per_node: int, environ: Mapping[str, str]) -> in
         return _on_several(argv, per_node, attempt)
     if attempt is not None and attempt.num_nodes > 1:
         sys.stderr.write(
-            f"hpcext: launch: the job has {attempt.num_nodes} nodes, and HPCEXT_RENDEZVOUS does "
-            "not say where they meet\n"
+            f"hpcext: launch: the job has {attempt.num_nodes} nodes, but HPCEXT_RENDEZVOUS does "
+            "not say where their ranks meet\n"
         )
         return USAGE
     directory = Path(tempfile.mkdtemp(prefix="hpcext-ranks-"))

@@ -328,9 +328,16 @@ class Supervisor:
         self._script.release(suspended=False)
         return True
 
-    def _is_here(self, session: protocol.Process) -> bool:
-        """Return whether a session still runs below us: its pid means nothing on another node."""
-        return session.alive() and session in self._tree()
+    @staticmethod
+    def _here(
+        session: protocol.Process | None, processes: Sequence[protocol.Process]
+    ) -> protocol.Process | None:
+        """Return the process of a session if it still runs below us.
+
+        The pid that it reports means nothing on another node, nor outside of a container.
+        """
+        here = tree.known_inside_as(session, processes) if session is not None else None
+        return here if here is not None and here.alive() else None
 
     def _warn(self) -> None:
         """Note that the batch system wants the node back, which the agent will tell in a moment.
@@ -390,20 +397,27 @@ class Supervisor:
         """Send the signal of a suspension to the tree, now and once in a while."""
         if self._kill_s is not None or self._has_declined():
             return
-        session = self._files.session()
         processes = self._tree()
-        here = session is not None and session.alive() and session in processes
-        if not here and self._outlives(time.monotonic()):
+        session = self._here(self._files.session(), processes)
+        if session is None and self._outlives(time.monotonic()):
             self._empty(LEFTOVER_GRACE_S)
             return
-        if session is not None and here:
+        if session is not None:
             steps = [each for each in processes if tree.program(each) == "srun"]
             self._script.stop([session, *steps])
         else:
-            self._script.release(suspended=self._files.suspended())
+            self._script.release(suspended=self._files.suspended() or self._cut_off())
         for process in processes:
             tree.tell(process, protocol.SUSPEND_SIGNAL)
         self._remind_s = time.monotonic() + REMIND_S
+
+    def _cut_off(self) -> bool:
+        """Return whether a session that is gone was ended by the batch system, amid its work.
+
+        The daemons of ``mpirun`` on several nodes are a step of Slurm's, which is sent SIGTERM, and
+        take their ranks along. What the script has after them is not to run, nor to count as done.
+        """
+        return self._notice_at is not None and self._files.unsaved()
 
     def _outlives(self, now_s: float) -> bool:
         """Return whether the command is still here long after its session has saved and left."""
@@ -482,7 +496,7 @@ class Supervisor:
         session = self._files.session() if self._suspend_requested_at is not None else None
         # The session is rank 0's, which may be on another node.
         elsewhere = self._several and not self._files.suspended()
-        if session is None or not (self._is_here(session) or elsewhere):
+        if session is None or not (elsewhere or self._here(session, self._tree())):
             self._empty(LEFTOVER_GRACE_S)
         elif self._kill_s is None:
             # Its shell is dead, of the batch system's SIGTERM or by us; it is saving itself, or
@@ -527,5 +541,7 @@ def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:
     # If nothing says which GPUs these are, they are all that can be seen.
     there = said.split(",") if said else [str(each) for each in range(max(positions) + 1)]
     if max(positions) >= len(there):
-        raise ValueError(f"GPU {max(positions)} of {devices.name()}={said}: there is none")
+        raise ValueError(
+            f"GPU number {max(positions)} was requested, but {devices.name()} lists only {said}"
+        )
     return ",".join(there[each] for each in positions)

@@ -18,6 +18,7 @@ from typing import Any
 
 from hpcext import documents, private, protocol
 from hpcext.launch import tree
+from hpcext.numerals import whole
 
 MANAGER = "hpcext.manager/1"
 
@@ -129,6 +130,16 @@ class SupervisorFiles:
         report = self._of_this_attempt(protocol.REPORT_FILE, protocol.REPORT) or {}
         declined = report.get("declined", 0)
         return declined if type(declined) is int else 0
+
+    def unsaved(self) -> bool:
+        """Return whether the session has done a step that is in none of its checkpoints."""
+        report = self._of_this_attempt(protocol.REPORT_FILE, protocol.REPORT) or {}
+        try:
+            done = documents.read_untrusted(self._directory / protocol.LAST_STEP)
+        except (OSError, ValueError):
+            return False
+        step, saved = whole(done.strip().decode(errors="replace")), report.get("saved_step")
+        return type(saved) is int and step is not None and step > saved
 
     def suspended(self) -> bool:
         """Return whether a suspension of this attempt was acknowledged."""

@@ -87,7 +87,7 @@ def main() -> int:
     try:
         sweep(Path(sys.argv[1]), index, sys.argv[3])
     except OSError as error:
-        sys.stderr.write(f"hpcext: what is left was not swept: {error}\n")
+        sys.stderr.write(f"hpcext: leftover processes could not be ended: {error}\n")
         return 71
     return 0
 

@@ -12,8 +12,9 @@ import re
 import secrets
 import shlex
 import shutil
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -31,6 +32,9 @@ from hpcext.manager.submissions import Submissions, check_fits
 from hpcext.text import did_you_mean, shown
 
 SCHEMA: Final = "hpcext.pilot/1"
+
+_DRAFT = ".draft-"
+"""The beginning of the name of a pilot's directory until it is complete."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
@@ -201,11 +205,12 @@ def create(
     """
     pilot = _pilot(new, settings)
     check_fits(specs, pilot.offers(), where, new.nodes, seat_bytes=memory(new.shared))
-    path = _make_directory(pilot, settings.state_dir, directory)
-    if specs:
-        Submissions(path / "submissions").add("first", specs)
-    # Last, because it is what makes the directory a pilot.
-    documents.write_file(path / "pilot.json", msgspec.json.encode(pilot))
+    path = directory.absolute() if directory else settings.state_dir / "pilots" / pilot.id
+    name = pilot.id if directory else ""
+    with _made_whole(path, settings.state_dir, name) as draft:
+        if specs:
+            Submissions(draft / "submissions").add("first", specs)
+        documents.write_file(draft / "pilot.json", msgspec.json.encode(pilot))
     return path
 
 
@@ -245,25 +250,38 @@ def _pilot(new: NewPilot, settings: Settings) -> Pilot:
     )
 
 
-def _make_directory(pilot: Pilot, state_dir: Path, directory: Path | None) -> Path:
-    path = directory.absolute() if directory else state_dir / "pilots" / pilot.id
+@contextlib.contextmanager
+def _made_whole(path: Path, state_dir: Path, name: str) -> Iterator[Path]:
+    """Make the directory of a pilot under another name, and rename it once it is filled.
+
+    Whoever is killed meanwhile leaves nothing at `path` that is no pilot and is in the way. One that
+    is not beside the others is registered there by its `name`.
+    """
+    draft = path
     try:
         register = state.make(state_dir, "pilots")
         private.make_missing(path.parent)
-        path.mkdir(mode=0o700)
-        for name in (".", "jobs", "submissions"):
-            private.make(path / name)
-        spool.make(path)
-        if directory:
-            (register / pilot.id).symlink_to(path)
+        if os.path.lexists(path):
+            raise FileExistsError
+        draft = Path(tempfile.mkdtemp(prefix=f"{_DRAFT}{path.name[:64]}-", dir=path.parent))
+        for folder in (".", "jobs", "submissions"):
+            private.make(draft / folder)
+        spool.make(draft)
+        yield draft
+        if name:
+            (register / name).symlink_to(path)
+        draft.rename(path)
+        documents.sync_directory(path.parent)
     except FileExistsError:
         raise InputError(
             f"{path} exists", where="--dir", do=f"choose another, or hpcext run --resume {path}"
         ) from None
     except OSError as error:
-        where = error.filename or path
-        raise InputError(f"{where} cannot be made: {error.strerror}", where="--dir") from None
-    return path
+        place = error.filename or path
+        raise InputError(f"{place} cannot be made: {error.strerror}", where="--dir") from None
+    finally:
+        if draft != path:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def load(directory: Path) -> Pilot:
@@ -326,6 +344,8 @@ def known(state_dir: Path) -> list[tuple[Path, Pilot]]:
     """Return all pilots of this user and what they are, newest first."""
     found = []
     for path in (state_dir / "pilots").glob("*/pilot.json"):
+        if path.parent.name.startswith(_DRAFT):
+            continue
         with contextlib.suppress(NoManagerError):
             found.append((path.parent.resolve(), load(path.parent)))
     return sorted(found, key=lambda each: each[1].began_at, reverse=True)

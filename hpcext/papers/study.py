@@ -42,6 +42,29 @@ class Row(msgspec.Struct, frozen=True):
         return self.ratio is not None and abs(self.ratio - 1) > FAR
 
 
+def figure(
+    what: str,
+    ours: float | None,
+    paper: float | None = None,
+    unit: str = "",
+    why: str = "",
+    *,
+    more: str = "",
+) -> Row:
+    """Return a row that has its reason only where it is far from the paper's, or not measured.
+
+    Parameters
+    ----------
+    what, ours, paper, unit, why
+        As for :class:`Row`.
+    more : str
+        A remark that the row has in any case, after the reason.
+    """
+    row = Row(what, ours, paper, unit)
+    needed = why if row.far or ours is None else ""
+    return Row(what, ours, paper, unit, "; ".join(filter(None, (needed, more))))
+
+
 class Table(msgspec.Struct, frozen=True):
     """The figures of one table or figure of a paper."""
 

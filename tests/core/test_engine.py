@@ -171,7 +171,7 @@ def test_a_node_that_is_wanted_back_is_left_in_order(policy: str) -> None:
         ({"9": {"n": 1}}, "job 9, which is unknown"),
         ({"3": {"n": 1}}, "job 3, which is not ready"),
         ({"1": {"n": 5}}, r"grants 5 GPUs to job 1, which takes \(1, 2, 4\)"),
-        ({"1": {"m": 1}}, "node m, which is not there"),
+        ({"1": {"m": 1}}, "node m, which does not exist"),
         ({"1": {"n": 4}, "2": {"n": 3}}, "grants 3 GPUs on node n, which has 2 left"),
         ({"1": {"n": 4, "m": 0}}, "node m"),
         ({"1": {}}, "grants 0 GPUs"),

@@ -116,7 +116,9 @@ def test_what_is_said_of_it(bench: Bench) -> None:
     bench.step(13, f.Release("1"), reached(bench, 50, 40), says(bench, 1, ""))
     assert "cannot save" not in reason(bench.job("1"))
     bench.step(14, says(bench, 1, waits=True))
-    ends = "newest checkpoint step 40; its training is over, and it waits to write its last one"
+    ends = (
+        "newest checkpoint step 40; its training is over, and it waits to write its last checkpoint"
+    )
     assert ends in reason(bench.job("1"))
 
 

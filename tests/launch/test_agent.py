@@ -241,4 +241,4 @@ def test_no_lease(tmp_path: Path) -> None:
     words = [sys.executable, "-I", "-S", agent.__file__, str(tmp_path)]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 71
-    assert "the lease cannot be held" in ended.stderr
+    assert "the lease cannot be used" in ended.stderr

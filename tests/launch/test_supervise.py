@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -102,7 +103,7 @@ def test_attempts_share_a_log_and_begin_on_a_new_line(stage: Stage) -> None:
     [
         (["no-such-command"], "/", 127, "no such program 'no-such-command'"),
         (["./train.py"], "/", 127, "no such program './train.py'"),
-        (["sleep 5"], "/", 127, "no such program 'sleep 5'; in an array each word stands by"),
+        (["sleep 5"], "/", 127, "no such program 'sleep 5'; in an array, each argument"),
         (["/etc/passwd"], "/", 126, "cannot run '/etc/passwd': it is not executable"),
         (["/"], "/", 126, "cannot run '/': it is a directory"),
         (["true"], "/no/such", 126, "no such directory '/no/such'"),
@@ -127,8 +128,8 @@ def test_a_command_that_cannot_be_run(
 @pytest.mark.parametrize(
     ("text", "code", "why"),
     [
-        ("#!/no/such/python\n", 127, "there is no '/no/such/python' to run it"),
-        ("echo hello\n", 126, "no program of this machine, nor a script with #!"),
+        ("#!/no/such/python\n", 127, "its interpreter '/no/such/python' does not exist"),
+        ("echo hello\n", 126, "neither a program for this machine nor a script with a #! line"),
     ],
 )
 def test_a_script_that_cannot_be_run(stage: Stage, text: str, code: int, why: str) -> None:
@@ -269,7 +270,7 @@ def test_what_a_script_has_after_a_suspended_training_is_not_run(stage: Stage, w
 
 def test_a_script_goes_on_whose_training_ends_when_it_is_suspended(stage: Stage) -> None:
     training = " ".join(stage.plain("block", "done"))
-    supervisor = stage.run("sh", "-c", f"{training}; echo after >> {stage.diary}; exit 5")
+    supervisor = stage.run("bash", "-c", f"{training}; echo after >> {stage.diary}; exit 5")
     stage.wait_said("ready")
     supervisor.send_signal(signal.SIGTSTP)
     assert end(supervisor) == 5
@@ -344,6 +345,25 @@ def test_a_notice_is_a_suspension_where_there_is_a_session(
     assert document["suspended"] is True
     assert document["notice_at"] is not None
     assert "called back" in stage.diary.read_text()
+
+
+@pytest.mark.parametrize(
+    ("notices", "word", "goes_on"),
+    [(True, "", False), (True, "saved", True), (False, "", True)],
+)
+def test_a_script_does_not_go_on_whose_training_the_batch_system_has_cut_off(
+    stage: Stage, notices: bool, word: str, goes_on: bool
+) -> None:
+    """As the daemons of mpirun end their ranks; without a notice it is the script's to judge."""
+    training = shlex.join(stage.plain("block", "killed", word))
+    supervisor = stage.run(
+        "bash", "-c", f"{training}; echo after >> {stage.diary}", notices=notices
+    )
+    stage.wait_for((stage.directory / "report.json").exists, "its registration")
+    supervisor.send_signal(signal.SIGUSR2 if notices else signal.SIGTSTP)
+    assert end(supervisor) == (0 if goes_on else 128 + signal.SIGKILL)
+    assert stage.read("exit.json")["suspended"] is False
+    assert ("after" in stage.diary.read_text()) == goes_on
 
 
 def test_a_notice_ends_what_has_no_session(stage: Stage) -> None:

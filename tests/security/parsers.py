@@ -42,8 +42,8 @@ from hpcext.batch.lsf import (
     reserved as lsf_reserved,
 )
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.batch.slurm import api as slurm_api
 from hpcext.batch.slurm import idle as slurm_idle
+from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.batch.slurm import requeued
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import InputError
@@ -226,7 +226,7 @@ def saved() -> bytes:
 
 PARSERS = {
     "squeue's steps": Parser(text(slurm.parse_steps), recorded("slurm-*/squeue-steps.txt")),
-    "squeue's jobs": Parser(text(slurm.parse_jobs), recorded("slurm-*/s*-jobs.txt")),
+    "squeue's jobs": Parser(text(slurm.parse_seen), recorded("slurm-*/s*-jobs.txt")),
     "squeue's end": Parser(text(slurm.parse_end), recorded("slurm-*/squeue-end*.txt")),
     "squeue's nodes": Parser(
         text(lambda said: slurm.parse_nodelist(said, 1)), recorded("slurm-*/squeue-jobs.txt")
@@ -275,7 +275,6 @@ PARSERS = {
     "brsvs": Parser(
         text(lambda said: lsf_reserved.parse_reserved(said, 1.8e9)), recorded("lsf/brsvs*.txt")
     ),
-    "squeue's states": Parser(text(slurm.parse_seen), recorded("slurm-*/squeue-jobs.txt")),
     "lsid": Parser(text(lsf_engine.parse_release), recorded("*/lsid*.txt")),
     "bjobs as JSON": Parser(
         text(
@@ -404,7 +403,7 @@ PARSERS = {
     ),
     "a number of slurm.conf": Parser(text(slurm_site.whole), (b"30 sec", b"-1")),
     "a release of pyslurm": Parser(
-        text(lambda said: slurm_api.release_of(types.SimpleNamespace(__version__=said))),
+        text(lambda said: slurm_reads.release_of(types.SimpleNamespace(__version__=said))),
         (b"24.5.0",),
     ),
     "a policy and its options": Parser(

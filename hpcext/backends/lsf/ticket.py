@@ -19,7 +19,7 @@ from pathlib import Path
 from hpcext import documents, protocol, state
 from hpcext.backends import batch_job
 from hpcext.backends.lsf import suspend as lsf_suspend
-from hpcext.backends.ticket_end import Ending
+from hpcext.backends.own_job import Ending
 from hpcext.batch import lsf
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf.inside import LsfJob
