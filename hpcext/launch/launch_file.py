@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
-from hpcext.launch.leader import Leader, Told
+from hpcext.launch.leader import Leader, RemoteLeader
 
 
 class Launch:
@@ -74,7 +74,7 @@ class Launch:
             The directory of the attempt.
         """
         if self.node:
-            return Leader(Told(directory), self.suspend_timeout_s)
+            return Leader(RemoteLeader(directory), self.suspend_timeout_s)
         return Leader.of(self._leader, self.suspend_timeout_s)
 
     def place(self) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class NewPilot(msgspec.Struct, frozen=True, kw_only=True):
     file : str
         The job file that it was begun with, absolute; empty if there was none.
     notify : str
-        Whom to notify of its end and of jobs that fail, see :mod:`hpcext.manager.notice`.
+        Whom to notify of its end and of jobs that fail, see :mod:`hpcext.manager.notifications`.
     """
 
     name: str

@@ -25,12 +25,12 @@ from hpcext.backends.base import Backend
 from hpcext.core.engine import Engine
 from hpcext.core.errors import NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
-from hpcext.core.notification_methods import read_way
+from hpcext.core.notification_methods import read_method
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
 from hpcext.executors.seats import machine_of
 from hpcext.launch.tree import boot_id
-from hpcext.manager import first_life, notice, places, requeued, spool
+from hpcext.manager import first_life, notifications, places, requeued, spool
 from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
 from hpcext.manager.decider import Decider
@@ -254,8 +254,8 @@ async def _run(
     profiles = profiles_for(Path(pilot.profiles or directory / "profiles"))
     executor: Executor
     inbox = Inbox(directory, pilot, engine, submissions, profiles, left_s=lambda: executor.left_s)
-    way = read_way(pilot.notify)
-    teller = notice.Teller(directory, pilot.id, pilot.name, way) if way else None
+    method = read_method(pilot.notify)
+    teller = notifications.Teller(directory, pilot.id, pilot.name, method) if method else None
     refiner = Refiner(profiles, submissions.spec)
     observers: list[Observe] = [refiner, Unmeasured(), Kept(directory / "jobs"), observe]
     observers += [teller] if teller else []

@@ -31,7 +31,7 @@ from hpcext.manager.views import reading
 from hpcext.manager.views.harvest_report import harvest_document
 from hpcext.policies import find_policy
 from hpcext.render.words import duration
-from hpcext.sim.pilots.harvested import Offered, efficiency
+from hpcext.sim.pilots.harvested import Offered, utilisation_efficiency
 
 MAX_S = 86_400
 
@@ -212,7 +212,7 @@ def report(args: argparse.Namespace, out: Output) -> int:
     found = reading.read(directory)
     document = harvest_document(directory, found.world, found.node_time)
     away_s = found.node_time.away_s
-    reached = efficiency(
+    reached = utilisation_efficiency(
         tuple(found.world.jobs.values()),
         Submissions(directory / "submissions").spec,
         found.policy,

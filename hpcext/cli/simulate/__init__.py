@@ -119,7 +119,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--autoscale",
         default=NONE,
         metavar="LOW:HIGH",
-        help="hold as many nodes as keep the efficiency of jobs within this band",
+        help="hold as many nodes as keep their utility within this band",
     )
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="where the measurements of measured trainings are"

@@ -50,7 +50,7 @@ def kept(model: Goodput, total: int, gpus: int, nodes: int) -> Choice | None:
 def goodput_of(model: Goodput, choice: Choice, gpus: int, nodes: int) -> float:
     """Return samples per second, converted to those of the initial batch."""
     step_s = model.throughput.step_s(gpus, nodes, choice.per_gpu, choice.accumulation)
-    return float(choice.total * model.efficiency(choice.total) / step_s)
+    return float(choice.total * model.statistical_efficiency(choice.total) / step_s)
 
 
 class Trained:
@@ -80,7 +80,7 @@ class Trained:
         until = self._from[after] if after < len(self._from) else math.inf
         if done < self._known_from:
             until = min(until, self._known_from)
-        return Stretch(rate, until, float(total * model.efficiency(total)))
+        return Stretch(rate, until, float(total * model.statistical_efficiency(total)))
 
     def said(self, where: Where, done: float) -> Said:
         """Return its goodput, once it knows that."""
