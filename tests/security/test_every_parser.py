@@ -165,7 +165,7 @@ REASONS = {
     "manager/pilot.py:_host_of_our_job": MANAGER,
     "manager/first_life.py:standing": MANAGER,
     "launch/spread.py:spread": MANAGER,
-    "launch/supervisor.py:Supervisor.__init__": MANAGER,
+    "launch/launch_file.py:Launch.__init__": MANAGER,
     "launch/supervisor.py:_launch": MANAGER,
     "launch/sweep.py:main": "digits, which it looks at before",
     "launch/tree.py:_minds": KERNEL,
