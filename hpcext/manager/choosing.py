@@ -9,6 +9,7 @@ from hpcext.batch.standing import Is
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.world import World
 from hpcext.manager import pilot, spool, standing
+from hpcext.manager.directory import find_or_none
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.views.reading import Follower
 from hpcext.protocol import JobId
@@ -111,7 +112,7 @@ def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[P
     first, second = words
     if first is None or second is not None:
         return (pilot.find(first, state_dir) if first else newest(state_dir)), second or ""
-    named = _named(first, state_dir)
+    named = find_or_none(first, state_dir)
     with contextlib.suppress(NoManagerError):
         latest = newest(state_dir)
         if _has(latest, first):
@@ -139,7 +140,7 @@ def to_change(job: str, state_dir: Path) -> Path:
         None runs, several do, or the word is not a job but a pilot.
     """
     directory = only_running(state_dir)
-    if job and not _has(directory, job) and _named(job, state_dir) is not None:
+    if job and not _has(directory, job) and find_or_none(job, state_dir) is not None:
         raise InputError(f"{clean(job)} is a pilot", do="say which job of it, too")
     return directory
 
@@ -191,13 +192,6 @@ def _left(directory: Path) -> int:
     if not follower.begun():
         return len(Submissions(directory / "submissions").jobs)
     return sum(1 for _ in follower.engine().world.unfinished())
-
-
-def _named(handle: str, state_dir: Path) -> Path | None:
-    try:
-        return pilot.find(handle, state_dir)
-    except NoManagerError:
-        return None
 
 
 def _has(directory: Path, job: str) -> bool:

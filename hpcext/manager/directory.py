@@ -280,6 +280,14 @@ def find(handle: str, state_dir: Path) -> Path:
     return named[0]
 
 
+def find_or_none(handle: str, state_dir: Path) -> Path | None:
+    """Return the directory of a pilot as :func:`find` does; None if there is none."""
+    try:
+        return find(handle, state_dir)
+    except NoManagerError:
+        return None
+
+
 def how_to_go_on(directory: Path) -> str:
     """Return the command that goes on with a pilot whose manager has ended."""
     pilot = load(directory)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
-import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcext import private
+from hpcext.checks import age_s
 from hpcext.cli.output import Output, write_file
 from hpcext.cli.report import page as report_page
 from hpcext.cli.report import saved as report_saved
@@ -26,9 +27,6 @@ from hpcext.manager.views.reading import Follower, Reading
 from hpcext.text import shown
 
 FORMATS = ("text", "html", "json", "csv")
-
-_SPANS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
-_SPAN = re.compile(rf"([0-9]{{1,6}})([{''.join(_SPANS)}])")
 
 
 def add(subparsers: Any) -> None:
@@ -98,8 +96,8 @@ def read_since(text: str, now: float) -> float:
     InputError
         It is neither, or in the future.
     """
-    if found := _SPAN.fullmatch(text):
-        return now - int(found[1]) * _SPANS[found[2]]
+    with contextlib.suppress(InputError):
+        return now - age_s(text, "--since")
     try:
         at = datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
