@@ -32,7 +32,7 @@ _SAID_CHARS = 400
 _DOWN = re.compile(r"\bLIM is down\b|\bls_getmastername\b|\bmaster LIM\b.*\bnot\b", re.I)
 """What LSF's commands print before they try again, for ever: lsid(1), "Diagnostics"."""
 
-_ELSEWHERE = "no slurm.conf is found here: run it where Slurm is set up, or set SLURM_CONF"
+_ELSEWHERE = "no slurm.conf was found here: run it where Slurm is set up, or set SLURM_CONF"
 
 
 def run(
@@ -68,7 +68,7 @@ def run(
     ended = _ended(argv, environ, timeout_s, script)
     if ended.returncode:
         lacks = unknown_options(argv, ended.stderr + ended.stdout)
-        why = f"it has no {listed(lacks)} here" if lacks else _said(ended.stderr)
+        why = f"it does not know {listed(lacks)} here" if lacks else _said(ended.stderr)
         raise BatchError(
             f"{argv[0]} failed: {why or f'exit code {ended.returncode}'}",
             argv=argv,
@@ -114,7 +114,8 @@ def _ended(
         )
     except FileNotFoundError:
         raise BatchError(
-            f"{argv[0]} is not there", do="run it where the commands of the batch system are"
+            f"{argv[0]} was not found",
+            do="run it on a machine that has the commands of the batch system",
         ) from None
     except OSError as error:
         raise BatchError(f"{argv[0]} could not be started: {error.strerror}") from None
@@ -146,7 +147,7 @@ def _answer(
         if passed_s >= until_s:
             but = f", but said: {said}" if said else ""
             raise BatchError(
-                f"{argv[0]} gave no answer within {until_s:g} s{but}",
+                f"{argv[0]} did not answer within {until_s:g} s{but}",
                 argv=argv,
                 do="try again later",
             )
@@ -161,7 +162,7 @@ def _say_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
         _told_s[0] = now_s
         says = f" ({said})" if said else ""
         log.warning(
-            "%s has not answered for %.0f s%s, and has %.0f s to do so",
+            "%s has not answered for %.0f s%s; waiting for up to %.0f s in all",
             name, passed_s, says, until_s,
         )  # fmt: skip
 

@@ -89,7 +89,7 @@ def of_job(name: str, job_id: JobId, seen: Seen | None, advice: Advice) -> Stand
     word = seen.said or seen.state
     if state is Is.UNKNOWN:
         why = seen.why or f"its state is {word}"
-        return Standing(state, f"whether {job} runs is not known: {why}", "ask again later")
+        return Standing(state, f"it is unknown whether {job} runs: {why}", "ask again later")
     if state is Is.STOPPED:
         return Standing(state, f"{job} is stopped ({word})", advice(job_id, state, seen))
     if state is Is.HELD:
@@ -102,7 +102,7 @@ def of_job(name: str, job_id: JobId, seen: Seen | None, advice: Advice) -> Stand
 
 def not_told(name: str, job_id: JobId, why: str) -> Standing:
     """Return the standing of a job of which the batch system did not answer."""
-    what = f"whether its job {job_id} runs is not known: {name} does not say ({why})"
+    what = f"it is unknown whether its job {job_id} runs: {name} does not say ({why})"
     return Standing(Is.UNKNOWN, what, "ask again later")
 
 

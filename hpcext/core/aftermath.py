@@ -56,10 +56,10 @@ def _after_kill(job: Job, now_s: float, *, hurried: bool) -> dict[str, Any]:
     """Return what changes of a job that was to suspend itself, and had to be killed."""
     if job.run.unsaved:
         # It did answer, and had to go; the next attempt may find room, or the disk as it was.
-        why = f"had to go, and cannot save: {job.run.unsaved.why}"
+        why = f"had to stop, and could not save: {job.run.unsaved.why}"
         return {"goal": None, "not_before_s": now_s + MUST_PAUSE_S, "why": why}
     if hurried:
-        why = "did not answer before the end of its allocation, and was killed"
+        why = "did not answer before its allocation ended, and was killed"
         return {"goal": None, "why": why}
     # Its own fault or not, it is not a failure of the training; but asking again would lose work
     # again.
@@ -76,7 +76,7 @@ def _after_failure(
         how = f"cannot save: {job.run.unsaved.why} ({how})"
     if job.run.degraded:
         # The node is gone, and with it whatever there was to wait for.
-        return State.PENDING, {"goal": None, "why": f"tried again after: {how}"}
+        return State.PENDING, {"goal": None, "why": f"retried after: {how}"}
     failures, wait_s = job.failures, BLAMELESS_WAIT_S
     # It never ran (a full disk, say): not the job's failure.
     never_ran = fact.outcome is Outcome.LOST and not job.gpus
@@ -92,5 +92,5 @@ def _after_failure(
         "goal": None,
         "ready": False,
         "not_before_s": now_s + wait_s,
-        "why": f"tried again in {wait_s:g} s after: {how}",
+        "why": f"retried in {wait_s:g} s after: {how}",
     }

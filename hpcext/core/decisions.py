@@ -32,7 +32,7 @@ class Question(msgspec.Struct, frozen=True):
     now: Snapshot
 
 
-class Asked(msgspec.Struct, frozen=True):
+class OpenQuestion(msgspec.Struct, frozen=True):
     """A question that has not been answered yet, as a world remembers it.
 
     Attributes
@@ -89,7 +89,7 @@ def refusal(now: Snapshot, target: Target, jobs: Mapping[str, Job]) -> str:
         for name, gpus in alloc.items():
             node, taken = now.nodes.get(name), used.get(name, 0)
             if node is None:
-                return f"grants GPUs on node {name}, which is not there"
+                return f"grants GPUs on node {name}, which does not exist"
             if gpus < 1 or taken + gpus > node.gpus:
                 return f"grants {gpus} GPUs on node {name}, which has {node.gpus - taken} left"
             used[name] = taken + gpus

@@ -71,7 +71,7 @@ class GoodputReport(msgspec.Struct, frozen=True):
             if least is not None and most is not None and least > most:
                 raise ValueError(f"{low} is {least}, more than {high}, {most}")
         if self.throughput is not None and sum(self.throughput[:2]) < LEAST_PASS_S:
-            raise ValueError("throughput: a pass takes no time")
+            raise ValueError("throughput: a training step takes no time")
 
 
 class Observed(msgspec.Struct, frozen=True):

@@ -85,9 +85,9 @@ def _check_url(url: str) -> None:
     except ValueError:
         good = False
     if not good or not url.isascii() or not url.isprintable() or " " in url:
-        raise InputError("this is no URL of a webhook", valid=valid)
+        raise InputError("this is not the URL of a webhook", valid=valid)
     if "@" in parts.netloc:
-        raise InputError("a webhook's URL with a user in it", valid=valid)
+        raise InputError("the URL of a webhook must not name a user", valid=valid)
 
 
 def _check_command(command: str) -> None:

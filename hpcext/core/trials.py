@@ -167,7 +167,7 @@ def _sentence(
     trial: Trial, rung: int, value: float | None, scores: Sequence[float], most: int
 ) -> str:
     """Say what a trial had at a rung where it is ended, and what the best ones had."""
-    had = "is no number" if value is None else f"{value:.4g}"
+    had = "is not a number" if value is None else f"{value:.4g}"
     said = f"behind at step {rung} of its sweep: {trial.metric} {had}"
     sign = 1 if trial.goal == "min" else -1
     best = [f"{sign * each:.4g}" for each in scores[:most] if each < math.inf]

@@ -107,7 +107,11 @@ class AttemptExecutor(abc.ABC, Generic[W]):
         try:
             files.order(what)
         except OSError as error:
-            log.warning("job %s could not be told: %s", files.job, error.strerror)
+            log.warning(
+                "the supervisor of job %s could not be given its order: %s",
+                files.job,
+                error.strerror,
+            )
             return False
         return True
 

@@ -108,7 +108,7 @@ def check(shared: Shared, where: str) -> None:
         Says why, and what to do.
     """
     if devices.name() != devices.CUDA:
-        raise InputError("MPS is NVIDIA's, and this machine's GPUs are not", where=where)
+        raise InputError("MPS works with NVIDIA GPUs only, and this machine has none", where=where)
     if shutil.which(mps.CONTROL) is None:
         raise InputError(
             f"{mps.CONTROL} is not in PATH",
@@ -118,15 +118,16 @@ def check(shared: Shared, where: str) -> None:
     found = next((gpu for gpu in _facts() if gpu.index == shared.index), None)
     if found is not None and found.mig:
         raise InputError(
-            f"GPU {shared.index} is in MIG mode, where instances are shared and not the GPU",
+            f"GPU {shared.index} is in MIG mode: jobs are given its instances, and cannot share "
+            "the GPU itself",
             where=where,
-            do="leave --mps out: each instance is a GPU already",
+            do="leave out --mps: each instance counts as a GPU already",
         )
     if (known := _capability(shared.index)) is not None and known < VOLTA:
         raise InputError(
             f"GPU {shared.index} is older than Volta (compute capability {known})",
             where=where,
-            valid="a GPU whose MPS can take off one job and leave the others alone",
+            valid="a GPU whose MPS can remove one job without disturbing the others",
         )
 
 

@@ -133,13 +133,13 @@ class Walltime:
             # A job may be preempted before it is looked at for the first time.
             before = before if limit_end_s is None else limit_end_s
         except BatchError as error:
-            log.warning("how long the allocation lasts is not known: %s", error)
+            log.warning("the end of the allocation is unknown: %s", error)
             pause_s, self._retry_s = self._retry_s, min(2 * self._retry_s, LOOK_S)
         if state in LEFT:
             self._over = True
             self._leave("the allocation is over")
         elif await self._is_preempted(before):
-            self.preempt("the nodes of the allocation are wanted back")
+            self.preempt("the batch system wants the nodes of the allocation back")
         else:
             left_s = self.left_s
             if left_s is not None and left_s <= (NOTICE_SLACK_S if noticed else SLACK_S):
@@ -155,7 +155,7 @@ class Walltime:
             return await asyncio.to_thread(self._wanted, self._job_id)
         except BatchError as error:
             # There may be no time to ask again.
-            log.warning("why the allocation ends earlier is not known: %s", error)
+            log.warning("it is unknown why the allocation ends earlier: %s", error)
             return True
 
     def preempt(self, why: str) -> None:
@@ -167,8 +167,8 @@ class Walltime:
         if not self.leaving:
             self.leaving = True
             self._set_alarm(None)
-            log.warning("%s: its jobs are suspended", why)
-            self._emit(Drain(stop=True, must=True, left_s=self._until_end_s()))
+            log.warning("%s: its jobs are being suspended", why)
+            self._emit(Drain(suspend=True, must=True, left_s=self._until_end_s()))
 
     def _until_end_s(self) -> float | None:
         """Return the seconds until we must be gone; None if the job is requeued anyway."""

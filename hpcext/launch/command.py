@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -133,14 +133,16 @@ def start(
     """
     parent = os.getpid()
     reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+
+    def child() -> NoReturn:
         try:
             _prepare(parent, log, blocked, notices=notices)
             _execute(argv, environ, cwd)
         except BaseException as error:
             os.write(writing, str(error).encode(errors="backslashreplace")[:4000])
             os._exit(error.code if isinstance(error, CommandError) else NOT_EXECUTABLE)
+
+    pid = fork(child)
     os.close(writing)
     with open(reading, "rb") as file:
         # The read ends when exec closes the other end, so the command runs once this returns.
@@ -148,6 +150,14 @@ def start(
     if message:
         _, status = os.waitpid(pid, 0)
         raise CommandError(os.waitstatus_to_exitcode(status), message.decode())
+    return pid
+
+
+def fork(child: Callable[[], NoReturn]) -> int:
+    """Start a process that only calls a function; return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        child()
     return pid
 
 
@@ -196,16 +206,20 @@ def _why(program: str, error: OSError | ValueError, environ: Mapping[str, str]) 
     path = shutil.which(program, os.F_OK, environ.get("PATH")) or program
     number = error.errno if isinstance(error, OSError) else None
     if _is_missing(error) and not os.path.exists(path):
-        array = "; in an array each word stands by itself" if " " in program else ""
+        array = "; in an array, each argument is a string of its own" if " " in program else ""
         return f"no such program {_shown(program)}{array}"
     if _is_missing(error):
-        return f"cannot run {_shown(program)}: there is no {_shown(_interpreter(path))} to run it"
+        interpreter = _shown(_interpreter(path))
+        return f"cannot run {_shown(program)}: its interpreter {interpreter} does not exist"
     if number == errno.EACCES and os.path.isdir(path):
         return f"cannot run {_shown(program)}: it is a directory"
     if number == errno.EACCES and not os.access(path, os.X_OK):
         return f"cannot run {_shown(program)}: it is not executable"
     if number == errno.ENOEXEC:
-        return f"cannot run {_shown(program)}: no program of this machine, nor a script with #!"
+        return (
+            f"cannot run {_shown(program)}: neither a program for this machine nor a script with "
+            "a #! line"
+        )
     return f"cannot run {_shown(program)}: {_reason(error)}"
 
 

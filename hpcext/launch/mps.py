@@ -30,12 +30,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from hpcext import documents, private, protocol
+from hpcext.launch import stderr
 from hpcext.numerals import whole
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -111,7 +111,10 @@ class Seat:
                 said = self._ask(f"terminate_client {server} {pid}")
                 # The last line is CUDA's result, 0 for success.
                 if said is not None and said.split()[-1:] != ["0"]:
-                    _warn(f"{pid} could not be taken off GPU {self._device}: {said.strip()}")
+                    _warn(
+                        f"process {pid} could not be removed from GPU {self._device}: "
+                        f"{said.strip()}"
+                    )
 
     def leave(self) -> None:
         """Give the seat back; the last one to do so ends the daemon."""
@@ -217,7 +220,7 @@ class Seat:
             )
         except subprocess.TimeoutExpired:
             self._silent = True
-            _warn(f"the daemon of MPS was silent for {timeout_s:g} s when asked {question!r}")
+            _warn(f"the MPS daemon did not answer {question!r} within {timeout_s:g} s")
             return None
         except OSError as error:
             _warn(f"{CONTROL} cannot be run: {error.strerror}")
@@ -241,4 +244,4 @@ def _hear_all() -> None:
 
 
 def _warn(what: str) -> None:
-    sys.stderr.write(f"hpcext: {what}\n")
+    stderr.say(what)

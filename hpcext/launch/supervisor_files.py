@@ -10,14 +10,13 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hpcext import documents, private, protocol
-from hpcext.launch import tree
+from hpcext.launch import stderr, tree
 from hpcext.numerals import whole
 
 MANAGER = "hpcext.manager/1"
@@ -104,7 +103,7 @@ class SupervisorFiles:
             if isinstance(failure, FileNotFoundError | NotADirectoryError):
                 return
             if signal.sigtimedwait({signal.SIGTERM}, pause_s):
-                sys.stderr.write(f"hpcext: the end was not recorded: {failure}\n")
+                stderr.say(f"the end was not recorded: {failure}")
                 return
             pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
 

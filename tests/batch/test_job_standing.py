@@ -65,7 +65,7 @@ def test_what_is_said_of_a_job_of_lsf(seen: Seen, what: str, do: str) -> None:
         (Seen("suspended"), "is stopped (suspended)", "scontrol resume 8"),
         (Seen("stopped"), "is stopped (stopped)", "scancel --signal=CONT 8"),
         (Seen("completing"), "is ending (completing)", "ask again"),
-        (Seen("unknown", why="accounting does not say"), "accounting does not say", "ask again"),
+        (Seen("unknown", why="accounting did not answer"), "did not answer", "ask again"),
         (Seen("pending", why="Priority"), "waits in the queue (pending)", ""),
     ],
 )

@@ -89,7 +89,7 @@ def test_another_engine_writes_a_dash_for_nothing() -> None:
     "text", ["", "[]", "{}", '{"RECORDS": 3}', '{"RECORDS": [{}]}', "{" * 9999]
 )
 def test_no_jobs(text: str) -> None:
-    with pytest.raises(BatchError, match="no jobs"):
+    with pytest.raises(BatchError, match="not a list of jobs"):
         lsf_jobs.parse_jobs(text)
 
 
@@ -106,7 +106,7 @@ def test_a_job_id() -> None:
     waiting = "Cannot connect to LSF. Please wait ...\n"
     said = "Job <12345678> is submitted to default queue <normal>.\n"
     assert lsf.parse_job_id(waiting + said) == 12345678
-    with pytest.raises(BatchError, match="no job id"):
+    with pytest.raises(BatchError, match="not a job id"):
         lsf.parse_job_id("Request aborted by esub. Job not submitted.")
 
 
@@ -121,7 +121,7 @@ def test_hosts() -> None:
     records = [{"HOST_NAME": name, "STATUS": state} for name, state in rows]
     found = lsf_idle.parse_hosts(json.dumps({"COMMAND": "bhosts", "HOSTS": 3, "RECORDS": records}))
     assert [name for name, load in found.items() if load.status in lsf_idle.GONE] == ["hostC"]
-    with pytest.raises(BatchError, match="no hosts"):
+    with pytest.raises(BatchError, match="not a list of hosts"):
         lsf_idle.parse_hosts("LSF is down.")
 
 

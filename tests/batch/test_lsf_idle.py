@@ -74,7 +74,7 @@ def test_what_is_not_said(empty: str) -> None:
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"RECORDS": [1]}'])
 def test_what_is_no_json(text: str) -> None:
-    with pytest.raises(BatchError, match="no JSON"):
+    with pytest.raises(BatchError, match="not JSON"):
         lsf_idle.parse_hosts(text)
 
 
@@ -115,7 +115,7 @@ def test_windows_whose_hosts_take_several_lines() -> None:
         Window(3, 5400, {"a": 2, "b": 1}),
         Window(9, 2400, {"a": 4, "b": 4, "c": 1}),
     )
-    with pytest.raises(BatchError, match="no duration"):
+    with pytest.raises(BatchError, match="not a duration"):
         lsf_idle.parse_windows("SLOTS: 1\nRUNTIME: soon\n")
 
 
@@ -141,7 +141,7 @@ def test_a_queue_with_limits_and_policies() -> None:
     assert queue.preemption == "PREEMPTABLE[normal]"
     assert queue.requeue == "85 99"
     assert queue.starter.endswith("%USRCMD")
-    with pytest.raises(BatchError, match="no queue"):
+    with pytest.raises(BatchError, match="not a queue"):
         lsf_idle.parse_queue("q: No such queue")
 
 
@@ -210,7 +210,7 @@ def test_ends() -> None:
 )  # fmt: skip
 def test_releases(name: str, release: Release) -> None:
     assert parse_release(said(name)) == release
-    with pytest.raises(BatchError, match="no release"):
+    with pytest.raises(BatchError, match="not a release"):
         parse_release("ls_getmastername: LIM is down; try later\n")
 
 

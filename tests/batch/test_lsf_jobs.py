@@ -74,7 +74,7 @@ def test_states_of_a_wide_table() -> None:
     "parse", [lsf_jobs.parse_wide, lambda text: lsf_jobs.parse_long(text, 0.0)]
 )
 def test_what_is_no_table_is_no_answer(parse: Callable[[str], object]) -> None:
-    with pytest.raises(BatchError, match="and no jobs"):
+    with pytest.raises(BatchError, match="not a list of jobs"):
         parse("LSF is down. Please wait ...")
 
 
@@ -318,7 +318,7 @@ def test_a_failed_command_names_the_option(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "bsub").write_text("#!/bin/sh\necho 'Usage: bsub [-J name]' >&2; exit 255\n")
     (tmp_path / "bsub").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(BatchError, match="bsub failed: it has no -rn here"):
+    with pytest.raises(BatchError, match="bsub failed: it does not know -rn here"):
         runner.run(["bsub", "-J", "a", "-rn"])
 
 
@@ -333,7 +333,7 @@ def test_nobody_waits_in_silence(
     monkeypatch.setattr(runner, "SLOW_S", 0.5)
     monkeypatch.setattr(runner, "DOWN_S", 2.0)
     monkeypatch.setattr(runner, "_told_s", [float("-inf")])
-    with pytest.raises(BatchError, match=r"no answer within 2 s.*LIM is down"):
+    with pytest.raises(BatchError, match=r"did not answer within 2 s.*LIM is down"):
         runner.run(["bjobs"])
     (line,) = caplog.messages
     assert line.startswith("bjobs has not answered for ")

@@ -12,6 +12,7 @@ import pytest
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm import requeued
 from hpcext.core.errors import BatchError
+from hpcext.protocol import JobId
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -30,7 +31,7 @@ def test_a_job_id(said: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "Submitted batch job 4", "4;", "-1", "4\n5"])
 def test_no_job_id(text: str) -> None:
-    with pytest.raises(BatchError, match="no job id"):
+    with pytest.raises(BatchError, match="not a job id"):
         slurm.parse_job_id(text)
 
 
@@ -44,22 +45,26 @@ def test_steps(said: Path) -> None:
     assert steps == (("1.0", "hpcext-1-1"), ("1.1", "hpcext-2-1"), ("1.batch", "batch"))
 
 
+def states(text: str) -> dict[JobId, str]:
+    return {job_id: each.state for job_id, each in slurm.parse_seen(text).items()}
+
+
 def test_states(said: Path) -> None:
-    states = slurm.parse_jobs((said / "squeue-jobs.txt").read_text())
-    assert states == {1: "running", 2: "pending", 3: "failed", 4: "cancelled"}
-    assert slurm.parse_jobs((said / "sacct-jobs.txt").read_text()) == states
+    known = {1: "running", 2: "pending", 3: "failed", 4: "cancelled"}
+    for name in ("squeue-jobs.txt", "sacct-jobs.txt"):
+        assert states((said / name).read_text()) == known
 
 
 def test_states_of_an_array() -> None:
     """Its tasks have names; those that have not begun have none of their own."""
     text = (RECORDED / "slurm-22.05" / "squeue-array.txt").read_text()
     running = {"10_2": "running", "10_3": "running"}
-    assert slurm.parse_jobs(text) == {"10_0": "completed", "10_1": "completed", **running}
+    assert states(text) == {"10_0": "completed", "10_1": "completed", **running}
 
 
 def test_an_end_is_that_of_one_job() -> None:
     """Asked for the number of an array, squeue answers with all of its tasks."""
-    with pytest.raises(BatchError, match="no state of the job"):
+    with pytest.raises(BatchError, match="not the state of a job"):
         slurm.parse_end("COMPLETED|1795523027|1|1:00\nRUNNING|1795609428|1|1:00\n")
 
 
@@ -140,12 +145,12 @@ def test_where_slurm_is_not_set_up() -> None:
 
 
 def test_a_command_that_is_not_there() -> None:
-    with pytest.raises(BatchError, match="sbatch-nowhere is not there"):
+    with pytest.raises(BatchError, match="sbatch-nowhere was not found"):
         runner.run(["sbatch-nowhere"])
 
 
 def test_a_command_that_hangs() -> None:
-    with pytest.raises(BatchError, match="gave no answer"):
+    with pytest.raises(BatchError, match="did not answer"):
         runner.run(["sleep", "30"], timeout_s=0.2)
 
 

@@ -171,7 +171,7 @@ def test_a_node_that_is_wanted_back_is_left_in_order(policy: str) -> None:
         ({"9": {"n": 1}}, "job 9, which is unknown"),
         ({"3": {"n": 1}}, "job 3, which is not ready"),
         ({"1": {"n": 5}}, r"grants 5 GPUs to job 1, which takes \(1, 2, 4\)"),
-        ({"1": {"m": 1}}, "node m, which is not there"),
+        ({"1": {"m": 1}}, "node m, which does not exist"),
         ({"1": {"n": 4}, "2": {"n": 3}}, "grants 3 GPUs on node n, which has 2 left"),
         ({"1": {"n": 4, "m": 0}}, "node m"),
         ({"1": {}}, "grants 0 GPUs"),
@@ -294,7 +294,7 @@ def test_draining_lets_finish_what_runs_and_starts_nothing(engine: Engine) -> No
 def test_a_drain_that_stops_suspends_what_runs(engine: Engine) -> None:
     run(engine, 0, job(1, optimal=3), job(2, optimal=3), job(3))
     begin(engine, 1, "1", "2")
-    assert run(engine, 2, f.Drain(stop=True)) == ["suspend 1", "suspend 2"]
+    assert run(engine, 2, f.Drain(suspend=True)) == ["suspend 1", "suspend 2"]
     run(engine, 3, *(end(engine, name, f.Outcome.SUSPENDED, 85) for name in "12"))
     assert engine.finished
     assert {state(engine, name) for name in "123"} == {v.State.PENDING}

@@ -97,7 +97,7 @@ def test_more_may_be_better() -> None:
 def test_what_is_no_number_is_never_among_the_best() -> None:
     run = Run()
     assert run.reports("1", 10, diverged=("loss",)) == ["kill 1"]
-    assert run.job("1").why == "behind at step 10 of its sweep: loss is no number"
+    assert run.job("1").why == "behind at step 10 of its sweep: loss is not a number"
     assert run.reports("2", 10, 1e300) == []
     assert run.reports("3", 10, diverged=("loss",)) == ["kill 3"]
     run.reports("2", 20, diverged=("loss",))

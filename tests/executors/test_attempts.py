@@ -687,17 +687,17 @@ SLURM_SAID = (
     [
         ({"exit_code": 3}, "", "exit code 3"),
         ({"exit_code": -11}, "", "killed by SIGSEGV"),
-        ({"exit_code": 139}, "", "exit code 139, by which a shell means SIGSEGV"),
+        ({"exit_code": 139}, "", "exit code 139, by which a shell reports SIGSEGV"),
         ({"exit_code": -40}, "", "killed by signal 40"),
         ({"exit_code": 255}, "", "exit code 255"),
         ({"exit_code": 1, "last_line": "no data"}, "", "exit code 1; last line of its log: no data"),  # noqa: E501
         ({"exit_code": 127, "cannot_run": "no such program 'x'"}, "", "no such program 'x'"),
         ({"exit_code": -9, "oom_kills": 0}, "", "killed by SIGKILL"),
         ({"exit_code": -9, "oom_kills": 1}, "",
-         "killed by SIGKILL: out of memory, says the kernel of its cgroup"),
-        ({"exit_code": -9}, SLURM_SAID, "killed by SIGKILL: out of memory, says Slurm"),
+         "killed by SIGKILL: out of memory, as the kernel counted in its cgroup"),
+        ({"exit_code": -9}, SLURM_SAID, "killed by SIGKILL: out of memory, as Slurm reports"),
         ({"exit_code": 1, "oom_kills": 2}, "",
-         "exit code 1; out of memory, the kernel killed 2 processes of its cgroup meanwhile"),
+         "exit code 1; out of memory: the kernel killed 2 processes of its cgroup meanwhile"),
         # A hostile job: nothing that moves a cursor, nothing long, nothing of another type.
         ({"exit_code": 1, "last_line": "\x1b[2J\nx"}, "",
          "exit code 1; last line of its log: \\x1b[2J\\nx"),

@@ -70,7 +70,7 @@ def test_a_host_with_too_few_gpus_runs_nothing(stage: Stage) -> None:
     supervisor = begin(stage, 0, CUDA_VISIBLE_DEVICES="4,7")
     _, said = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 71
-    assert b"GPU 2 of CUDA_VISIBLE_DEVICES=4,7: there is none" in said
+    assert b"GPU number 2 was requested, but CUDA_VISIBLE_DEVICES lists only 4,7" in said
     assert not (stage.directory / "exit.json").exists()
 
 

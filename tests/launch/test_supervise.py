@@ -103,7 +103,7 @@ def test_attempts_share_a_log_and_begin_on_a_new_line(stage: Stage) -> None:
     [
         (["no-such-command"], "/", 127, "no such program 'no-such-command'"),
         (["./train.py"], "/", 127, "no such program './train.py'"),
-        (["sleep 5"], "/", 127, "no such program 'sleep 5'; in an array each word stands by"),
+        (["sleep 5"], "/", 127, "no such program 'sleep 5'; in an array, each argument"),
         (["/etc/passwd"], "/", 126, "cannot run '/etc/passwd': it is not executable"),
         (["/"], "/", 126, "cannot run '/': it is a directory"),
         (["true"], "/no/such", 126, "no such directory '/no/such'"),
@@ -128,8 +128,8 @@ def test_a_command_that_cannot_be_run(
 @pytest.mark.parametrize(
     ("text", "code", "why"),
     [
-        ("#!/no/such/python\n", 127, "there is no '/no/such/python' to run it"),
-        ("echo hello\n", 126, "no program of this machine, nor a script with #!"),
+        ("#!/no/such/python\n", 127, "its interpreter '/no/such/python' does not exist"),
+        ("echo hello\n", 126, "neither a program for this machine nor a script with a #! line"),
     ],
 )
 def test_a_script_that_cannot_be_run(stage: Stage, text: str, code: int, why: str) -> None:
@@ -304,6 +304,7 @@ def test_what_cannot_save_is_left_to_train_until_it_is_asked_anew(stage: Stage, 
 def test_where_the_batch_system_wants_it_to_go_it_is_asked_again_and_again(stage: Stage) -> None:
     supervisor = stage.run(*stage.plain("block", "stubborn", "full"), notices=True)
     stage.wait_said("ready")
+    stage.wait_for((stage.directory / "report.json").exists, "the session")
     supervisor.send_signal(signal.SIGUSR2)
     stage.wait_said("told", 3)
     supervisor.kill()
@@ -336,6 +337,7 @@ def test_a_notice_is_a_suspension_where_there_is_a_session(
     training = " ".join(stage.plain("block", "stubborn", "callbacks"))
     supervisor = stage.run("bash", "-c", f"{training}; exit 3", notices=True)
     stage.wait_said("ready")
+    stage.wait_for((stage.directory / "report.json").exists, "the session")
     for process in psutil.Process(supervisor.pid).children(recursive=True):
         process.send_signal(signum)
     time.sleep(pause_s)

@@ -281,7 +281,7 @@ def test_without_bslots_it_says_so(make_place: Any) -> None:
         (place.lsf.directory / name).unlink()
     said = place.run("harvest", "holes", "--partition", "killable")
     assert said.code == 0, said
-    assert said.err == "hpcext: bslots is not here, so nobody says when holes end\n"
+    assert said.err == "hpcext: there is no bslots command here, so it is unknown when holes end\n"
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,12 @@ def test_without_an_answer_nobody_says_that_it_is_over(place: OnLsf) -> None:
         assert "LSF is down" in listed.err
         for verb in ("status", "why"):
             said = place.run(verb, pilot)
-            assert f"whether its job {job} runs is not known" in said.out, said
+            assert f"it is unknown whether its job {job} runs" in said.out, said
             assert "resubmit" not in said.out
             assert "no manager" not in said.out
         refused = place.run("pilot", "resubmit", pilot)
         assert (refused.code, refused.err.count("\n")) == (3, 1)
-        assert f"whether its job {job} runs is not known" in refused.err
+        assert f"it is unknown whether its job {job} runs" in refused.err
         assert place.run("pilot", "rm", pilot, "--yes").code == 3
         newest = place.run("drain")
         assert "which pilots run is not known" in newest.err
@@ -80,7 +80,7 @@ def test_without_an_answer_nobody_says_that_it_is_over(place: OnLsf) -> None:
         pytest.param(
             "UNKWN", "LSF cannot reach its host (UNKWN)", "ask again later", marks=pytest.mark.slow
         ),
-        ("ZOMBI", "LSF has lost its host", "ask again later"),
+        ("ZOMBI", "LSF has lost contact with its host", "ask again later"),
     ],
 )
 def test_what_is_stopped_or_held_or_lost_is_not_over(

@@ -250,7 +250,7 @@ class Batch:
         ({7: "pending"}, "pending"),
         ({7: "completing"}, "completing"),
         ({7: "suspended"}, "suspended"),
-        ({7: "unknown"}, "whether its job 7 of Slurm runs is not known"),
+        ({7: "unknown"}, "it is unknown whether its job 7 of Slurm runs"),
         (BatchError("no answer"), "Slurm does not say"),
         ({7: "timeout"}, ""),
         ({}, ""),

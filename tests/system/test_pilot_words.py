@@ -43,9 +43,9 @@ def test_a_controller_that_does_not_answer_has_not_said_that_it_is_over(
     # Slurm's commands, and no configuration that they could find one by.
     place.environ["SLURM_CONF"] = str(place.path / "none.conf")
     said = place.run("status", str(place.pilot)).out
-    assert f"whether its job {job} runs is not known" in said
+    assert f"it is unknown whether its job {job} runs" in said
     assert "resubmit" not in said
-    assert "is not known" in refused(place)
+    assert "it is unknown whether" in refused(place)
     assert place.run("pilot", "rm", str(place.pilot), "--yes").code == 3
 
 

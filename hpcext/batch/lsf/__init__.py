@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from hpcext.batch import runner
-from hpcext.batch.jobs import UNKNOWN, End, Seen, as_job
+from hpcext.batch.jobs import UNKNOWN, End, Jobs, Seen, as_job
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
@@ -57,7 +57,7 @@ def parse_job_id(text: str) -> int:
     """Parse ``Job <8> is submitted to queue <normal>.``, after what esubs may have printed."""
     found = _SUBMITTED.search(text)
     if found is None:
-        raise BatchError(f"bsub printed {shown(text.strip())}, and no job id")
+        raise BatchError(f"bsub printed {shown(text.strip())}, not a job id")
     return int(found[1])
 
 
@@ -158,7 +158,7 @@ def _past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
         text = runner.run(past_command(job_ids))
     except BatchError as error:
         # bacct also fails for jobs that are not in its file; lsb.params, ACCT_ARCHIVE_AGE.
-        log.info("no accounting: %s", error)
+        log.info("accounting is not available: %s", error)
         text = error.stdout
     return {job_id: Seen(said) for job_id, said in parse_past(text).items() if job_id in job_ids}
 
@@ -174,16 +174,12 @@ def seen_of(fields: Mapping[str, str]) -> Seen:
 _NOT_KNOWN = {
     # bjobs(1), "Job status".
     "UNKWN": "LSF cannot reach its host (UNKWN)",
-    "ZOMBI": "LSF has lost its host, and does not know what runs there (ZOMBI)",
+    "ZOMBI": "LSF has lost contact with its host, and does not know what runs there (ZOMBI)",
 }
 
 
-class Commands:
-    """What is asked of LSF about jobs; as :class:`hpcext.batch.jobs.Jobs` has it."""
-
-    def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """Return the states of jobs; one that nobody knows any more is left out."""
-        return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
+class Commands(Jobs):
+    """What is asked of LSF about jobs."""
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
         """Return what is said of jobs; what mbatchd has forgotten is looked up in accounting."""

@@ -129,7 +129,7 @@ def parse_release(text: str) -> Release:
         if found := _RELEASE.match(line):
             cluster = re.search(r"^\s*My cluster name is (\S+)", text, re.M)
             return Release(found[1], found[2], cluster[1] if cluster else "")
-    raise BatchError(f"lsid printed {shown(text.strip())}, and no release")
+    raise BatchError(f"lsid printed {shown(text.strip())}, not a release")
 
 
 def parse_options(text: str) -> frozenset[str]:

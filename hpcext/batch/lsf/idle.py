@@ -243,7 +243,7 @@ def _duration_s(text: str) -> float:
         return math.inf
     parts = _DURATION.findall(text)
     if not parts:
-        raise BatchError(f"bslots printed {shown(text.strip())}, and no duration")
+        raise BatchError(f"bslots printed {shown(text.strip())}, not a duration")
     return float(sum(int(number) * _UNIT_S[unit.lower()] for number, unit in parts))
 
 
@@ -263,7 +263,7 @@ def parse_queue(text: str) -> Queue:
     named = re.search(r"^QUEUE:\s*(\S+)", text, re.M)
     status = re.search(r"^.*\bPRIO\b.*\bSTATUS\b.*\n.*?((?:Open|Closed):\w+)", text, re.M)
     if named is None or status is None:
-        raise BatchError(f"bqueues printed {shown(text.strip())}, and no queue")
+        raise BatchError(f"bqueues printed {shown(text.strip())}, not a queue")
     block = text[named.start() :]
     following = re.search(r"^QUEUE:", block[1:], re.M)
     block = block[: following.start() + 1] if following else block
@@ -377,7 +377,7 @@ def _records(text: str) -> list[dict[str, str]]:
             rows = decoded(text)["RECORDS"]
             return [{str(key): str(value) for key, value in row.items()} for row in rows]
         except (ValueError, LookupError, TypeError, AttributeError):
-            raise BatchError(f"bhosts printed {shown(text.strip())}, and no JSON") from None
+            raise BatchError(f"bhosts printed {shown(text.strip())}, not JSON") from None
     columns: list[str] = []
     found = []
     for line in text.splitlines():
@@ -387,5 +387,5 @@ def _records(text: str) -> list[dict[str, str]]:
         elif words:
             found.append(dict(zip(columns, words, strict=False)))
     if not columns:
-        raise BatchError(f"bhosts printed {shown(text.strip())}, and no hosts")
+        raise BatchError(f"bhosts printed {shown(text.strip())}, not a list of hosts")
     return found

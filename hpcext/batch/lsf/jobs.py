@@ -90,7 +90,9 @@ def ask(
         except BatchError as error:
             refused = lsf_engine.parse_refusal(error.stderr, fields) if way == "json" else set()
             if refused:
-                log.info("bjobs -o of this LSF has no %s", listed(sorted(refused)))
+                log.info(
+                    "bjobs -o of this LSF does not have the fields %s", listed(sorted(refused))
+                )
                 engine = lsf_probe.learn(engine, refused)
                 continue
             if not _is_answer(error, way):
@@ -148,7 +150,7 @@ def parse_jobs(text: str) -> dict[JobId, dict[str, str]]:
             if not _NONE.search(fields.get("ERROR", "")):
                 found[_job_of(fields)] = fields
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs") from None
+        raise BatchError(f"bjobs printed {shown(text.strip())}, not a list of jobs") from None
     return found
 
 
@@ -182,7 +184,7 @@ def _value(value: Any) -> str:
 def parse_wide(text: str) -> dict[JobId, dict[str, str]]:
     """Parse ``bjobs -w``: JOBID and STAT; the columns behind them have any width."""
     if not re.search(r"^JOBID\s+USER\s+STAT\b", text, re.M):
-        raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs")
+        raise BatchError(f"bjobs printed {shown(text.strip())}, not a list of jobs")
     found: dict[JobId, dict[str, str]] = {}
     for line in text.splitlines():
         words = line.split()
@@ -206,7 +208,7 @@ def parse_long(text: str, now_s: float) -> dict[JobId, dict[str, str]]:
     text = re.sub(r"\n {21}", "", text)
     begins = list(_BLOCK.finditer(text))
     if not begins:
-        raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs")
+        raise BatchError(f"bjobs printed {shown(text.strip())}, not a list of jobs")
     ends = [each.start() for each in begins[1:]]
     for begin, end in zip(begins, [*ends, len(text)], strict=True):
         block = text[begin.start() : end]

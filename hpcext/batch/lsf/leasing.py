@@ -18,21 +18,11 @@ from pathlib import Path
 
 from hpcext.batch import lsf, runner
 from hpcext.batch.leasing import LEASE, Held, Idle, Order, Other
-from hpcext.batch.lsf import (
-    idle as lsf_idle,
-)
-from hpcext.batch.lsf import (
-    inside as lsf_inside,
-)
-from hpcext.batch.lsf import (
-    jobs as lsf_jobs,
-)
-from hpcext.batch.lsf import (
-    probe as lsf_probe,
-)
-from hpcext.batch.lsf import (
-    reserved as lsf_reserved,
-)
+from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf import inside as lsf_inside
+from hpcext.batch.lsf import jobs as lsf_jobs
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf import reserved as lsf_reserved
 from hpcext.batch.lsf.engine import Engine
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
@@ -264,17 +254,17 @@ class LsfLeasing:
         """Return what this engine lacks."""
         found = []
         if "bslots" not in self._engine.commands:
-            found.append("bslots is not here, so nobody says when holes end")
+            found.append("there is no bslots command here, so it is unknown when holes end")
         if self._gpu_option and self._engine.lacks("bsub", "-gpu"):
-            found.append("bsub has no -gpu here, so leases ask for slots alone")
+            found.append("bsub has no option -gpu here, so leases request slots only")
         with contextlib.suppress(BatchError):
             # lsb.params(5): other users' jobs are hidden from users.
             hidden = lsf_probe.parameters().get("SECURE_INFODIR_USER_ACCESS", "N")
             if hidden[:1].upper() in {"Y", "G"}:
                 found.append(
-                    "jobs of others are hidden here (SECURE_INFODIR_USER_ACCESS), so harvesters "
-                    "of two users do not see each other: the first takes all idle hosts that it "
-                    "can use"
+                    "other users' jobs are hidden here (SECURE_INFODIR_USER_ACCESS), so "
+                    "harvesters of different users cannot see each other: the first one takes "
+                    "all idle hosts that it can use"
                 )
         return tuple(found)
 

@@ -141,7 +141,7 @@ def _keep(engine: Engine) -> Engine:
         private.make(path.parent)
         documents.write_json(path, lsf_engine.document(engine, identity), durable=False)
     except OSError as error:
-        log.info("what this LSF can do is not kept: %s: %s", path, error.strerror)
+        log.info("the capabilities of this LSF could not be stored in %s: %s", path, error.strerror)
     return engine
 
 

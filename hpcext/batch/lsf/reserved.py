@@ -80,7 +80,7 @@ def _instant(text: str, now_s: float) -> float:
     if len(numbers) == 4:
         numbers.insert(0, time.localtime(now_s).tm_year)
     if len(numbers) != 5:
-        raise BatchError(f"brsvs printed {shown(text)}, and no instant")
+        raise BatchError(f"brsvs printed {shown(text)}, not a time")
     year, month, day, hour, minute = numbers
     return time.mktime((year, month, day, hour, minute, 0, 0, 0, -1))
 
@@ -89,6 +89,6 @@ def _minute(text: str) -> int:
     """Parse ``[DAY:]HOUR[:MINUTE]``, of the day or of the week, which begins on Sunday."""
     parts = [n for n in map(whole, text.split(":")) if n is not None]
     if not 1 <= len(parts) <= 3:
-        raise BatchError(f"brsvs printed {shown(text)}, and no time of a day")
+        raise BatchError(f"brsvs printed {shown(text)}, not a time of day")
     days, hours, minutes = parts if len(parts) == 3 else (0, *[*parts, 0][:2])
     return (days * 24 + hours) * 60 + minutes

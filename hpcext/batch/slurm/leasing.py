@@ -110,7 +110,8 @@ class SlurmLeasing:
         # slurm.conf(5), PrivateData: "all" is no word of it in 22.05, and is in later releases.
         if {"jobs", "all"} & slurm_site.words(config.get("PrivateData", "")).keys():
             return (
-                "jobs of others are hidden here (PrivateData=jobs), so harvesters of two users do "
-                "not see each other: the first takes all idle nodes that it can use",
+                "other users' jobs are hidden here (PrivateData=jobs), so harvesters of "
+                "different users cannot see each other: the first one takes all idle nodes that "
+                "it can use",
             )
         return ()

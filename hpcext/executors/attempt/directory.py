@@ -251,7 +251,7 @@ class AttemptFiles:
             why = "the batch system told it to end"
             return Ended(self.job, self.op, Outcome.EVICTED, code, why=why)
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
-        why = "ended when told to by SIGTERM" if code == 0 else self._first_failure()[1]
+        why = "ended with exit code 0 after SIGTERM" if code == 0 else self._first_failure()[1]
         return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
 
     def _code(self, document: Mapping[str, Any]) -> int | None:
@@ -266,7 +266,7 @@ class AttemptFiles:
             return failed
         for index in self.others:
             if not self.ended_on(index):
-                why = f"how it ended on its node {index} is not known"
+                why = f"it is unknown how it ended on its node {index}"
                 return Ended(self.job, self.op, Outcome.LOST, why=why)
         return None
 

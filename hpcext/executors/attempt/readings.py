@@ -19,7 +19,7 @@ def count(document: Mapping[str, Any], key: str) -> int:
     """Return a whole number from 0 on."""
     value = document.get(key)
     if type(value) is not int or not 0 <= value <= MAX_STEPS:
-        raise ValueError(f"{key} is {shown(value)}, not a whole number from 0 on")
+        raise ValueError(f"{key} is {shown(value)}, not an integer of at least 0")
     return value
 
 
@@ -28,7 +28,7 @@ def number(document: Mapping[str, Any], key: str, low: float = 0.0) -> float:
     value = document.get(key)
     # NaN compares false; compared before it is converted, since an int may be too large for that.
     if not is_number(value) or not low <= value <= MAX_NUMBER:
-        raise ValueError(f"{key} is {shown(value)}, not a finite number from {low:g} on")
+        raise ValueError(f"{key} is {shown(value)}, not a finite number of at least {low:g}")
     return float(value)
 
 

@@ -88,7 +88,7 @@ class Reports:
 
     def _facts(self, document: Mapping[str, Any]) -> list[Fact]:
         if (document.get("attempt"), document.get("op")) != (self._action.attempt, self._action.op):
-            raise ValueError("is that of another attempt")
+            raise ValueError("belongs to another attempt")
         metrics, diverged = self._metrics(document.get("metrics"))
         if document.get("suspendable") is False:
             return self._news_beside(document, metrics)
@@ -176,7 +176,7 @@ class Reports:
         diverged: list[str] = []
         for name in itertools.islice(stated, MAX_METRICS):
             if not _METRIC.match(name):
-                self._warn(f"{protocol.REPORT_FILE}: {shown(name)} is no name of a metric")
+                self._warn(f"{protocol.REPORT_FILE}: {shown(name)} is not a valid metric name")
                 continue
             said = stated[name]
             if said is None or (isinstance(said, float) and not math.isfinite(said)):
@@ -187,7 +187,10 @@ class Reports:
             except ValueError as error:
                 self._warn(f"{protocol.REPORT_FILE}: {error}")
         if len(stated) > MAX_METRICS:
-            self._warn(f"{protocol.REPORT_FILE}: {len(stated)} metrics, of {MAX_METRICS} at most")
+            self._warn(
+                f"{protocol.REPORT_FILE}: {len(stated)} metrics, but at most "
+                f"{MAX_METRICS} are allowed"
+            )
         return metrics, tuple(diverged)
 
     def _rungs(self, document: Mapping[str, Any]) -> dict[int, dict[str, float | None]]:
@@ -198,7 +201,7 @@ class Reports:
         rungs: dict[int, dict[str, float | None]] = {}
         for step, said in itertools.islice(stated.items(), MAX_RUNGS):
             if not _STEP.match(step):
-                self._warn(f"{protocol.REPORT_FILE}: rungs: {shown(step)} is no step")
+                self._warn(f"{protocol.REPORT_FILE}: rungs: {shown(step)} is not a step")
             elif int(step) not in self._rungs_told:
                 metrics, diverged = self._metrics(said)
                 rungs[int(step)] = {**metrics, **dict.fromkeys(diverged)}

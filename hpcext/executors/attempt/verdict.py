@@ -85,11 +85,11 @@ def how_it_failed(document: Mapping[str, Any], step_said: str = "") -> str:
 def ended_by(code: int | None) -> str:
     """Return an exit code, in the convention of :mod:`subprocess`, in words."""
     if code is None:
-        return "how it ended is not known"
+        return "it is unknown how it ended"
     if code < 0:
         return f"killed by {_name(-code) or f'signal {-code}'}"
     if code > 128 and (name := _name(code - 128)):
-        return f"exit code {code}, by which a shell means {name}"
+        return f"exit code {code}, by which a shell reports {name}"
     return f"exit code {code}"
 
 
@@ -106,12 +106,12 @@ def _memory(document: Mapping[str, Any], step_said: str) -> str:
     killed = count if type(count) is int and 0 < count < 1_000_000 else 0
     if exit_code(document) in _KILLED:
         if killed:
-            return ": out of memory, says the kernel of its cgroup"
-        return ": out of memory, says Slurm" if _SLURM.search(step_said) else ""
+            return ": out of memory, as the kernel counted in its cgroup"
+        return ": out of memory, as Slurm reports" if _SLURM.search(step_said) else ""
     if killed:
         them = counted(killed, "process", "processes")
-        return f"; out of memory, the kernel killed {them} of its cgroup meanwhile"
-    return "; out of memory, says Slurm" if _SLURM.search(step_said) else ""
+        return f"; out of memory: the kernel killed {them} of its cgroup meanwhile"
+    return "; out of memory, as Slurm reports" if _SLURM.search(step_said) else ""
 
 
 def _said(document: Mapping[str, Any], key: str) -> str:
