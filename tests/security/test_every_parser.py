@@ -157,6 +157,10 @@ REASONS = {
         "of the document it compares keys"
     ),
     "launch/supervisor_files.py:SupervisorFiles.manager": MANAGER,
+    "launch/supervisor_files.py:SupervisorFiles.unsaved": (
+        "of the report it compares one key, and of the other file it reads digits"
+    ),
+    "checks.py:age_s": "an argument of a command, which its user gives",
     "launch/ranks.py:": "a signal's number",
     "launch/ranks.py:Launcher._requested": MANAGER,
     "launch/ranks.py:_on_several": MANAGER,
@@ -169,6 +173,7 @@ REASONS = {
     "launch/supervisor.py:_launch": MANAGER,
     "launch/sweep.py:main": "digits, which it looks at before",
     "launch/tree.py:_minds": KERNEL,
+    "launch/tree.py:_own_pid": KERNEL,
     "launch/tree.py:_pids": KERNEL,
     "launch/tree.py:_stat": KERNEL,
     "launch/tree.py:tell": "a signal's number",
