@@ -205,21 +205,30 @@ def _made_whole(path: Path, state_dir: Path, name: str) -> Iterator[Path]:
     Whoever is killed meanwhile leaves nothing at `path` that is in the way and no pilot. A pilot
     that is not beside the others is registered there by its `name`.
     """
-    draft = path
-    try:
-        register = state.make(state_dir, "pilots")
-        private.make_missing(path.parent)
-        if os.path.lexists(path):
-            raise FileExistsError
-        draft = Path(tempfile.mkdtemp(prefix=f"{_DRAFT}{path.name[:64]}-", dir=path.parent))
-        for folder in (".", "jobs", "submissions"):
-            private.make(draft / folder)
-        spool.make(draft)
+    register = state.make(state_dir, "pilots")
+    with contextlib.ExitStack() as stack:
+        with _about(path):
+            private.make_missing(path.parent)
+            if os.path.lexists(path):
+                raise FileExistsError
+            draft = Path(tempfile.mkdtemp(prefix=f"{_DRAFT}{path.name[:64]}-", dir=path.parent))
+            stack.callback(shutil.rmtree, draft, ignore_errors=True)
+            for folder in (".", "jobs", "submissions"):
+                private.make(draft / folder)
+            spool.make(draft)
         yield draft
-        if name:
-            (register / name).symlink_to(path)
-        draft.rename(path)
-        documents.sync_directory(path.parent)
+        with _about(path):
+            if name:
+                (register / name).symlink_to(path)
+            draft.rename(path)
+            documents.sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Say of which directory it is that it exists already, or cannot be made."""
+    try:
+        yield
     except FileExistsError:
         raise InputError(
             f"{path} exists", where="--dir", do=f"choose another, or hpcext run --resume {path}"
@@ -227,9 +236,6 @@ def _made_whole(path: Path, state_dir: Path, name: str) -> Iterator[Path]:
     except OSError as error:
         place = error.filename or path
         raise InputError(f"{place} cannot be made: {error.strerror}", where="--dir") from None
-    finally:
-        if draft != path:
-            shutil.rmtree(draft, ignore_errors=True)
 
 
 def load(directory: Path) -> Pilot:
