@@ -157,6 +157,7 @@ REASONS = {
         "of the document it compares keys"
     ),
     "launch/supervisor_files.py:SupervisorFiles.manager": MANAGER,
+    "launch/supervisor_files.py:SupervisorFiles.unsaved": "whole() takes digits, and nothing else",
     "launch/ranks.py:": "a signal's number",
     "launch/ranks.py:Launcher._requested": MANAGER,
     "launch/ranks.py:_on_several": MANAGER,
@@ -169,6 +170,7 @@ REASONS = {
     "launch/supervisor.py:_launch": MANAGER,
     "launch/sweep.py:main": "digits, which it looks at before",
     "launch/tree.py:_minds": KERNEL,
+    "launch/tree.py:_own_pid": KERNEL,
     "launch/tree.py:_pids": KERNEL,
     "launch/tree.py:_stat": KERNEL,
     "launch/tree.py:tell": "a signal's number",
