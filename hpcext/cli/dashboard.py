@@ -29,7 +29,7 @@ def add(subparsers: Any) -> None:
         "pilots", nargs="*", metavar="PILOT", help="directory, id or name (default: all)"
     )
     parser.add_argument(
-        "--port", type=int, default=0, help="where to listen (default: 0, any that is free)"
+        "--port", type=int, default=0, help="port to listen on (default: 0, any free one)"
     )
     parser.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS", help="a loopback address to listen on"
@@ -40,7 +40,7 @@ def add(subparsers: Any) -> None:
         metavar="PATH|URL",
         help="where a proxy shows it, as https://ondemand.example.org/node/HOST/PORT",
     )
-    parser.add_argument("--json", action="store_true", help="print the document once, and end")
+    parser.add_argument("--json", action="store_true", help="print the document once, and exit")
     parser.set_defaults(run=run)
 
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         with until_ended():
             threading.Thread(target=server.serve_forever, daemon=True).start()
             out.line(server.address)
-            out.note("whoever has this address can look; Ctrl-C ends it")
+            out.note("anyone who has this address can see the pilots; Ctrl-C stops the server")
         server.shutdown()
     return 0
 

@@ -144,7 +144,7 @@ class Teller:
                 self._failed(f"{type(error).__name__}")
 
     def _failed(self, why: str) -> None:
-        problem = f"{self._way} was not told: {clean(why)}"
+        problem = f"the notification by {self._way} failed: {clean(why)}"
         self._remember(problem=problem)
         log.warning("%s", problem)
 

@@ -75,7 +75,7 @@ def _mail(way: NotificationMethod, notice: Notice) -> None:
             return _run(argv, data)
         except HpcextError as error:
             failures.append(str(error))
-    raise HpcextError("; ".join(failures) or "there is no sendmail, and no mail")
+    raise HpcextError("; ".join(failures) or "neither sendmail nor mail was found")
 
 
 def _mailers(address: str, notice: Notice) -> Iterator[tuple[list[str], bytes]]:

@@ -187,7 +187,10 @@ def test_at_its_end_its_shell_goes_on_and_nobody_else(lease: Lease) -> None:
     words = [sys.executable, "-I", "-S", agent.__file__, str(lease.path)]
     script = 'sleep 600 & "$@"; grep ^State "/proc/$!/status"; kill -KILL $!'
     shell = subprocess.Popen(
-        ["sh", "-c", script, "sh", *words], start_new_session=True, stdout=subprocess.PIPE, text=True
+        ["sh", "-c", script, "sh", *words],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     lease.process = shell
     wait_for((lease.path / agent.AGENT_FILE).exists, "the agent")

@@ -239,7 +239,7 @@ class LsfSteps(StepExecutor):
             files.order("end")
         except OSError as error:
             # It is killed then.
-            log.warning("job %s could not be told to end: %s", files.job, error.strerror)
+            log.warning("job %s could not be ended: %s", files.job, error.strerror)
 
     def _swept(self, files: AttemptFiles, index: int, host: str) -> bool:
         """Have a host end what is left there; return whether it says that nothing is."""
@@ -256,7 +256,7 @@ class LsfSteps(StepExecutor):
         except (OSError, ValueError):
             said = {}
         if said.get("nonce") != nonce:
-            log.warning("what is left of job %s on %s is not known to be gone", files.job, host)
+            log.warning("it is unknown whether processes of job %s are left on %s", files.job, host)
         return said.get("nonce") == nonce
 
     @staticmethod
@@ -265,11 +265,11 @@ class LsfSteps(StepExecutor):
         try:
             return lsf.Commands().gone(hosts)
         except BatchError as error:
-            log.warning("whether %s is up is not known: %s", ", ".join(hosts), error)
+            log.warning("it is unknown whether %s is up: %s", ", ".join(hosts), error)
             return []
 
     def _why_lost(self, files: AttemptFiles, process: protocol.Process | None) -> str:
         if files.claimed() and process is None:
-            return "its allocation is over"
-        last = "its step was ended" if files.claimed() else "its step did not begin"
+            return "its allocation has ended"
+        last = "its step was ended" if files.claimed() else "its step did not start"
         return files.supervisor_said() or last

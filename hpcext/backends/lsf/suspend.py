@@ -150,7 +150,7 @@ def find(job: LsfJob) -> tuple[Path | None, bool]:
         _read(found)
     except (OSError, ValueError):
         raise InputError(
-            "no checkpoint of echkpnt.hpcext", where=shown(str(mark)), do="bsub the job again"
+            "not a checkpoint of echkpnt.hpcext", where=shown(str(mark)), do="bsub the job again"
         ) from None
     return found, True
 
@@ -209,9 +209,9 @@ def words_of_shell(pid: int) -> list[bytes]:
 
 def _unreadable() -> InputError:
     return InputError(
-        "the shell of the job reads its text from a pipe, and cannot read it again",
+        "the shell of the job reads its script from a pipe, and cannot read it again",
         where="hpcext suspendable",
-        valid="JOB_STARTER as hpcext-admin install lsf says it",
+        valid="JOB_STARTER as hpcext-admin install lsf prints it",
     )
 
 
@@ -269,16 +269,16 @@ def requeue(job: LsfJob, directory: Path) -> None:
     try:
         state = lsf.Commands().end(job.name).state
     except BatchError as error:
-        log.warning("what state the job is in is not known: %s", error)
+        log.warning("the state of the job is unknown: %s", error)
         state = "running"
     # It is suspended where LSF does not wait for hpcext-job-control.
     if state not in {"running", "suspended"}:
-        log.warning("not put back into the queue: the job is %s", state)
+        log.warning("not requeued: the job is %s", state)
         return
     # hpcext-job-control waits for it, and LSF for that.
     documents.write_file(directory / AGAIN, b"")
     if job.requeues and not hold:
-        log.warning("job %s goes back into the queue", job.name)
+        log.warning("job %s is being requeued", job.name)
         return
     ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     # brequeue inherits that: what it asks for may come before it has ended, and to all of the job.
@@ -286,7 +286,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
     try:
         runner.run(["brequeue", *(["-H"] if hold else []), str(job.name)])
     except BatchError as error:
-        log.warning("job %s is not put back into the queue: %s", job.name, error)
+        log.warning("job %s is not requeued: %s", job.name, error)
         if job.requeues:
             # Held it cannot be, but it goes on.
             (directory / HOLD).unlink(missing_ok=True)
@@ -294,12 +294,12 @@ def requeue(job: LsfJob, directory: Path) -> None:
             (directory / AGAIN).unlink()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
-    log.warning("job %s goes back into the queue%s", job.name, ", until it is resumed" * hold)
+    log.warning("job %s is being requeued%s", job.name, ", until it is resumed" * hold)
     signal.sigtimedwait(ends, KILLED_S)
 
 
 def _read(directory: Path) -> dict[str, Any]:
     found = documents.read_json(directory / FILE, SCHEMA)
     if type(found.get("runs")) is not int:
-        raise ValueError(f"{FILE} does not say how often its job has begun")
+        raise ValueError(f"{FILE} does not say how often its job has started")
     return found
