@@ -26,19 +26,25 @@ SYSTEM_PYTHON ?= /usr/bin/python3
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
 
-.PHONY: demo test test-slow test-slurm accept test-environment lint man spank sdist wheels packages-environment deb rpm clean
+.PHONY: demo test test-slow test-slurm accept test-environment lint style man spank sdist wheels packages-environment deb rpm clean
 
 demo:
 	@.ci/venv examples
 	@# Six logical slots, on a machine with one GPU or eight too: the same show everywhere.
 	PATH="$(CURDIR)/$(BIN):$$PATH" CUDA_VISIBLE_DEVICES= hpcext run examples/jobs.toml --gpus 6
 
-test: lint
-	@# Five at once, on two cores too: half of them wait. Those of one file share fixtures; files come
-	@# in the order of tests/conftest.py, and not those first that have most tests.
-	$(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder
+test: style
+	@# Types take a minute of one core: they are checked beside the tests, and what is wrong is told last.
+	@# Of tests seven at once, on two cores too: most of them wait. Those of one file share fixtures; files
+	@# come in the order of tests/conftest.py, and not those first that have most tests.
+	@mkdir -p build
+	$(BIN)/mypy >build/mypy.log 2>&1 & types=$$!; \
+	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$types || { cat build/mypy.log >&2; exit 1; }; exit $$tests
 
 test-slow: test-environment
+	@# Slurm loads it by the name that only headers come with.
+	@ldconfig -p | grep -q 'libpmix\.so ' || .ci/install-packages :libpmix-dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" pytest -m slow
 
 test-slurm: test-environment
@@ -64,10 +70,12 @@ test-environment:
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev
 	@.ci/venv test,examples,lightning,transformers
 
-lint: test-environment spank
+lint: style
+	$(BIN)/mypy
+
+style: test-environment spank
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	shellcheck $(SCRIPTS)
 	@# Root's python3 may be that of RHEL 8.

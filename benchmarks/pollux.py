@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.values import Cause, Job, Node, Snapshot, State
 from hpcext.policies import find_policy
-from hpcext.policies.placement.divide import asks_of
+from hpcext.policies.placement.candidates import asks_of
 from hpcext.policies.pollux import Options, genetic
 from hpcext.policies.pollux.search import matrices
 from hpcext.scaling.throughput import Throughput

@@ -6,11 +6,12 @@ its caller adds where the value was written.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import stat
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -35,6 +36,26 @@ _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 """What msgspec calls a type → what a person calls it."""
 
 Options = TypeVar("Options", bound=msgspec.Struct)
+
+
+def check_range(where: str, value: float, least: float, most: float, unit: str = "") -> None:
+    """Refuse a number that is out of range.
+
+    Parameters
+    ----------
+    where : str
+        Where it was written.
+    value, least, most : int or float
+    unit : str
+        Follows the range in the message.
+
+    Raises
+    ------
+    InputError
+    """
+    if not least <= value <= most:
+        said = f"{value:g}" if isinstance(value, float) else str(value)
+        raise InputError(said, where=where, valid=f"{least} to {most}{unit}")
 
 
 def read_options(kind: type[Options], given: str, where: str) -> Options:
@@ -83,6 +104,15 @@ def placed(error: InputError, *places: str) -> InputError:
     """Return the same error with `places` in front of where it occurred, the widest first."""
     where = ": ".join(place for place in (*places, error.where) if place)
     return InputError(error.what, where=where, valid=error.valid, do=error.do)
+
+
+@contextlib.contextmanager
+def at(*places: str) -> Iterator[None]:
+    """Put `places`, the widest first, in front of where an InputError of the block occurred."""
+    try:
+        yield
+    except InputError as error:
+        raise placed(error, *places) from None
 
 
 def read_text(path: Path, *, must_be_roots: bool = False) -> str:
@@ -199,6 +229,29 @@ def wrong(value: Any, valid: str, *, do: str = "") -> InputError:
     return InputError(f"{shown(value)} is {kind_of(value)}", valid=valid, do=do)
 
 
+def unknown(
+    what: str, name: str, known: Collection[str], *, where: str = "", valid: str = ""
+) -> InputError:
+    """Build the error for a name that is none of the known ones.
+
+    Parameters
+    ----------
+    what : str
+        What it should be the name of.
+    name : str
+    known : collection of str
+    where : str
+    valid : str
+        How the known ones are told, by default all of them.
+    """
+    return InputError(
+        f"unknown {what} {shown(name)}",
+        where=where,
+        valid=valid or ", ".join(known),
+        do=did_you_mean(name, known),
+    )
+
+
 def known_keys(table: Mapping[str, Any], keys: Collection[str], what: str = "key") -> None:
     """Refuse a table with a key that is not one of `keys`.
 
@@ -210,9 +263,7 @@ def known_keys(table: Mapping[str, Any], keys: Collection[str], what: str = "key
     if table.keys() <= set(keys):
         return
     key = next(key for key in table if key not in keys)
-    raise InputError(
-        f"unknown {what} {shown(key)}", valid=listed(keys, most=40), do=did_you_mean(key, keys)
-    )
+    raise unknown(what, key, keys, valid=listed(keys, most=40))
 
 
 def integer(value: Any, low: int, high: int) -> int:
@@ -244,6 +295,13 @@ def string(value: Any) -> str:
         raise InputError(f"{shown(value)} has a NUL byte, which no argument can hold")
     if len(value) * 4 > MAX_STRING_BYTES and len(value.encode()) > MAX_STRING_BYTES:
         raise InputError(f"{len(value.encode())} bytes", valid=f"at most {MAX_STRING_BYTES} bytes")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    """Check a boolean."""
+    if not isinstance(value, bool):
+        raise wrong(value, "true or false")
     return value
 
 

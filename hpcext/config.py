@@ -7,14 +7,14 @@ over the site's, and the site's file over the default.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from hpcext import protocol, seams
-from hpcext.checks import integer, known_keys, number, parse_toml, placed, read_text, string
+from hpcext.checks import at, integer, known_keys, number, parse_toml, read_text, string, unknown
 from hpcext.core import notification_methods
 from hpcext.core.band import NONE, read_band
 from hpcext.core.errors import InputError
@@ -47,17 +47,17 @@ def user_file() -> Path:
     return protocol.user_directory("config") / "hpcext.toml"
 
 
-def _policy(value: Any) -> str:
-    # Options may follow the name; the policy checks them.
-    name = string(value).partition(":")[0]
-    if name not in POLICIES and name not in (installed := seams.names(seams.POLICIES)):
-        known = (*POLICIES, *installed)
-        raise InputError(
-            f"unknown policy {shown(name)}",
-            valid=", ".join(known),
-            do=did_you_mean(name, known),
-        )
-    return str(value)
+def _known(what: str, own: Sequence[str], group: str) -> Callable[[Any], str]:
+    """Make a check for a name that is ours, or that an installed package brings."""
+
+    def read(value: Any) -> str:
+        # Options may follow the name of a policy, which checks them.
+        name = string(value).partition(":")[0]
+        if name not in own and name not in (installed := seams.names(group)):
+            raise unknown(what, name, (*own, *installed))
+        return str(value)
+
+    return read
 
 
 def _gpus(value: Any) -> int | str:
@@ -69,14 +69,6 @@ def _gpus(value: Any) -> int | str:
         raise InputError(error.what, valid=f"auto, or {error.valid}") from None
 
 
-def _interval_s(value: Any) -> float:
-    return number(value, 0.1, 3600)
-
-
-def _decision_s(value: Any) -> float:
-    return number(value, 1, 3600)
-
-
 def _directory(value: Any) -> Path:
     path = Path(string(value))
     if str(path).startswith("~"):
@@ -84,10 +76,6 @@ def _directory(value: Any) -> Path:
     if not path.is_absolute():
         raise InputError(shown(value), valid="an absolute path, or one that begins with ~")
     return path
-
-
-def _text(value: Any) -> str:
-    return string(value)
 
 
 def _words(value: Any) -> str:
@@ -109,26 +97,6 @@ def _one_of(*valid: str) -> Callable[[Any], str]:
     return read
 
 
-def _batch(value: Any) -> str:
-    name = string(value)
-    if name not in (AUTO, *BACKENDS) and name not in (installed := seams.names(seams.BACKENDS)):
-        known = (AUTO, *BACKENDS, *installed)
-        raise InputError(
-            f"unknown batch system {shown(name)}",
-            valid=", ".join(known),
-            do=did_you_mean(name, known),
-        )
-    return str(value)
-
-
-def _nodes(value: Any) -> int:
-    return integer(value, 1, MAX_NODES)
-
-
-def _share(value: Any) -> float:
-    return number(value, 0.01, 1)
-
-
 def _band(value: Any) -> str:
     read_band(string(value), "")
     return str(value)
@@ -139,9 +107,23 @@ def _notify(value: Any) -> str:
     return str(value)
 
 
-def _row(read: Callable[[Any], Any], help: str, variable: str) -> dict[str, Any]:
-    """Describe a setting beside its default: how it is checked, its help, its variable."""
-    return {"read": read, "help": help, "variable": variable}
+def _setting(
+    default: Any,
+    read: Callable[[Any], Any],
+    help: str,
+    *,
+    variable: str = "",
+    numeric: bool = False,
+) -> Any:
+    """Describe a setting: its default, how it is checked, its help, and its variable.
+
+    The variable is by default ``HPCEXT_`` and the name. A flag or a variable is converted to a
+    number if the setting is `numeric`; it stays text, even if it is only digits, if not.
+    """
+    facts = {"read": read, "help": help, "variable": variable, "numeric": numeric}
+    if callable(default):
+        return field(default_factory=default, metadata=facts)
+    return field(default=default, metadata=facts)
 
 
 @dataclass(frozen=True)
@@ -178,127 +160,87 @@ class Settings:
         Setting → where its value came from: ``--policy``, a variable, a file, or ``default``.
     """
 
-    policy: str = field(
-        default="marble",
-        metadata=_row(_policy, "how GPUs are shared, as marble, or pollux:p=0", "HPCEXT_POLICY"),
+    policy: str = _setting(
+        "marble",
+        _known("policy", POLICIES, seams.POLICIES),
+        "how GPUs are shared, as marble, or pollux:p=0",
     )
     # Not HPCEXT_GPUS: that variable holds a batch job's flag, which may be a range.
-    gpus: int | str = field(
-        default="auto",
-        metadata=_row(_gpus, "GPUs to use, or logical slots, or auto", "HPCEXT_PILOT_GPUS"),
+    gpus: int | str = _setting(
+        "auto",
+        _gpus,
+        "GPUs to use, or logical slots, or auto",
+        variable="HPCEXT_PILOT_GPUS",
+        numeric=True,
     )
-    suspend_timeout_s: float = field(
-        default=60.0,
-        metadata=_row(
-            timeout_s,
-            "longest wait for a suspension, for jobs that do not say",
-            "HPCEXT_SUSPEND_TIMEOUT_S",
-        ),
+    suspend_timeout_s: float = _setting(
+        60.0, timeout_s, "longest wait for a suspension, for jobs that do not say", numeric=True
     )
-    report_interval_s: float = field(
-        default=5.0,
-        metadata=_row(
-            _interval_s,
-            "how often a manager looks at the progress of its jobs",
-            "HPCEXT_REPORT_INTERVAL_S",
-        ),
+    report_interval_s: float = _setting(
+        5.0,
+        lambda value: number(value, 0.1, 3600),
+        "how often a manager looks at the progress of its jobs",
+        numeric=True,
     )
-    decision_timeout_s: float = field(
-        default=DECISION_TIMEOUT_S,
-        metadata=_row(
-            _decision_s,
-            "longest wait for a decision of the policy; past it jobs keep what they have",
-            "HPCEXT_DECISION_TIMEOUT_S",
-        ),
+    decision_timeout_s: float = _setting(
+        DECISION_TIMEOUT_S,
+        lambda value: number(value, 1, 3600),
+        "longest wait for a decision of the policy; past it jobs keep what they have",
+        numeric=True,
     )
-    state_dir: Path = field(
-        default_factory=lambda: protocol.user_directory("state"),
-        metadata=_row(_directory, "where pilots keep their directories", "HPCEXT_STATE_DIR"),
+    state_dir: Path = _setting(  # noqa: RUF009 (a field)
+        lambda: protocol.user_directory("state"), _directory, "where pilots keep their directories"
     )
-    batch: str = field(
-        default="auto",
-        metadata=_row(
-            _batch,
-            "batch system, as slurm or lsf: auto goes by the command that is there",
-            "HPCEXT_BATCH",
-        ),
+    batch: str = _setting(
+        AUTO,
+        _known("batch system", (AUTO, *BACKENDS), seams.BACKENDS),
+        "batch system, as slurm or lsf: auto goes by the command that is there",
     )
-    lsf_launcher: str = field(
-        default="blaunch",
-        metadata=_row(
-            _one_of("blaunch", "jsrun", "lsrun"),
-            "what starts jobs of a pilot on the hosts of its LSF job",
-            "HPCEXT_LSF_LAUNCHER",
-        ),
+    lsf_launcher: str = _setting(
+        "blaunch",
+        _one_of("blaunch", "jsrun", "lsrun"),
+        "what starts jobs of a pilot on the hosts of its LSF job",
     )
-    lsf_options: str = field(
-        default="",
-        metadata=_row(_words, "options of bsub for each pilot, as -P ABC", "HPCEXT_LSF_OPTIONS"),
+    lsf_options: str = _setting("", _words, "options of bsub for each pilot, as -P ABC")
+    lsf_gpu_option: str = _setting(
+        "num={gpus}/host:mode=shared:j_exclusive=yes",
+        _words,
+        "what bsub -gpu asks for, {gpus} on each host; empty: jobs are submitted without -gpu",
     )
-    lsf_gpu_option: str = field(
-        default="num={gpus}/host:mode=shared:j_exclusive=yes",
-        metadata=_row(
-            _words,
-            "what bsub -gpu asks for, {gpus} on each host; empty: jobs are submitted without -gpu",
-            "HPCEXT_LSF_GPU_OPTION",
-        ),
+    pilot_options: str = _setting("", _words, "options of sbatch for each pilot, as --qos=gpu")
+    harvest_partition: str = _setting(
+        "", string, "partition or queue whose jobs all others preempt, for harvesters"
     )
-    pilot_options: str = field(
-        default="",
-        metadata=_row(
-            _words, "options of sbatch for each pilot, as --qos=gpu", "HPCEXT_PILOT_OPTIONS"
-        ),
+    harvest_options: str = _setting(
+        "", _words, "options of sbatch or bsub for each lease, as --qos=idle"
     )
-    harvest_partition: str = field(
-        default="",
-        metadata=_row(
-            _text,
-            "partition or queue whose jobs all others preempt, for harvesters",
-            "HPCEXT_HARVEST_PARTITION",
-        ),
+    harvest_max_nodes: int = _setting(
+        64,
+        lambda value: integer(value, 1, MAX_NODES),
+        "nodes that a harvester takes at most",
+        numeric=True,
     )
-    harvest_options: str = field(
-        default="",
-        metadata=_row(
-            _words,
-            "options of sbatch or bsub for each lease, as --qos=idle",
-            "HPCEXT_HARVEST_OPTIONS",
-        ),
+    harvest_share: float = _setting(
+        1.0,
+        lambda value: number(value, 0.01, 1),
+        "part of the idle nodes that a harvester takes at most",
+        numeric=True,
     )
-    harvest_max_nodes: int = field(
-        default=64,
-        metadata=_row(_nodes, "nodes that a harvester takes at most", "HPCEXT_HARVEST_MAX_NODES"),
+    harvest_gpus: int | str = _setting(
+        "auto",
+        _gpus,
+        "GPUs of each node that harvesters use, or slots where there are none, or auto",
+        numeric=True,
     )
-    harvest_share: float = field(
-        default=1.0,
-        metadata=_row(
-            _share, "part of the idle nodes that a harvester takes at most", "HPCEXT_HARVEST_SHARE"
-        ),
-    )
-    harvest_gpus: int | str = field(
-        default="auto",
-        metadata=_row(
-            _gpus,
-            "GPUs of each node that harvesters use, or slots where there are none, or auto",
-            "HPCEXT_HARVEST_GPUS",
-        ),
-    )
-    harvest_autoscale: str = field(
-        default=NONE,
-        metadata=_row(
-            _band,
-            "utility of the nodes that a harvester takes, as 0.4:0.7, or none",
-            "HPCEXT_HARVEST_AUTOSCALE",
-        ),
+    harvest_autoscale: str = _setting(
+        NONE, _band, "utility of the nodes that a harvester takes, as 0.4:0.7, or none"
     )
     # Not HPCEXT_NOTIFY: the supervisor sets that variable for its training.
-    notify: str = field(
-        default=notification_methods.NONE,
-        metadata=_row(
-            _notify,
-            "how to tell that jobs fail or a pilot ends: mail, webhook:URL, command:COMMAND",
-            "HPCEXT_PILOT_NOTIFY",
-        ),
+    notify: str = _setting(
+        notification_methods.NONE,
+        _notify,
+        "how to tell that jobs fail or a pilot ends: mail, webhook:URL, command:COMMAND",
+        variable="HPCEXT_PILOT_NOTIFY",
     )
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -310,9 +252,11 @@ class Settings:
 
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    row.name: row.metadata for row in fields(Settings) if row.metadata
+    row.name: {**row.metadata, "variable": row.metadata["variable"] or f"HPCEXT_{row.name.upper()}"}
+    for row in fields(Settings)
+    if row.metadata
 }
-"""Name → ``read`` (checks a value), ``help`` and ``variable`` (of the environment)."""
+"""Name → ``read`` (checks a value), ``help``, ``variable`` (of the environment), ``numeric``."""
 
 
 def load_settings(
@@ -364,10 +308,8 @@ def read_file(path: Path, *, must_be_roots: bool = False) -> dict[str, Any]:
     text = read_text(path, must_be_roots=must_be_roots)
     where = clean(str(path))
     table = parse_toml(text, where)
-    try:
+    with at(where):
         known_keys(table, SETTINGS)
-    except InputError as error:
-        raise placed(error, where) from None
     return {name: _read(name, value, f"{where}: {name}") for name, value in table.items()}
 
 
@@ -383,20 +325,13 @@ def _optional_file(path: Path, *, must_be_roots: bool) -> tuple[str, dict[str, A
 
 
 def _read(name: str, value: Any, where: str) -> Any:
-    try:
+    with at(where):
         return SETTINGS[name]["read"](value)
-    except InputError as error:
-        raise placed(error, where) from None
-
-
-_NUMBERS = (_gpus, _interval_s, _decision_s, _nodes, _share, timeout_s)
-"""Checks of settings that may be numbers; all others are text, even if it is only digits."""
 
 
 def _read_said(name: str, value: Any, where: str) -> Any:
     """Check the value of a flag or a variable, which are both text."""
-    numeric = SETTINGS[name]["read"] in _NUMBERS
-    return _read(name, _number(value) if numeric else value, where)
+    return _read(name, _number(value) if SETTINGS[name]["numeric"] else value, where)
 
 
 def _number(value: Any) -> Any:

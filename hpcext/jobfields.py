@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from hpcext.checks import integer, known_keys, number, placed, string, wrong
+from hpcext.checks import at, integer, known_keys, number, string, wrong
 from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
 from hpcext.text import shown
@@ -165,13 +165,6 @@ def _unquoted(text: str) -> str:
     return found[0] if found else ""
 
 
-def shell(value: Any) -> bool:
-    """Check whether a shell is to run the command."""
-    if not isinstance(value, bool):
-        raise wrong(value, "true or false")
-    return value
-
-
 def gpus(value: Any) -> dict[str, int]:
     """Check a number of GPUs; return ``min``, ``max`` and, if stated, ``optimal``."""
     return _range(value, MAX_GPUS, ("min", "max", "optimal"))
@@ -191,10 +184,8 @@ def _range(value: Any, most: int, keys: Collection[str]) -> dict[str, int]:
     known_keys(value, keys)
     found = {"min": 1}
     for key, given in value.items():
-        try:
+        with at(key):
             found[key] = integer(given, 1, most)
-        except InputError as error:
-            raise placed(error, key) from None
     if "max" not in found:
         raise InputError("max is missing", do="add it, as in {min = 1, max = 4}")
     if found["min"] > found["max"]:
@@ -235,10 +226,8 @@ def scaling(value: Any) -> dict[int, float] | dict[str, dict[int, float]] | str:
             raise InputError(
                 f"{shown(key)} is no kind of GPU", valid="a name with a letter, at most 100 long"
             )
-        try:
+        with at(key):
             found[key] = _curve(value[key])
-        except InputError as error:
-            raise placed(error, key) from None
     return found
 
 
@@ -249,10 +238,8 @@ def _curve(value: Any) -> dict[int, float]:
     for key, speed in value.items():
         if not re.fullmatch(r"[1-9][0-9]{0,8}", key) or int(key) > MAX_GPUS * MAX_NODES:
             raise InputError(f"unknown key {shown(key)}", valid="numbers of GPUs: 1, 2, ...")
-        try:
+        with at(key):
             curve[int(key)] = number(speed, 0, MAX_WORK, above=True)
-        except InputError as error:
-            raise placed(error, key) from None
     return dict(sorted(curve.items()))
 
 
@@ -265,10 +252,8 @@ def work(value: Any) -> tuple[float, str]:
     if len(value) != 1:
         raise InputError(f"{len(value)} units", valid="{steps = N} or {samples = N}")
     ((unit, given),) = value.items()
-    try:
+    with at(unit):
         return _whole(given), unit
-    except InputError as error:
-        raise placed(error, unit) from None
 
 
 def _whole(value: Any) -> float:
@@ -291,20 +276,26 @@ def after(value: Any) -> tuple[str, ...]:
 
 def env(value: Any) -> dict[str, str]:
     """Check the variables to be added to the environment of the command."""
-    if not isinstance(value, dict):
-        raise wrong(value, 'a table of strings, as {SEED = "1"}')
-    for key, given in value.items():
+    found = _strings(value, '{SEED = "1"}')
+    for key in found:
         if not key or "=" in key or "\0" in key:
             raise InputError(f"{shown(key)} is no name of a variable", valid="no =, no NUL")
         if key.startswith("HPCEXT_"):
             raise InputError(
                 f"{shown(key)} is set by hpcext itself", valid="names that do not begin so"
             )
-        try:
-            string(given)
-        except InputError as error:
-            raise placed(error, shown(key).strip("'\"")) from None
-    return value
+    return found
+
+
+def _strings(value: Any, example: str) -> dict[str, str]:
+    """Check a table whose values are strings."""
+    if not isinstance(value, dict):
+        raise wrong(value, f"a table of strings, as {example}")
+    found = {}
+    for key, given in value.items():
+        with at(shown(key).strip("'\"")):
+            found[key] = string(given)
+    return found
 
 
 def workdir(value: Any) -> str:
@@ -351,10 +342,8 @@ def trial(value: Any) -> Trial:
     known_keys(value, tuple(_TRIAL))
     found = {}
     for key, given in value.items():
-        try:
+        with at(key):
             found[key] = _TRIAL[key](given)
-        except InputError as error:
-            raise placed(error, key) from None
     if "sweep" not in found:
         raise InputError("sweep is missing", do='add the name that its trials share: sweep = "lr"')
     for key in ("goal", "first", "factor"):
@@ -362,17 +351,6 @@ def trial(value: Any) -> Trial:
         if key in found and needed not in found:
             raise InputError(f"{key} without {needed}", do=f"add {needed}, or leave {key} out")
     return Trial(**found)
-
-
-def _settings(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise wrong(value, 'a table of strings, as {lr = "0.1"}')
-    for key, given in value.items():
-        try:
-            string(given)
-        except InputError as error:
-            raise placed(error, shown(key).strip("'\"")) from None
-    return value
 
 
 def metric(value: Any) -> str:
@@ -392,7 +370,7 @@ def _goal(value: Any) -> str:
 
 _TRIAL: Mapping[str, Callable[[Any], Any]] = {
     "sweep": plain_name,
-    "settings": _settings,
+    "settings": lambda value: _strings(value, '{lr = "0.1"}'),
     "metric": metric,
     "goal": _goal,
     "first": lambda value: integer(value, 1, MAX_STEPS),
@@ -415,10 +393,3 @@ def mem_per_gpu(value: Any) -> int:
     if not 1 <= amount <= MAX_MEM_BYTES:
         raise InputError(shown(value), valid=valid)
     return amount
-
-
-def mps(value: Any) -> bool:
-    """Check whether a job may share a GPU."""
-    if not isinstance(value, bool):
-        raise wrong(value, "true or false")
-    return value

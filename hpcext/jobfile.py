@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from hpcext import jobfields as fields
-from hpcext.checks import kind_of, known_keys, parse_toml, placed, read_text
+from hpcext.checks import at, boolean, kind_of, known_keys, parse_toml, placed, read_text
 from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
 from hpcext.profiles import Profiles
@@ -306,7 +306,7 @@ def _place(where: str, number: int, table: Any) -> str:
 _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "name": fields.name,
     "command": fields.command,
-    "shell": fields.shell,
+    "shell": boolean,
     "gpus": lambda value: Gpus(**fields.gpus(value)),
     "nodes": lambda value: Nodes(**fields.nodes(value)),
     "scaling": fields.scaling,
@@ -322,7 +322,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "weight": fields.weight,
     "priority": fields.priority,
     "mem_per_gpu": fields.mem_per_gpu,
-    "mps": fields.mps,
+    "mps": boolean,
     "trial": fields.trial,
 }
 
@@ -355,10 +355,8 @@ def _job(
         values["by_kind"] = scaling
         values["scaling"] = curve_of(scaling, profiles.gpu if profiles else "")
     if isinstance(scaling, str):
-        try:
+        with at(place, "scaling"):
             values.update(_measured(values, profiles))
-        except InputError as error:
-            raise placed(error, place, "scaling") from None
     if "workdir" in table:
         # Not Path.resolve: the path of a link to the data is to stay as the user wrote it.
         values["workdir"] = os.path.normpath(base / values["workdir"])

@@ -123,21 +123,17 @@ class Process(NamedTuple):
     @classmethod
     def of(cls, pid: int) -> Process | None:
         """Return the process that has this pid now, or None; a zombie counts as ended."""
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
-        # The name (field 2) may hold blanks and parentheses; the last one closes it.
-        fields = text[text.rindex(")") + 2 :].split()
-        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+        start = _start_of(str(pid))
+        return None if start is None else cls(pid, start)
 
     @classmethod
     def me(cls) -> Process:
         """Return the present process."""
-        this = cls.of(os.getpid())
-        if this is None:
+        # Not by its pid: in a pid namespace of its own, /proc may be that of the outside.
+        start = _start_of("self")
+        if start is None:
             raise RuntimeError("/proc is not mounted")
-        return this
+        return cls(os.getpid(), start)
 
     @classmethod
     def parse(cls, text: str) -> Process | None:
@@ -184,6 +180,17 @@ class Process(NamedTuple):
         finally:
             os.close(fd)
         return True
+
+
+def _start_of(name: str) -> int | None:
+    """Return when a process of ``/proc`` started, in clock ticks; None if it has ended."""
+    try:
+        text = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name of the program (field 2) may hold blanks and parentheses; the last one closes it.
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 class Attempt(NamedTuple):

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -76,7 +77,7 @@ def pytest_unconfigure() -> None:
         own_state.end(_PLACE)
 
 
-WAITS = ("system", "lsf")
+WAITS = ("system", "lsf", "seams", "launch", "executors", "manager")
 """Folders whose tests mostly wait."""
 
 COMPUTES = (
@@ -105,6 +106,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = [path for pair in pairs for path in pair if path is not None]
     order += [path for path in files if path not in set(order)]
     items[:] = [item for path in order for item in files[path]]
+
+
+ONE_BY_ONE = ("tests/docs/test_pages.py",)
+"""Long files whose tests share nothing, and are spread over the processes."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give out all other files whole, as ``--dist loadfile`` does."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(ONE_BY_ONE) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture

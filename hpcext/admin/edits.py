@@ -79,12 +79,7 @@ class StillNamedError(InputError):
 def as_json(edits: Sequence[Edit]) -> list[dict[str, object]]:
     """Return edits as values of a JSON document."""
     return [
-        {
-            "path": str(edit.path),
-            "first": edit.first,
-            "why": list(edit.why),
-            "diff": edit.diff(),
-        }
+        {"path": str(edit.path), "first": edit.first, "why": list(edit.why), "diff": edit.diff()}
         for edit in edits
     ]
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import enum
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hpcext.backends.ticket_end import Ending
 from hpcext.protocol import JobId
 
-__all__ = ["Ending", "OwnJob"]
+
+class Ending(enum.Enum):
+    """A reason for which a job was told to end."""
+
+    NONE = "it was not: it goes on"
+    AGAIN = "it begins again, or its time is over"
+    CANCELLED = "somebody has cancelled it"
+    OPEN = "nobody can say yet whether it begins again"
 
 
 class OwnJob(Protocol):

@@ -79,7 +79,8 @@ class Jobs(Protocol):
     """Questions about jobs. Each raises BatchError where there is no answer."""
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """States of jobs; one that nobody knows any more is left out."""
+        """Return the states of jobs; one that nobody knows any more is left out."""
+        return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
         """Return what is said of jobs, but of those that are known to be known to nobody.
@@ -92,4 +93,4 @@ class Jobs(Protocol):
         """Return a job's state, and when it ends at the latest."""
 
     def preempted(self, job_id: JobId) -> bool:
-        """Whether the nodes of a job that ends earlier now are wanted for another."""
+        """Return whether the nodes of a job that ends earlier now are wanted for another."""

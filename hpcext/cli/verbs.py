@@ -184,7 +184,7 @@ def why(args: argparse.Namespace, out: Output) -> int:
             out.line(sentence)
         if name and (sentence := view.before(world, job)):
             out.line(sentence)
-    waits = world.asked is not None or world.undecided
+    waits = world.open_question is not None or world.undecided
     if waits and (sentence := view.undecided(world, alive=found.alive)):
         out.line(sentence)
     if any(not job.state.final for job in world.jobs.values()):

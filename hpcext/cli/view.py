@@ -158,7 +158,7 @@ def undecided(world: World, *, alive: bool = True) -> str:
     """
     keep = "until then jobs keep what they have"
     told = f"the policy is not followed: it {world.undecided}" if world.undecided else ""
-    if world.asked is not None and alive:
+    if world.open_question is not None and alive:
         told = "; ".join(filter(None, (told, "the policy is being asked for a decision")))
     elif told:
         told = f"{told}; it is asked again at the next event, or after a minute"

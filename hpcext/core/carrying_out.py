@@ -9,7 +9,7 @@ from hpcext.core.values import NO_RUN, Action, Job, Kind, State, total
 from hpcext.core.world import World
 
 KILL_GRACE_S = 15.0
-"""Seconds that a job which was told to die gets before the next, harder try."""
+"""Seconds that a job which is killed gets before the next, harder try."""
 
 
 def carry_out(world: World, now_s: float, action: Action) -> Action:
@@ -24,7 +24,7 @@ def carry_out(world: World, now_s: float, action: Action) -> Action:
     elif action.kind is Kind.SUSPEND:
         _suspend(world, job, now_s)
     else:
-        run = replace(job.run, kills=job.run.kills + 1, asked={})
+        run = replace(job.run, kills=job.run.kills + 1, resize_to={})
         deadline_s = saving.answer_by(now_s, KILL_GRACE_S, world.ends_s)
         world.enter(job, State.STOPPING, now_s, run=run, deadline_s=deadline_s)
     return action
@@ -43,13 +43,15 @@ def _rescale(world: World, job: Job, now_s: float, action: Action) -> None:
     world.enter(
         job, State.RESCALING, now_s, deadline_s=now_s + job.suspend_timeout_s,
         moves=job.moves + 1, most_gpus=max(job.most_gpus, total(action.alloc)),
-        **rescaling.asked(job, action),
+        **rescaling.begun(job, action),
     )  # fmt: skip
 
 
 def _suspend(world: World, job: Job, now_s: float) -> None:
-    interrupted = job.run.asked or job.run.interrupted
-    run = replace(job.run, ask_s=None, asked={}, interrupted=interrupted)
+    run = replace(
+        job.run, suspend_again_s=None, resize_to={},
+        resize_interrupted=job.run.resize_to or job.run.resize_interrupted,
+    )  # fmt: skip
     deadline_s, why = job.deadline_s, job.why
     if job.state is not State.STOPPING:
         deadline_s = world.answer_by(now_s, job)

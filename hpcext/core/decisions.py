@@ -32,7 +32,7 @@ class Question(msgspec.Struct, frozen=True):
     now: Snapshot
 
 
-class Asked(msgspec.Struct, frozen=True):
+class OpenQuestion(msgspec.Struct, frozen=True):
     """A question that has not been answered yet, as a world remembers it.
 
     Attributes

@@ -1,8 +1,8 @@
-"""Changes of jobs that users ask for; what cannot be done at once is remembered.
+"""Changes of jobs that users ask for; what cannot be done at once is deferred.
 
 To stop an attempt that has no session yet loses all that it did. So a job that its user suspends
-goes on until its attempt has a session, or has ended. Another size is for policies to give: they do
-not move what cannot save itself (`movable` of `policies/common.py`).
+goes on, and is on hold when its attempt has a session, or has ended. Another size is for policies
+to give: they do not move what cannot save itself (`movable` of `policies/common.py`).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from hpcext.core.values import Job, Role, State, size_of
 
 Changes = dict[str, Any]
 
-HELD: Changes = {"on_hold": True, "to_hold": False, "goal": None}
-RELEASED: Changes = {"on_hold": False, "to_hold": False}
-CANCELLED: Changes = {"cancelling": True, "to_hold": False, "goal": None}
+ON_HOLD: Changes = {"on_hold": True, "hold_deferred": False, "goal": None}
+RELEASED: Changes = {"on_hold": False, "hold_deferred": False}
+CANCELLED: Changes = {"cancelling": True, "hold_deferred": False, "goal": None}
 
-NEVER_HELD = "was to be suspended, and ended before it had a session that could save its state"
+NEVER_ON_HOLD = "was to be suspended, and ended before it had a session that could save its state"
 
 
-def held(job: Job) -> Changes:
-    """Return what changes of a job that its user suspends."""
-    changes: Changes = {"to_hold": True} if job.sessionless else HELD
-    if job.run.ask_s is None:
+def hold(job: Job) -> Changes:
+    """Return what changes of a job that its user suspends: it is on hold, now or later."""
+    changes: Changes = {"hold_deferred": True} if job.sessionless else ON_HOLD
+    if job.run.suspend_again_s is None:
         return changes
-    # Asked anew it tries anew, even where it has just said that it cannot save.
-    return {**changes, "run": replace(job.run, ask_s=None)}
+    # It tries anew, even where it has just said that it cannot save.
+    return {**changes, "run": replace(job.run, suspend_again_s=None)}
 
 
 def resized(job: Job, fact: Resize) -> Changes:
@@ -49,14 +49,14 @@ def resized(job: Job, fact: Resize) -> Changes:
 
 def registered(job: Job) -> Changes:
     """Return what changes of a job whose attempt now has a session, beyond what that says."""
-    return HELD if job.to_hold else {}
+    return ON_HOLD if job.hold_deferred else {}
 
 
 def ended(job: Job, state: State, changes: Changes) -> Changes:
     """Return what changes of a job whose attempt has ended, where it enters `state`."""
-    if not job.to_hold:
+    if not job.hold_deferred:
         return changes
     if not state.final:
-        return {**changes, **HELD}
-    why = "; ".join(part for part in (changes["why"], NEVER_HELD) if part)
-    return {**changes, "to_hold": False, "why": why}
+        return {**changes, **ON_HOLD}
+    why = "; ".join(part for part in (changes["why"], NEVER_ON_HOLD) if part)
+    return {**changes, "hold_deferred": False, "why": why}

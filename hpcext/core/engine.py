@@ -114,12 +114,12 @@ class Engine:
         Its snapshot is taken when somebody first looks: right after the step that put it, by
         whoever has it answered, and never where a journal is replayed, which has the answer.
         """
-        asked = self.world.asked
-        if asked is None:
+        question = self.world.open_question
+        if question is None:
             return None
-        if self._question is None or self._question.number != asked.number:
-            now = self.world.snapshot(asked.at_s, Cause(asked.cause))
-            self._question = Question(asked.number, within(now) if self.world.shrunk else now)
+        if self._question is None or self._question.number != question.number:
+            now = self.world.snapshot(question.at_s, Cause(question.cause))
+            self._question = Question(question.number, within(now) if self.world.shrunk else now)
         return self._question
 
     def answer(self, said: Target | str, *, terse: bool = False) -> Decided:
@@ -141,20 +141,20 @@ class Engine:
         ValueError
             No question was put.
         """
-        world, asked = self.world, self.world.asked
-        if asked is None:
+        world, question = self.world, self.world.open_question
+        if question is None:
             raise ValueError("no decision was requested")
         if isinstance(said, str):
-            return Decided(asked.number, failed=said)
-        if asked.again:
+            return Decided(question.number, failed=said)
+        if question.again:
             said = brought_up_to_date(said, world.jobs, world.offered)
-        now = world.snapshot(asked.at_s, Cause(asked.cause), busy=True)
+        now = world.snapshot(question.at_s, Cause(question.cause), busy=True)
         if wrong := refusal(now, said, world.jobs):
-            return Decided(asked.number, failed=wrong)
-        if said.wake_s is not None and said.wake_s <= asked.at_s:
+            return Decided(question.number, failed=wrong)
+        if said.wake_s is not None and said.wake_s <= question.at_s:
             said = replace(said, wake_s=None)
         memo = difference(world.memo, said.memo) if terse else Difference(said.memo)
-        return self._changes(asked.number, said, memo)
+        return self._changes(question.number, said, memo)
 
     def outstanding(self) -> tuple[Action, ...]:
         """Return every action that has not been answered, for an executor that begins anew.
@@ -174,7 +174,7 @@ class Engine:
             elif job.state is State.STOPPING:
                 actions.append(Action(Kind.SUSPEND, job.id, job.op, job.attempt))
             elif job.state is State.RESCALING:
-                again = Action(Kind.RESCALE, job.id, job.op, job.attempt, alloc=job.run.asked)
+                again = Action(Kind.RESCALE, job.id, job.op, job.attempt, alloc=job.run.resize_to)
                 actions.append(replace(again, resize=job.run.resize))
         return tuple(actions)
 
@@ -200,7 +200,7 @@ class Engine:
     def _ask(self, now_s: float, cause: Cause) -> None:
         """Put a question to the policy, unless one is on its way, or there is nothing to decide."""
         world = self.world
-        if world.stopping:
+        if world.suspending:
             # Nothing is granted any more. To stop is the engine's own: no policy delays it.
             apply(world, now_s, self._changes(0, Target(wake_s=world.wake_s), SAME))
             return
@@ -255,7 +255,7 @@ class Engine:
     def _safe(self, now_s: float, cause: Cause) -> tuple[Action, ...]:
         """Return what is to be done now."""
         world = self.world
-        if world.asked is not None and self._waits_until_s(now_s) is None:
+        if world.open_question is not None and self._waits_until_s(now_s) is None:
             world.shrink()
         actions = reconcile(world.snapshot(now_s, cause, busy=True))
         if self._waits_until_s(now_s) is None:
@@ -271,10 +271,10 @@ class Engine:
         left of its nodes is not to be suspended first. A policy that was slow last time is not
         waited for.
         """
-        asked = self.world.asked
-        if asked is None or self.world.slow or now_s >= asked.at_s + PATIENCE_S:
+        question = self.world.open_question
+        if question is None or self.world.slow or now_s >= question.at_s + PATIENCE_S:
             return None
-        return asked.at_s + PATIENCE_S
+        return question.at_s + PATIENCE_S
 
     def _next_wake_s(self, now_s: float) -> float | None:
         world = self.world

@@ -83,7 +83,7 @@ class Rescaled(msgspec.Struct, frozen=True, tag="rescaled"):
     gpus : tuple of str
         All GPUs that it has now, as ``HOST:INDEX``; after a failure those that it had before.
     ok : bool
-        Whether it has the size that it was asked to have.
+        Whether it has the size that was requested.
     stall_s : float or None
         Seconds without progress that it cost.
     why : str
@@ -142,7 +142,7 @@ class NotSaved(msgspec.Struct, frozen=True, tag="not_saved"):
     why : str
         As "disk full"; empty: it can.
     declined : int
-        Suspensions that it has answered so far by going on.
+        Suspensions that it has declined so far: it went on.
     waits : bool
         Its training is over, and it tries to write its last checkpoint.
     """
@@ -210,13 +210,13 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):
-    """A user suspends a job."""
+    """A user suspends a job: it is on hold until it is released."""
 
     job: str
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
-    """A user lets a suspended job run again."""
+    """A user resumes a job: it is not on hold any more."""
 
     job: str
 
@@ -235,18 +235,20 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Nothing more is to be started; what runs may finish, or is suspended too if `stop`.
+    """Nothing more is to be started; what runs may finish, or is suspended too if `suspend`.
 
     With `must` it has to go even if it cannot save: the allocation ends.
 
     Attributes
     ----------
+    suspend : bool
+        In journals it is ``stop``, as release 0.1.0 called it.
     left_s : float or None
         Seconds until that end, where something has yet to be done before it: what does not answer
         is killed early enough for that. None: it may take as long as it is allowed to.
     """
 
-    stop: bool = False
+    suspend: bool = msgspec.field(default=False, name="stop")
     must: bool = False
     left_s: float | None = None
 

@@ -48,8 +48,9 @@ class Queue:
             heapq.heappush(self._deadlines, (job.deadline_s, job.id))
         if job.not_before_s and (before is None or before.not_before_s != job.not_before_s):
             heapq.heappush(self._waits, (job.not_before_s, job.id))
-        if job.run.ask_s is not None and (before is None or before.run.ask_s != job.run.ask_s):
-            heapq.heappush(self._waits, (job.run.ask_s, job.id))
+        again_s = job.run.suspend_again_s
+        if again_s is not None and (before is None or before.run.suspend_again_s != again_s):
+            heapq.heappush(self._waits, (again_s, job.id))
         self.touch(job.id)
 
     def drop(self, job: Job) -> None:
@@ -125,7 +126,7 @@ class Queue:
         if job is None or job.state.final:
             return False
         at_s = self._waits[0][0]
-        return at_s > now_s and at_s in (job.not_before_s, job.run.ask_s)
+        return at_s > now_s and at_s in (job.not_before_s, job.run.suspend_again_s)
 
 
 def _key(job: Job) -> Key:

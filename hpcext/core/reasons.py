@@ -12,14 +12,14 @@ ONCE_SAVED = "as soon as it can save its state; it has no session yet"
 
 def reason(job: Job) -> str:
     """Explain why a job waits or runs as it does, and what its user asked for that is to come."""
-    told = said(job)
-    # Of one that was asked to suspend, the rest would say that it is suspended.
-    rest = job.why if not told or job.goal is not None else ""
-    return "; ".join(part for part in (told, rest, _to_come(job)) if part)
+    unsaved = said(job)
+    # Of one that has declined a suspension, the rest would say that it is suspended.
+    rest = job.why if not unsaved or job.goal is not None else ""
+    return "; ".join(part for part in (unsaved, rest, _to_come(job)) if part)
 
 
 def _to_come(job: Job) -> str:
-    if job.to_hold:
+    if job.hold_deferred:
         return f"will be suspended {ONCE_SAVED}"
     if job.stated and job.sessionless and job.has not in job.sizes:
         return f"gets {counted(job.optimal, 'GPU')} {ONCE_SAVED}"

@@ -105,13 +105,13 @@ def _take(alloc: Alloc, free: dict[str, int]) -> None:
 
 
 def _suspend(job: Job, now: Snapshot) -> Action | None:
-    """Suspend a job, unless it has said just now that it cannot save."""
-    asked_s = job.run.ask_s
+    """Suspend a job, unless it has declined that just now."""
+    again_s = job.run.suspend_again_s
     if job.state is State.STOPPING:
-        # It has been asked; once more only if it has to go, and could not before.
-        wait = asked_s is None or now.now_s < asked_s
+        # That was requested; once more only if it has to go, and has declined before.
+        wait = again_s is None or now.now_s < again_s
     else:
-        wait = asked_s is not None and now.now_s < asked_s
+        wait = again_s is not None and now.now_s < again_s
         wait = wait and not must_go(job, now.nodes, leaving=now.leaving)
     return None if wait else Action(Kind.SUSPEND, job.id, job.op, job.attempt)
 

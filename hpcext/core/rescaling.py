@@ -38,12 +38,12 @@ def part(job: Job) -> Alloc:
     return {node: gpus for node, gpus in both.items() if gpus > 0}
 
 
-def asked(job: Job, action: Action) -> dict[str, Any]:
-    """Return what changes of a job that is told to change its size."""
+def begun(job: Job, action: Action) -> dict[str, Any]:
+    """Return what changes of a job that begins to change its size."""
     held = dict(job.held)
     for node, gpus in action.alloc.items():
         held[node] = max(gpus, held.get(node, 0))
-    run = replace(job.run, asked=action.alloc, resize=action.resize)
+    run = replace(job.run, resize_to=action.alloc, resize=action.resize)
     return {"held": held, "run": run}
 
 
@@ -58,9 +58,9 @@ def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
     held = dict(collections.Counter(gpu.rpartition(":")[0] for gpu in fact.gpus))
     if not held or any(gpus > job.held.get(node, 0) for node, gpus in held.items()):
         return None
-    run = replace(job.run, asked={}, degraded=False)
+    run = replace(job.run, resize_to={}, degraded=False)
     changes: dict[str, Any] = {"held": held, "gpus": fact.gpus, "deadline_s": None}
-    if not fact.ok or held != job.run.asked:
+    if not fact.ok or held != job.run.resize_to:
         # Not again in this attempt: what still differs from the goal is done by a suspension.
         why = failed(job, fact.why or "its GPUs are not those that were requested")
         return {**changes, "run": replace(run, in_place=False, elastic=False), "why": why}
@@ -98,7 +98,7 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
     held.pop(node, None)
     rest.pop(node, None)
     goal = rest if suits(job, rest) else None
-    run = replace(job.run, asked={}, degraded=True)
+    run = replace(job.run, resize_to={}, degraded=True)
     return {"held": held, "gpus": gpus, "goal": goal, "run": run, "deadline_s": None}
 
 

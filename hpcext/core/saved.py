@@ -6,19 +6,25 @@ from typing import Any
 
 import msgspec
 
-from hpcext.core.decisions import Asked
+from hpcext.core.decisions import OpenQuestion
 from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Job, Node, Record
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """All that a :class:`~hpcext.core.world.World` knows."""
+    """All that a :class:`~hpcext.core.world.World` knows.
+
+    Attributes
+    ----------
+    suspending : bool
+        In journals it is ``stopping``, as release 0.1.0 called it.
+    """
 
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
     records: dict[str, Record]
     draining: bool
-    stopping: bool
+    suspending: bool = msgspec.field(name="stopping")
     next_op: int
     memo: dict[str, Any] | None
     wake_s: float | None
@@ -28,6 +34,6 @@ class Saved(msgspec.Struct, frozen=True):
     ends_s: float | None = None
     shrunk: bool = False
     questions: int = 0
-    asked: Asked | None = None
+    open_question: OpenQuestion | None = None
     undecided: str = ""
     slow: bool = False

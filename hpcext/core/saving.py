@@ -10,7 +10,7 @@ from hpcext.core.facts import NotSaved
 from hpcext.core.values import Job, Loss, Node, Record, Run, Unsaved
 
 PAUSE_S, PAUSE_MAX_S = 5.0, 60.0
-"""Before a job that could not save is asked again to suspend itself: at first, and at most."""
+"""The pause after which a suspension that was declined is requested again: first, and longest."""
 
 MUST_PAUSE_S = 2.0
 """The same for one that has to go: there may be room before its deadline."""
@@ -29,7 +29,7 @@ def answer_by(now_s: float, timeout_s: float, ends_s: float | None) -> float:
     Parameters
     ----------
     now_s : float
-        When it is asked.
+        When the suspension is requested.
     timeout_s : float
         How long it may take.
     ends_s : float or None
@@ -69,16 +69,17 @@ def heard(job: Job, now_s: float, fact: NotSaved, *, must: bool) -> Run:
         Whether it has to go even if it cannot save.
     """
     answers = fact.declined > job.run.declined
-    before, ask_s = job.run.unsaved, job.run.ask_s
+    before, again_s = job.run.unsaved, job.run.suspend_again_s
     run = replace(job.run, declined=max(job.run.declined, fact.declined))
     if not fact.why:
-        return replace(run, unsaved=None, ask_s=None)
+        return replace(run, unsaved=None, suspend_again_s=None)
     since_s, tries = (before.since_s, before.tries) if before else (now_s, 0)
     tries += answers
     if answers:
         pause_s = MUST_PAUSE_S if must else min(PAUSE_S * 2.0 ** min(tries - 1, 16), PAUSE_MAX_S)
-        ask_s = now_s + pause_s
-    return replace(run, unsaved=Unsaved(fact.why, since_s, fact.waits, tries), ask_s=ask_s)
+        again_s = now_s + pause_s
+    unsaved = Unsaved(fact.why, since_s, fact.waits, tries)
+    return replace(run, unsaved=unsaved, suspend_again_s=again_s)
 
 
 def said(job: Job) -> str:
@@ -91,10 +92,8 @@ def said(job: Job) -> str:
         if unsaved.waits
         else "goes on training"
     )
-    asked = (
-        "; it is asked to suspend again when there may be room" if job.run.ask_s is not None else ""
-    )
-    return f"cannot save: {unsaved.why}; {_newest(job.saved_step)}; {does}{asked}"
+    again = "" if job.run.suspend_again_s is None else "; to be suspended when it may have room"
+    return f"cannot save: {unsaved.why}; {_newest(job.saved_step)}; {does}{again}"
 
 
 def lost(record: Record) -> str:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hpcext.core import saving
 from hpcext.core.changes import Changes
-from hpcext.core.decisions import Asked, left_of
+from hpcext.core.decisions import OpenQuestion, left_of
 from hpcext.core.history.fragments import FragmentCounter
 from hpcext.core.queue import Queue
 from hpcext.core.saved import Saved
@@ -19,6 +19,9 @@ from hpcext.core.values import TRANSITIONS, Cause, Job, Node, Record, Snapshot, 
 LOST_SOME = "goes on with its remaining nodes until the policy has decided"
 
 NOTHING = Cause(0)
+
+_SAVED = tuple(set(Saved.__struct_fields__) - {"nodes", "jobs", "records", "fragments"})
+"""What a world keeps under the same names as :class:`Saved`, as it is."""
 
 
 class World:
@@ -30,7 +33,7 @@ class World:
     jobs : dict of str to Job
         Every job ever submitted, by id.
     records : dict of str to Record
-    draining, stopping : bool
+    draining, suspending : bool
         Nothing new is started; and what runs is suspended too.
     leaving : bool
         What runs has to go, even what cannot save.
@@ -49,7 +52,7 @@ class World:
         size or had no session yet. If none was, it is no news that one has what it was to have.
     questions : int
         How many have been put to the policy.
-    asked : Asked or None
+    open_question : OpenQuestion or None
         The one that it has yet to answer.
     undecided : str
         Why its last answer is not followed; empty if it is.
@@ -72,7 +75,7 @@ class World:
         self.jobs: dict[str, Job] = {}
         self.records: dict[str, Record] = {}
         self.draining = False
-        self.stopping = self.leaving = False
+        self.suspending = self.leaving = False
         self.ends_s: float | None = None
         self.shrunk = False
         self.next_op = 1
@@ -80,7 +83,7 @@ class World:
         self.wake_s: float | None = None
         self.unsettled = False
         self.questions = 0
-        self.asked: Asked | None = None
+        self.open_question: OpenQuestion | None = None
         self.undecided = ""
         self.slow = False
         self.queue = Queue()
@@ -141,7 +144,7 @@ class World:
                 yield other
 
     def answer_by(self, now_s: float, job: Job) -> float:
-        """Return the instant by which a job that is asked now to suspend itself has to answer."""
+        """Return the instant by which a job that is suspended now has to answer."""
         return saving.answer_by(now_s, job.suspend_timeout_s, self.ends_s)
 
     # What its engine does.
@@ -161,11 +164,12 @@ class World:
 
     def ask(self, now_s: float, cause: Cause) -> bool:
         """Note that a decision is wanted; False: another one is awaited first."""
-        if self.asked is not None:
-            self.asked = replace(self.asked, again=self.asked.again | cause.value)
+        if self.open_question is not None:
+            again = self.open_question.again | cause.value
+            self.open_question = replace(self.open_question, again=again)
             return False
         self.questions += 1
-        self.asked = Asked(self.questions, now_s, cause.value)
+        self.open_question = OpenQuestion(self.questions, now_s, cause.value)
         return True
 
     def shrink(self) -> None:
@@ -309,7 +313,7 @@ class World:
         return job
 
     def _ready(self, job: Job, now_s: float) -> bool:
-        if job.on_hold or job.cancelling or self.stopping or now_s < job.not_before_s:
+        if job.on_hold or job.cancelling or self.suspending or now_s < job.not_before_s:
             return False
         if self.draining and job.goal is None and not job.state.active:
             return False
@@ -323,20 +327,8 @@ class World:
             nodes=tuple(self.nodes.values()),
             jobs=tuple(self.jobs.values()),
             records=self.records,
-            draining=self.draining,
-            stopping=self.stopping,
-            next_op=self.next_op,
-            memo=self.memo,
-            wake_s=self.wake_s,
-            unsettled=self.unsettled,
             fragments=self.seen.fragments,
-            leaving=self.leaving,
-            ends_s=self.ends_s,
-            shrunk=self.shrunk,
-            questions=self.questions,
-            asked=self.asked,
-            undecided=self.undecided,
-            slow=self.slow,
+            **{name: getattr(self, name) for name in _SAVED},
         )
 
     @classmethod
@@ -346,14 +338,8 @@ class World:
         world.nodes = {node.name: node for node in saved.nodes}
         world.records = dict(saved.records)
         world.orphaned = {name for name, each in saved.records.items() if each.orphans}
-        world.draining, world.stopping = saved.draining, saved.stopping
-        world.leaving, world.ends_s = saved.leaving, saved.ends_s
-        world.shrunk = saved.shrunk
-        world.next_op = saved.next_op
-        world.memo, world.wake_s = saved.memo, saved.wake_s
-        world.unsettled = saved.unsettled
-        world.questions, world.asked = saved.questions, saved.asked
-        world.undecided, world.slow = saved.undecided, saved.slow
+        for name in _SAVED:
+            setattr(world, name, getattr(saved, name))
         world.seen = FragmentCounter(saved.fragments)
         for job in saved.jobs:
             world.add(job)

@@ -223,10 +223,7 @@ def document(
         else:
             pilots.append(pilot_view(each))
     return Document(
-        read_at=_instant(at),
-        machine=machine,
-        pilots=tuple(pilots),
-        unreadable=tuple(unreadable),
+        read_at=_instant(at), machine=machine, pilots=tuple(pilots), unreadable=tuple(unreadable)
     )
 
 

@@ -66,10 +66,6 @@ def _has(command: str, *options: str) -> Callable[[Engine], bool]:
     return lambda engine: command in engine.commands and not engine.lacks(command, *options)
 
 
-def _blaunch(engine: Engine) -> bool:
-    return "blaunch" in engine.commands
-
-
 TABLE: tuple[Ability, ...] = (
     Ability("jobs", "bjobs -o -json", _has("bjobs", "-o", "-json"), "bjobs -w and bjobs -l"),
     Ability("hosts", "bhosts -o -json", _has("bhosts", "-o", "-json"), "bhosts -w"),
@@ -80,12 +76,7 @@ TABLE: tuple[Ability, ...] = (
         "",
         "members of condensed groups cannot be told apart",
     ),
-    Ability(
-        "parameters of the site",
-        "bparams -a",
-        _has("bparams", "-a"),
-        "bparams -l",
-    ),
+    Ability("parameters of the site", "bparams -a", _has("bparams", "-a"), "bparams -l"),
     Ability(
         "GPUs of jobs",
         "bsub -gpu",
@@ -132,7 +123,13 @@ TABLE: tuple[Ability, ...] = (
         _has("bsub", "-wa", "-wt"),
         "--lead goes by the run limit",
     ),
-    Ability("jobs of several hosts", "blaunch", _blaunch, "", "it may exist only where jobs start"),
+    Ability(
+        "jobs of several hosts",
+        "blaunch",
+        _has("blaunch"),
+        "",
+        "it may exist only where jobs start",
+    ),
     Ability(
         "backfill windows", "bslots", _has("bslots"), "", "hosts that LSF keeps are left alone"
     ),

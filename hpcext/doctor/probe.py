@@ -86,11 +86,7 @@ class _Probe:
         self._pilot = pilots.create(
             (spec,),
             pilots.NewPilot(
-                name=_NAME,
-                gpus=range(terms.gpus),
-                logical=terms.logical,
-                nodes=1,
-                harvest=terms,
+                name=_NAME, gpus=range(terms.gpus), logical=terms.logical, nodes=1, harvest=terms
             ),
             settings=dataclasses.replace(settings, policy="bftrainer"),
             where="--probe",

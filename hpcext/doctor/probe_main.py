@@ -8,18 +8,10 @@ from typing import Protocol
 from hpcext import protocol
 from hpcext.batch import lsf, runner, slurm
 from hpcext.batch.leasing import Idle
-from hpcext.batch.lsf import (
-    idle as lsf_idle,
-)
-from hpcext.batch.lsf import (
-    inside as lsf_inside,
-)
-from hpcext.batch.lsf import (
-    leasing as lsf_leasing,
-)
-from hpcext.batch.lsf import (
-    probe as lsf_probe,
-)
+from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf import inside as lsf_inside
+from hpcext.batch.lsf import leasing as lsf_leasing
+from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError

@@ -11,10 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hpcext.core.facts import Started
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempt.directory import AttemptFiles
-from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, tree
@@ -70,32 +68,14 @@ class LocalExecutor(ProcessExecutor):
     # Starting.
 
     def _start(self, action: Action) -> None:
-        files = AttemptFiles(self._directory, action)
         ((node, count),) = action.alloc.items()
         gpus = tuple(self._free(node)[:count])
         if len(gpus) < count:
-            self._not_started(files, _too_few(len(gpus)))
-            return
-        watch = Watch(files, gpus)
-        try:
-            files.write_launch(
-                self._spec(action.job),
-                action.alloc,
-                Surroundings(
-                    gpus=gpus,
-                    manager=self._manager_file,
-                    **self._more(gpus),
-                ),
-            )
-            self._spawn(watch)
-        except OSError as error:
-            self._not_started(files, str(error.strerror))
-            return
-        self._watches[action.op] = watch
-        self._emit(Started(action.job, action.op, gpus))
+            self._not_started(AttemptFiles(self._directory, action), _too_few(len(gpus)))
+        else:
+            self._begin(action, gpus)
 
-    def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
-        """Return the fields of :class:`Surroundings` that this kind of executor fills in."""
+    def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
         if self._shared is not None and gpus[0] in self._shared.names(self._machine):
             return of_seat(self._directory.parent, self._shared)
         return {"environ": devices.naming(self._devices(gpus))}

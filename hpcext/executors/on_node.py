@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcext.core.values import Action
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.local import LocalExecutor
 
@@ -20,5 +21,5 @@ class OnNode(AllocationExecutor, LocalExecutor):
 
     _hears_notices = True
 
-    def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
-        return {**super()._more(gpus), "notices": True, "allocation": self._allocation}
+    def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
+        return {**super()._where(action, gpus), "notices": True, "allocation": self._allocation}

@@ -16,9 +16,10 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from hpcext import private
-from hpcext.core.facts import Ended, Outcome, Rescaled
+from hpcext.core.facts import Ended, Outcome, Rescaled, Started
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
+from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.attempts import AttemptExecutor
 from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL, Process
 
@@ -100,6 +101,10 @@ class ProcessExecutor(AttemptExecutor[Watch]):
     # What an executor of this kind writes.
 
     @abc.abstractmethod
+    def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
+        """Return what this kind of executor knows of the place of an attempt: Surroundings."""
+
+    @abc.abstractmethod
     def _argv(self, watch: Watch) -> Sequence[str]:
         """Return the command of the process that stands for an attempt."""
 
@@ -120,6 +125,26 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         """Return why an attempt has no recorded end though its process is gone."""
 
     # Starting.
+
+    def _begin(self, action: Action, gpus: tuple[str, ...]) -> bool:
+        """Launch an attempt on these GPUs; return whether it was."""
+        files = AttemptFiles(self._directory, action)
+        watch = Watch(files, gpus)
+        try:
+            more = self._where(action, gpus)
+            where = Surroundings(gpus=gpus, manager=self._manager_file, **more)
+            files.write_launch(self._spec(action.job), action.alloc, where)
+            self._launch(watch)
+        except OSError as error:
+            self._not_started(files, str(error.strerror))
+            return False
+        self._watches[action.op] = watch
+        self._emit(Started(action.job, action.op, gpus))
+        return True
+
+    def _launch(self, watch: Watch) -> None:
+        """Start a process for what was written down."""
+        self._spawn(watch)
 
     def _look(self, watch: Watch) -> None:
         for fact in watch.files.news():
@@ -236,6 +261,16 @@ class ProcessExecutor(AttemptExecutor[Watch]):
             self._loop.call_later(RETRY_S, self._settle, watch)
         else:
             self._loop.call_soon(self._settle, watch)
+
+    async def _end_of(self, pidfd: int) -> None:
+        """Wait for the end of another process than an attempt's, and close its descriptor."""
+        ended = asyncio.Event()
+        self._loop.add_reader(pidfd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
 
     def _process_ended(self, watch: Watch) -> None:
         self._forget_pidfd(watch)

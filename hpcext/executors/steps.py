@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -100,6 +100,15 @@ class StepExecutor(AllocationExecutor):
         first = next(iter(action.alloc))
         return f"{self._addresses.get(first, first)}:{FIRST_PORT + action.op % PORTS}"
 
+    def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
+        rendezvous = self._rendezvous(action)
+        return {"notices": True, "rendezvous": rendezvous, "allocation": self._allocation}
+
+    def _launch(self, watch: Watch) -> None:
+        super()._launch(watch)
+        assert watch.process is not None
+        self._record(watch.files, watch.process)
+
     def _record(self, files: AttemptFiles, process: Process) -> None:
         document = {
             "schema": STEP,
@@ -134,6 +143,12 @@ class StepExecutor(AllocationExecutor):
             return
         if self._order(files, "suspend" if action.kind is Kind.SUSPEND else "end"):
             self._ordered(watch)
+
+    def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
+        if files.claimed() and process is None:
+            return "its allocation has ended"
+        last = "its step was ended" if files.claimed() else "its step did not start"
+        return files.supervisor_said() or last
 
     def _ordered(self, watch: Watch) -> None:
         """Handle that an order was written down."""

@@ -168,7 +168,7 @@ class Walltime:
             self.leaving = True
             self._set_alarm(None)
             log.warning("%s: its jobs are being suspended", why)
-            self._emit(Drain(stop=True, must=True, left_s=self._until_end_s()))
+            self._emit(Drain(suspend=True, must=True, left_s=self._until_end_s()))
 
     def _until_end_s(self) -> float | None:
         """Return the seconds until we must be gone; None if the job is requeued anyway."""

@@ -235,8 +235,7 @@ class Balance:
         otherwise.
         """
         there = [each for each in self._leases.values() if each.claim and not each.withdrawn]
-        for lease in there[max(0, lacks) :]:
-            await self._jobs.withdraw(lease)
+        await self._jobs.withdraw_claims(there[max(0, lacks) :])
         now = time.time()
         known = {lease.node for lease in self._leases.values()}
         more = min(lacks, AT_ONCE) - len(there)

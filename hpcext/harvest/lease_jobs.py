@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from hpcext import backends, documents, private
@@ -113,6 +113,14 @@ class LeaseJobs:
         lease.withdrawn = True
         if lease.job_id is not None:
             await self.cancel(lease.job_id)
+
+    async def withdraw_claims(self, claims: Collection[Lease]) -> None:
+        """Take back claims, but none that has begun since the last look: it is a lease now."""
+        held = await asyncio.to_thread(self.held) if claims else {}
+        for lease in claims:
+            job = held.get(lease.number)
+            if job is None or job.state not in THERE:
+                await self.withdraw(lease)
 
     def withdraw_waiting(self) -> None:
         """Take back all leases that wait to begin, at the end of a harvester."""

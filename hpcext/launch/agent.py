@@ -39,7 +39,7 @@ from typing import Any
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from hpcext import documents, private, protocol
-from hpcext.launch import command, devices, supervise, tree
+from hpcext.launch import command, devices, stderr, supervise, tree
 
 LEASE = "hpcext.lease/1"
 AGENT = "hpcext.agent/1"
@@ -202,7 +202,7 @@ class Agent:
                     preexec_fn=_outlive_nobody,  # noqa: PLW1509 - there is one thread
                 )
         except documents.UNFIT as error:
-            sys.stderr.write(f"hpcext: {name}: {error}\n")
+            stderr.say(f"{name}: {error}")
             return
         self._attempts[name] = _Attempt(directory, child, index)
 
@@ -253,7 +253,7 @@ def main() -> int:
         lease = documents.read_json(directory / LEASE_FILE, LEASE)
         return Agent(directory, lease).run()
     except documents.UNFIT as error:
-        sys.stderr.write(f"hpcext: the lease cannot be used: {error}\n")
+        stderr.say(f"the lease cannot be used: {error}")
         return 71
 
 
@@ -273,5 +273,5 @@ def _wake_shells() -> None:
 if __name__ == "__main__":
     status = main()
     _wake_shells()
-    sys.stderr.flush()
+    stderr.flush()
     os._exit(status)

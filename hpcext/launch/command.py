@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -133,14 +133,16 @@ def start(
     """
     parent = os.getpid()
     reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+
+    def child() -> NoReturn:
         try:
             _prepare(parent, log, blocked, notices=notices)
             _execute(argv, environ, cwd)
         except BaseException as error:
             os.write(writing, str(error).encode(errors="backslashreplace")[:4000])
             os._exit(error.code if isinstance(error, CommandError) else NOT_EXECUTABLE)
+
+    pid = fork(child)
     os.close(writing)
     with open(reading, "rb") as file:
         # The read ends when exec closes the other end, so the command runs once this returns.
@@ -148,6 +150,14 @@ def start(
     if message:
         _, status = os.waitpid(pid, 0)
         raise CommandError(os.waitstatus_to_exitcode(status), message.decode())
+    return pid
+
+
+def fork(child: Callable[[], NoReturn]) -> int:
+    """Start a process that only calls a function; return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        child()
     return pid
 
 

@@ -7,7 +7,6 @@ It is for this user alone, and lasts from attempt to attempt until the job has c
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -56,4 +55,7 @@ class Compiled:
         """Remove what is no longer needed."""
         for path in (self._own, self._beside if completed else None):
             if path is not None and os.path.lexists(path):
+                # Imported here, as the start of each attempt would wait for it.
+                import shutil  # noqa: PLC0415
+
                 shutil.rmtree(path, ignore_errors=True)

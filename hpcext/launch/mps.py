@@ -30,12 +30,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from hpcext import documents, private, protocol
+from hpcext.launch import stderr
 from hpcext.numerals import whole
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -244,4 +244,4 @@ def _hear_all() -> None:
 
 
 def _warn(what: str) -> None:
-    sys.stderr.write(f"hpcext: {what}\n")
+    stderr.say(what)

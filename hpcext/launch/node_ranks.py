@@ -11,13 +11,12 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hpcext import protocol
-from hpcext.launch import command, tree
+from hpcext.launch import command, stderr, tree
 from hpcext.launch.devices import naming, without
 from hpcext.rendezvous import Group, Rendezvous
 
@@ -71,7 +70,7 @@ class NodeRanks(abc.ABC):
             while self._reap():
                 self._react(self._wait())
         except command.CommandError as error:
-            sys.stderr.write(f"hpcext: {error}\n")
+            stderr.say(error)
             self._signal_all(signal.SIGKILL)
             return error.code
         code = self._code or 0

@@ -28,7 +28,7 @@ from typing import Any
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from hpcext import documents, private, protocol
-from hpcext.launch import command, tree
+from hpcext.launch import command, stderr, tree
 from hpcext.launch.node_ranks import NodeRanks
 from hpcext.launch.other_node import OtherNode
 from hpcext.rendezvous import SHARED, Group, Rendezvous
@@ -258,15 +258,15 @@ def launch(argv: Sequence[str], per_node: int, environ: Mapping[str, str]) -> in
     try:
         attempt = protocol.Attempt.from_environ(environ)
     except ValueError as error:
-        sys.stderr.write(f"hpcext: {error}\n")
+        stderr.say(error)
         return USAGE
     per_node = per_node or (attempt.num_gpus if attempt else 1)
     if attempt is not None and attempt.rendezvous:
         return _on_several(argv, per_node, attempt)
     if attempt is not None and attempt.num_nodes > 1:
-        sys.stderr.write(
-            f"hpcext: launch: the job has {attempt.num_nodes} nodes, but HPCEXT_RENDEZVOUS does "
-            "not say where their ranks meet\n"
+        stderr.say(
+            f"launch: the job has {attempt.num_nodes} nodes, but HPCEXT_RENDEZVOUS does not say "
+            "where their ranks meet"
         )
         return USAGE
     directory = Path(tempfile.mkdtemp(prefix="hpcext-ranks-"))
@@ -296,11 +296,11 @@ def _on_several(argv: Sequence[str], per_node: int, attempt: protocol.Attempt) -
             return 0
         return OtherNode(argv, later, place, attempt, index, joins=number).run()
     except documents.UNFIT as error:
-        sys.stderr.write(f"hpcext: launch: {error}\n")
+        stderr.say(f"launch: {error}")
         return USAGE
 
 
 if __name__ == "__main__":
     code = launch(sys.argv[2:], int(sys.argv[1]), protocol.environ())
-    sys.stderr.flush()
+    stderr.flush()
     os._exit(code)

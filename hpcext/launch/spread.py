@@ -23,7 +23,7 @@ from typing import Any
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from hpcext import documents, protocol
-from hpcext.launch import devices, leader
+from hpcext.launch import devices, leader, stderr
 
 SPREAD = "hpcext.spread/1"
 SPREAD_FILE = "spread.json"
@@ -120,11 +120,11 @@ def main() -> int:
     try:
         return spread(Path(sys.argv[1]))
     except documents.UNFIT as error:
-        sys.stderr.write(f"hpcext: nothing was run: {type(error).__name__}: {error}\n")
+        stderr.say(f"nothing was run: {type(error).__name__}: {error}")
         return 71
 
 
 if __name__ == "__main__":
     status = main()
-    sys.stderr.flush()
+    stderr.flush()
     os._exit(status)

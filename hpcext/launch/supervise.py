@@ -7,6 +7,7 @@ does the work; here is only what must come first.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -29,6 +30,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     status = main()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        # Its log may be on a full disk, and the status tells more.
+        sys.stderr.flush()
     # The manager waits for the end of this process, and a normal exit takes another 5 ms.
     os._exit(status)

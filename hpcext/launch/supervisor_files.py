@@ -10,14 +10,14 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hpcext import documents, private, protocol
-from hpcext.launch import tree
+from hpcext.launch import stderr, tree
+from hpcext.numerals import whole
 
 MANAGER = "hpcext.manager/1"
 
@@ -103,7 +103,7 @@ class SupervisorFiles:
             if isinstance(failure, FileNotFoundError | NotADirectoryError):
                 return
             if signal.sigtimedwait({signal.SIGTERM}, pause_s):
-                sys.stderr.write(f"hpcext: the end was not recorded: {failure}\n")
+                stderr.say(f"the end was not recorded: {failure}")
                 return
             pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
 
@@ -129,6 +129,16 @@ class SupervisorFiles:
         report = self._of_this_attempt(protocol.REPORT_FILE, protocol.REPORT) or {}
         declined = report.get("declined", 0)
         return declined if type(declined) is int else 0
+
+    def unsaved(self) -> bool:
+        """Return whether the session has done a step that is in none of its checkpoints."""
+        report = self._of_this_attempt(protocol.REPORT_FILE, protocol.REPORT) or {}
+        try:
+            done = documents.read_untrusted(self._directory / protocol.LAST_STEP)
+        except (OSError, ValueError):
+            return False
+        step, saved = whole(done.strip().decode(errors="replace")), report.get("saved_step")
+        return type(saved) is int and step is not None and step > saved
 
     def suspended(self) -> bool:
         """Return whether a suspension of this attempt was acknowledged."""

@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from hpcext import documents, private, protocol
-from hpcext.launch import tree
+from hpcext.launch import stderr, tree
 from hpcext.numerals import whole
 
 SWEPT = "hpcext.swept/1"
@@ -87,7 +87,7 @@ def main() -> int:
     try:
         sweep(Path(sys.argv[1]), index, sys.argv[3])
     except OSError as error:
-        sys.stderr.write(f"hpcext: leftover processes could not be ended: {error}\n")
+        stderr.say(f"leftover processes could not be ended: {error}")
         return 71
     return 0
 

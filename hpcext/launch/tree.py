@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from hpcext.numerals import whole
 from hpcext.protocol import Process
@@ -67,6 +67,25 @@ def ancestors(pid: int, root: int) -> list[Process]:
     return found
 
 
+def known_inside_as(name: Process, processes: Iterable[Process]) -> Process | None:
+    """Return which process calls itself so, or None.
+
+    In a pid namespace of its own, as some containers make one, a process has another pid than the
+    one it has here; pid_namespaces(7).
+
+    Parameters
+    ----------
+    name : Process
+        With the pid of the innermost namespace.
+    processes : iterable of Process
+        Those to choose from.
+    """
+    return next(
+        (each for each in processes if each.start == name.start and _own_pid(each) == name.pid),
+        None,
+    )
+
+
 def program(process: Process) -> str:
     """Return the name of the program that a process runs; empty if it cannot be known."""
     try:
@@ -118,13 +137,23 @@ def ends(process: Process, *signums: int) -> bool:
 
 def _minds(process: Process, signum: int) -> bool:
     """Return whether a process blocks, ignores or handles a signal; proc(5)."""
+    masks = re.findall(rb"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", _status(process), re.MULTILINE)
+    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
+
+
+def _own_pid(process: Process) -> int:
+    """Return the pid that a process has in its own namespace; proc(5)."""
+    pids = re.search(rb"^NSpid:.*\s([0-9]+)$", _status(process), re.MULTILINE)
+    return int(pids[1]) if pids else process.pid
+
+
+def _status(process: Process) -> bytes:
+    """Return what ``/proc/PID/status`` says; nothing of a process that has ended."""
     try:
         with open(f"/proc/{process.pid}/status", "rb", buffering=0) as file:
-            text = file.read()
+            return file.read()
     except _GONE:
-        return False
-    masks = re.findall(rb"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", text, re.MULTILINE)
-    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
+        return b""
 
 
 def marked(marks: Collection[str]) -> list[Process]:

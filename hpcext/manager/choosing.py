@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 
-from hpcext import backends
-from hpcext.batch import standing as standings
-from hpcext.batch.standing import Is, Standing
-from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
+from hpcext.batch.standing import Is
+from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.world import World
 from hpcext.manager import pilot, spool, standing
 from hpcext.manager.submissions import Submissions
@@ -75,7 +72,8 @@ def running(state_dir: Path) -> list[Path]:
         else:
             asked.setdefault(system, {})[job_id] = path
     for system, places in asked.items():
-        for path, found in _standings(system, places).items():
+        for job_id, found in spool.standings(system, places).items():
+            path = places[job_id]
             # A pilot whose jobs have all ended has nothing to change.
             if found.state is Is.UNKNOWN and _may_have_left(path):
                 raise NoManagerError(
@@ -84,17 +82,6 @@ def running(state_dir: Path) -> list[Path]:
                 )
             here += [path] if found.state in {Is.RUNS, Is.STOPPED} else []
     return [path for path in known if path in here]
-
-
-def _standings(system: str, places: Mapping[JobId, Path]) -> dict[Path, Standing]:
-    """How the pilots in these jobs stand, by one question."""
-    try:
-        backend = backends.find(system)
-        seen = backend.jobs().seen(list(places))
-    except (BatchError, InputError) as error:
-        name = backends.title(system)
-        return {each: standings.not_told(name, job, error.what) for job, each in places.items()}
-    return {path: backend.standing(job, seen.get(job)) for job, path in places.items()}
 
 
 def _may_have_left(directory: Path) -> bool:

@@ -6,14 +6,14 @@ Every start of a suspendable job waits for these imports, so nothing slow is imp
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import secrets
 import shlex
 import shutil
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -32,6 +32,9 @@ from hpcext.text import did_you_mean, shown
 
 SCHEMA: Final = "hpcext.pilot/1"
 
+_DRAFT = ".draft-"
+"""The beginning of the name of a pilot's directory until it is complete."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
@@ -40,26 +43,17 @@ def host() -> str:
     return os.uname().nodename.partition(".")[0] or "localhost"
 
 
-class Pilot(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a pilot; ``pilot.json``.
+class NewPilot(msgspec.Struct, frozen=True, kw_only=True):
+    """What whoever makes a pilot says of it.
 
     Attributes
     ----------
-    id, name : str
-    policy : str
-    node : str
-        Name of the machine.
-    gpus : tuple of int
-        GPU indices that it may use; with `logical`, slots that stand for GPUs.
+    name : str
+    gpus : sequence of int
+        Indices of the GPUs that it may use on each node; with `logical`, slots that stand for GPUs.
     logical : bool
-    report_interval_s, suspend_timeout_s, decision_timeout_s : float
-        Settings that it was begun with.
-    began_at : float
-    profiles : str
-        Directory of the stored scaling curves that its jobs name and refine.
     batch : str
-        It is the script of a job of this batch system, if one is named, and has the GPUs `gpus`
-        on each of its nodes.
+        It is the script of a job of this batch system, if one is named.
     launcher : str
         What starts its jobs on the nodes of that job, where there are several ways.
     nodes : int
@@ -82,18 +76,9 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         Whom to notify of its end and of jobs that fail, see :mod:`hpcext.manager.notice`.
     """
 
-    schema: Literal["hpcext.pilot/1"] = SCHEMA
-    id: str
     name: str
-    policy: str
-    node: str
-    gpus: tuple[int, ...]
-    logical: bool
-    report_interval_s: float
-    suspend_timeout_s: float
-    began_at: float
-    decision_timeout_s: float = DECISION_TIMEOUT_S
-    profiles: str = ""
+    gpus: Sequence[int]
+    logical: bool = False
     batch: str = ""
     launcher: str = ""
     nodes: int = 1
@@ -105,6 +90,35 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     shared: Shared | None = None
     file: str = ""
     notify: str = ""
+
+
+class Pilot(NewPilot, frozen=True, kw_only=True):
+    """The description of a pilot; ``pilot.json``.
+
+    Attributes
+    ----------
+    id : str
+    policy : str
+    node : str
+        Name of the machine.
+    report_interval_s, suspend_timeout_s, decision_timeout_s : float
+        Settings that it was begun with.
+    began_at : float
+    profiles : str
+        Directory of the stored scaling curves that its jobs name and refine.
+    """
+
+    schema: Literal["hpcext.pilot/1"] = SCHEMA
+    id: str
+    policy: str
+    node: str
+    gpus: tuple[int, ...]
+    logical: bool
+    report_interval_s: float
+    suspend_timeout_s: float
+    began_at: float
+    decision_timeout_s: float = DECISION_TIMEOUT_S
+    profiles: str = ""
     version: str = __version__
 
     @property
@@ -122,56 +136,6 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         """Return the node that it has, or one of several alike; its shared GPU is another one."""
         node = Node(self.node, len(self.own_gpus))
         return (node, self.shared.as_node(self.node)) if self.shared else (node,)
-
-
-@dataclasses.dataclass(frozen=True)
-class NewPilot:
-    """A pilot that is to be made.
-
-    Attributes
-    ----------
-    name : str
-    gpus : sequence of int
-        Indices of the GPUs of each node.
-    logical : bool
-        Slots stand for GPUs.
-    batch : str
-        Name of the batch system in whose job it runs; empty: it runs on this machine.
-    launcher : str
-        What starts attempts on nodes, where the batch system has several ways.
-    nodes : int
-    lead_s : float
-        How long before the end of its allocation it suspends its trainings.
-    requeue : bool
-        It goes back into the queue then.
-    alone : bool
-        It has one job, which has everything.
-    harvest : Terms, optional
-        It runs on leases.
-    stay : bool
-        It waits for more jobs when all are done.
-    shared : Shared, optional
-        A GPU that jobs share.
-    file : pathlib.Path, optional
-        Its job file.
-    notify : str
-        Whom to tell of failures and of the end.
-    """
-
-    name: str
-    gpus: Sequence[int]
-    logical: bool = False
-    batch: str = ""
-    launcher: str = ""
-    nodes: int = 1
-    lead_s: float = 0.0
-    requeue: bool = False
-    alone: bool = False
-    harvest: Terms | None = None
-    stay: bool = False
-    shared: Shared | None = None
-    file: Path | None = None
-    notify: str = ""
 
 
 def create(
@@ -201,11 +165,12 @@ def create(
     """
     pilot = _pilot(new, settings)
     check_fits(specs, pilot.offers(), where, new.nodes, seat_bytes=memory(new.shared))
-    path = _make_directory(pilot, settings.state_dir, directory)
-    if specs:
-        Submissions(path / "submissions").add("first", specs)
-    # Last, because it is what makes the directory a pilot.
-    documents.write_file(path / "pilot.json", msgspec.json.encode(pilot))
+    path = directory.absolute() if directory else settings.state_dir / "pilots" / pilot.id
+    name = pilot.id if directory else ""
+    with _made_whole(path, settings.state_dir, name) as draft:
+        if specs:
+            Submissions(draft / "submissions").add("first", specs)
+        documents.write_file(draft / "pilot.json", msgspec.json.encode(pilot))
     return path
 
 
@@ -218,52 +183,53 @@ def _pilot(new: NewPilot, settings: Settings) -> Pilot:
 
         find_policy(settings.policy, settings.origins.get("policy", "--policy"))
     stamp = time.strftime("%Y%m%d-%H%M%S")
+    said = msgspec.structs.asdict(new) | {"gpus": tuple(new.gpus)}
     return Pilot(
+        **said,
         id=f"{new.name}-{stamp}-{secrets.token_hex(2)}",
-        name=new.name,
         # One job that has everything: there is nothing to decide.
         policy="marble" if new.alone else settings.policy,
         node="a node of this pilot" if new.batch or new.harvest else host(),
-        gpus=tuple(new.gpus),
-        logical=new.logical,
         report_interval_s=settings.report_interval_s,
         suspend_timeout_s=settings.suspend_timeout_s,
         decision_timeout_s=settings.decision_timeout_s,
         began_at=time.time(),
         profiles=str(settings.state_dir.absolute() / "profiles"),
-        batch=new.batch,
-        launcher=new.launcher,
-        nodes=new.nodes,
-        lead_s=new.lead_s,
-        requeue=new.requeue,
-        alone=new.alone,
-        harvest=new.harvest,
-        stay=new.stay,
-        shared=new.shared,
-        file=str(new.file.absolute()) if new.file else "",
-        notify=new.notify,
     )
 
 
-def _make_directory(pilot: Pilot, state_dir: Path, directory: Path | None) -> Path:
-    path = directory.absolute() if directory else state_dir / "pilots" / pilot.id
+@contextlib.contextmanager
+def _made_whole(path: Path, state_dir: Path, name: str) -> Iterator[Path]:
+    """Make the directory of a pilot under another name, and rename it once it is filled.
+
+    Whoever is killed meanwhile leaves nothing at `path` that is in the way and no pilot. A pilot
+    that is not beside the others is registered there by its `name`.
+    """
+    draft = path
     try:
         register = state.make(state_dir, "pilots")
         private.make_missing(path.parent)
-        path.mkdir(mode=0o700)
-        for name in (".", "jobs", "submissions"):
-            private.make(path / name)
-        spool.make(path)
-        if directory:
-            (register / pilot.id).symlink_to(path)
+        if os.path.lexists(path):
+            raise FileExistsError
+        draft = Path(tempfile.mkdtemp(prefix=f"{_DRAFT}{path.name[:64]}-", dir=path.parent))
+        for folder in (".", "jobs", "submissions"):
+            private.make(draft / folder)
+        spool.make(draft)
+        yield draft
+        if name:
+            (register / name).symlink_to(path)
+        draft.rename(path)
+        documents.sync_directory(path.parent)
     except FileExistsError:
         raise InputError(
             f"{path} exists", where="--dir", do=f"choose another, or hpcext run --resume {path}"
         ) from None
     except OSError as error:
-        where = error.filename or path
-        raise InputError(f"{where} cannot be created: {error.strerror}", where="--dir") from None
-    return path
+        place = error.filename or path
+        raise InputError(f"{place} cannot be made: {error.strerror}", where="--dir") from None
+    finally:
+        if draft != path:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def load(directory: Path) -> Pilot:
@@ -326,6 +292,8 @@ def known(state_dir: Path) -> list[tuple[Path, Pilot]]:
     """Return all pilots of this user and what they are, newest first."""
     found = []
     for path in (state_dir / "pilots").glob("*/pilot.json"):
+        if path.parent.name.startswith(_DRAFT):
+            continue
         with contextlib.suppress(NoManagerError):
             found.append((path.parent.resolve(), load(path.parent)))
     return sorted(found, key=lambda each: each[1].began_at, reverse=True)

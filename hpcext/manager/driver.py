@@ -225,9 +225,9 @@ class Driver:
 
     def _move_on(self) -> None:
         """Leave nodes on which nothing that waits can run any more."""
-        if self._moves_on and not self.engine.world.stopping and self.engine.stranded:
+        if self._moves_on and not self.engine.world.suspending and self.engine.stranded:
             log.warning("none of the waiting jobs can run on what is left of the allocation")
-            self.emit(Drain(stop=True, must=True))
+            self.emit(Drain(suspend=True, must=True))
 
     def _done(self) -> bool:
         return self.engine.finished and (self.engine.world.draining or not self._stays)
@@ -263,7 +263,7 @@ class Driver:
             return
         first, self.stopped_by = self.stopped_by is None, self.stopped_by or signal.Signals(signum)
         if first and not self._leaves:
-            self.emit(Drain(stop=True))
+            self.emit(Drain(suspend=True))
         else:
             self._leave = True
             self._awake.set()

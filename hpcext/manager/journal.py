@@ -192,10 +192,11 @@ def read(path: Path) -> Past:
 def _header(document: Any) -> Header:
     """Make the header of a document, also of one that release 0.1.0 wrote.
 
-    That had what is known of a job's current attempt among the job's own values, and one of them
-    under another name.
+    That had what is known of a job's current attempt among the job's own values, and two of them
+    under other names.
     """
-    names = {**{each: each for each in Run.__struct_fields__}, "maimed": "degraded"}
+    names = {each: each for each in Run.__struct_fields__}
+    names.update(maimed="degraded", asked="resize_to")
     saved = document.get("saved") if isinstance(document, dict) else None
     jobs = saved.get("jobs") if isinstance(saved, dict) else None
     for job in jobs if isinstance(jobs, list) else ():

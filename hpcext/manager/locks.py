@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import urllib.parse
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from hpcext.core.errors import NoManagerError
 from hpcext.text import shown
 
 HARVESTER = "hpcext.harvester/1"
+
+
+_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
 class LockedError(Exception):
@@ -39,20 +42,19 @@ def held(path: Path, *, do: str = "") -> Iterator[None]:
     NoManagerError
         The file system has no locks that can be relied on.
     """
-    lock: filelock.BaseFileLock = filelock.UnixFileLock(path)
+    # Without flock, filelock would fall back to a mere marker file, which a killed manager leaves
+    # behind, and in which two machines can both believe.
+    lock = filelock.UnixFileLock(path, fallback_to_soft=False)
     try:
-        with contextlib.suppress(NotImplementedError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what filelock warns of is refused below
-            lock.acquire(timeout=0)
+        lock.acquire(timeout=0)
     except filelock.Timeout:
         raise LockedError from None
-    # Where there is no flock, filelock falls back to a mere marker file, which a killed manager
-    # leaves behind and two machines can both believe in.
-    if type(lock) is not filelock.UnixFileLock or not lock.is_locked:
-        lock.release()
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+            raise
         raise NoManagerError(
             "this file system does not support locks", where=str(path.parent), do=do
-        )
+        ) from None
     try:
         yield
     finally:

@@ -20,10 +20,9 @@ from typing import Any
 from hpcext import documents
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
-from hpcext.core.notification_methods import NotificationMethod, read_way
+from hpcext.core.notification_methods import NotificationMethod
 from hpcext.core.values import Job, State
 from hpcext.manager.directory import host
-from hpcext.manager.driver import Observe
 from hpcext.manager.senders import Notice, send
 from hpcext.text import clean, counted
 
@@ -59,16 +58,12 @@ class Teller:
     id, name : str
         The pilot's.
     way : NotificationMethod
-    then : Observe
-        Called next.
     """
 
-    def __init__(
-        self, directory: Path, id: str, name: str, way: NotificationMethod, *, then: Observe
-    ) -> None:
+    def __init__(self, directory: Path, id: str, name: str, way: NotificationMethod) -> None:
         self._directory = directory
         self._pilot = {"id": id, "name": name, "directory": str(directory), "host": host()}
-        self._way, self._then = way, then
+        self._way = way
         self._lock = threading.Lock()
         self._told = _read(directory)
         self._final, self._look_s = 0, float("-inf")
@@ -80,7 +75,6 @@ class Teller:
 
     def __call__(self, engine: Engine, now_s: float) -> None:
         """Look at what is new, and tell it when it is time."""
-        self._then(engine, now_s)
         if now_s >= self._look_s:
             self._look(engine, now_s)
         due_s = max(self._since_s + GATHER_S, self._told_s + LULL_S)
@@ -187,12 +181,6 @@ class Teller:
             "at": datetime.datetime.fromtimestamp(time.time(), datetime.timezone.utc).isoformat(),
         }
         return Notice(subject, text, document)
-
-
-def teller_of(directory: Path, id: str, name: str, said: str, then: Observe) -> Teller | None:
-    """Return what notifies of a pilot in the way that was asked for, if one was."""
-    way = read_way(said)
-    return Teller(directory, id, name, way, then=then) if way else None
 
 
 def problem_of(directory: Path) -> str:

@@ -25,6 +25,7 @@ from hpcext.backends.base import Backend
 from hpcext.core.engine import Engine
 from hpcext.core.errors import NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
+from hpcext.core.notification_methods import read_way
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
 from hpcext.executors.seats import machine_of
@@ -253,8 +254,16 @@ async def _run(
     profiles = profiles_for(Path(pilot.profiles or directory / "profiles"))
     executor: Executor
     inbox = Inbox(directory, pilot, engine, submissions, profiles, left_s=lambda: executor.left_s)
-    teller = notice.teller_of(directory, pilot.id, pilot.name, pilot.notify, observe)
-    then = Kept(directory / "jobs", then=teller or observe)
+    way = read_way(pilot.notify)
+    teller = notice.Teller(directory, pilot.id, pilot.name, way) if way else None
+    refiner = Refiner(profiles, submissions.spec)
+    observers: list[Observe] = [refiner, Unmeasured(), Kept(directory / "jobs"), observe]
+    observers += [teller] if teller else []
+
+    def observe_all(engine: Engine, now_s: float) -> None:
+        for each in observers:
+            each(engine, now_s)
+
     policy = past.header.policy
     decider = Decider(
         find_policy(policy), quick=is_quick(policy), timeout_s=pilot.decision_timeout_s
@@ -266,7 +275,7 @@ async def _run(
         base_s=max(past.now_s, time.time() - past.header.began_at),
         interval_s=pilot.report_interval_s,
         requests=inbox.take,
-        observe=Refiner(profiles, submissions.spec, then=Unmeasured(then=then)),
+        observe=observe_all,
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,
@@ -292,7 +301,7 @@ async def _run(
             task.cancel()
         journal.close()
     left = any(not job.state.final for job in engine.world.jobs.values())
-    goes_on = pilot.requeue and left and engine.world.stopping and driver.stopped_by is None
+    goes_on = pilot.requeue and left and engine.world.suspending and driver.stopped_by is None
     if goes_on:
         place.carry_on(gained=_gains(engine) > before or engine.stranded)
     if teller is not None:

@@ -29,7 +29,7 @@ def _unfinished(world: World, words: Mapping[str, Any]) -> Job:
 def suspend(world: World, words: Mapping[str, Any]) -> Answer:
     """Suspend a job until it is resumed."""
     job = _unfinished(world, words)
-    if job.on_hold or job.to_hold:
+    if job.on_hold or job.hold_deferred:
         is_ = "is already suspended" if job.on_hold else "is already to be suspended"
         raise InputError(f"job {job.name} {is_}")
     if job.cancelling:
@@ -47,7 +47,7 @@ def suspend(world: World, words: Mapping[str, Any]) -> Answer:
 def resume(world: World, words: Mapping[str, Any]) -> Answer:
     """Let a suspended job run again, or one go on that was to be suspended."""
     job = _unfinished(world, words)
-    if not (job.on_hold or job.to_hold):
+    if not (job.on_hold or job.hold_deferred):
         raise InputError(f"job {job.name} is {job.state.value}, not suspended by its user")
     goes_on = "may run again" if job.on_hold else "is not suspended, and goes on"
     return (Release(job.id),), f"{job.name} {goes_on}"

@@ -95,7 +95,7 @@ def of_suspend(job: Job) -> Outcome | None:
         lost = job.step - job.saved_step
         step = f"at step {job.saved_step}" + (f"; {counted(lost, 'step')} lost" if lost > 0 else "")
         return Outcome(0, f"{job.name} is suspended {step}")
-    return None if job.on_hold or job.to_hold else _came_to_nothing(job)
+    return None if job.on_hold or job.hold_deferred else _came_to_nothing(job)
 
 
 def of_resume(job: Job) -> Outcome | None:
@@ -108,7 +108,7 @@ def of_resume(job: Job) -> Outcome | None:
 def of_resize(job: Job, gpus: int) -> Outcome | None:
     """Return the outcome of a resize: the job runs on these GPUs; 0 stands for any it may have."""
     asked = job.sizes == (gpus,) if gpus else not job.stated
-    if not asked or job.on_hold or job.to_hold or job.cancelling:
+    if not asked or job.on_hold or job.hold_deferred or job.cancelling:
         return _came_to_nothing(job)
     has = job.has == gpus if gpus else job.held == job.goal
     return _runs(job) if job.state is State.RUNNING and has else None
@@ -168,6 +168,11 @@ def status_of(world: World) -> int:
     if any(not job.state.final for job in jobs):
         return LEFT
     return 1 if any(not job.done for job in jobs) else 0
+
+
+def shell_status(code: int) -> int:
+    """Return an exit code of a process, negative for a signal, as shells report it."""
+    return code if code >= 0 else 128 - code
 
 
 def left_in(world: World) -> str:

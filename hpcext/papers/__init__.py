@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import NamedTuple
 
 from hpcext import seams
+from hpcext.checks import unknown
 from hpcext.core.errors import InputError
 from hpcext.papers.study import How, Study
-from hpcext.text import did_you_mean, shown
 
 
 class Paper(NamedTuple):
@@ -56,13 +56,7 @@ def find_papers(name: str, where: str) -> Sequence[str]:
     if name == ALL:
         return tuple(PAPERS)
     if name not in PAPERS and name not in (installed := seams.names(seams.PAPERS)):
-        known = (*PAPERS, *installed, ALL)
-        raise InputError(
-            f"unknown paper {shown(name)}",
-            where=where,
-            valid=", ".join(known),
-            do=did_you_mean(name, known),
-        )
+        raise unknown("paper", name, (*PAPERS, *installed, ALL), where=where)
     return (name,)
 
 

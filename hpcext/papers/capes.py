@@ -14,8 +14,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from hpcext.core.values import Node
-from hpcext.papers.many import many
-from hpcext.papers.study import How, Row, Study, Table
+from hpcext.papers.study import How, Row, Study, Table, figure, many
 from hpcext.policies import find_policy
 from hpcext.sim.replay import run as replay
 from hpcext.sim.workloads.capes import (
@@ -141,7 +140,7 @@ def study(how: How) -> Study:
     seeds = how.seeds[:1] if how.quick else how.seeds
     # Extreme contention comes first and takes longest.
     cases = [CapesRun(name, level, seed) for level in contentions for name in ALL for seed in seeds]
-    outcomes = dict(zip(cases, many(run, cases, how.workers), strict=True))
+    outcomes = many(run, cases, how.workers)
     found = {
         (name, level): [outcomes[CapesRun(name, level, seed)] for seed in seeds]
         for level in contentions
@@ -168,17 +167,11 @@ def _table(level: str, found: Found) -> Table:
     at = list(JOBS).index(level)
     rows = []
     for name, strategy in ALL.items():
-        row = Row(
-            name,
-            _mean_h(found, name, level),
-            strategy.paper[at] if strategy.paper else None,
-            "h",
-        )
         hours = [each.mean_h for each in found[name, level]]
         spread = f"{min(hours):.2f} to {max(hours):.2f} over {len(hours)} seeds"
-        why = _why(name, level) if row.far else ""
-        parts = [why, spread if len(hours) > 1 else ""]
-        rows.append(Row(row.what, row.ours, row.paper, row.unit, "; ".join(filter(None, parts))))
+        ours, paper = statistics.fmean(hours), strategy.paper[at] if strategy.paper else None
+        more = spread if len(hours) > 1 else ""
+        rows.append(figure(name, ours, paper, "h", _why(name, level), more=more))
     return Table(
         f"Table 3, {level} contention: average job completion time",
         tuple(rows),
@@ -246,28 +239,23 @@ def _claims(levels: Sequence[str], found: Found) -> Table:
 
 
 def _ratio(what: str, ours: float, paper: float | None = None) -> Row:
-    row = Row(what, ours, paper, "times")
-    why = "as the rows of Table 3 that it is made of" if row.far else ""
-    return Row(what, ours, paper, "times", why)
+    return figure(what, ours, paper, "times", "as the rows of Table 3 that it is made of")
 
 
 def _peaks(levels: Sequence[str], found: Found) -> Table:
     paper = {"extreme": 125.0, "moderate": 59.0, "none": 20.0}
+    most_h = 125 * MINUTES[8] / 60 * GPUS / (NODES * GPUS)
     rows = []
     for level in levels:
         peaks = [statistics.fmean(each.peak for each in found[name, level]) for name in PAPERS]
-        row = Row(f"{level} contention", max(peaks), paper[level], "jobs")
-        why = ""
-        if row.far:
-            most_h = 125 * MINUTES[8] / 60 * GPUS / (NODES * GPUS)
-            why = "one draw of the arrivals in the paper"
-            if level == "extreme":
-                why = (
-                    f"the strategy with the fewest has {min(peaks):.0f}; were there at most 125 "
-                    f"and always eight at work, Eight would take {most_h:.1f} h or less, and the "
-                    "paper has 22.76 h"
-                )
-        rows.append(Row(row.what, row.ours, row.paper, row.unit, why))
+        why = "one draw of the arrivals in the paper"
+        if level == "extreme":
+            why = (
+                f"the strategy with the fewest has {min(peaks):.0f}; were there at most 125 "
+                f"and always eight at work, Eight would take {most_h:.1f} h or less, and the "
+                "paper has 22.76 h"
+            )
+        rows.append(figure(f"{level} contention", max(peaks), paper[level], "jobs", why))
     return Table(
         "Section 7: jobs at once, at most", tuple(rows), "of all six strategies, mean of the seeds"
     )

@@ -1,10 +1,17 @@
-"""The reproduction of a paper: its figures, hpcext's beside them, and the assumptions."""
+"""The reproduction of a paper: its cases, its figures, hpcext's beside them, the assumptions."""
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+
+Case = TypeVar("Case", bound=Hashable)
+Answer = TypeVar("Answer")
 
 FAR = 0.15
 """Relative difference from the paper's figure beyond which a figure needs a reason."""
@@ -42,6 +49,29 @@ class Row(msgspec.Struct, frozen=True):
         return self.ratio is not None and abs(self.ratio - 1) > FAR
 
 
+def figure(
+    what: str,
+    ours: float | None,
+    paper: float | None = None,
+    unit: str = "",
+    why: str = "",
+    *,
+    more: str = "",
+) -> Row:
+    """Return a row that has its reason only where it is far from the paper's, or not measured.
+
+    Parameters
+    ----------
+    what, ours, paper, unit, why
+        As for :class:`Row`.
+    more : str
+        A remark that the row has in any case, after the reason.
+    """
+    row = Row(what, ours, paper, unit)
+    needed = why if row.far or ours is None else ""
+    return Row(what, ours, paper, unit, "; ".join(filter(None, (needed, more))))
+
+
 class Table(msgspec.Struct, frozen=True):
     """The figures of one table or figure of a paper."""
 
@@ -77,3 +107,27 @@ class How(msgspec.Struct, frozen=True):
     seeds: tuple[int, ...] = (0,)
     workers: int = 1
     quick: bool = False
+
+
+def many(
+    simulate: Callable[[Case], Answer], cases: Iterable[Case], workers: int = 1
+) -> dict[Case, Answer]:
+    """Return the result of each case, in their order, on any number of processes.
+
+    Parameters
+    ----------
+    simulate : callable
+        A function of a module, which depends on its case alone.
+    cases : iterable
+        The cases; those that take longest should come first.
+    workers : int
+        Number of processes.
+    """
+    every = list(dict.fromkeys(cases))
+    workers = min(workers, len(every))
+    if workers < 2:
+        return {case: simulate(case) for case in every}
+    # Not forked, because libraries have threads of their own.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        return dict(zip(every, pool.map(simulate, every), strict=True))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from hpcext import seams as foreign
-from hpcext.checks import read_options
+from hpcext.checks import read_options, unknown
 from hpcext.core.engine import Policy
 from hpcext.core.errors import InputError
 from hpcext.core.values import Target
@@ -33,7 +33,6 @@ from hpcext.policies import (
 )
 from hpcext.policies.bftrainer import lifetime as bftrainer_lifetime
 from hpcext.policies.placement import seats
-from hpcext.text import did_you_mean, shown
 
 
 class Known(NamedTuple):
@@ -104,12 +103,7 @@ def _installed(name: str, where: str) -> Known:
     try:
         module = foreign.load(foreign.POLICIES, name)
     except KeyError:
-        raise InputError(
-            f"unknown policy {shown(name)}",
-            where=where,
-            valid=", ".join(names()),
-            do=did_you_mean(name, names()),
-        ) from None
+        raise unknown("policy", name, names(), where=where) from None
     except foreign.SeamError as error:
         raise InputError(str(error), where=where) from None
     allocate, options = getattr(module, "allocate", None), getattr(module, "Options", None)

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from hpcext.core.band import Band
 from hpcext.core.values import Cause, Job, Node, Snapshot
 from hpcext.policies.common import fixed
-from hpcext.policies.placement.divide import asks_of, speeds
+from hpcext.policies.placement.candidates import asks_of, speeds
 from hpcext.policies.pollux.fitness import allowed
 from hpcext.policies.solve.apportion import Table, apportion
 

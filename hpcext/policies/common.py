@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hpcext.core.values import Grant, Job, Role, Snapshot, State
+from collections.abc import Mapping
+
+from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, State
 from hpcext.text import counted
 
 ONE_NODE = (1, 1)
@@ -51,6 +53,20 @@ def keep(now: Snapshot) -> dict[str, Grant]:
         for job in now.jobs
         if job.goal and job.ready
     }
+
+
+def take(free: dict[str, int], alloc: Alloc, sign: int = 1) -> None:
+    """Take an allocation from the free GPUs of each node, or with `sign` -1 give it back."""
+    for node, gpus in alloc.items():
+        free[node] -= sign * gpus
+
+
+def free_beside(now: Snapshot, grants: Mapping[str, Grant]) -> dict[str, int]:
+    """Return the GPUs of each node that grants leave free."""
+    free = {name: node.gpus for name, node in now.nodes.items()}
+    for grant in grants.values():
+        take(free, grant.alloc)
+    return free
 
 
 def movable(job: Job) -> bool:

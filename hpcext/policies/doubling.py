@@ -25,7 +25,8 @@ from hpcext.core.values import Grant, Job, Role, Snapshot, Target, suits, total
 from hpcext.policies.common import fixed, named
 from hpcext.policies.optimus import grow
 from hpcext.policies.periodic import periodic
-from hpcext.policies.placement.divide import Candidate, Gpus, Plan, asks_of, settle
+from hpcext.policies.placement.candidates import Candidate, Gpus, asks_of
+from hpcext.policies.placement.divide import Plan, settle
 from hpcext.policies.total_time import Interval
 
 LOOK_S = 1.0

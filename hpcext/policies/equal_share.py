@@ -10,7 +10,8 @@ from typing import Literal
 import msgspec
 
 from hpcext.core.values import Snapshot, Target
-from hpcext.policies.placement.divide import Candidate, Gpus, Parallel, Plan, settle
+from hpcext.policies.placement.candidates import Candidate, Gpus
+from hpcext.policies.placement.divide import Parallel, Plan, settle
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -66,15 +67,10 @@ def first_come(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     A job without a size that small gets nothing at first, and then its turn at the rest.
     """
     free, weights = sum(gpus.values()), math.fsum(ask.job.weight for ask in asks)
-    counts = [_most(ask, math.floor(free * (ask.job.weight / weights))) for ask in asks]
+    counts = [ask.most(math.floor(free * (ask.job.weight / weights))) for ask in asks]
     free -= sum(counts)
     for number, ask in enumerate(asks):
         before = counts[number]
-        counts[number] = _most(ask, before + free)
+        counts[number] = ask.most(before + free)
         free -= counts[number] - before
     return Plan(counts)
-
-
-def _most(ask: Candidate, limit: int) -> int:
-    """Return the largest size of a job within a limit; 0 if there is none."""
-    return max((size for size in ask.shapes if size <= limit), default=0)

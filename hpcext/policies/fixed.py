@@ -17,8 +17,18 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
-from hpcext.policies.common import AS_ASKED, BEHIND, its_size, keep, movable, named, no_room
-from hpcext.policies.placement.divide import Candidate, asks_of
+from hpcext.policies.common import (
+    AS_ASKED,
+    BEHIND,
+    free_beside,
+    its_size,
+    keep,
+    movable,
+    named,
+    no_room,
+    take,
+)
+from hpcext.policies.placement.candidates import Candidate, asks_of
 from hpcext.policies.placement.place import PlacementRequest, place
 
 
@@ -71,9 +81,7 @@ def _allocate(
     now: Snapshot, gpus: int, asks: Sequence[Candidate], kept: Mapping[str, Grant]
 ) -> Target:
     """Keep some jobs, and start the first of the others that have room."""
-    grants, room = dict(kept), _Room(now)
-    for grant in kept.values():
-        room.take(grant.alloc)
+    grants, room = dict(kept), _Room(now, kept)
     for ask in asks:
         if ask.job.id in grants and _asked_otherwise(ask):
             grants[ask.job.id] = _resized(ask, grants[ask.job.id], room, gpus)
@@ -94,15 +102,14 @@ def _allocate(
 
 
 class _Room:
-    """The free GPUs on each node."""
+    """The GPUs on each node that grants leave free."""
 
-    def __init__(self, now: Snapshot) -> None:
-        self._free = {name: node.gpus for name, node in now.nodes.items()}
+    def __init__(self, now: Snapshot, grants: Mapping[str, Grant]) -> None:
+        self._free = free_beside(now, grants)
         self._kinds = {name: node.kind for name, node in now.nodes.items()}
 
     def take(self, alloc: Alloc, sign: int = 1) -> None:
-        for node, gpus in alloc.items():
-            self._free[node] -= sign * gpus
+        take(self._free, alloc, sign)
 
     def find(self, wish: PlacementRequest) -> Alloc:
         """Return nodes for a job, those with the least left free; empty if there is no room."""
@@ -156,7 +163,7 @@ def _size(ask: Candidate, gpus: int) -> int:
     if not gpus:
         best = [size for size, shape in ask.shapes.items() if shape.gpus <= ask.job.optimal]
         return max(best, default=min(ask.shapes))
-    return max((size for size in ask.shapes if size <= gpus), default=min(ask.shapes))
+    return ask.most(gpus) or min(ask.shapes)
 
 
 def _needs(ask: Candidate, gpus: int) -> str:

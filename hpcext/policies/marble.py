@@ -20,11 +20,13 @@ from hpcext.policies.common import (
     BEHIND,
     ONE_NODE,
     fixed,
+    free_beside,
     its_size,
     keep,
     kinds_of,
     largest,
     named,
+    take,
 )
 from hpcext.text import are
 
@@ -36,10 +38,7 @@ def allocate(now: Snapshot) -> Target:
     the reason why each job waits.
     """
     grants = keep(now)
-    free = {name: node.gpus for name, node in now.nodes.items()}
-    for grant in grants.values():
-        for node, gpus in grant.alloc.items():
-            free[node] -= gpus
+    free = free_beside(now, grants)
     for job in now.jobs:
         if job.id in grants:
             grants[job.id] = _revise(job, grants[job.id], now, free)
@@ -119,8 +118,7 @@ def _run_multiple_jobs(
             blocked = True
             continue
         grants[job.id] = grant
-        for node, gpus in grant.alloc.items():
-            free[node] -= gpus
+        take(free, grant.alloc)
     return waits
 
 

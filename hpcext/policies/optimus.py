@@ -14,7 +14,8 @@ import msgspec
 
 from hpcext.core.values import Snapshot, Target
 from hpcext.policies.periodic import periodic
-from hpcext.policies.placement.divide import Candidate, Gpus, Plan, only, settle, valued
+from hpcext.policies.placement.candidates import Candidate, Gpus, only
+from hpcext.policies.placement.divide import Plan, settle, valued
 from hpcext.policies.total_time import Interval, time_left_s, worth
 
 NEGLIGIBLE = 1e-9

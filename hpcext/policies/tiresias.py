@@ -24,11 +24,13 @@ from hpcext.policies.common import (
     AS_ASKED,
     ONE_NODE,
     fixed,
+    free_beside,
     keep,
     kinds_of,
     largest,
     named,
     no_room,
+    take,
 )
 from hpcext.policies.total_time import Interval
 
@@ -148,9 +150,7 @@ def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict
     """
     kept = keep(now)
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
-    free = {name: node.gpus for name, node in now.nodes.items()}
-    for grant in grants.values():
-        _take(free, grant.alloc)
+    free = free_beside(now, grants)
     rest = [job for job in order if job.ready and job.id not in grants]
     sizes = {job.id: _size(job, now) for job in rest}
     left = sum(free.values())
@@ -171,7 +171,7 @@ def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict
         if not alloc or not _fits(alloc, free):
             alloc = {} if keeps else _placed(job, sizes[job.id], free, now)
         if alloc:
-            _take(free, alloc)
+            take(free, alloc)
             grants[job.id] = _granted(job, alloc)
     waits = {
         job.id: f"waits for {named(sizes[job.id])}" if sizes[job.id] else no_room(job)
@@ -231,8 +231,3 @@ def _granted(job: Job, alloc: Alloc) -> Grant:
 
 def _fits(alloc: Alloc, free: Mapping[str, int]) -> bool:
     return all(free.get(node, 0) >= gpus for node, gpus in alloc.items())
-
-
-def _take(free: dict[str, int], alloc: Alloc) -> None:
-    for node, gpus in alloc.items():
-        free[node] -= gpus

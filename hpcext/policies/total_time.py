@@ -7,6 +7,7 @@ the same problem approximately; all three share this module's estimates of each 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
@@ -17,7 +18,8 @@ from hpcext.core.values import Job, Snapshot, Target, total
 from hpcext.policies.bftrainer import changes_s
 from hpcext.policies.periodic import periodic
 from hpcext.policies.placement import divide
-from hpcext.policies.placement.divide import Candidate, Gpus, On, Plan, Values
+from hpcext.policies.placement.candidates import Candidate, Gpus, On, Values, speeds
+from hpcext.policies.placement.divide import Plan
 from hpcext.scaling.estimator import Sizes, alone_s, speedups
 
 UNKNOWN_S = 3600.0
@@ -40,11 +42,7 @@ class Options(msgspec.Struct, frozen=True):
 
 def allocate(now: Snapshot, options: Options) -> Target:
     """Give each job its part of the division with the least total time."""
-    return periodic(now, options.interval_s, _allocate)
-
-
-def _allocate(now: Snapshot) -> Target:
-    return divide.settle(now, least)
+    return periodic(now, options.interval_s, functools.partial(divide.settle, decide=least))
 
 
 def least(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
@@ -81,7 +79,7 @@ def time_left_s(job: Job, sizes: Sizes, kind: str) -> Values:
     """Return ``t_j`` on each size, times the job's weight; infinite on none."""
     known = speedups(job.estimate, sizes, kind, ring=True)
     if known is None:
-        known = divide.speeds(job, sizes, kind)
+        known = speeds(job, sizes, kind)
     alone = alone_s(job.estimate, ring=True)
     if alone is None:
         alone = max(UNKNOWN_S, _spent_s(job))

@@ -282,10 +282,7 @@ class _Curves:
 
     def fit(self) -> Convergence | None:
         """Return the best curve, or None if that is a constant."""
-        from scipy.optimize import (  # noqa: PLC0415
-            minimize_scalar,
-            nnls,
-        )
+        from scipy.optimize import minimize_scalar, nnls  # noqa: PLC0415
 
         roots = np.sqrt(self.weight)
         wanted = (self.loss - self.floor) * roots

@@ -243,7 +243,13 @@ def _goodput(known: Estimate, kind: str) -> Goodput | None:
     # The reported parameters may be impossibly fast.
     if theta is None or theta.gradient_s(1.0) < LEAST_PASS_S:
         return None
-    model = Goodput(
+    model = goodput_of(said, theta)
+    return model if _best(model, (_fewest(model),), (1,))[0] > 0 else None
+
+
+def goodput_of(said: GoodputReport, theta: throughput.Throughput) -> Goodput:
+    """Return the model of a job with these parameters of its throughput, by its report."""
+    return Goodput(
         theta,
         said.noise_scale,
         said.initial_batch,
@@ -252,7 +258,6 @@ def _goodput(known: Estimate, kind: str) -> Goodput | None:
         said.most_per_gpu,
         said.accumulates,
     )
-    return model if _best(model, (_fewest(model),), (1,))[0] > 0 else None
 
 
 def _fitted(said: GoodputReport, observed: Sequence[Observed]) -> throughput.Throughput | None:

@@ -12,6 +12,7 @@ import pytest
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm import requeued
 from hpcext.core.errors import BatchError
+from hpcext.protocol import JobId
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -44,17 +45,21 @@ def test_steps(said: Path) -> None:
     assert steps == (("1.0", "hpcext-1-1"), ("1.1", "hpcext-2-1"), ("1.batch", "batch"))
 
 
+def states(text: str) -> dict[JobId, str]:
+    return {job_id: each.state for job_id, each in slurm.parse_seen(text).items()}
+
+
 def test_states(said: Path) -> None:
-    states = slurm.parse_jobs((said / "squeue-jobs.txt").read_text())
-    assert states == {1: "running", 2: "pending", 3: "failed", 4: "cancelled"}
-    assert slurm.parse_jobs((said / "sacct-jobs.txt").read_text()) == states
+    known = {1: "running", 2: "pending", 3: "failed", 4: "cancelled"}
+    for name in ("squeue-jobs.txt", "sacct-jobs.txt"):
+        assert states((said / name).read_text()) == known
 
 
 def test_states_of_an_array() -> None:
     """Its tasks have names; those that have not begun have none of their own."""
     text = (RECORDED / "slurm-22.05" / "squeue-array.txt").read_text()
     running = {"10_2": "running", "10_3": "running"}
-    assert slurm.parse_jobs(text) == {"10_0": "completed", "10_1": "completed", **running}
+    assert states(text) == {"10_0": "completed", "10_1": "completed", **running}
 
 
 def test_an_end_is_that_of_one_job() -> None:

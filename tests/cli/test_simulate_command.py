@@ -372,16 +372,16 @@ def test_bad_input_is_one_line(
 
 
 SPOILT: list[tuple[str, bytes, bytes, str]] = [
-    ("t.csv", b"b,0,", b"b,-1,", "t.csv: line 3: submit_s is '-1'"),
+    ("t.csv", b"b,0,", b"b,-1,", "t.csv: line 3: submit_s '-1'"),
     ("t.csv", b"a,0,", b"a,9,", "t.csv: line 3: submitted before the row above; sort by submit_s"),
     ("t.csv", b"7\n", b"7", "t.csv: line 3: has no end: the file was cut short"),
-    ("t.csv", b",7\n", b"\n", "t.csv: line 3: 9 cells, and 10 columns"),
+    ("t.csv", b",7\n", b"\n", "t.csv: line 3: 9 fields (valid: 10)"),
     ("t.csv", b"b,", b"\xff,", "t.csv: line 3: not UTF-8: byte 0xff in column 1"),
     ("t.csv", b"b,", b"b" * 20000 + b",", "t.csv: line 3: longer than 10000 bytes"),
-    ("t.csv", b"4000,2", b"-4000,2", "t.csv: line 3: samples is '-4000' (valid: a number, above 0"),
-    ("t.csv", b"4000,2", b"inf,2", "t.csv: line 3: samples is 'inf'"),
+    ("t.csv", b"4000,2", b"-4000,2", "t.csv: line 3: samples '-4000' (valid: a number, above 0"),
+    ("t.csv", b"4000,2", b"inf,2", "t.csv: line 3: samples 'inf'"),
     ("t.csv", b"1,2,10", b"3,2,10", "t.csv: line 3: n_min is 3, more than n_max, 2"),
-    ("t.csv", b"1,2,10", b"1," + b"9" * 5000 + b",10", "t.csv: line 3: n_max is '9999"),
+    ("t.csv", b"1,2,10", b"1," + b"9" * 5000 + b",10", "t.csv: line 3: n_max '9999"),
     ("t.csv", b"1,2,10", b"8,9,10", "t.csv: job b: needs 8 nodes, and 4 can be had"),
     ("t.csv", b"rate_2", b"rate_" + b"9" * 5000, "t.csv: line 1: column 'rate_9999"),
     ("t.csv", b"rate_2", b"rate_1", "t.csv: line 1: column 'rate_1' twice"),

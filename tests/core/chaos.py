@@ -200,7 +200,7 @@ def _inputs(draw: st.DrawFn, ids: Sequence[str], nodes: Sequence[v.Node]) -> tup
     facts: list[f.Fact] = [
         f.NodeLost(node), f.NodeJoined(v.Node(node, gpus, kind, ends_s=end_s)), f.Hold(job),
         f.Hold(job), f.Release(job), f.Resize(job, gpus), f.Resize(job, gpus), f.Resize(job, gpus),
-        f.Resize(job, 0), f.Cancel(job), f.Drain(), f.Drain(stop=True), f.Began(),
+        f.Resize(job, 0), f.Cancel(job), f.Drain(), f.Drain(suspend=True), f.Began(),
     ]  # fmt: skip
     return draw(instants), draw(st.sampled_from(facts))
 

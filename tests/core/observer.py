@@ -128,8 +128,8 @@ class Observer:
         elif isinstance(fact, f.Drain):
             busy = {held.job for held in self.holders.values()}
             before = set(self.granted) | busy if self.may_start is None else self.may_start
-            self.may_start = set() if fact.stop else before
-            self.stopped |= fact.stop
+            self.may_start = set() if fact.suspend else before
+            self.stopped |= fact.suspend
         elif isinstance(fact, f.Began):
             self.may_start = None
 

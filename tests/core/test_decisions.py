@@ -114,7 +114,7 @@ def test_stopping_asks_nobody(must: bool) -> None:
     story.tell(2.0, f.Submitted(a_job(2)))
     asked = story.engine.wants
     assert asked is not None
-    assert story.tell(2.1, f.Drain(stop=True, must=must)) == [("suspend", "1")]
+    assert story.tell(2.1, f.Drain(suspend=True, must=must)) == [("suspend", "1")]
     assert story.engine.wants is None
     assert story.jobs["2"].why == "waits because the manager is draining"
     # An answer that comes all the same is to a question that nobody has any more.
@@ -188,7 +188,7 @@ def test_an_elastic_job_goes_on_with_the_nodes_that_stay_where_nobody_has_decide
     story.tell(2.0, f.Submitted(a_job(2)))
     assert story.tell(4.0, f.NodeJoined(v.Node("m", 0))) == [("rescale", "1")]
     job = story.jobs["1"]
-    assert job.run.asked == {"n": 2}
+    assert job.run.resize_to == {"n": 2}
     story.tell(4.5, f.Rescaled("1", job.op, job.run.resize, ("n:0", "n:1")))
     assert story.tell(5.0) == []
     assert story.jobs["1"].state is v.State.RUNNING
@@ -243,7 +243,7 @@ class Late(Observer):
         delay_s = self.random.choice(self.slow) + self.random.uniform(1e-6, 1e-3)
 
         def answered() -> tuple[f.Fact, ...]:
-            asked = self.engine.world.asked
+            asked = self.engine.world.open_question
             if asked is None or asked.number != wanted.number:
                 return ()
             decided = self.engine.answer(said, terse=True)

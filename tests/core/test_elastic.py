@@ -91,7 +91,7 @@ def test_one_that_has_lost_a_node_does_not_wait_for_what_it_is_to_get(bench: Ela
     bench.begin_elastic("2", elastic=False)
     bench.goals = {"1": {"b": 2, "c": 2}}
     assert bench.step(5, f.NodeLost("a")) == ["suspend 2", "rescale 1 b:2"]
-    assert bench.job("1").run.asked == {"b": 2}
+    assert bench.job("1").run.resize_to == {"b": 2}
     assert bench.step(6, bench.answer("1", *gpus(b=2))) == []
     assert bench.step(7, bench.end("2")) == ["rescale 1 b:2 c:2"]
 

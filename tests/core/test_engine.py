@@ -294,7 +294,7 @@ def test_draining_lets_finish_what_runs_and_starts_nothing(engine: Engine) -> No
 def test_a_drain_that_stops_suspends_what_runs(engine: Engine) -> None:
     run(engine, 0, job(1, optimal=3), job(2, optimal=3), job(3))
     begin(engine, 1, "1", "2")
-    assert run(engine, 2, f.Drain(stop=True)) == ["suspend 1", "suspend 2"]
+    assert run(engine, 2, f.Drain(suspend=True)) == ["suspend 1", "suspend 2"]
     run(engine, 3, *(end(engine, name, f.Outcome.SUSPENDED, 85) for name in "12"))
     assert engine.finished
     assert {state(engine, name) for name in "123"} == {v.State.PENDING}

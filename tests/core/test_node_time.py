@@ -191,7 +191,7 @@ def test_a_change_in_place_costs_its_stall_and_what_waits_for_it(leaves: bool) -
         story(20, f.NodeJoined(v.Node("b", 2)))
     job = story.engine.world.jobs["1"]
     assert job.state is v.State.RESCALING
-    gpus = tuple(f"{node}:{index}" for node in job.run.asked for index in (0, 1))
+    gpus = tuple(f"{node}:{index}" for node in job.run.resize_to for index in (0, 1))
     story(24, f.Rescaled("1", job.op, job.run.resize, gpus, stall_s=1.0))
     story(30)
     found = story.spent()

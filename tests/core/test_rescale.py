@@ -85,7 +85,7 @@ def bench() -> Bench:
 def test_growth_takes_free_gpus_at_once_and_has_them_when_it_says_so(bench: Bench) -> None:
     assert bench.want(5, j1={"n": 5}) == ["rescale 1 n:5"]
     job = bench.job("1")
-    assert (job.state, job.run.resize, job.run.asked) == (v.State.RESCALING, 1, {"n": 5})
+    assert (job.state, job.run.resize, job.run.resize_to) == (v.State.RESCALING, 1, {"n": 5})
     assert (job.held, len(job.gpus), job.deadline_s) == ({"n": 5}, 3, 65)
     assert bench.step(7, bench.answer("1", *gpus(n=5), stall_s=0.25)) == []
     job = bench.job("1")
@@ -215,7 +215,7 @@ def test_the_same_answer_again_changes_nothing(bench: Bench) -> None:
 def test_another_goal_is_told_when_it_has_answered(bench: Bench) -> None:
     bench.want(5, j1={"n": 5})
     assert bench.want(6, j1={"n": 2}) == []
-    assert bench.job("1").run.asked == {"n": 5}
+    assert bench.job("1").run.resize_to == {"n": 5}
     assert bench.step(7, bench.answer("1", *gpus(n=5))) == ["rescale 1 n:2"]
     assert bench.job("1").run.resize == 2
 
@@ -235,7 +235,7 @@ def test_no_answer_is_followed_by_a_suspension_then_by_a_kill(bench: Bench) -> N
 
 @pytest.mark.parametrize(
     ("request_", "action"),
-    [(f.Hold("1"), "suspend 1"), (f.Drain(stop=True), "suspend 1"), (f.Cancel("1"), "kill 1")],
+    [(f.Hold("1"), "suspend 1"), (f.Drain(suspend=True), "suspend 1"), (f.Cancel("1"), "kill 1")],
     ids=str,
 )
 @pytest.mark.parametrize("goal", [1, 5])

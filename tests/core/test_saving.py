@@ -1,4 +1,4 @@
-"""A job that cannot save: what it is asked, what becomes of it, and what is said of it."""
+"""A job that cannot save: what it is to do, what becomes of it, and what is said of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_suspension_that_cannot_be_saved_is_requested_again_later_and_later(be
         assert bench.step(now_s, says(bench, answer)) == []
         job = bench.job("1")
         assert (job.state, job.held, job.deadline_s) == (v.State.RUNNING, {"n": 3}, None)
-        assert job.run.ask_s == now_s + pause_s
+        assert job.run.suspend_again_s == now_s + pause_s
         # Its reports and the same answer once more change nothing.
         assert bench.step(now_s + 1, reached(bench, 30 + answer, 20), says(bench, answer)) == []
         actions, wake_s = bench.engine.step(now_s + 2, [])
@@ -63,18 +63,18 @@ def test_nobody_is_woken_when_the_request_is_withdrawn(bench: Bench) -> None:
     assert bench.engine.step(100, []) == ((), None)
 
 
-def test_asked_anew_by_its_user_it_is_told_at_once(bench: Bench) -> None:
+def test_suspended_anew_by_its_user_it_is_suspended_at_once(bench: Bench) -> None:
     bench.step(10, f.Hold("1"))
     bench.step(11, says(bench, 1))
     assert bench.step(12, f.Hold("1")) == ["suspend 1"]
 
 
 @pytest.mark.parametrize("must", ["the allocation ends", "its node is wanted back"])
-def test_what_has_to_go_is_asked_until_its_deadline_and_what_is_lost_is_said(
+def test_what_has_to_go_is_suspended_again_until_its_deadline_and_what_is_lost_is_said(
     bench: Bench, must: str
 ) -> None:
     wanted_back = f.NodeJoined(v.Node("n", 0))
-    fact = wanted_back if "node" in must else f.Drain(stop=True, must=True)
+    fact = wanted_back if "node" in must else f.Drain(suspend=True, must=True)
     bench.goals = {}
     assert bench.step(10, fact) == ["suspend 1"]
     assert bench.step(11, says(bench, 1)) == []
@@ -96,11 +96,11 @@ def test_what_has_to_go_is_asked_until_its_deadline_and_what_is_lost_is_said(
 def test_a_request_becomes_an_order_while_it_waits_to_be_made_again(bench: Bench) -> None:
     bench.step(10, f.Hold("1"))
     bench.step(11, says(bench, 1))
-    assert bench.step(12, f.Drain(stop=True, must=True)) == ["suspend 1"]
+    assert bench.step(12, f.Drain(suspend=True, must=True)) == ["suspend 1"]
 
 
 def test_a_drain_by_a_person_is_a_request(bench: Bench) -> None:
-    assert bench.step(10, f.Drain(stop=True)) == ["suspend 1"]
+    assert bench.step(10, f.Drain(suspend=True)) == ["suspend 1"]
     bench.step(11, says(bench, 1))
     assert bench.job("1").state is v.State.RUNNING
     assert not bench.engine.finished
@@ -112,9 +112,7 @@ def test_what_is_said_of_it(bench: Bench) -> None:
     assert reason(bench.job("1")) == f"{newest}; as told"
     bench.step(11, f.Hold("1"))
     bench.step(12, says(bench, 1))
-    assert (
-        reason(bench.job("1")) == f"{newest}; it is asked to suspend again when there may be room"
-    )
+    assert reason(bench.job("1")) == f"{newest}; to be suspended when it may have room"
     bench.step(13, f.Release("1"), reached(bench, 50, 40), says(bench, 1, ""))
     assert "cannot save" not in reason(bench.job("1"))
     bench.step(14, says(bench, 1, waits=True))
@@ -137,7 +135,7 @@ def test_a_change_of_size_that_was_interrupted_goes_on(answered: bool) -> None:
         assert bench.job("1").state is v.State.STOPPING
     bench.step(8, says(bench, 1))
     if not answered:
-        assert (bench.job("1").state, bench.job("1").run.asked) == (v.State.RESCALING, {"n": 5})
+        assert (bench.job("1").state, bench.job("1").run.resize_to) == (v.State.RESCALING, {"n": 5})
         bench.step(9, answer)
     job = bench.job("1")
     assert (job.state, job.held, job.gpus) == (v.State.RUNNING, {"n": 5}, gpus(n=5))
@@ -164,7 +162,7 @@ def test_a_count_of_an_earlier_release_may_be_too_small() -> None:
 
 
 def test_it_is_all_kept_when_a_journal_is_compacted(bench: Bench) -> None:
-    bench.step(10, f.Drain(stop=True, must=True))
+    bench.step(10, f.Drain(suspend=True, must=True))
     bench.step(11, says(bench, 1))
     saved = bench.engine.world.save()
     again = msgspec.json.decode(msgspec.json.encode(saved), type=Saved)
@@ -197,7 +195,7 @@ def test_what_does_not_answer_is_killed_before_the_end(
 
 def test_a_mute_job_does_not_keep_a_pilot_from_going_on(bench: Bench) -> None:
     """It is killed in time, twice if it has to be, and runs as any other in the next allocation."""
-    assert bench.step(10, f.Drain(stop=True, must=True, left_s=40.0)) == ["suspend 1"]
+    assert bench.step(10, f.Drain(suspend=True, must=True, left_s=40.0)) == ["suspend 1"]
     assert bench.step(39) == []
     assert bench.step(40) == ["kill 1"]
     assert bench.step(47) == []
@@ -215,12 +213,12 @@ def test_a_mute_job_does_not_keep_a_pilot_from_going_on(bench: Bench) -> None:
     assert bench.job("1").deadline_s == 62 + 60
 
 
-def test_what_was_asked_before_has_no_longer_than_the_others(bench: Bench) -> None:
+def test_what_suspends_already_has_no_longer_than_the_others(bench: Bench) -> None:
     assert bench.step(10, f.Hold("1")) == ["suspend 1"]
     assert bench.job("1").deadline_s == 70
-    assert bench.step(11, f.Drain(stop=True)) == []
+    assert bench.step(11, f.Drain(suspend=True)) == []
     assert bench.job("1").deadline_s == 70
-    assert bench.step(12, f.Drain(stop=True, must=True, left_s=20.0)) == []
+    assert bench.step(12, f.Drain(suspend=True, must=True, left_s=20.0)) == []
     assert bench.job("1").deadline_s == 27
 
 
@@ -232,5 +230,5 @@ def test_a_drain_without_an_end_hurries_no_kill(bench: Bench) -> None:
     bench.step(2, f.Hold("2"))
     assert bench.step(7) == ["kill 2"]
     assert bench.job("2").deadline_s == 22
-    bench.step(8, f.Drain(stop=True))
+    bench.step(8, f.Drain(suspend=True))
     assert (bench.job("2").op, bench.job("2").deadline_s) == (op, 22)

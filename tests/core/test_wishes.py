@@ -118,7 +118,7 @@ def test_a_suspension_at_any_moment_is_carried_out_and_never_before_it_is_safe(
         assert life.job.on_hold == wanted
         return
     if ends is not None:
-        remembered = life.job.to_hold
+        remembered = life.job.hold_deferred
         life.end(ends)
         assert life.job.state.final or life.job.on_hold == wanted
         # A wait after a failure is over: it may begin again, or is on hold.
@@ -194,8 +194,8 @@ def test_what_was_to_be_suspended_when_its_manager_drains_is_suspended_afterward
     life = Life("marble")
     life.until("register")
     life.ask("suspend")
-    assert life.step(f.Drain(stop=True)) == [v.Kind.SUSPEND]
+    assert life.step(f.Drain(suspend=True)) == [v.Kind.SUSPEND]
     life.end(f.Outcome.SUSPENDED)
-    assert (life.job.on_hold, life.job.to_hold) == (True, False)
+    assert (life.job.on_hold, life.job.hold_deferred) == (True, False)
     assert life.step(f.Began()) == []
     assert v.Kind.START in life.ask("resume")

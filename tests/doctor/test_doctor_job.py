@@ -84,15 +84,31 @@ for epoch in session.epochs(100_000):
         loss.backward()
         optimizer.step()
         time.sleep(0.02)
-        REPORT
+        session.report(loss=loss)
     schedule.step()
 """
 ALL = "model=model, optimizer=optimizer, schedule=schedule"
 
 
-def rehearsed(site: Site, given: str, report: str = "session.report(loss=loss)") -> list[Finding]:
+ARRAYS = """
+import time
+import numpy as np
+from hpcext.training.session import Session
+
+rng = np.random.default_rng(0)
+weights = rng.normal(size=4)
+session = Session(weights=weights, rng=rng, seed=1, samples_per_step=4)
+for epoch in session.epochs(100_000):
+    for _ in session.batches(range(10)):
+        weights += rng.normal(size=4)
+        time.sleep(0.02)
+        session.report(rate=time.time())
+"""
+
+
+def rehearsed(site: Site, text: str) -> list[Finding]:
     script = site.path / "train.py"
-    script.write_text(SCRIPT.replace("GIVEN", given).replace("REPORT", report))
+    script.write_text(text)
     command = [sys.executable, str(script)]
     return found(site, {"name": "one", "command": command, "env": {"OMP_NUM_THREADS": "1"}})
 
@@ -101,7 +117,7 @@ def test_a_training_that_goes_on_as_the_same_one_is_approved(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job, "TRAIN_S", 1.0)
-    findings = rehearsed(site, ALL)
+    findings = rehearsed(site, SCRIPT.replace("GIVEN", ALL))
     assert {each.verdict for each in findings} == {"ok"}, findings
     assert findings[-1].says.endswith(
         "state as before, and the next 3 losses as without a suspension"
@@ -113,7 +129,7 @@ def test_one_that_reports_no_loss_is_judged_by_its_weights(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job, "TRAIN_S", 1.0)
-    findings = rehearsed(site, ALL, "session.report(rate=time.time())")
+    findings = rehearsed(site, ARRAYS)
     assert {each.verdict for each in findings} == {"ok"}, findings
     assert "and 3 steps later as without a suspension" in findings[-1].says
 
@@ -137,7 +153,8 @@ def test_one_that_forgets_something_is_not_approved(
 ) -> None:
     """Though its session has saved and restored all that it was given, at the right step."""
     monkeypatch.setattr(job, "TRAIN_S", 1.0)
-    wrong = [each for each in rehearsed(site, given) if each.verdict == "wrong"]
+    findings = rehearsed(site, SCRIPT.replace("GIVEN", given))
+    wrong = [each for each in findings if each.verdict == "wrong"]
     assert wrong
     assert re.search(
         rf"is not the same training after it was resumed: .*\b{lost}\b.* differ", wrong[0].says

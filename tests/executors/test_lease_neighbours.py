@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pwd
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -233,6 +235,32 @@ def test_a_claim_is_taken_back_when_another_node_is_idle(
     waits = {lease.node for lease in one.book.leases.values() if not lease.withdrawn}
     assert waits == {"n4"}
     assert claimed not in waits
+
+
+class BeginsAtOnce(ScriptedSlurm):
+    """It begins the first claim on n4 at the very moment at which that node is asked for."""
+
+    def __call__(self, argv: Sequence[str], **more: Any) -> str:
+        if "--nodelist=n4" in argv:
+            self.jobs[1][:3] = ["RUNNING", "n4", "2000000000"]
+            self.nodes["n4"] = "allocated"
+        return super().__call__(argv, **more)
+
+
+def test_a_claim_that_has_begun_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the node would be given back, only to be leased again."""
+    slurm = BeginsAtOnce(monkeypatch)
+    one = Beside(tmp_path, slurm, 0)
+    one.want = 1
+    slurm.others = [other(node) for node in NODES[:3]]
+    one.cycle()
+    slurm.nodes["n4"] = "idle"
+    one.cycle(3)
+    assert slurm.jobs[1][0] == "RUNNING"
+    (lease,) = (each for each in one.book.leases.values() if not each.withdrawn)
+    assert (lease.job_id, lease.node, lease.claim) == (1, "n4", False)
 
 
 def test_a_node_that_another_was_faster_to_take_is_not_waited_for(

@@ -116,7 +116,7 @@ def follow(
 def leaves(facts: list[Fact], left_s: float | None = None) -> bool:
     """Whether all has to go, with about so long until the end; None: as long as it may take."""
     wanted = None if left_s is None else pytest.approx(left_s, abs=5)
-    return facts == [Drain(stop=True, must=True, left_s=wanted)]  # type: ignore[arg-type]
+    return facts == [Drain(suspend=True, must=True, left_s=wanted)]  # type: ignore[arg-type]
 
 
 def test_it_says_how_long_there_is_and_does_not_ask_again(

@@ -15,6 +15,7 @@ Words on the command line, in any order:
 ``short``      ends by itself as soon as it is ready, with exit code 0
 ``linger``     acknowledges its suspension and does not end
 ``done``       ends with exit code 0 when told to suspend itself: its work was done just then
+``killed``     is killed when told to suspend itself; ``saved``: its last step was saved
 ``full``       cannot save: answers each suspension by that, and goes on
 ``callbacks``  has something to do between its acknowledgement and its end
 =============  ===================================================================================
@@ -61,7 +62,7 @@ def tell_supervisor() -> None:
         attempt.notify.send(protocol.NEWS_SIGNAL)
 
 
-def report(step: int, declined: int = 0) -> None:
+def report(step: int, declined: int = 0, saved: int = 0) -> None:
     assert attempt is not None
     now = time.time()
     documents.write_json(
@@ -75,7 +76,7 @@ def report(step: int, declined: int = 0) -> None:
             "world_size": attempt.num_gpus,
             "step": step,
             "resumed_step": 0,
-            "saved_step": 0,
+            "saved_step": saved,
             "done": float(step),
             "rate": 10.0,
             "cannot_save": "disk full" if declined else None,
@@ -159,6 +160,10 @@ for step in range(1, 2 if "short" in words else 1_000_000):
         note("told", os.getpid())
         if "done" in words:
             break
+        if "killed" in words:
+            (attempt.report_dir / protocol.LAST_STEP).write_text(f"{step}\n")
+            report(step, saved=step if "saved" in words else step - 1)
+            os.kill(os.getpid(), signal.SIGKILL)
         if os.environ.get("RANK", "0") == "0":
             acknowledge(step)
         if "callbacks" in words:

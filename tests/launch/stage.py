@@ -96,11 +96,12 @@ class Stage:
         return [line[1:] for line in lines if line[:1] == [word]]
 
     def wait_said(self, word: str, times: int = 1) -> list[list[str]]:
-        """Wait for lines in the diary."""
+        """Wait for lines in the diary; who is ready has registered as well."""
 
         def found() -> list[list[str]]:
             lines = self.said(word)
-            return lines if len(lines) >= times else []
+            registered = word != "ready" or (self.directory / "report.json").exists()
+            return lines if len(lines) >= times and registered else []
 
         return self.wait_for(found, f"{times} x {word!r} in the diary")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -269,7 +270,7 @@ def test_what_a_script_has_after_a_suspended_training_is_not_run(stage: Stage, w
 
 def test_a_script_goes_on_whose_training_ends_when_it_is_suspended(stage: Stage) -> None:
     training = " ".join(stage.plain("block", "done"))
-    supervisor = stage.run("sh", "-c", f"{training}; echo after >> {stage.diary}; exit 5")
+    supervisor = stage.run("bash", "-c", f"{training}; echo after >> {stage.diary}; exit 5")
     stage.wait_said("ready")
     supervisor.send_signal(signal.SIGTSTP)
     assert end(supervisor) == 5
@@ -303,6 +304,7 @@ def test_what_cannot_save_is_left_to_train_until_it_is_asked_anew(stage: Stage, 
 def test_where_the_batch_system_wants_it_to_go_it_is_asked_again_and_again(stage: Stage) -> None:
     supervisor = stage.run(*stage.plain("block", "stubborn", "full"), notices=True)
     stage.wait_said("ready")
+    stage.wait_for((stage.directory / "report.json").exists, "the session")
     supervisor.send_signal(signal.SIGUSR2)
     stage.wait_said("told", 3)
     supervisor.kill()
@@ -335,6 +337,7 @@ def test_a_notice_is_a_suspension_where_there_is_a_session(
     training = " ".join(stage.plain("block", "stubborn", "callbacks"))
     supervisor = stage.run("bash", "-c", f"{training}; exit 3", notices=True)
     stage.wait_said("ready")
+    stage.wait_for((stage.directory / "report.json").exists, "the session")
     for process in psutil.Process(supervisor.pid).children(recursive=True):
         process.send_signal(signum)
     time.sleep(pause_s)
@@ -344,6 +347,25 @@ def test_a_notice_is_a_suspension_where_there_is_a_session(
     assert document["suspended"] is True
     assert document["notice_at"] is not None
     assert "called back" in stage.diary.read_text()
+
+
+@pytest.mark.parametrize(
+    ("notices", "word", "goes_on"),
+    [(True, "", False), (True, "saved", True), (False, "", True)],
+)
+def test_a_script_does_not_go_on_whose_training_the_batch_system_has_cut_off(
+    stage: Stage, notices: bool, word: str, goes_on: bool
+) -> None:
+    """As the daemons of mpirun end their ranks; without a notice it is the script's to judge."""
+    training = shlex.join(stage.plain("block", "killed", word))
+    supervisor = stage.run(
+        "bash", "-c", f"{training}; echo after >> {stage.diary}", notices=notices
+    )
+    stage.wait_for((stage.directory / "report.json").exists, "its registration")
+    supervisor.send_signal(signal.SIGUSR2 if notices else signal.SIGTSTP)
+    assert end(supervisor) == (0 if goes_on else 128 + signal.SIGKILL)
+    assert stage.read("exit.json")["suspended"] is False
+    assert ("after" in stage.diary.read_text()) == goes_on
 
 
 def test_a_notice_ends_what_has_no_session(stage: Stage) -> None:

@@ -228,7 +228,7 @@ def test_a_node_is_left_in_its_grace_while_the_policy_thinks(tmp_path: Path) -> 
                 asyncio.get_running_loop().call_later(10.0, driver.emit, f.NodeLost("m"))
             elif turns == 2 and "m" not in seen.world.nodes:
                 turns = 3
-                driver.emit(f.Drain(stop=True))
+                driver.emit(f.Drain(suspend=True))
 
         decider = Decider(policy, quick=False, timeout_s=3600.0)
         driver = drivers.Driver(

@@ -123,7 +123,7 @@ def test_what_release_0_1_0_knew_of_an_attempt_is_kept(tmp_path: Path) -> None:
     engine.step(0.0, (f.NodeJoined(v.Node("n", 2)), f.Submitted(job)))
     engine.step(1.0, (f.Started("1", 1, ("n:0", "n:1")),))
     engine.step(2.0, (f.Registered("1", 1, 0, in_place=True), f.NotSaved("1", 1, "disk full", 1)))
-    engine.world.change_run(engine.world.jobs["1"], degraded=True)
+    engine.world.change_run(engine.world.jobs["1"], degraded=True, resize_to={"n": 1})
     book = journal.Journal(tmp_path / "j", HEADER)
     book.compact(2.0, engine.world.save())
     book.close()
@@ -131,10 +131,25 @@ def test_what_release_0_1_0_knew_of_an_attempt_is_kept(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "j").read_bytes())
     (its,) = document["saved"]["jobs"]
     its |= its.pop("run")
-    its["maimed"] = its.pop("degraded")
+    its["maimed"], its["asked"] = its.pop("degraded"), its.pop("resize_to")
     (tmp_path / "j").write_text(json.dumps(document) + "\n")
     assert its.keys() >= {"registered", "in_place", "unsaved"}
     assert journal.read(tmp_path / "j").replay().world.save() == engine.world.save()
+
+
+def test_a_drain_that_suspends_is_written_and_read_as_release_0_1_0_called_it(
+    tmp_path: Path,
+) -> None:
+    engine = Engine(MARBLE)
+    book = journal.Journal(tmp_path / "j", HEADER)
+    book.append(0.0, (f.Drain(suspend=True),))
+    engine.step(0.0, (f.Drain(suspend=True),))
+    assert json.loads((tmp_path / "j").read_text().splitlines()[1])[1][0]["stop"] is True
+    assert journal.read(tmp_path / "j").replay().world.suspending
+    book.compact(0.0, engine.world.save())
+    book.close()
+    assert json.loads((tmp_path / "j").read_bytes())["saved"]["stopping"] is True
+    assert journal.read(tmp_path / "j").replay().world.suspending
 
 
 @pytest.mark.parametrize("cut", [1, 7, 30])

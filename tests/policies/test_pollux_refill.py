@@ -8,7 +8,8 @@ import pytest
 from market import job, snapshot
 
 from hpcext.core.values import Grant, Role, Target
-from hpcext.policies.placement.divide import Plan, asks_of
+from hpcext.policies.placement.candidates import asks_of
+from hpcext.policies.placement.divide import Plan
 from hpcext.policies.pollux.refill import refilled
 
 GAIN = {0: 0.0, 1: 1.0, 2: 1.9, 3: 2.7, 4: 3.4, 6: 4.2, 8: 4.8}

@@ -96,7 +96,7 @@ def main() -> None:
     # A wish: it goes on training on all ranks, and says why.
     assert site.run("suspend", str(site.pilot), "a").code == 0
     wait_for(lambda: attempt().get("declined", 0) >= 1, "the answer")
-    wait_for(lambda: "it is asked to suspend again when there may be room" in why(), "the wish")
+    wait_for(lambda: "to be suspended when it may have room" in why(), "the pause")
     goes_on()
     found = job()
     assert (found["state"], found["suspends"], found["attempts"]) == ("running", 0, 2), found

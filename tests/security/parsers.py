@@ -20,7 +20,7 @@ import numpy as np
 from hpcext import checks, config, documents, jobfile, protocol
 from hpcext.admin import manifest
 from hpcext.backends.batch_job import Submitted
-from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.lsf import requeue as lsf_requeue
 from hpcext.backends.lsf import suspend as lsf_suspend
 from hpcext.batch import lsf, slurm
 from hpcext.batch.lsf import (
@@ -42,8 +42,8 @@ from hpcext.batch.lsf import (
     reserved as lsf_reserved,
 )
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.batch.slurm import api as slurm_api
 from hpcext.batch.slurm import idle as slurm_idle
+from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.batch.slurm import requeued
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import InputError
@@ -226,7 +226,7 @@ def saved() -> bytes:
 
 PARSERS = {
     "squeue's steps": Parser(text(slurm.parse_steps), recorded("slurm-*/squeue-steps.txt")),
-    "squeue's jobs": Parser(text(slurm.parse_jobs), recorded("slurm-*/s*-jobs.txt")),
+    "squeue's jobs": Parser(text(slurm.parse_seen), recorded("slurm-*/s*-jobs.txt")),
     "squeue's end": Parser(text(slurm.parse_end), recorded("slurm-*/squeue-end*.txt")),
     "squeue's nodes": Parser(
         text(lambda said: slurm.parse_nodelist(said, 1)), recorded("slurm-*/squeue-jobs.txt")
@@ -275,7 +275,6 @@ PARSERS = {
     "brsvs": Parser(
         text(lambda said: lsf_reserved.parse_reserved(said, 1.8e9)), recorded("lsf/brsvs*.txt")
     ),
-    "squeue's states": Parser(text(slurm.parse_seen), recorded("slurm-*/squeue-jobs.txt")),
     "lsid": Parser(text(lsf_engine.parse_release), recorded("*/lsid*.txt")),
     "bjobs as JSON": Parser(
         text(
@@ -404,7 +403,7 @@ PARSERS = {
     ),
     "a number of slurm.conf": Parser(text(slurm_site.whole), (b"30 sec", b"-1")),
     "a release of pyslurm": Parser(
-        text(lambda said: slurm_api.release_of(types.SimpleNamespace(__version__=said))),
+        text(lambda said: slurm_reads.release_of(types.SimpleNamespace(__version__=said))),
         (b"24.5.0",),
     ),
     "a policy and its options": Parser(
@@ -511,7 +510,7 @@ PARSERS = {
         (b'{"schema": "hpcext.slurm-job/1", "job_id": 7, "options": ["-N2"]}',),
     ),
     "how often a pilot was requeued": Parser(
-        placed(lsf_job.BEFORE_FILE, lsf_job.restarts), (b'{"times": 2}',)
+        placed(lsf_requeue.BEFORE_FILE, lsf_requeue.restarts), (b'{"times": 2}',)
     ),
     "how often an LSF job has begun": Parser(
         placed(lsf_suspend.FILE, lambda place: refused(lambda: lsf_suspend.runs(place))),

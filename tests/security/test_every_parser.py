@@ -122,6 +122,7 @@ RANKS = "ranks of one training say it to each other"
 CHECKED = "part of a file whose checksum was verified before"
 
 REASONS = {
+    "backends/lsf/steps.py:_by_node": OWN,
     "executors/attempt/directory.py:left_on": MANAGER,
     "executors/gpu_facts.py:_nvidias": "a driver gives numbers",
     "executors/gpus.py:amd_gpus": KERNEL,
@@ -132,7 +133,7 @@ REASONS = {
     "sim/workloads/recorded.py:Trained._chosen": NUMBERS,
     "sim/workloads/recorded.py:Trained.alone_s": NUMBERS,
     "sim/workloads/recorded.py:kept": NUMBERS,
-    "batch/slurm/api.py:Api.end": "pyslurm gives numbers",
+    "batch/slurm/reads.py:Api.end": "pyslurm gives numbers",
     "cli/main.py:Parser.parse_known_args": "argparse reads them, which names the method",
     "cli/output.py:Output.document": OWN,
     "cli/reproduce.py:run": OWN,
@@ -164,7 +165,7 @@ REASONS = {
     "manager/pilot.py:_host_of_our_job": MANAGER,
     "manager/first_life.py:standing": MANAGER,
     "launch/spread.py:spread": MANAGER,
-    "launch/supervisor.py:Supervisor.__init__": MANAGER,
+    "launch/launch_file.py:Launch.__init__": MANAGER,
     "launch/supervisor.py:_launch": MANAGER,
     "launch/sweep.py:main": "digits, which it looks at before",
     "launch/tree.py:_minds": KERNEL,

@@ -65,7 +65,7 @@ def test_what_must_be_a_number_is_refused_in_one_line(
 
 @pytest.mark.parametrize("number", [ABSURD, ARABIC])
 def test_what_may_be_a_number_is_left_out(number: str) -> None:
-    assert slurm.parse_jobs(f"{number}|RUNNING\n7|RUNNING") == slurm.parse_jobs("7|RUNNING")
+    assert slurm.parse_seen(f"{number}|RUNNING\n7|RUNNING") == slurm.parse_seen("7|RUNNING")
     assert slurm.parse_end(f"RUNNING|{number}|{number}|{number}") == End("running", None)
     assert slurm_idle.parse_planned(f"7|{number}|n1|x\n{number}|7|n1|x\n") == ()
     assert slurm_idle.parse_held(f"{number}|RUNNING|n1|7||\n") == ()

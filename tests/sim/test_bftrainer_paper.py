@@ -82,7 +82,6 @@ def test_costs_are_counted_by_the_pauses() -> None:
     assert [done.samples for done in found.outcomes] == pytest.approx([820.0, 2460.0, 3340.0])
     assert found.done == pytest.approx(Done(3340.0, 334.0))
     assert found.lost == (10.0 * UP_S, 20.0 * DOWN_S, 10.0 * UP_S)
-    assert found.lost_at[0] == (0.0, 0.0, 10.0 * UP_S)
     assert (found.held_node_s, found.trained_node_s) == pytest.approx((400.0, 334.0))
     assert (found.end_s, found.finished) == (300.0, False)
 

@@ -13,7 +13,14 @@ from hpcext.papers.bftrainer import replay as bftrainer_replay
 from hpcext.papers.bftrainer.hpo import forward, rescaling, window_ends, windows
 from hpcext.papers.bftrainer.lifetime import WAYS, Bounds, lifetimes, week_rows
 from hpcext.papers.bftrainer.parallel import objectives, parallel
-from hpcext.papers.bftrainer.parts import Found, Setup, lifetime, milp, offered_node_s, unique
+from hpcext.papers.bftrainer.parts import (
+    Found,
+    Setup,
+    lifetime,
+    longest_first,
+    milp,
+    offered_node_s,
+)
 from hpcext.papers.bftrainer.program import program
 from hpcext.papers.bftrainer.replay import Replayed, ReplayRun, replay
 from hpcext.papers.bftrainer.setup import Idle
@@ -29,9 +36,8 @@ NODES = 100
 def replayed(hours: float = 1.0, done: float = 1e6, *, finished: bool = True) -> Replayed:
     ran = (Ran("J-0", 0.0, 1.0, 3600 * hours if finished else None),)
     outcome = Done(done, done / 1000)
-    return Replayed(
-        3600 * hours, outcome, (), Lost(0.01 * done, 0.02 * done, 0.03 * done), (), ran, 1.0, 1.0, 1
-    )
+    lost = Lost(0.01 * done, 0.02 * done, 0.03 * done)
+    return Replayed(3600 * hours, outcome, (), lost, ran, 1.0, 1.0)
 
 
 @pytest.fixture
@@ -94,7 +100,7 @@ def test_what_has_no_figure_says_why() -> None:
 def test_all_that_others_replay_is_not_replayed_again(setup: Setup, quick: bool) -> None:
     whole = Idle("a trace", skip=1000)
     setup = setup._replace(quick=quick, whole=whole)
-    others = unique(
+    others = longest_first(
         part(setup) for part in (program, forward, windows, objectives, parallel, rescaling)
     )
     added = set(lifetimes(setup).cases) - set(others)

@@ -128,7 +128,7 @@ def test_a_job_that_always_has_one_batch_says_so(application: Application) -> No
     [
         ("placements.csv", 1, "placement,step_time", "first line"),
         ("placements.csv", 3, "10,4,0.5,0.1", "placement '10'"),
-        ("placements.csv", 3, "1,4,0,0.1", "step_time 0"),
+        ("placements.csv", 3, "1,4,0,0.1", "step_time '0'"),
         ("placements.csv", 3, "1,4,x,0.1", "step_time 'x'"),
         ("placements.csv", 3, "1,4,0.5", "3 fields"),
         ("scalability.csv", 2, "6,5,4,0.5,0.1", "5 GPUs on 6 nodes"),
@@ -147,7 +147,7 @@ def test_what_is_no_measurement_is_named_with_its_line(
     path.write_text("\n".join(lines))
     with pytest.raises(InputError) as error:
         read_application(tmp_path / "made")
-    assert error.value.where == f"{path}:{line}"
+    assert error.value.where == f"{path}: line {line}"
     assert said in error.value.what
 
 

@@ -233,5 +233,5 @@ def test_a_spoilt_measurement_is_one_line(capsys: pytest.CaptureFixture[str], he
     path = here / "pollux" / "bert" / "scalability.csv"
     path.write_text(path.read_text().replace("6,6,4,", "6,6,-4,", 1))
     _, err = simulate(capsys, WORKLOAD, "--nodes", "16x4", "--policy", "tiresias", status=2)
-    assert "pollux/bert/scalability.csv:2: local_bsz '-4'" in err
+    assert "pollux/bert/scalability.csv: line 2: local_bsz '-4'" in err
     assert err.count("\n") == 1

@@ -1,7 +1,8 @@
-"""Apptainer as the command of a training, as docs/site.md has it.
+"""Containers as the command of a training, as docs/site.md has it.
 
-It is installed by the test, where it can be had. Debian's sid has it: ``in-release 26.05 pytest -m
-slow tests/system/test_containers.py``.
+Apptainer is installed by the test, where it can be had. Debian's sid has it: ``in-release 26.05
+pytest -m slow tests/system/test_containers.py``. A pid namespace, which some containers have, can
+be had everywhere.
 """
 
 from __future__ import annotations
@@ -72,3 +73,26 @@ def test_preempted_a_training_in_a_container_goes_on(
     place.open("only")
     batch.wait_is("COMPLETED")
     assert batch.counted() == list(range(1, 41))
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_preempted_a_training_with_pids_of_its_own_goes_on(
+    slurm: Cluster, place: Site, after: bool
+) -> None:
+    """What the script has after it runs once, when the training is done."""
+    batch = Batch(slurm, place)
+    container = "unshare --user --map-root-user --pid --fork --mount-proc"
+    counter = shlex.join(place.counter("only", gated=True)["command"])
+    script = place.path / "train.sh"
+    script.write_text(f"{container} sh -c {shlex.quote(counter + '; echo inner')}; echo outer\n")
+    if not after:
+        script.write_text(f"exec {container} {counter}\n")
+    options = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
+    batch.submit(["sh", str(script)], *options)
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    place.open("only")
+    batch.wait_is("COMPLETED")
+    assert batch.counted() == list(range(1, 41))
+    assert (batch.output().count("inner\n"), batch.output().count("outer\n")) == (after, after)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from balance_sizes import BATCH, SAMPLES
 from nursery import TENSORFLOW, Nursery
 from tf_harness import TensorFlowJob, check_suspended, largest_difference
-from train_balance_tf import BATCH, SAMPLES
 
 SCRIPT = "train_balance_tf.py"
 

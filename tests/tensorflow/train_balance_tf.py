@@ -8,6 +8,7 @@ import sys
 import time
 
 import numpy as np
+from balance_sizes import BATCH, SAMPLES
 from script import Traces, digest
 
 # Keras imports them where they are, which takes a third of the time of this process.
@@ -18,7 +19,6 @@ import tensorflow as tf  # noqa: E402
 
 from hpcext.training.tensorflow import Session, strategy  # noqa: E402
 
-SAMPLES, BATCH = 480, 24
 PACE_S = (0.002, 0.008, 0.004)
 """Seconds per sample of each rank."""
 

@@ -6,13 +6,13 @@ what the leader has to do (``launch/supervisor.py``), and so does the manager.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Sequence
 from typing import Any
 
 from hpcext.batch import lsf
+from hpcext.core.values import Action
 from hpcext.executors.on_node import OnNode
 from hpcext.protocol import Process
 
@@ -46,20 +46,13 @@ class LsfScript(OnLsf):
         self._leader = Process.of(os.getppid())
         self._later(self._follow())
 
-    def _more(self, _gpus: Sequence[str]) -> dict[str, Any]:
+    def _where(self, _action: Action, _gpus: Sequence[str]) -> dict[str, Any]:
         # The GPUs are what LSF has made them to be.
         return {"notices": True, "allocation": self._allocation, "leader": self._leader}
 
     async def _follow(self) -> None:
         """Leave when the leader is gone, which would have told us of all but SIGKILL."""
         pidfd = self._leader.open() if self._leader else None
-        if pidfd is None:
-            return
-        ended = asyncio.Event()
-        self._loop.add_reader(pidfd, ended.set)
-        try:
-            await ended.wait()
-        finally:
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
-        os.kill(os.getpid(), signal.SIGKILL)
+        if pidfd is not None:
+            await self._end_of(pidfd)
+            os.kill(os.getpid(), signal.SIGKILL)

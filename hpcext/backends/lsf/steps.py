@@ -25,10 +25,9 @@ from hpcext import documents, protocol
 from hpcext.backends.lsf.script import WANTED_BACK, OnLsf
 from hpcext.batch import lsf, runner
 from hpcext.core.errors import BatchError
-from hpcext.core.facts import Ended, Started
+from hpcext.core.facts import Ended
 from hpcext.core.values import Action, Node
 from hpcext.executors.attempt.directory import AttemptFiles
-from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import spread, supervise, sweep
@@ -50,8 +49,9 @@ class LsfHost(OnLsf):
     LSF may stop the manager and its script alone: trainings follow what is done to that script.
     """
 
-    def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
-        return {**super()._more(gpus), "leader": protocol.Process.of(os.getppid())}
+    def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
+        leader = protocol.Process.of(os.getppid())
+        return {**super()._where(action, gpus), "leader": leader}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,36 +134,22 @@ class LsfSteps(StepExecutor):
         self._launcher = launcher
 
     def _start(self, action: Action) -> None:
-        files = AttemptFiles(self._directory, action)
         places = {name: self._free(name)[:count] for name, count in action.alloc.items()}
         if any(len(places[name]) < count for name, count in action.alloc.items()):
+            files = AttemptFiles(self._directory, action)
             self._not_started(files, "not all of its GPUs are free")
             return
-        gpus = tuple(f"{name}:{index}" for name, found in places.items() for index in found)
-        watch = Watch(files, gpus)
-        told = None if self._launcher.shares_gpus else places
-        try:
-            files.write_launch(
-                self._spec(action.job),
-                action.alloc,
-                Surroundings(
-                    gpus=gpus,
-                    manager=self._manager_file,
-                    notices=True,
-                    rendezvous=self._rendezvous(action),
-                    allocation=self._allocation,
-                    nodes=[{"name": name, "gpus": told and told[name]} for name in places],
-                ),
-            )
-            self._write_launchers(files, places)
-            self._spawn(watch)
-            assert watch.process is not None
-            self._record(files, watch.process)
-        except OSError as error:
-            self._not_started(files, str(error.strerror))
-            return
-        self._watches[action.op] = watch
-        self._emit(Started(action.job, action.op, gpus))
+        gpus = (f"{name}:{index}" for name, found in places.items() for index in found)
+        self._begin(action, tuple(gpus))
+
+    def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
+        told = None if self._launcher.shares_gpus else _by_node(gpus)
+        nodes = [{"name": name, "gpus": told and told[name]} for name in action.alloc]
+        return {**super()._where(action, gpus), "nodes": nodes}
+
+    def _launch(self, watch: Watch) -> None:
+        self._write_launchers(watch.files, _by_node(watch.gpus))
+        super()._launch(watch)
 
     def _write_launchers(self, files: AttemptFiles, places: Mapping[str, Sequence[int]]) -> None:
         launchers = []
@@ -268,8 +254,11 @@ class LsfSteps(StepExecutor):
             log.warning("it is unknown whether %s is up: %s", ", ".join(hosts), error)
             return []
 
-    def _why_lost(self, files: AttemptFiles, process: protocol.Process | None) -> str:
-        if files.claimed() and process is None:
-            return "its allocation has ended"
-        last = "its step was ended" if files.claimed() else "its step did not start"
-        return files.supervisor_said() or last
+
+def _by_node(gpus: Sequence[str]) -> dict[str, list[int]]:
+    """Return the positions of GPUs, ``NODE:INDEX``, by their nodes in the same order."""
+    found: dict[str, list[int]] = {}
+    for gpu in gpus:
+        node, _, index = gpu.rpartition(":")
+        found.setdefault(node, []).append(int(index))
+    return found

@@ -13,7 +13,6 @@ from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse
 from hpcext.backends.batch_job import Submitted
 from hpcext.backends.own_job import OwnJob
 from hpcext.backends.slurm import job as slurm_job
-from hpcext.backends.slurm.requeued import begin_requeued
 from hpcext.backends.slurm.script import SlurmScript
 from hpcext.backends.slurm.steps import Share, SlurmSteps
 from hpcext.backends.slurm.suspend import SlurmSuspendable
@@ -24,6 +23,7 @@ from hpcext.batch.jobs import Jobs, Seen
 from hpcext.batch.leasing import Leasing
 from hpcext.batch.slurm.leasing import SlurmLeasing
 from hpcext.batch.slurm.reads import reads
+from hpcext.batch.slurm.requeued import begin_requeued
 from hpcext.batch.standing import Is
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError, NoManagerError

@@ -16,6 +16,7 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.batch.slurm.reads import reads
+from hpcext.core.values import Action
 from hpcext.executors.on_node import OnNode
 from hpcext.launch import leader
 from hpcext.protocol import NOTICE_SIGNAL
@@ -65,10 +66,9 @@ class SlurmScript(OnNode):
                 self._listening.terminate()
                 self._listening.returncode = 0
 
-    def _more(self, _gpus: Sequence[str]) -> dict[str, Any]:
+    def _where(self, _action: Action, _gpus: Sequence[str]) -> dict[str, Any]:
         # The GPUs are what Slurm has made them to be.
-        told = {"notices": True, "allocation": self._allocation}
-        return {**told, "leader": leader.of_step()}
+        return {"notices": True, "allocation": self._allocation, "leader": leader.of_step()}
 
     async def _listen(self) -> None:
         """Learn from the end of a step that Slurm wants the nodes back."""
@@ -99,22 +99,11 @@ class SlurmScript(OnNode):
                     stderr=its_log,
                     start_new_session=True,
                 )
-            await self._ended(self._listening)
+            await self._end_of(os.pidfd_open(self._listening.pid))
+            self._listening.wait()
         except OSError as error:
             return f"srun: {error.strerror}"
         return f"its step has ended ({log_path})"
-
-    async def _ended(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for the end of a child, and reap it."""
-        pidfd = os.pidfd_open(process.pid)
-        ended = asyncio.Event()
-        self._loop.add_reader(pidfd, ended.set)
-        try:
-            await ended.wait()
-        finally:
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
-        process.wait()
 
     def _command(self) -> list[str]:
         return [

@@ -22,7 +22,6 @@ from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action
 from hpcext.executors.attempt.directory import AttemptFiles
-from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import supervise
@@ -86,28 +85,8 @@ class SlurmSteps(StepExecutor):
         self._told: set[int] = set()
 
     def _start(self, action: Action) -> None:
-        files = AttemptFiles(self._directory, action)
-        watch = Watch(files, ())
-        try:
-            files.write_launch(
-                self._spec(action.job),
-                action.alloc,
-                Surroundings(
-                    manager=self._manager_file,
-                    notices=True,
-                    rendezvous=self._rendezvous(action),
-                    allocation=self._allocation,
-                ),
-            )
-            self._spawn(watch)
-            assert watch.process is not None
-            self._record(files, watch.process)
-        except OSError as error:
-            self._not_started(files, str(error.strerror))
-            return
-        self._watches[action.op] = watch
-        self._emit(Started(action.job, action.op, ()))
-        self._loop.call_later(BEGIN_S, self._late, action.op)
+        if self._begin(action, ()):
+            self._loop.call_later(BEGIN_S, self._late, action.op)
 
     def _adopt(self, action: Action) -> bool:
         adopted = super()._adopt(action)
@@ -222,12 +201,6 @@ class SlurmSteps(StepExecutor):
             log.warning("it is unknown whether %s has ended: %s", name, error)
             return True
         return bool(ours)
-
-    def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
-        if files.claimed() and process is None:
-            return "its allocation has ended"
-        last = "its step was ended" if files.claimed() else "its step did not start"
-        return files.supervisor_said() or last
 
     def _name(self, files: AttemptFiles) -> str:
         return f"hpcext-{files.job}-{files.attempt}"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext import protocol
+from hpcext.backends.own_job import Ending
 from hpcext.backends.slurm import job as slurm_job
-from hpcext.backends.ticket_end import Ending
 from hpcext.batch import runner, slurm
 from hpcext.batch.jobs import as_job
 from hpcext.batch.slurm.reads import reads

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from hpcext.batch import runner
-from hpcext.batch.jobs import UNKNOWN, End, Seen, as_job
+from hpcext.batch.jobs import UNKNOWN, End, Jobs, Seen, as_job
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
@@ -178,12 +178,8 @@ _NOT_KNOWN = {
 }
 
 
-class Commands:
-    """What is asked of LSF about jobs; as :class:`hpcext.batch.jobs.Jobs` has it."""
-
-    def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """Return the states of jobs; one that nobody knows any more is left out."""
-        return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
+class Commands(Jobs):
+    """What is asked of LSF about jobs."""
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
         """Return what is said of jobs; what mbatchd has forgotten is looked up in accounting."""

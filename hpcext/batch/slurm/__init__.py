@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hpcext import protocol
@@ -49,6 +49,26 @@ class Host(NamedTuple):
 
     address: str
     kind: str
+
+
+def rows(text: str, columns: int) -> Iterator[list[str]]:
+    r"""Yield the cells of each line of a table with ``|`` between them; those that it lacks empty.
+
+    The last cell of a line may hold anything.
+
+    Examples
+    --------
+    >>> list(rows("7|RUNNING\n8|PENDING|a|b", 3))
+    [['7', 'RUNNING', ''], ['8', 'PENDING', 'a|b']]
+    """
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|", columns - 1)]
+        yield cells + [""] * (columns - len(cells))
+
+
+def facts(line: str) -> dict[str, str]:
+    """Parse ``KEY=VALUE KEY=VALUE ...``, as scontrol prints what it shows on one line."""
+    return dict(word.partition("=")[::2] for word in line.split())
 
 
 def submit_command(options: Sequence[str]) -> list[str]:
@@ -95,12 +115,7 @@ def steps_command(job_id: JobId) -> list[str]:
 
 def parse_steps(text: str) -> tuple[Step, ...]:
     """Parse ``JOB.STEP|NAME`` on each line."""
-    found = []
-    for line in text.splitlines():
-        ident, bar, name = line.strip().partition("|")
-        if bar:
-            found.append(Step(ident, name))
-    return tuple(found)
+    return tuple(Step(*line) for line in rows(text, 2) if line[1])
 
 
 def cancel_command(target: str, *, signal: str = "", batch: bool = False) -> list[str]:
@@ -140,21 +155,10 @@ def state(text: str) -> str:
     return found
 
 
-def parse_jobs(text: str) -> dict[JobId, str]:
-    """Parse lines of :func:`jobs_command` or :func:`accounting_command`: job → state."""
-    found: dict[JobId, str] = {}
-    for line in text.splitlines():
-        ident, said = [*line.strip().split("|"), ""][:2]
-        if (name := as_job(ident)) is not None:
-            found[name] = state(said)
-    return found
-
-
 def parse_seen(text: str) -> dict[JobId, Seen]:
-    """Parse lines of :func:`jobs_command`: job → what is said of it."""
+    """Parse lines of :func:`jobs_command` or :func:`accounting_command`: job → what is said."""
     found: dict[JobId, Seen] = {}
-    for line in text.splitlines():
-        ident, said, why = [*line.strip().split("|"), "", ""][:3]
+    for ident, said, why, _ in rows(text, 4):
         if (name := as_job(ident)) is not None:
             found[name] = Seen(state(said), why="" if why in {"None", "(null)"} else why)
     return found
@@ -170,10 +174,9 @@ def parse_nodelist(text: str, job_id: JobId) -> str:
         it, whatever the node's later state.
     job_id : int or str
     """
-    for line in text.splitlines():
-        fields = line.strip().split("|")
-        if as_job(fields[0]) == job_id and len(fields) == 4 and state(fields[1]) == "running":
-            return fields[3]
+    for ident, said, _, nodes in rows(text, 4):
+        if as_job(ident) == job_id and state(said) == "running":
+            return nodes
     return ""
 
 
@@ -254,11 +257,10 @@ def hosts_command(nodelist: str) -> list[str]:
 def parse_hosts(text: str) -> dict[str, Host]:
     """Parse a node on each line."""
     found = {}
-    for line in text.splitlines():
-        facts = dict(word.partition("=")[::2] for word in line.split())
-        if "NodeName" in facts:
-            address = facts.get("NodeAddr") or facts["NodeName"]
-            found[facts["NodeName"]] = Host(address, gres_kind(facts.get("Gres", "")))
+    for said in map(facts, text.splitlines()):
+        if "NodeName" in said:
+            address = said.get("NodeAddr") or said["NodeName"]
+            found[said["NodeName"]] = Host(address, gres_kind(said.get("Gres", "")))
     return found
 
 
@@ -321,8 +323,7 @@ def is_preempted(text: str) -> bool:
     >>> is_preempted("JobId=7 PreemptTime=None"), is_preempted("PreemptTime=2026-01-01T00:00:00")
     (False, True)
     """
-    facts = dict(word.partition("=")[::2] for word in text.split())
-    return facts.get("PreemptTime", "None") not in {"None", "N/A", ""}
+    return facts(text).get("PreemptTime", "None") not in {"None", "N/A", ""}
 
 
 def was_cancelled(text: str, restarts: int) -> bool:
@@ -343,7 +344,7 @@ def was_cancelled(text: str, restarts: int) -> bool:
     >>> was_cancelled(begins + "PreemptTime=None", 0), was_cancelled(begins, 0)
     (True, False)
     """
-    facts = dict(word.partition("=")[::2] for word in text.split())
-    ending = facts.get("JobState") in {"COMPLETING", "CANCELLED"}
-    said = (facts.get("Reason"), facts.get("PreemptTime"), facts.get("Restarts"))
-    return ending and said == ("None", "None", str(restarts))
+    said = facts(text)
+    ending = said.get("JobState") in {"COMPLETING", "CANCELLED"}
+    why = (said.get("Reason"), said.get("PreemptTime"), said.get("Restarts"))
+    return ending and why == ("None", "None", str(restarts))

@@ -18,10 +18,12 @@ from hpcext.batch.leasing import LEASE, THERE, WAITING, Held, Idle, Other
 from hpcext.batch.slurm import (
     epoch,
     epoch_times,
+    facts,
     gres_kind,
     hostnames_command,
     parse_hostnames,
     parse_time_limit,
+    rows,
     state,
 )
 from hpcext.numerals import whole
@@ -65,9 +67,8 @@ def idle_command(partition: str) -> list[str]:
 def parse_idle(text: str) -> dict[str, Idle]:
     """Parse a node on each line."""
     found = {}
-    for line in text.splitlines():
-        words = [word.strip() for word in line.split("|")] + 9 * [""]
-        name, said, gres, cpus, memory, partition, limit, used, by_state, allocated = words[:10]
+    for words in rows(text, len(_COLUMNS) + 1):
+        name, said, gres, cpus, memory, partition, limit, used, by_state, allocated, _ = words
         if not name or not said:
             continue
         word = said.lower().rstrip(_FLAGS)
@@ -150,8 +151,7 @@ def planned_command() -> list[str]:
 def parse_planned(text: str) -> tuple[Planned, ...]:
     """Parse ``ID|EPOCH|NODES|NAME`` on each line; skip those with ``N/A`` or ``(null)``."""
     found = []
-    for line in text.splitlines():
-        ident, start, nodes, name = [*line.strip().split("|", 3), "", "", ""][:4]
+    for ident, start, nodes, name in rows(text, 4):
         # What is not alone has more behind it: 7_[1-3], 7+0.
         number, at = whole(re.split("[_+]", ident, maxsplit=1)[0]), epoch(start)
         if number is not None and at is not None and nodes and not nodes.startswith("("):
@@ -170,8 +170,7 @@ def parse_due(text: str) -> bool:
     Its expected start is not used: while leases are preempted for it, Slurm may have any plan for
     it, or none.
     """
-    lines = (line.strip().partition("|")[::2] for line in text.splitlines())
-    return any(why in _FOR_NODES and not LEASE.match(name) for why, name in lines)
+    return any(why in _FOR_NODES and not LEASE.match(name) for why, name in rows(text, 2))
 
 
 def reserved_command() -> list[str]:
@@ -182,8 +181,7 @@ def reserved_command() -> list[str]:
 def parse_reserved(text: str) -> tuple[Planned, ...]:
     """Parse ``KEY=VALUE ...`` on each line; without reservations there is a sentence."""
     found = []
-    for line in text.splitlines():
-        said = dict(word.partition("=")[::2] for word in line.split())
+    for said in map(facts, text.splitlines()):
         start, nodes = epoch(said.get("StartTime", "")), said.get("Nodes", "")
         if start is not None and nodes and not nodes.startswith("("):
             found.append(Planned(0, said.get("ReservationName", ""), start, nodes))
@@ -213,9 +211,8 @@ def parse_others(text: str) -> tuple[Other, ...]:
     out.
     """
     found = []
-    for line in text.splitlines():
+    for words in rows(text, 9):
         # The last two may hold anything, and are then no lease's.
-        words = [*line.strip().split("|", 8), *8 * [""]][:9]
         said, node, asked, user, submitted, start, end, name, comment = words
         if not LEASE.match(name) or whole(comment) is None:
             continue
@@ -239,8 +236,7 @@ def withdraw_command(job_name: str) -> list[str]:
 def parse_held(text: str) -> tuple[Held, ...]:
     """Parse ``ID|STATE|NODE|EPOCH|REASON|COMMENT`` on each line."""
     found = []
-    for line in text.splitlines():
-        ident, said, node, end, why, comment = [*line.strip().split("|", 5), *5 * [""]][:6]
+    for ident, said, node, end, why, comment in rows(text, 6):
         if (number := whole(ident)) is not None:
             found.append(Held(number, comment, state(said), node, epoch(end), why))
     return tuple(found)

@@ -3,103 +3,199 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, TypeVar
 
 from hpcext.batch import runner, slurm
-from hpcext.batch.jobs import End, Seen
+from hpcext.batch.jobs import UNKNOWN, End, Jobs, Seen
 from hpcext.batch.slurm import Host, Step
-from hpcext.batch.slurm import api as slurm_api
-from hpcext.batch.slurm.past import past
 from hpcext.core.errors import BatchError
+from hpcext.numerals import whole
 from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
+_NO_ACCOUNTING = "accounting storage is disabled"
+"""What sacct says if the site has no accounting: slurm.conf(5), AccountingStorageType."""
 
-class Reads(Protocol):
-    """Questions to a Slurm; each raises BatchError if there is no answer."""
-
-    def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """Return the states of jobs; one that nobody knows any more is left out."""
-
-    def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-        """As :class:`hpcext.batch.jobs.Jobs` has it."""
-
-    def end(self, job_id: JobId) -> End:
-        """Return a job's state, and the latest instant of its end."""
-
-    def preempted(self, job_id: JobId) -> bool:
-        """Return whether the nodes of a job, which now ends earlier, are wanted for another."""
-
-    def steps(self, job_id: JobId) -> tuple[Step, ...]:
-        """Return the steps of a job that have not ended."""
-
-    def nodes_of(self, job_id: JobId) -> tuple[str, ...]:
-        """Return the nodes of a running job; none otherwise."""
-
-    def hosts(self, names: Sequence[str]) -> dict[str, Host]:
-        """Return nodes by name."""
+_Found = TypeVar("_Found")
 
 
-class Commands:
-    """Slurm by its commands, which always works."""
-
-    def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """Return the states of jobs, as in :class:`Reads`."""
-        return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
+class Commands(Jobs):
+    """Slurm by its commands, which always works; each question raises BatchError without answer."""
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
         """Return what is said of jobs; what slurmctld has forgotten is looked up in accounting."""
         if not job_ids:
             return {}
-        found: dict[JobId, Seen] = {}
+        found = dict(self._held(job_ids))
+        missing = [job_id for job_id in job_ids if job_id not in found]
+        return found | past(missing) if missing else found
+
+    def _held(self, job_ids: Sequence[JobId]) -> Mapping[JobId, Seen]:
+        """Return what is said of those jobs that slurmctld knows."""
         try:
-            found = slurm.parse_seen(runner.run(slurm.jobs_command(job_ids)))
+            return slurm.parse_seen(runner.run(slurm.jobs_command(job_ids)))
         except BatchError as error:
             # squeue says this of a single job that it does not know; of several, it says nothing.
             if "Invalid job id" not in error.stderr:
                 raise
-        missing = [job_id for job_id in job_ids if job_id not in found]
-        if missing:
-            found |= past(missing)
-        return found
+            return {}
 
     def end(self, job_id: JobId) -> End:
-        """Return a job's state and end, as in :class:`Reads`."""
+        """Return a job's state, and the latest instant of its end."""
         argv = slurm.end_command(job_id)
         return slurm.parse_end(runner.run(argv, environ=slurm.epoch_times()))
 
     def preempted(self, job_id: JobId) -> bool:
-        """Return whether a job is preempted, as in :class:`Reads`."""
+        """Return whether the nodes of a job, which now ends earlier, are wanted for another."""
         return slurm.is_preempted(runner.run(slurm.job_command(job_id)))
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
-        """Return the steps of a job, as in :class:`Reads`."""
+        """Return the steps of a job that have not ended."""
         return slurm.parse_steps(runner.run(slurm.steps_command(job_id)))
 
     def nodes_of(self, job_id: JobId) -> tuple[str, ...]:
-        """Return the nodes of a job, as in :class:`Reads`."""
-        listed = slurm.parse_nodelist(runner.run(slurm.jobs_command([job_id])), job_id)
+        """Return the nodes of a running job; none otherwise."""
+        listed = self._nodelist(job_id)
         return slurm.parse_hostnames(runner.run(slurm.hostnames_command(listed))) if listed else ()
 
+    def _nodelist(self, job_id: JobId) -> str:
+        return slurm.parse_nodelist(runner.run(slurm.jobs_command([job_id])), job_id)
+
     def hosts(self, names: Sequence[str]) -> dict[str, Host]:
-        """Return nodes by name, as in :class:`Reads`."""
+        """Return nodes by name."""
         return slurm.parse_hosts(runner.run(slurm.hosts_command(",".join(names))))
 
 
+class Api(Commands):
+    """Slurm through pyslurm, which starts no process for what it has attributes for.
+
+    pyslurm is an extra: pyslurm X.Y is built against the libraries of Slurm X.Y, and works with no
+    other release. Attributes are those of pyslurm's reference; https://pyslurm.github.io.
+
+    Parameters
+    ----------
+    module : module
+        pyslurm, or an object with its attributes.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._slurm = module
+
+    def _held(self, job_ids: Sequence[JobId]) -> Mapping[JobId, Seen]:
+        jobs = self._ask(self._slurm.Jobs.load)
+        return {
+            job_id: Seen(slurm.state(job.state), why=getattr(job, "state_reason", None) or "")
+            for job_id in job_ids
+            if (job := _one(jobs, job_id)) is not None
+        }
+
+    def _job(self, job_id: JobId) -> Any:
+        """Return a job that slurmctld holds; for a bare number it answers with a whole array."""
+        if isinstance(job_id, int):
+            return self._ask(lambda: self._slurm.Job.load(job_id))
+        job = _one(self._ask(self._slurm.Jobs.load), job_id)
+        if job is None:
+            raise BatchError(f"no job {job_id} in slurmctld")
+        return job
+
+    def end(self, job_id: JobId) -> End:
+        """Return a job's state, and the latest instant of its end."""
+        job = self._job(job_id)
+        end_s = None if job.end_time is None else float(job.end_time)
+        return End(slurm.state(job.state), end_s, _limit_end_s(job))
+
+    def steps(self, job_id: JobId) -> tuple[Step, ...]:
+        """Return the steps of a job that have not ended."""
+        steps = self._job(job_id).steps
+        return tuple(Step(f"{job_id}.{step.id}", step.name or "") for step in steps.values())
+
+    def _nodelist(self, job_id: JobId) -> str:
+        job = self._job(job_id)
+        return job.allocated_nodes or "" if slurm.state(job.state) == "running" else ""
+
+    def hosts(self, names: Sequence[str]) -> dict[str, Host]:
+        """Return nodes by name."""
+        nodes = self._ask(self._slurm.Nodes.load)
+        found = {}
+        for name in names:
+            if name in nodes:
+                # As {"gpu:a100": 4}, {"gpu": 4}; older ones have none.
+                gres = getattr(nodes[name], "configured_gres", None) or {}
+                kind = slurm.gres_kind(",".join(f"{what}:{count}" for what, count in gres.items()))
+                found[name] = Host(nodes[name].address or name, kind)
+        return found
+
+    def _ask(self, question: Callable[[], _Found]) -> _Found:
+        try:
+            return question()
+        except self._slurm.RPCError as error:
+            raise BatchError(f"pyslurm: {error}") from None
+
+
+def _one(jobs: Any, job_id: JobId) -> Any:
+    """Return a job of all jobs, or None."""
+    if isinstance(job_id, int):
+        return jobs.get(job_id)
+    named = (job for job in jobs.values() if f"{job.array_id}_{job.array_task_id}" == job_id)
+    return next(named, None)
+
+
+def _limit_end_s(job: Any) -> float | None:
+    """Return when a job's limit, which is in minutes or a word, ends it."""
+    if job.time_limit == "UNLIMITED":
+        return math.inf
+    known = type(job.time_limit) is int and job.start_time is not None
+    return float(job.start_time + 60 * job.time_limit) if known else None
+
+
+def past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+    """Return the last states of jobs that slurmctld has forgotten, by accounting.
+
+    If there is accounting but it does not answer, the states are unknown; a site without accounting
+    leaves out all jobs.
+    """
+    try:
+        return slurm.parse_seen(runner.run(slurm.accounting_command(job_ids)))
+    except BatchError as error:
+        log.info("accounting is not available: %s", error)
+        if _NO_ACCOUNTING in error.stderr:
+            return {}
+        return dict.fromkeys(
+            job_ids, Seen(UNKNOWN, why=f"accounting did not answer ({error.what})")
+        )
+
+
 @functools.cache
-def reads() -> Reads:
+def reads() -> Commands:
     """Return how this process asks Slurm: by a pyslurm that fits this Slurm, or by commands."""
-    module = slurm_api.find()
+    module = find_pyslurm()
     if module is None:
         return Commands()
     try:
         release = slurm.parse_version(runner.run(slurm.version_command()))
     except BatchError:
         return Commands()
-    if slurm_api.release_of(module) != release:
+    if release_of(module) != release:
         log.info("pyslurm %s does not work with Slurm %d.%02d", module.__version__, *release)
         return Commands()
-    return slurm_api.Api(module)
+    return Api(module)
+
+
+def find_pyslurm() -> ModuleType | None:
+    """Return pyslurm, if it is installed and the libraries of its Slurm are."""
+    try:
+        return importlib.import_module("pyslurm")
+    except (ImportError, OSError):
+        return None
+
+
+def release_of(module: Any) -> tuple[int, int] | None:
+    """Return the release of Slurm that a pyslurm is for: 24.5.0 is for 24.05."""
+    major, minor = map(whole, [*str(getattr(module, "__version__", "")).split("."), ""][:2])
+    return None if major is None or minor is None else (major, minor)

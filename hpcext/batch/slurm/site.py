@@ -6,6 +6,8 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 
+from hpcext.batch.slurm import facts, rows
+
 SIGNAL_AT_PREEMPTION = ("PreemptParameters", "send_user_signal")
 """Key and word by which jobs that asked for a signal get it when they are preempted, too."""
 
@@ -79,10 +81,9 @@ def partitions_command() -> list[str]:
 def parse_partitions(text: str) -> dict[str, dict[str, str]]:
     """Parse a partition on each line: its keys and values, by name."""
     found = {}
-    for line in text.splitlines():
-        facts = dict(word.partition("=")[::2] for word in line.split())
-        if facts.get("PartitionName"):
-            found[facts["PartitionName"]] = facts
+    for said in map(facts, text.splitlines()):
+        if said.get("PartitionName"):
+            found[said["PartitionName"]] = said
     return found
 
 
@@ -94,8 +95,7 @@ def members_command() -> list[str]:
 def parse_members(text: str) -> Mapping[str, frozenset[str]]:
     """Return the nodes of each partition."""
     found = defaultdict(set)
-    for line in text.splitlines():
-        node, _, partition = line.strip().partition("|")
+    for node, partition in rows(text, 2):
         if node and partition:
             found[partition].add(node)
     return {name: frozenset(nodes) for name, nodes in found.items()}

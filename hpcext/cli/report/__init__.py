@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import pwd
 import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext.cli.output import Output
+from hpcext import private
+from hpcext.cli.output import Output, write_file
 from hpcext.cli.report import page as report_page
 from hpcext.cli.report import saved as report_saved
 from hpcext.cli.report import view as report_view
 from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError, InputError, refused
-from hpcext.documents import write_file
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.extras import need
 from hpcext.manager import pilot as pilots
 from hpcext.manager.views import reading
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         need("matplotlib", "--format html")
     since = None if args.since is None else read_since(args.since, now)
     parts = list(_parts(_readings(args.pilots, out), since, out))
-    document = account(parts, user=_own_name(), since=since, until=now)
+    document = account(parts, user=private.own_name(), since=since, until=now)
     if args.saved:
         report_saved.add_saved(document, parts, out)
     if form == "text":
@@ -84,7 +82,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.output is None:
         out.raw(data)
     else:
-        _write(args.output, data)
+        write_file(args.output, data)
     return 0
 
 
@@ -164,18 +162,3 @@ def _parts(readings: Iterator[Reading], since: float | None, out: Output) -> Ite
                     "was compacted then"
                 )
             yield part
-
-
-def _own_name() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        # In a container a user may have no name.
-        return str(os.getuid())
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        write_file(path, data, mode=0o644)
-    except OSError as error:
-        raise refused(error, str(path)) from None

@@ -47,17 +47,17 @@ def registered(world: World, now_s: float, fact: Registered) -> Cause:
         return NOTHING
     world.records[job.id] = records.registered(world.records[job.id], job, fact)
     run = replace(job.run, registered=True, **can)
-    asked = deferred.registered(job)
-    world.change(job, run=run, step=fact.step, saved_step=fact.step, **asked)
-    cause = Cause.REQUEST if job.to_hold else NOTHING
+    more = deferred.registered(job)
+    world.change(job, run=run, step=fact.step, saved_step=fact.step, **more)
+    cause = Cause.REQUEST if job.hold_deferred else NOTHING
     return cause | (Cause.REGISTERED if world.unsettled else NOTHING)
 
 
 def rescaled(world: World, now_s: float, fact: Rescaled) -> Cause:
     """Note how a change of size in place ended."""
     job = world.current(fact.job, fact.op)
-    if job is not None and job.run.interrupted and job.run.late is None:
-        # It counts if the suspension that was asked for meanwhile is declined.
+    if job is not None and job.run.resize_interrupted and job.run.late is None:
+        # It counts if the suspension that was requested meanwhile is declined.
         world.change_run(job, late=rescaling.late(job, fact))
     changes = rescaling.answered(job, fact) if job else None
     if job is None or changes is None:
@@ -113,11 +113,11 @@ def not_saved(world: World, now_s: float, fact: NotSaved) -> Cause:
     if not declined or job.run.kills or must:
         world.change(job, run=run)
         return NOTHING
-    if not run.interrupted:
+    if not run.resize_interrupted:
         world.enter(job, State.RUNNING, now_s, deadline_s=None, run=run)
         return Cause.RESCALED
     deadline_s, late = now_s + job.suspend_timeout_s, run.late
-    run = replace(run, asked=run.interrupted, interrupted={}, late=None)
+    run = replace(run, resize_to=run.resize_interrupted, resize_interrupted={}, late=None)
     world.enter(job, State.RESCALING, now_s, deadline_s=deadline_s, run=run)
     if late is not None:
         rescaled(world, now_s, Rescaled(job.id, job.op, run.resize, *late))

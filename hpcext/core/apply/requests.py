@@ -41,7 +41,7 @@ def submitted(world: World, now_s: float, fact: Submitted) -> Cause:
 
 def hold(world: World, now_s: float, fact: Hold) -> Cause:
     """Have a job suspended until its user resumes it."""
-    return _wish(world, fact.job, deferred.held)
+    return _wish(world, fact.job, deferred.hold)
 
 
 def release(world: World, now_s: float, fact: Release) -> Cause:
@@ -73,19 +73,19 @@ def _wish(world: World, job_id: str, changes: Callable[[Job], dict[str, Any]]) -
 
 
 def drain(world: World, now_s: float, fact: Drain) -> Cause:
-    """Start nothing more, and stop what runs if the fact says so."""
+    """Start nothing more, and suspend what runs if the fact says so."""
     world.draining = True
     world.queue.touch_all()
-    if not fact.stop:
+    if not fact.suspend:
         return Cause.REQUEST
-    world.stopping, world.leaving = True, world.leaving or fact.must
-    world.asked = None  # whatever the answer would be, nothing is granted any more
+    world.suspending, world.leaving = True, world.leaving or fact.must
+    world.open_question = None  # whatever the answer would be, nothing is granted any more
     if fact.left_s is not None:
         world.ends_s = now_s + fact.left_s
     for job in world.queue.busy():
         changes: dict[str, Any] = {"goal": None}
         if job.state is State.STOPPING and job.deadline_s is not None:
-            # What was asked before, or told to die, has no longer than the others.
+            # What was to suspend or end before has no longer than the others.
             soon_s = saving.answer_by(now_s, job.deadline_s - now_s, world.ends_s)
             changes["deadline_s"] = min(job.deadline_s, soon_s)
         world.change(job, **changes)
@@ -94,20 +94,20 @@ def drain(world: World, now_s: float, fact: Drain) -> Cause:
 
 def began(world: World, now_s: float, fact: Began) -> Cause:
     """Go on where a manager has begun: a drain that stopped the last one is over."""
-    world.draining = world.stopping = world.leaving = False
+    world.draining = world.suspending = world.leaving = False
     world.ends_s, world.shrunk = None, False
-    world.asked = None  # who was asked ended with the manager before
+    world.open_question = None  # its policy's process ended with the manager before
     world.queue.touch_all()
     return Cause.REQUEST
 
 
 def decided(world: World, now_s: float, fact: Decided) -> Cause:
     """Take the answer to the last question; that to an older one is stale."""
-    asked = world.asked
-    if fact.number != (asked.number if asked else 0):
+    question = world.open_question
+    if fact.number != (question.number if question else 0):
         return NOTHING
-    world.asked, world.undecided = None, fact.failed
-    world.slow = asked is not None and now_s >= asked.at_s + PATIENCE_S
+    world.open_question, world.undecided = None, fact.failed
+    world.slow = question is not None and now_s >= question.at_s + PATIENCE_S
     if fact.wake_s is not None or not fact.failed:
         world.wake_s = fact.wake_s
     world.memo = changed(world.memo, fact.memo)
@@ -122,4 +122,4 @@ def decided(world: World, now_s: float, fact: Decided) -> Cause:
     if world.draining:
         # A job whose goal was taken back is not ready any more: while draining, none is given.
         world.refresh(now_s)
-    return Cause(asked.again) if asked else NOTHING
+    return Cause(question.again) if question else NOTHING

@@ -203,20 +203,20 @@ class NodeTime(msgspec.Struct):
             if job.run.resize != before.run.resize:
                 tally.change = _cause(before, job, world)
         else:
-            # It may have been told to stop, and gone on since it could not save.
+            # It may have declined a suspension, and gone on.
             tally.change = tally.stop = None
 
     def _ended(self, before: Job, world: World, ended: Ended | None) -> None:
         """End the tally of an attempt; one that ended without a word lost its nodes."""
         tally = self._of(before)
         outcome = ended.outcome if ended else Outcome.EVICTED
-        asked = tally.stop or (Use.PREEMPTION if _leaves(before, world) else None)
+        stop = tally.stop or (Use.PREEMPTION if _leaves(before, world) else None)
         if outcome is Outcome.EVICTED or before.run.degraded:
             cause = Use.PREEMPTION
         elif outcome is Outcome.LOST:
-            cause = asked or Use.PREEMPTION
+            cause = stop or Use.PREEMPTION
         else:
-            cause = asked or Use.OTHER
+            cause = stop or Use.OTHER
         if outcome is Outcome.COMPLETED:
             if not tally.stepped:
                 # Nobody said when it began to train.
@@ -345,6 +345,6 @@ def _cause(before: Job, job: Job, world: World) -> Use:
     """Tell why a job is to stop, or to change its size."""
     if before.run.degraded or job.run.degraded or _leaves(before, world):
         return Use.PREEMPTION
-    if job.on_hold or job.cancelling or world.stopping:
+    if job.on_hold or job.cancelling or world.suspending:
         return Use.OTHER
     return Use.RESCALING

@@ -42,28 +42,17 @@ class State(str, enum.Enum):
 _FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 _ACTIVE = frozenset({State.STARTING, State.RUNNING, State.RESCALING, State.STOPPING})
 
+_LEFT = frozenset({State.PENDING, *_FINAL})
+"""States in which a job holds nothing."""
+
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.PENDING: frozenset({State.STARTING, State.CANCELLED}),
-    State.STARTING: frozenset(
-        {State.RUNNING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
-         State.CANCELLED}
-    ),
-    State.RUNNING: frozenset(
-        {State.RESCALING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
-         State.CANCELLED}
-    ),
-    State.RESCALING: frozenset(
-        {State.RUNNING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
-         State.CANCELLED}
-    ),
-    State.STOPPING: frozenset(
-        {State.RUNNING, State.RESCALING, State.PENDING, State.COMPLETED, State.FAILED,
-         State.CANCELLED}
-    ),
-    State.COMPLETED: frozenset(),
-    State.FAILED: frozenset(),
-    State.CANCELLED: frozenset(),
-}  # fmt: skip
+    State.STARTING: _LEFT | {State.RUNNING, State.STOPPING},
+    State.RUNNING: _LEFT | {State.RESCALING, State.STOPPING},
+    State.RESCALING: _LEFT | {State.RUNNING, State.STOPPING},
+    State.STOPPING: _LEFT | {State.RUNNING, State.RESCALING},
+    **dict.fromkeys(_FINAL, frozenset()),
+}
 """The one table of what may follow what."""
 
 
@@ -85,7 +74,7 @@ class Unsaved(msgspec.Struct, frozen=True):
     waits : bool
         Its training is over, and it tries to write its last checkpoint.
     tries : int
-        Suspensions in a row that it could not follow.
+        Suspensions in a row that it has declined.
     """
 
     why: str
@@ -171,35 +160,35 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     elastic : bool
         Whether it can change its nodes, too, and goes on when it loses some.
     resize : int
-        Number of the last such change that it was asked for, from 1 on.
-    asked : Alloc
+        Number of the last such change that was requested, from 1 on.
+    resize_to : Alloc
         While it changes its size: what it is to have afterwards.
-    interrupted : Alloc
-        The same while it is asked to suspend itself in the middle of that.
+    resize_interrupted : Alloc
+        The same while it is suspending in the middle of that.
     late : Late or None
         What it has answered to that since.
     unsaved : Unsaved or None
         That it cannot save, if that is so.
     declined : int
-        Suspensions that it has answered by going on, since it could not save.
-    ask_s : float or None
-        Then: it is not asked again before this instant.
+        Suspensions that it has declined so far: it went on, since it could not save.
+    suspend_again_s : float or None
+        After that: when a suspension may be requested again.
     degraded : bool
         It has lost a node, and was not given others since.
     kills : int
-        How often it was told to die.
+        How often it was killed.
     """
 
     registered: bool = False
     in_place: bool = False
     elastic: bool = False
     resize: int = 0
-    asked: Alloc = msgspec.field(default_factory=dict)
-    interrupted: Alloc = msgspec.field(default_factory=dict)
+    resize_to: Alloc = msgspec.field(default_factory=dict)
+    resize_interrupted: Alloc = msgspec.field(default_factory=dict)
     late: Late | None = None
     unsaved: Unsaved | None = None
     declined: int = 0
-    ask_s: float | None = None
+    suspend_again_s: float | None = None
     degraded: bool = False
     kills: int = 0
 
@@ -224,9 +213,9 @@ class Job(Request, frozen=True, omit_defaults=True):
         Whether it may be granted anything: dependencies met, not on hold, not backing off.
     on_hold : bool
         Suspended by its user until resumed.
-    to_hold : bool
-        Its user has suspended it, and it has no session that could save its state: it is on hold
-        from the moment that it has one, or that its attempt has ended.
+    hold_deferred : bool
+        Its user has suspended it, and it has no session yet that could save its state: it is on
+        hold from the moment that it has one, or that its attempt has ended.
     cancelling : bool
     verdict : str
         Why its sweep ends it; empty if it does not.
@@ -235,7 +224,7 @@ class Job(Request, frozen=True, omit_defaults=True):
     submitted_s, since_s : float
         When it was submitted; when it entered its state.
     deadline_s : float or None
-        When a stopping job is told to die, and one that changes its size to suspend.
+        When a stopping job is killed, and one that changes its size is suspended.
     not_before_s : float
         It is not started before this instant (backing off after a failure).
     attempt : int
@@ -269,7 +258,7 @@ class Job(Request, frozen=True, omit_defaults=True):
     role: Role | None = None
     ready: bool = True
     on_hold: bool = False
-    to_hold: bool = False
+    hold_deferred: bool = False
     cancelling: bool = False
     verdict: str = ""
     why: str = ""

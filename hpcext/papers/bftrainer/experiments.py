@@ -13,14 +13,13 @@ from hpcext.core.errors import InputError
 from hpcext.papers.bftrainer.hpo import forward, networks, rescaling, windows
 from hpcext.papers.bftrainer.lifetime import lifetimes
 from hpcext.papers.bftrainer.parallel import objectives, parallel
-from hpcext.papers.bftrainer.parts import Setup, unique
+from hpcext.papers.bftrainer.parts import Setup, longest_first
 from hpcext.papers.bftrainer.program import SKIP, program
 from hpcext.papers.bftrainer.replay import replay
 from hpcext.papers.bftrainer.setup import DOWN_S, MIX, UP_S, WEEK_S, Idle
 from hpcext.papers.bftrainer.solver import solver
 from hpcext.papers.bftrainer.survival import calibrated
-from hpcext.papers.many import many
-from hpcext.papers.study import How, Study
+from hpcext.papers.study import How, Study, many
 
 NODES = 1024
 """Number of nodes in section 4.3, arbitrarily chosen ones of Summit."""
@@ -53,8 +52,7 @@ def study(how: How) -> Study:
         calibrated(setup),
         lifetimes(setup),
     ]
-    cases = unique(parts)
-    found = dict(zip(cases, many(replay, cases, how.workers), strict=True))
+    found = many(replay, longest_first(parts), how.workers)
     return Study(
         "bftrainer",
         "BFTrainer: training on unfillable supercomputer nodes (Liu et al., 2021)",

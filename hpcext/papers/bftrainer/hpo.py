@@ -18,7 +18,6 @@ from hpcext.papers.bftrainer.parts import (
     Use,
     both,
     equal_use,
-    figure,
     lost_rows,
     milp,
     offered_node_s,
@@ -26,7 +25,7 @@ from hpcext.papers.bftrainer.parts import (
 from hpcext.papers.bftrainer.replay import Replayed, ReplayRun
 from hpcext.papers.bftrainer.setup import BY_SCALING, Idle
 from hpcext.papers.bftrainer.watch import Done
-from hpcext.papers.study import Row, Table
+from hpcext.papers.study import Row, Table, figure
 
 WHY_SAME = (
     "the paper does not say how many trainers at once A_s has: with as few as A_e it has the cost "

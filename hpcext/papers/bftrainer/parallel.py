@@ -13,7 +13,6 @@ from hpcext.papers.bftrainer.parts import (
     Setup,
     Use,
     both,
-    figure,
     milp,
     mixed_use,
     offered_node_s,
@@ -21,7 +20,7 @@ from hpcext.papers.bftrainer.parts import (
 )
 from hpcext.papers.bftrainer.replay import Replayed, ReplayRun
 from hpcext.papers.bftrainer.setup import NODES, Idle, levels, network, node_s
-from hpcext.papers.study import Row, Table
+from hpcext.papers.study import Row, Table, figure
 
 OBJECTIVES = {"throughput": "samples per second", "efficiency": "scaling efficiency"}
 

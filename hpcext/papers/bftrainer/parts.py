@@ -130,15 +130,6 @@ def lost_rows(what: str, ran: Replayed) -> list[Row]:
     return [Row(f"{what}, lost to {name}", share, None, "% of done") for name, share in shares]
 
 
-def figure(
-    what: str, ours: float | None, paper: float | None = None, unit: str = "", why: str = ""
-) -> Row:
-    """Return a row that has a reason only where it is far from the paper's."""
-    row = Row(what, ours, paper, unit)
-    return Row(what, ours, paper, unit, why) if row.far or ours is None else row
-
-
-def unique(parts: Iterable[Part]) -> list[ReplayRun]:
-    """Return all cases once, those without an end first: they take longest."""
-    cases = dict.fromkeys(case for part in parts for case in part.cases)
-    return sorted(cases, key=lambda case: -case.until_s)
+def longest_first(parts: Iterable[Part]) -> list[ReplayRun]:
+    """Return all cases, those without an end first: they take longest."""
+    return sorted((case for part in parts for case in part.cases), key=lambda case: -case.until_s)

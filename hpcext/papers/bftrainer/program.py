@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from hpcext.papers.bftrainer.parts import AT_ONCE, HEURISTIC, HOUR_S, Found, Part, Setup, milp
 from hpcext.papers.bftrainer.replay import Replayed, ReplayRun
 from hpcext.papers.bftrainer.setup import WEEK_S, Idle, levels, trainers
-from hpcext.papers.study import Row, Table
+from hpcext.papers.study import Row, Table, figure
 from hpcext.sim.evaluate.bounds import Kind, Nodes, fluid_end_s
 from hpcext.sim.evaluate.clairvoyant import clairvoyant_end_s
 
@@ -138,7 +138,8 @@ def _costs(ran: Mapping[tuple[str, str], Replayed]) -> Table:
                 continue
             of, each = f"{NAMES[kind]}, {name}", ran[kind, policy]
             done = each.done.samples
-            rows.append(_cost(f"{of}: rescaling", 100 * each.lost.rescaling / done, paper))
+            lost = 100 * each.lost.rescaling / done
+            rows.append(figure(f"{of}: rescaling", lost, paper, "%", _WHY_COST))
             rows.append(Row(f"{of}: preemption", 100 * each.lost.preemption / done, None, "%"))
             rows.append(Row(f"{of}: starts", 100 * each.lost.starts / done, None, "%"))
             idle = 100 * (1 - each.trained_node_s / each.held_node_s)
@@ -152,12 +153,8 @@ def _costs(ran: Mapping[tuple[str, str], Replayed]) -> Table:
     )
 
 
-def _cost(what: str, ours: float, paper: float) -> Row:
-    row = Row(what, ours, paper, "%")
-    why = (
-        "there a trainer that has lost nodes pays once for that, R_down, and its growth in the "
-        "same moment is all rescaling; here R_down of it is preemption, a pause that a lost node "
-        "cuts short costs what it lasted, and a node that is lost during a start makes it begin "
-        "again"
-    )
-    return Row(what, ours, paper, "%", why if row.far else "")
+_WHY_COST = (
+    "there a trainer that has lost nodes pays once for that, R_down, and its growth in the same "
+    "moment is all rescaling; here R_down of it is preemption, a pause that a lost node cuts short "
+    "costs what it lasted, and a node that is lost during a start makes it begin again"
+)

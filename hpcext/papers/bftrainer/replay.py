@@ -65,24 +65,18 @@ class Replayed(NamedTuple):
     outcomes : tuple of Done
         Work done by each mark.
     lost : Lost
-    lost_at : tuple of Lost
-        Losses by each mark.
     ran : tuple of Ran
     held_node_s, trained_node_s : float
         Node-seconds that trainers held, and those in which they made progress.
-    events : int
-        Number of the engine's steps.
     """
 
     end_s: float
     done: Done
     outcomes: tuple[Done, ...]
     lost: Lost
-    lost_at: tuple[Lost, ...]
     ran: tuple[Ran, ...]
     held_node_s: float
     trained_node_s: float
-    events: int
 
     @property
     def finished(self) -> bool:
@@ -149,9 +143,7 @@ def watched(
         watch.done,
         tuple(watch.outcomes),
         watch.lost,
-        tuple(watch.lost_at),
         watch.ran,
         held_s,
         held_s - math.fsum(row.idle_gpu_s for row in found.jobs),
-        found.events,
     )

@@ -96,7 +96,6 @@ class Watch:
     def __init__(self, engine: Engine, marks_s: Sequence[float] = ()) -> None:
         self.done = Done()
         self.outcomes: list[Done] = []
-        self.lost_at: list[Lost] = []
         self._engine = engine
         self._marks_s = marks_s
         self._ran: dict[str, Ran] = {}
@@ -127,7 +126,6 @@ class Watch:
             self._marks_s[len(self.outcomes)] < now_s
         ):
             self.outcomes.append(self.done)
-            self.lost_at.append(self.lost)
 
     def _hear(self, now_s: float, fact: Fact) -> None:
         if isinstance(fact, Submitted):

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from hpcext.papers.lb_bsp import (
-    balance as lb_bsp_balance,
-)
-from hpcext.papers.lb_bsp import (
-    measured as lb_bsp_measured,
-)
-from hpcext.papers.lb_bsp import (
-    table as lb_bsp_table,
-)
+from hpcext.papers.lb_bsp import balance, measured, table
 from hpcext.papers.study import How, Study
 
 
@@ -19,6 +11,6 @@ def study(how: How) -> Study:
     return Study(
         "lb-bsp",
         "Semi-dynamic load balancing in non-dedicated environments (Chen et al., SoCC 2020)",
-        (*lb_bsp_balance.tables(how), *lb_bsp_table.tables(how), *lb_bsp_measured.tables()),
-        (*lb_bsp_balance.ASSUMED, *lb_bsp_table.ASSUMED),
+        (*balance.tables(how), *table.tables(how), *measured.tables()),
+        (*balance.ASSUMED, *table.ASSUMED),
     )

@@ -10,7 +10,7 @@ import importlib.resources
 
 import msgspec
 
-from hpcext.papers.study import Row, Table
+from hpcext.papers.study import Row, Table, figure
 
 MEASURED = "measured.json"
 
@@ -90,9 +90,8 @@ def tables() -> tuple[Table, ...]:
 def _rows(run: Run, name: str, title: str) -> list[Row]:
     way = run.ways[name]
     paper = PAPER["changing" if "changing" in run.name else "static"]
-    row = Row(f"{title}: time of an iteration", way.of_plain, paper, BSP)
     return [
-        msgspec.structs.replace(row, why=WHY if row.far else ""),
+        figure(f"{title}: time of an iteration", way.of_plain, paper, BSP, WHY),
         Row(f"{title}: the same", way.of_ideal, None, IDEAL),
         Row(f"{title}: the same, second half", way.of_ideal_second_half, None, IDEAL),
         Row(f"{title}: slowest to fastest worker apart", way.straggler_gap),

@@ -16,10 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
-from hpcext.papers.many import many
-from hpcext.papers.study import How, Row, Table
+from hpcext.papers.study import How, Row, Table, figure, many
 from hpcext.scaling.speed import Predictor, find_predictor
 from hpcext.scaling.speed.averages import ALPHA
 from hpcext.scaling.speed.online import LEAST, Floats
@@ -179,7 +177,7 @@ def tables(how: How) -> list[Table]:
         for seed in (seeds if name in DRAWN else seeds[:1])
     ]
     outcomes: dict[tuple[str, str], list[Outcome]] = {}
-    for case, outcome in zip(cases, many(run, cases, how.workers), strict=True):
+    for case, outcome in many(run, cases, how.workers).items():
         outcomes.setdefault((case.name, case.usage), []).append(outcome)
     return _tables(outcomes, recorded(how.quick))
 
@@ -190,15 +188,14 @@ Kind = tuple[str, str]
 ERRORS, TIMES = "x EMA", "x BSP"
 
 
-def _why(name: str, row: Row) -> str:
-    """Return why a figure is far from the paper's."""
-    if not row.far:
-        return ""
-    if row.unit == TIMES:
-        return (
-            "four workers are less unequal than 32: even speeds known ahead gain less than the "
-            "paper's moving average; and what begins in an iteration nobody foresees"
-        )
+_WHY_TIMES = (
+    "four workers are less unequal than 32: even speeds known ahead gain less than the paper's "
+    "moving average; and what begins in an iteration nobody foresees"
+)
+
+
+def _why_error(name: str) -> str:
+    """Return why the error of a predictor is far from the paper's."""
     if name == "narx":
         return (
             "the share of the CPU is that of the iteration before, whose speed says the same; the "
@@ -209,10 +206,6 @@ def _why(name: str, row: Row) -> str:
         "the moving average, by which it is divided, is worse here: load changes at once and "
         "then stays for some hundred iterations, so that the last one says most"
     )
-
-
-def _told(name: str, row: Row) -> Row:
-    return replace(row, why=_why(name, row))
 
 
 def _tables(outcomes: Mapping[Kind, Sequence[Outcome]], traces: Sequence[Floats]) -> list[Table]:
@@ -229,10 +222,10 @@ def _tables(outcomes: Mapping[Kind, Sequence[Outcome]], traces: Sequence[Floats]
         time = statistics.fmean(each.time for each in some)
         found = [each.rmse for each in some]
         spread = f"{min(found):,.0f} to {max(found):,.0f} over {len(some)} seeds"
-        relative = Row(title, error / base, paper.rmse / PAPER["ema"].rmse, ERRORS)
-        errors.append(_told(name, relative))
+        papers = paper.rmse / PAPER["ema"].rmse
+        errors.append(figure(title, error / base, papers, ERRORS, _why_error(name)))
         raw.append(Row(title, error, None, "samples/s", spread if len(some) > 1 else ""))
-        times.append(_told(name, Row(title, time / bsp, paper.time, TIMES)))
+        times.append(figure(title, time / bsp, paper.time, TIMES, _WHY_TIMES))
     times.append(Row("speeds known ahead", time_s(true, true) / bsp, None, TIMES))
     count = f"{len(traces)} workers, iterations {LEAST + 1} to {len(traces[0]) - 1}"
     return [

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job, Node
-from hpcext.papers.many import many
 from hpcext.papers.marble.bound import Work, least_s, shortest_unsuspended_s
-from hpcext.papers.study import How, Row, Study, Table
+from hpcext.papers.study import How, Row, Study, Table, figure, many
 from hpcext.policies import find_policy
 from hpcext.sim.replay import run as replay
 from hpcext.sim.replay.physics import Physics
@@ -153,7 +152,7 @@ def study(how: How) -> Study:
             for each in curves
         ),
     ]
-    found = dict(zip(cases, many(run, cases, how.workers), strict=True))
+    found = many(run, cases, how.workers)
     return Study(
         "marble",
         "MARBLE: a multi-GPU aware job scheduler for deep learning on HPC (Han et al.)",
@@ -183,12 +182,6 @@ def _shorter(found: Found, better: MarbleRun, than: MarbleRun) -> float:
     return 100 * (1 - found[better].time_s / found[than].time_s)
 
 
-def _with(row: Row, *more: str, far: str = "") -> Row:
-    """Return a row with remarks, a reason first if it is far from the paper's."""
-    why = "; ".join(filter(None, (far if row.far else "", *more)))
-    return Row(row.what, row.ours, row.paper, row.unit, why)
-
-
 def _over(values: Sequence[float], unit: str) -> str:
     """Return the range of nine in ten of the values."""
     cuts = statistics.quantiles(values, n=20, method="inclusive")
@@ -201,10 +194,8 @@ def _over(values: Sequence[float], unit: str) -> str:
 def _times(found: Found) -> Table:
     rows = []
     for number in sets.ONE_NODE:
-        lsf = Row(
-            f"set {number}, LSF", found[MarbleRun(number, LSF)].time_s, sets.LSF_S[number], "s"
-        )
-        rows.append(_with(lsf, "the speeds are fitted to this"))
+        lsf, why = found[MarbleRun(number, LSF)].time_s, "the speeds are fitted to this"
+        rows.append(Row(f"set {number}, LSF", lsf, sets.LSF_S[number], "s", why))
         ours = found[MarbleRun(number, MARBLE)].time_s
         rows.append(Row(f"set {number}, MARBLE", ours, sets.MARBLE_S[number], "s"))
     return Table("Section VII-B1, Figure 6a: completion times on one node", tuple(rows))
@@ -220,8 +211,8 @@ def _reductions(
             _shorter(found, MarbleRun(number, MARBLE, each), MarbleRun(number, LSF, each))
             for each in curves
         ]
-        row = Row(f"set {number}", ours, REDUCTION[number], "%")
-        rows.append(_with(row, _over(several, "%"), far=_why_reduction(number)))
+        why, more = _why_reduction(number), _over(several, "%")
+        rows.append(figure(f"set {number}", ours, REDUCTION[number], "%", why, more=more))
     return Table(title, tuple(rows), "MARBLE against LSF")
 
 
@@ -240,8 +231,8 @@ def _utilisation(found: Found) -> Table:
         ours = 100 * (
             found[MarbleRun(number, LSF)].time_s / found[MarbleRun(number, MARBLE)].time_s - 1
         )
-        row = Row(f"set {number}", ours, UTILISATION[number], "%")
-        rows.append(_with(row, far="it follows from the reduction alone"))
+        why = "it follows from the reduction alone"
+        rows.append(figure(f"set {number}", ours, UTILISATION[number], "%", why))
     return Table(
         "Figure 6b: increase of GPU utilisation",
         tuple(rows),
@@ -258,13 +249,12 @@ def _against_optimus(found: Found, curves: Sequence[tuple[int, int]]) -> Table:
             _shorter(found, MarbleRun(number, MARBLE, each), MarbleRun(number, OPTIMUS, each))
             for each in curves
         ]
-        rows.append(_with(Row(f"set {number}", ours, None, "%"), _over(several, "%")))
-    most = Row("at most", max(best), AGAINST_OPTIMUS, "%")
-    rows.append(_with(most, far=_WHY_OPTIMUS))
+        rows.append(Row(f"set {number}", ours, None, "%", _over(several, "%")))
+    rows.append(figure("at most", max(best), AGAINST_OPTIMUS, "%", _WHY_OPTIMUS))
     for name, policy, paper in (("Optimus", OPTIMUS, 9.0), ("MARBLE", MARBLE, 2.0)):
         ours = max(found[MarbleRun(number, policy)].suspends for number in OPTIMUS_SETS)
-        row = Row(f"suspensions at most, {name}", ours, paper, "times")
-        rows.append(_with(row, far="the paper does not say of which set"))
+        what, why = f"suspensions at most, {name}", "the paper does not say of which set"
+        rows.append(figure(what, ours, paper, "times", why))
     return Table("Section VII-C, Figure 8: reduction against Optimus", tuple(rows))
 
 
@@ -279,9 +269,9 @@ def _suspensions(found: Found) -> Table:
     for number in sets.ONE_NODE:
         outcome = found[MarbleRun(number, MARBLE)]
         ours = 100 * outcome.suspends * sets.SUSPEND_S / outcome.time_s
-        row = Row(f"set {number}", ours, SUSPENDED.get(number), "%")
+        paper, why = SUSPENDED.get(number), _WHY_SUSPENDED.get(number, "")
         of = f"{outcome.suspends} of {sets.SUSPEND_S:g} s"
-        rows.append(_with(row, of, far=_WHY_SUSPENDED.get(number, "")))
+        rows.append(figure(f"set {number}", ours, paper, "%", why, more=of))
     return Table("Section VII-D1: suspend and resume, part of the time", tuple(rows))
 
 

@@ -7,16 +7,15 @@ which the authors measured on a real cluster.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.papers.many import many
 from hpcext.papers.pollux.autoscale import Bills, bills, figure_9
 from hpcext.papers.pollux.runs import NEEDS, PolluxRun, simulated
-from hpcext.papers.study import How, Row, Study, Table
+from hpcext.papers.study import How, Row, Study, Table, figure, many
 from hpcext.sim.evaluate.metrics import fairness, figures
 from hpcext.sim.workloads.generated import FOLDER
 
@@ -105,14 +104,12 @@ class _Plan:
 
     def mean(self, policy: str, field: str = "jct_s", **more: float) -> float | None:
         """Return the mean of a figure over the workloads; None as long as it is unknown."""
-        each = [self.one(policy, field, workload=number, **more) for number in self.workloads]
-        return statistics.fmean(known) if (known := [x for x in each if x is not None]) else None
+        return _mean(self.one(policy, field, workload=each, **more) for each in self.workloads)
 
     def made(self, policy: str, load: float) -> float | None:
         """Return the average JCT over generated workloads."""
         seeds = self.how.seeds[:1] if self.how.quick else self.how.seeds
-        each = [self.one(policy, "jct_s", seed=seed, load=load) for seed in seeds]
-        return statistics.fmean(known) if (known := [x for x in each if x is not None]) else None
+        return _mean(self.one(policy, "jct_s", seed=seed, load=load) for seed in seeds)
 
     def one(self, policy: str, field: str, **more: float) -> float | None:
         """Return a figure of one run."""
@@ -128,6 +125,24 @@ class _Plan:
         return self.found.get(case)
 
 
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _ratio(ours: float | None, base: float | None) -> float | None:
+    return None if ours is None or not base else ours / base
+
+
+def _less(ours: float | None, theirs: float | None) -> float | None:
+    """Return by how many percent ours is less than theirs."""
+    return None if ours is None or not theirs else 100 * (1 - ours / theirs)
+
+
+def _hours(seconds: float | None) -> float | None:
+    return _ratio(seconds, 3600)
+
+
 def study(how: How) -> Study:
     """Reproduce average JCT by workload, Table 2, and Figures 7 to 9.
 
@@ -139,7 +154,7 @@ def study(how: How) -> Study:
     if plan.cases:
         # The genetic search takes longest.
         cases = sorted(plan.cases, key=lambda case: (not case.searches, case.name != "pollux"))
-        plan.found = dict(zip(cases, many(summed, cases, how.workers), strict=True))
+        plan.found = many(summed, cases, how.workers)
         plan.bills = bills(plan.data, how) if plan.data is not None else {}
         tables = _tables(plan)
     return Study(
@@ -177,17 +192,50 @@ def _row(
 ) -> Row:
     if ours is None:
         why = NEEDS if plan.data is None else "not in the quick study"
-    row = Row(what, ours, paper, unit, why)
-    return row if row.far or ours is None else Row(what, ours, paper, unit)
+    return figure(what, ours, paper, unit, why)
+
+
+class _Fairness(NamedTuple):
+    """The finish-time fairness rho of jobs: the share below 2 in percent, the mean, and the worst.
+
+    None, as long as they are unknown.
+    """
+
+    below: float | None = None
+    mean: float | None = None
+    largest: float | None = None
+
+    @classmethod
+    def of(cls, plan: _Plan, policy: str) -> _Fairness:
+        """Return that of all workloads together."""
+        found = [plan.run(policy, workload=number) for number in plan.workloads]
+        rho = np.array([each for one in found if one is not None for each in one.rho])
+        if not len(rho):
+            return cls()
+        return cls(100 * float(np.mean(rho < 2)), float(np.mean(rho)), float(np.max(rho)))
+
+    def rows(self, plan: _Plan, name: str) -> list[Row]:
+        """Return rows of the mean and the worst."""
+        return [
+            _row(plan, f"{name}: mean rho", self.mean, None),
+            _row(plan, f"{name}: largest rho", self.largest, None),
+        ]
+
+
+def _each_workload(
+    plan: _Plan, policy: str, what: str, papers: Sequence[float], why: str = ""
+) -> Iterator[Row]:
+    """Yield the average JCT under a policy of each published workload."""
+    for number, paper in zip(WORKLOADS, papers, strict=True):
+        known = number in plan.workloads and not (plan.how.quick and policy == GENETIC)
+        ours = plan.one(policy, "jct_s", workload=number) if known else None
+        yield _row(plan, f"{what}, workload {number}", ours, paper, unit="s", why=why)
 
 
 def _by_workload(plan: _Plan) -> Table:
-    rows = []
+    rows: list[Row] = []
     for policy in (TIRESIAS, OPTIMUS, GENETIC):
-        for number, paper in zip(WORKLOADS, PUBLISHED[policy], strict=True):
-            known = number in plan.workloads and not (plan.how.quick and policy == GENETIC)
-            ours = plan.one(policy, "jct_s", workload=number) if known else None
-            rows.append(_row(plan, f"{NAMES[policy]}, workload {number}", ours, paper, unit="s"))
+        rows += _each_workload(plan, policy, NAMES[policy], PUBLISHED[policy])
     return Table(
         "Average JCT of each published workload, beside the authors' simulator",
         tuple(rows),
@@ -196,10 +244,7 @@ def _by_workload(plan: _Plan) -> Table:
 
 
 def _lower(plan: _Plan) -> Table:
-    rows = []
-    for number, paper in zip(WORKLOADS, PUBLISHED[EXACT], strict=True):
-        ours = plan.one(EXACT, "jct_s", workload=number) if number in plan.workloads else None
-        rows.append(_row(plan, f"{NAMES[EXACT]}, workload {number}", ours, paper, unit="s"))
+    rows = _each_workload(plan, EXACT, NAMES[EXACT], PUBLISHED[EXACT])
     return Table(
         "The same objective solved exactly, beside the authors' genetic search: average JCT",
         tuple(rows),
@@ -207,24 +252,16 @@ def _lower(plan: _Plan) -> Table:
 
 
 def _shorter(plan: _Plan) -> Table:
-    rows = []
-    for number, paper in zip(WORKLOADS, PUBLISHED[EXACT], strict=True):
-        ours = plan.one(JCT, "jct_s", workload=number) if number in plan.workloads else None
-        why = "that is what it is for"
-        rows.append(_row(plan, f"average JCT, workload {number}", ours, paper, unit="s", why=why))
+    why = "that is what it is for"
+    rows = list(_each_workload(plan, JCT, "average JCT", PUBLISHED[EXACT], why))
     for load in MADE_LOADS[:1] if plan.how.quick else MADE_LOADS:
-        theirs, ours = plan.made(EXACT, load), plan.made(JCT, load)
-        share = None if ours is None or not theirs else 100 * (1 - ours / theirs)
+        share = _less(plan.made(JCT, load), plan.made(EXACT, load))
         what = f"less than {NAMES[EXACT]}, on made workloads at {load:g} times the load"
         rows.append(_row(plan, what, share, None, unit="%"))
     for policy, name in ((EXACT, NAMES[EXACT]), (JCT, "objective=jct")):
-        p99_s = plan.mean(policy, "p99_s")
-        hours = None if p99_s is None else p99_s / 3600
-        rows.append(_row(plan, f"{name}: 99th percentile of JCT", hours, None, unit="h"))
-        found = [plan.run(policy, workload=number) for number in plan.workloads]
-        rho = np.array([each for one in found if one is not None for each in one.rho])
-        rows.append(_row(plan, f"{name}: mean rho", _or(rho, np.mean), None))
-        rows.append(_row(plan, f"{name}: largest rho", _or(rho, np.max), None))
+        p99_h = _hours(plan.mean(policy, "p99_s"))
+        rows.append(_row(plan, f"{name}: 99th percentile of JCT", p99_h, None, unit="h"))
+        rows += _Fairness.of(plan, policy).rows(plan, name)
     return Table(
         "Rules of hpcext for short completion times (objective=jct), beside the authors' simulator",
         tuple(rows),
@@ -243,24 +280,19 @@ def _table_2(plan: _Plan) -> Table:
             paper,
             strict=True,
         ):
-            ours = plan.mean(policy, field)
-            hours_ours = None if ours is None else ours / 3600
-            rows.append(_row(plan, f"{name}: {what}", hours_ours, hours, unit="h", why=why))
+            ours = _hours(plan.mean(policy, field))
+            rows.append(_row(plan, f"{name}: {what}", ours, hours, unit="h", why=why))
     untuned = "needs the workload with the GPUs of the original trace, which is not among the data"
     for name, hours in (("Optimus+Oracle", 2.7), ("Tiresias", 2.8)):
         rows.append(Row(f"{name}: average JCT", None, hours, "h", untuned))
-    return Table(
-        "Table 2: on the testbed; ours: mean of the workloads, simulated",
-        tuple(rows),
-    )
+    return Table("Table 2: on the testbed; ours: mean of the workloads, simulated", tuple(rows))
 
 
 def _reductions(plan: _Plan) -> Table:
     rows = []
     exact = plan.mean(EXACT)
     for policy, paper in ((OPTIMUS, 48.0), (TIRESIAS, 32.0)):
-        other = plan.mean(policy)
-        ours = None if exact is None or other is None else 100 * (1 - exact / other)
+        ours = _less(exact, plan.mean(policy))
         why = "theirs are eight workloads, and the genetic search"
         rows.append(_row(plan, f"less than {NAMES[policy]}", ours, paper, unit="%", why=why))
     return Table("Section 5.3: by how much Pollux reduces the average JCT", tuple(rows))
@@ -270,24 +302,16 @@ def _figure_7(plan: _Plan) -> Table:
     rows = []
     fewer = (EXACT, OPTIMUS, TIRESIAS)
     for policy in fewer if plan.how.quick else TABLE_2:
-        found = [plan.run(policy, workload=number) for number in plan.workloads]
-        rho = np.array([each for one in found if one is not None for each in one.rho])
-        name = TABLE_2[policy][0]
-        below = 100 * float(np.mean(rho < 2)) if len(rho) else None
+        name, fairness_ = TABLE_2[policy][0], _Fairness.of(plan, policy)
         paper = 99.0 if policy == EXACT else None
-        rows.append(_row(plan, f"{name}: jobs with rho < 2", below, paper, unit="%"))
-        rows.append(_row(plan, f"{name}: mean rho", _or(rho, np.mean), None))
-        rows.append(_row(plan, f"{name}: largest rho", _or(rho, np.max), None))
+        rows.append(_row(plan, f"{name}: jobs with rho < 2", fairness_.below, paper, unit="%"))
+        rows += fairness_.rows(plan, name)
     return Table(
         "Figure 7: finish-time fairness rho",
         tuple(rows),
         "JCT by the time on an equal part of the machine, alone, without any restart and with the "
         "best batch known beforehand (Pollux) or that of the workload (the others)",
     )
-
-
-def _or(values: np.ndarray[tuple[int], np.dtype[np.float64]], of: object) -> float | None:
-    return float(of(values)) if len(values) and callable(of) else None
 
 
 def _figure_8a(plan: _Plan) -> Table:
@@ -297,12 +321,11 @@ def _figure_8a(plan: _Plan) -> Table:
         if plan.how.quick and load > 0.5:
             continue
         here = plan.made(EXACT, load)
-        ours = None if here is None or not base else here / base
+        ours = _ratio(here, base)
         why = "the workloads of other loads are drawn anew, theirs and ours"
         rows.append(_row(plan, f"Pollux at {load:g} times the load", ours, paper / BASE_S, why=why))
         for policy in (OPTIMUS, TIRESIAS):
-            other = plan.made(policy, load)
-            share = None if here is None or not other else 100 * (1 - here / other)
+            share = _less(here, plan.made(policy, load))
             rows.append(_row(plan, f"less than {NAMES[policy]} at {load:g}", share, None, unit="%"))
     return Table(
         "Figure 8a: average JCT by load, as a multiple of that at the paper's load", tuple(rows)
@@ -315,8 +338,7 @@ def _figure_8b(plan: _Plan) -> Table:
     for interval_s, paper in INTERVALS.items():
         if plan.how.quick and interval_s != 240.0:
             continue
-        here = plan.mean(f"pollux:interval_s={interval_s:g}")
-        ours = None if here is None or not base else here / base
+        ours = _ratio(plan.mean(f"pollux:interval_s={interval_s:g}"), base)
         why = "hpcext decides at once when a job comes or ends, whatever the interval; theirs waits"
         rows.append(_row(plan, f"every {interval_s:g} s", ours, paper / BASE_S, why=why))
     return Table(
@@ -331,8 +353,7 @@ def _figure_8c(plan: _Plan) -> Table:
         if plan.how.quick and slowdown != 0.5:
             continue
         for policy, name in ((EXACT, "apart"), ("pollux:apart=false", "sharing nodes")):
-            here = plan.mean(policy, interference=slowdown)
-            ours = None if here is None or not base else here / base
+            ours = _ratio(plan.mean(policy, interference=slowdown), base)
             theirs = 1.0 if policy == EXACT else paper / BASE_S
             why = "of jobs with as many GPUs on each node fewer come to share one"
             what = f"{name}, {100 * slowdown:g} % slower"

@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from hpcext.core.band import Band
 from hpcext.core.values import Job, Node
-from hpcext.papers.many import many
 from hpcext.papers.pollux.runs import GPUS, NODES
 from hpcext.papers.study import How as Thoroughly
-from hpcext.papers.study import Row, Table
+from hpcext.papers.study import Row, Table, figure, many
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.outcome import Run
 from hpcext.sim.replay.physics import Physics
@@ -140,7 +137,7 @@ def bills(data: Path, how: Thoroughly) -> Bills:
         Rented(data, nodes=NODES),
     )
     found = many(rented, cases[:2] if how.quick else cases, how.workers)
-    return dict(zip(WAYS, found, strict=False))
+    return dict(zip(WAYS, found.values(), strict=False))
 
 
 def figure_9(found: Bills, why: str) -> Table:
@@ -166,8 +163,8 @@ def figure_9(found: Bills, why: str) -> Table:
             longer = 100 * (bill.hours / blind.hours - 1)
         cheaper, later = (25.0, 6.0) if way == GOODPUT else (None, None)
         for what, ours, paper in (("cheaper", less, cheaper), ("longer", longer, later)):
-            row = Row(f"{name}: {what} than by throughput", ours, paper, "%", why)
-            rows.append(msgspec.structs.replace(row, why=MORE if row.far else "" if bill else why))
+            reason = MORE if bill else why
+            rows.append(figure(f"{name}: {what} than by throughput", ours, paper, "%", reason))
     return Table(
         "Figure 9: one ImageNet training on nodes that are rented as they are worth it", tuple(rows)
     )

@@ -23,20 +23,8 @@ import numpy as np
 
 from hpcext.core.values import Job, Snapshot, Target, total
 from hpcext.policies.bftrainer.limits import constraints, read_limits
-from hpcext.policies.placement.divide import (
-    Candidate,
-    Gpus,
-    On,
-    Parallel,
-    Plan,
-    Values,
-    Worth,
-    best,
-    divide,
-    settle,
-    speeds,
-    valued,
-)
+from hpcext.policies.placement.candidates import Candidate, Gpus, On, Values, speeds
+from hpcext.policies.placement.divide import Parallel, Plan, Worth, best, divide, settle, valued
 from hpcext.policies.solve.counting import solve_counts
 from hpcext.policies.solve.milp import Trainer, solve_map
 from hpcext.policies.solve.solvers import Limit, find_solver
@@ -142,10 +130,7 @@ def _paper(worth: Worth, options: Options, asks: Sequence[Candidate], gpus: Gpus
             current[row, begin : begin + has] = True
             begin += has
     answer = solve_map(trainers, current, options.forward_s, Limit(options.nodes))
-    counts = [
-        max((size for size in ask.shapes if size <= count), default=0)
-        for ask, count in zip(asks, answer.counts, strict=True)
-    ]
+    counts = [ask.most(count) for ask, count in zip(asks, answer.counts, strict=True)]
     return valued(worth, asks, gpus, counts)._replace(bound=answer.bound)
 
 

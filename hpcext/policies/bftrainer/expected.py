@@ -19,7 +19,7 @@ from hpcext.policies.bftrainer import Objective, changes_s
 from hpcext.policies.bftrainer.holes import Floats, Ints, Span, holes
 from hpcext.policies.bftrainer.pool import Part, Pool, run_of
 from hpcext.policies.common import fixed
-from hpcext.policies.placement.divide import Candidate
+from hpcext.policies.placement.candidates import Candidate
 from hpcext.policies.solve.apportion import Table
 
 ENOUGH = 0.5

@@ -40,7 +40,8 @@ from hpcext.policies.bftrainer import changes_s, gain, objective_of
 from hpcext.policies.bftrainer.expected import Answer, Expected, Holding
 from hpcext.policies.bftrainer.holes import Floats, Ints, Span, holes
 from hpcext.policies.bftrainer.pool import Part, Pool
-from hpcext.policies.placement.divide import Candidate, Gpus, Parallel, Plan, best, front, settle
+from hpcext.policies.placement.candidates import Candidate, Gpus
+from hpcext.policies.placement.divide import Parallel, Plan, best, front, settle
 from hpcext.policies.solve.apportion import Division, apportion, bound
 
 WORTHWHILE = 0.05

@@ -19,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from hpcext.checks import kind_of, known_keys, number, parse_toml, placed, read_text, string
+from hpcext.checks import at, kind_of, known_keys, number, parse_toml, read_text, string
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, Snapshot, total
 from hpcext.policies.common import fixed
-from hpcext.policies.placement.divide import Candidate
+from hpcext.policies.placement.candidates import Candidate
 from hpcext.policies.solve.counting import Constraint
 
 MOST = 1e9
@@ -72,10 +72,8 @@ def read_limits(path: str) -> tuple[Limit, ...]:
     if not Path(path).is_absolute():
         raise InputError(f"limits={path}", where="--policy", valid="an absolute path")
     document = parse_toml(read_text(Path(path)), path)
-    try:
+    with at(path):
         known_keys(document, ("limit",), "table or key")
-    except InputError as error:
-        raise placed(error, path) from None
     tables = document.get("limit", [])
     if not isinstance(tables, list) or not tables:
         raise InputError("no [[limit]] in it", where=path)
@@ -110,14 +108,12 @@ def constraints(
 def _limit(table: Any, where: str) -> Limit:
     if not isinstance(table, dict):
         raise InputError(kind_of(table), where=where, valid="a table")
-    key = ""
-    try:
+    with at(where):
         known_keys(table, tuple(_FIELDS))
-        values: dict[str, Any] = {"name": where}
-        for key, value in table.items():
+    values: dict[str, Any] = {"name": where}
+    for key, value in table.items():
+        with at(where, key):
             values[key] = _FIELDS[key](value)
-    except InputError as error:
-        raise placed(error, where, key) from None
     limit = Limit(**values)
     if limit.least is None and limit.most is None:
         raise InputError("neither least nor most", where=where, do="add one, as in most = 4")

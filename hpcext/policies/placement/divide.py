@@ -1,4 +1,4 @@
-"""The way from numbers of GPUs to a target: which jobs may change, their shapes and nodes."""
+"""The way from numbers of GPUs to a target: which jobs may change, and their nodes."""
 
 from __future__ import annotations
 
@@ -9,93 +9,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
-from hpcext.policies.common import AS_ASKED, ONE_NODE, fixed, keep, largest, named, no_room
-from hpcext.policies.placement.machine import Widths, free_of, machine_of
+from hpcext.policies.common import AS_ASKED, fixed, free_beside, keep, largest, named, no_room
+from hpcext.policies.placement.candidates import Candidate, Counts, Gpus, On, Values, asks_of
+from hpcext.policies.placement.machine import free_of, machine_of
 from hpcext.policies.placement.place import PlacementRequest, Shape, place
 from hpcext.policies.solve.apportion import Table, apportion
 from hpcext.policies.solve.kinds import share
-from hpcext.scaling.estimator import Sizes, speedups
+from hpcext.scaling.estimator import Sizes
 from hpcext.scaling.identity import by_identity
-
-Counts = NDArray[np.int64]
-Values = NDArray[np.float64]
-
-Gpus = Mapping[str, int]
-"""Number of GPUs by kind; see :class:`~hpcext.core.values.Node`."""
-
-
-class On(NamedTuple):
-    """The kind of GPUs that a value is for.
-
-    Attributes
-    ----------
-    kind : str
-    has : str
-        The kind that the job has now; empty if it has nothing.
-    """
-
-    kind: str = ""
-    has: str = ""
-
 
 Parallel = Annotated[int, msgspec.Meta(ge=1)]
 """Most jobs that may have anything."""
 
 Worth = Callable[[Job, Sizes, On], Values]
 """The values of a job's sizes, the first of which is 0; the value of 0 is the same on all kinds."""
-
-
-class Candidate(NamedTuple):
-    """A job that may be given something: it has at least one shape.
-
-    Attributes
-    ----------
-    job : Job
-    shapes : Mapping[int, Shape]
-        Shapes that it may have, by their total number of GPUs, ascending.
-    by_kind : Mapping[str, Mapping[int, Shape]]
-        The shapes for each kind of GPU on which it may run; empty if all GPUs are alike.
-    has : str
-        The kind of GPU that it has now, as in :class:`On`.
-    """
-
-    job: Job
-    shapes: Mapping[int, Shape]
-    by_kind: Mapping[str, Mapping[int, Shape]] = {}
-    has: str = ""
-
-    @property
-    def sizes(self) -> Sizes:
-        """Zero, and the sizes that the job may have."""
-        return _sizes(self.shapes)
-
-    def on(self, kind: str | None) -> Mapping[int, Shape]:
-        """Return the shapes that the job may have on a kind; None: on any."""
-        return self.by_kind.get(kind, {}) if self.by_kind and kind is not None else self.shapes
-
-    def sizes_on(self, kind: str | None) -> Sizes:
-        """Return zero, and the sizes that the job may have on a kind."""
-        return _sizes(self.on(kind))
-
-
-@by_identity
-def _sizes(shapes: Mapping[int, Shape]) -> Sizes:
-    """Return the sizes as read-only arrays, which all jobs with the same shapes share."""
-    gpus = np.array([0, *shapes], dtype=np.int64)
-    nodes = np.array([0, *(shape.nodes for shape in shapes.values())], dtype=np.int64)
-    gpus.setflags(write=False)
-    nodes.setflags(write=False)
-    return Sizes(gpus, nodes)
-
-
-def only(kinds: Collection[str]) -> str:
-    """Return the kind of all GPUs; empty if there are several."""
-    return next(iter(kinds)) if len(kinds) == 1 else ""
 
 
 class Plan(NamedTuple):
@@ -162,10 +92,7 @@ def settle(
     kept = keep(now)
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
     machine = machine_of(now.nodes)
-    free = dict(machine.widths)
-    for grant in grants.values():
-        for node, gpus in grant.alloc.items():
-            free[node] -= gpus
+    free = free_beside(now, grants)
     for node, gpus in (reserved or {}).items():
         free[node] = max(0, free[node] - gpus)
     asks = asks_of(now, grants)
@@ -182,7 +109,7 @@ def settle(
     tried = [
         placed
         for plan in _several(plans)
-        for placed in _both_ways(plan, asks, _Room(free, shared, kinds))
+        for placed in _both_ways(plan, asks, Room(free, shared, kinds))
     ]
     # Of several equally good plans the first.
     plan, places, value = max(tried, key=lambda each: each.value)
@@ -216,7 +143,7 @@ class _Placed(NamedTuple):
     value: float
 
 
-class _Room(NamedTuple):
+class Room(NamedTuple):
     """The free GPUs on each node, and its kind.
 
     `apart` are nodes of jobs on several nodes; None: such jobs may share nodes.
@@ -227,7 +154,7 @@ class _Room(NamedTuple):
     kinds: Mapping[str, str]
 
 
-def _both_ways(plan: Plan, asks: Sequence[Candidate], room: _Room) -> Iterator[_Placed]:
+def _both_ways(plan: Plan, asks: Sequence[Candidate], room: Room) -> Iterator[_Placed]:
     """Yield placements of a plan: with jobs on the nodes that they have, and otherwise anew.
 
     The second is tried if not all jobs have room in the first: all jobs that change are placed
@@ -240,7 +167,7 @@ def _both_ways(plan: Plan, asks: Sequence[Candidate], room: _Room) -> Iterator[_
         yield _placed(plan, asks, room, anew=True)
 
 
-def _placed(plan: Plan, asks: Sequence[Candidate], room: _Room, *, anew: bool) -> _Placed:
+def _placed(plan: Plan, asks: Sequence[Candidate], room: Room, *, anew: bool) -> _Placed:
     chosen = [number for number, count in enumerate(plan.counts) if count]
     wishes = []
     for number in chosen:
@@ -356,53 +283,6 @@ def _each(
 @by_identity
 def _by_size(sizes: Counts, values: Values) -> Mapping[int, float]:
     return dict(zip(sizes.tolist(), values.tolist(), strict=True))
-
-
-def speeds(job: Job, sizes: Sizes, kind: str = "") -> Values:
-    """Return a job's speeds on sizes, as multiples of its speed on one GPU.
-
-    If nothing is known of a job, it is taken to scale linearly up to its best size.
-    """
-    known = speedups(job.estimate, sizes, kind)
-    if known is not None:
-        return known
-    most = job.optimal * (job.nodes or ONE_NODE)[1]
-    return np.asarray(np.minimum(sizes.gpus, most), dtype=np.float64)
-
-
-def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Candidate]:
-    """Return the ready jobs except some, also those without a shape."""
-    parts = machine_of(now.nodes).parts
-    return [_ask(job, now, parts) for job in now.jobs if job.ready and job.id not in but]
-
-
-def _ask(job: Job, now: Snapshot, parts: Mapping[str, Widths]) -> Candidate:
-    has = next((now.nodes[node].kind for node in job.goal or {}), "")
-    by_kind = {
-        kind: found
-        for kind, widths in parts.items()
-        if (found := _shapes(job.sizes, job.nodes or ONE_NODE, widths))
-    }
-    if len(parts) < 2:
-        return Candidate(job, next(iter(by_kind.values()), {}), has=has)
-    shapes: dict[int, Shape] = {}
-    for each in by_kind.values():
-        for size, shape in each.items():
-            shapes[size] = min(shape, shapes.get(size, shape), key=lambda shape: shape.nodes)
-    return Candidate(job, dict(sorted(shapes.items())), by_kind, has)
-
-
-@functools.lru_cache(maxsize=1024)
-def _shapes(sizes: tuple[int, ...], nodes: tuple[int, int], widths: Widths) -> Mapping[int, Shape]:
-    """Return shapes by their total, ascending; of equal totals the one on the fewest nodes."""
-    fewest, most = nodes
-    wide = {size: sum(count for width, count in widths if width >= size) for size in sizes}
-    found: dict[int, Shape] = {}
-    for several in range(fewest, min(most, max(wide.values(), default=0)) + 1):
-        for gpus in sizes:
-            if several <= wide[gpus]:
-                found.setdefault(gpus * several, Shape(gpus, several))
-    return dict(sorted(found.items()))
 
 
 def _less(ask: Candidate, plan: Plan, number: int) -> list[Shape]:

@@ -16,6 +16,11 @@ class Shape(NamedTuple):
     gpus: int
     nodes: int
 
+    @classmethod
+    def of(cls, alloc: Alloc) -> Shape:
+        """Return the shape of an allocation."""
+        return cls(min(alloc.values()), len(alloc))
+
     @property
     def total(self) -> int:
         """Number of GPUs on all nodes."""
@@ -85,7 +90,7 @@ def place(
         if len(kept) <= 1 or apart is None or all(map(free.open, kept)):
             found[number] = kept
             free.take(kept)
-        if not found[number] or _shape(found[number]) != wish.wanted:
+        if not found[number] or Shape.of(found[number]) != wish.wanted:
             rest.append(number)
     if not rest:
         return found
@@ -168,11 +173,7 @@ class _Free:
         return alloc if room and (len(alloc) == 1 or all(map(self.open, alloc))) else {}
 
     def tightest(
-        self,
-        shape: Shape,
-        kind: str | None,
-        but: Collection[str] = (),
-        likes: Sequence[str] = (),
+        self, shape: Shape, kind: str | None, but: Collection[str] = (), likes: Sequence[str] = ()
     ) -> Alloc:
         """Return nodes with room, those with the least free; empty if there are too few.
 
@@ -201,13 +202,9 @@ class _Free:
         return found if len(found) == shape.nodes else []
 
 
-def _shape(alloc: Alloc) -> Shape:
-    return Shape(min(alloc.values()), len(alloc))
-
-
 def _kept(wish: PlacementRequest) -> Alloc:
     """Return the part of its nodes or GPUs that a job keeps within its wish."""
-    now = _shape(wish.now)
+    now = Shape.of(wish.now)
     if wish.wanted == now:
         return wish.now
     if wish.wanted.gpus > now.gpus or wish.wanted.nodes > now.nodes:

@@ -33,7 +33,8 @@ from msgspec.structs import replace
 from hpcext.core.values import Job, Snapshot, Target
 from hpcext.policies.common import fixed
 from hpcext.policies.periodic import periodic
-from hpcext.policies.placement.divide import Candidate, Gpus, On, Plan, Values, best, settle
+from hpcext.policies.placement.candidates import Candidate, Gpus, On, Values
+from hpcext.policies.placement.divide import Plan, best, settle
 from hpcext.policies.pollux.fitness import (
     SharedCluster,
     allowed,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcext.core.values import Job, Snapshot, total
-from hpcext.policies.placement.divide import Candidate, On, Values, speeds
+from hpcext.policies.placement.candidates import Candidate, On, Values, speeds
 from hpcext.policies.placement.place import Shape
 from hpcext.scaling.estimator import Sizes
 

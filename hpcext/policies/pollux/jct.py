@@ -20,7 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from hpcext.core.values import Job, Snapshot
-from hpcext.policies.placement.divide import Candidate, On, Values
+from hpcext.policies.placement.candidates import Candidate, On, Values
 from hpcext.policies.pollux.fitness import allowed, changed, cost_s
 from hpcext.scaling.estimator import Sizes
 

@@ -7,28 +7,19 @@ nodes that they have or on others, as long as one makes the sum of values larger
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from hpcext.core.values import Alloc, Grant, Snapshot, Target, total
-from hpcext.policies.placement.divide import Candidate, Plan, granted
+from hpcext.policies.common import free_beside, take
+from hpcext.policies.placement.candidates import Candidate
+from hpcext.policies.placement.divide import Plan, Room, granted
 from hpcext.policies.placement.place import PlacementRequest, Shape, place
 
 LEAST = 1e-9
 """Least gain, relative to the sum of values."""
-
-
-class _Room(NamedTuple):
-    """The free GPUs on each node, and its kind.
-
-    `taken` are nodes of jobs on several nodes; None: such jobs may share nodes.
-    """
-
-    free: dict[str, int]
-    taken: set[str] | None
-    kinds: Mapping[str, str]
 
 
 class _Better(NamedTuple):
@@ -89,9 +80,7 @@ class _Division:
         # Those of jobs that were not asked about stay.
         self._others = tuple(granted_to.values())
         self._kinds = {name: node.kind for name, node in now.nodes.items()}
-        self._free = {name: node.gpus for name, node in now.nodes.items()}
-        for grant in target.grants.values():
-            self._take(grant.alloc)
+        self._free = free_beside(now, target.grants)
         self.grants: dict[str, Grant] = {}
 
     def best(self, plan: Plan) -> _Better | None:
@@ -100,7 +89,7 @@ class _Division:
             return None
         wide = (alloc for alloc in (*self._others, *self._allocs.values()) if len(alloc) > 1)
         taken = {node for alloc in wide for node in alloc} if self._apart else None
-        room = _Room(self._free, taken, self._kinds)
+        room = Room(self._free, taken, self._kinds)
         each = (
             _better(number, ask, self._allocs[ask.job.id], plan, room)
             for number, ask in enumerate(self._asks)
@@ -110,17 +99,13 @@ class _Division:
     def give(self, better: _Better) -> None:
         """Move a job to its better place."""
         job = self._asks[better.number].job
-        self._take(self._allocs[job.id], -1)
-        self._take(better.alloc)
+        take(self._free, self._allocs[job.id], -1)
+        take(self._free, better.alloc)
         self._allocs[job.id] = better.alloc
         self.grants[job.id] = granted(job, better.alloc, total(better.alloc), self._now)
 
-    def _take(self, alloc: Alloc, times: int = 1) -> None:
-        for node, gpus in alloc.items():
-            self._free[node] -= times * gpus
 
-
-def _better(number: int, ask: Candidate, has: Alloc, plan: Plan, room: _Room) -> _Better | None:
+def _better(number: int, ask: Candidate, has: Alloc, plan: Plan, room: Room) -> _Better | None:
     """Return the best shape for a job that has room, if it is better than what it has.
 
     It is searched on GPUs of the kind that the job has, or is to have.
@@ -138,19 +123,15 @@ def _better(number: int, ask: Candidate, has: Alloc, plan: Plan, room: _Room) ->
         return None
     free = {name: gpus + has.get(name, 0) for name, gpus in room.free.items()}
     widths = sorted(free.values(), reverse=True)
-    taken = room.taken
-    if taken is not None and len(has) > 1:
-        taken = taken - set(has)
+    apart = room.apart
+    if apart is not None and len(has) > 1:
+        apart = set(apart) - set(has)
     for size in wanted:
         shape = shapes[size]
         if shape.nodes > len(widths) or widths[shape.nodes - 1] < shape.gpus:
             continue
         wish = PlacementRequest(shape, tuple, has, kind)
-        alloc = place(free, [wish], apart=taken, kinds=room.kinds)[0]
-        if total(alloc) == size and _shape(alloc) == shape:
+        alloc = place(free, [wish], apart=apart, kinds=room.kinds)[0]
+        if total(alloc) == size and Shape.of(alloc) == shape:
             return _Better(number, alloc, worth[size] - before)
     return None
-
-
-def _shape(alloc: Alloc) -> Shape:
-    return Shape(min(alloc.values()), len(alloc))

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcext.core.values import Alloc, Snapshot, Target, total
-from hpcext.policies.common import fixed, keep, kinds_of, no_room
-from hpcext.policies.placement.divide import Candidate, Counts, On, Values, asks_of, granted, only
+from hpcext.policies.common import fixed, free_beside, keep, kinds_of, no_room
+from hpcext.policies.placement.candidates import Candidate, Counts, On, Values, asks_of, only
+from hpcext.policies.placement.divide import granted
 from hpcext.policies.placement.place import Shape
 from hpcext.policies.pollux import genetic
 from hpcext.policies.pollux.fitness import SharedCluster, allowed, floor, realloc, speedups
@@ -23,10 +24,7 @@ def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
     job that states no nodes (:class:`~hpcext.core.values.Job`) takes all, as in the paper.
     """
     kept = {job.id: grant for job in now.jobs if (grant := keep(now).get(job.id)) and fixed(job)}
-    free = {name: node.gpus for name, node in now.nodes.items()}
-    for grant in kept.values():
-        for node, gpus in grant.alloc.items():
-            free[node] -= gpus
+    free = free_beside(now, kept)
     every = asks_of(now, kept)
     able = [_loose(ask, now) for ask in every if ask.shapes]
     asks = allowed(able)
@@ -135,7 +133,7 @@ def _shaped(ask: Candidate, row: Alloc, now: Snapshot) -> Alloc:
 
 def _trimmed(ask: Candidate, row: dict[str, int]) -> Alloc:
     """Return as much of what a job was dealt as it may have, without its smallest parts."""
-    more = total(row) - max((size for size in ask.shapes if size <= total(row)), default=0)
+    more = total(row) - ask.most(total(row))
     for node in sorted(row, key=row.__getitem__):
         less = min(more, row[node])
         row[node] -= less

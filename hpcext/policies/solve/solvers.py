@@ -102,10 +102,7 @@ def highs(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
     if found:
         for each, value in zip(variables, model.getSolution().col_value, strict=True):
             each.varValue = value
-    none = (
-        highspy.HighsModelStatus.kInfeasible,
-        highspy.HighsModelStatus.kUnboundedOrInfeasible,
-    )
+    none = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
     return Search(found, status in none, info.mip_dual_bound)
 
 

@@ -100,11 +100,7 @@ def _limit_s(lines: Sequence[Line], total: int, least: Sequence[int], most: Sequ
 
 
 def _settle(
-    sizes: list[int],
-    lines: Sequence[Line],
-    total: int,
-    least: Sequence[int],
-    most: Sequence[int],
+    sizes: list[int], lines: Sequence[Line], total: int, least: Sequence[int], most: Sequence[int]
 ) -> None:
     """Give remaining samples to the workers that finish first with one more; or take some back."""
     left = total - sum(sizes)

@@ -25,7 +25,7 @@ class Memoryless:
             self._speed = float(speed)
 
     def predict(self) -> float:
-        """Predict the last observed speed."""
+        """Predict the last observed speed, or the average of speeds."""
         return self._speed
 
     def state(self) -> dict[str, Any]:
@@ -37,33 +37,15 @@ class Memoryless:
         self._speed = heard(state)
 
 
-class Ema:
+class Ema(Memoryless):
     """A predictor of the exponential moving average of speeds."""
-
-    def __init__(self, alpha: float = ALPHA) -> None:
-        self._alpha = alpha
-        self._speed = math.nan
 
     def observe(self, speed: float, cpu: float, memory: float) -> None:
         """Take in the speed of the last iteration."""
-        if not is_speed(speed):
-            return
         if math.isnan(self._speed):
-            self._speed = float(speed)
-        else:
-            self._speed += self._alpha * (speed - self._speed)
-
-    def predict(self) -> float:
-        """Predict the exponential moving average."""
-        return self._speed
-
-    def state(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
-        return {"speed": said(self._speed)}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore a state."""
-        self._speed = heard(state)
+            super().observe(speed, cpu, memory)
+        elif is_speed(speed):
+            self._speed += ALPHA * (speed - self._speed)
 
 
 def is_speed(speed: float) -> bool:

@@ -92,11 +92,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("rho_p99", "99th percentile of finish-time fairness", "", f"{_RHO}.", -1),
     Measure("rho_max", "Worst finish-time fairness", "", f"{_RHO}.", -1),
     Measure(
-        "rho_over_1",
-        "Worse than fair",
-        "share",
-        "Jobs whose finish-time fairness is over 1.",
-        -1,
+        "rho_over_1", "Worse than fair", "share", "Jobs whose finish-time fairness is over 1.", -1
     ),
     Measure("rescales_per_job", "Rescales per job", "", "Changes of size, mean over all jobs."),
     Measure("suspends_per_job", "Suspends per job", "", "Suspensions, mean over all jobs."),
@@ -108,10 +104,7 @@ MEASURES: tuple[Measure, ...] = (
         -1,
     ),
     Measure(
-        "used_gpu_h",
-        "GPU-hours used",
-        "h",
-        "Held by jobs, whether they made progress or not.",
+        "used_gpu_h", "GPU-hours used", "h", "Held by jobs, whether they made progress or not."
     ),
     Measure(
         "idle_gpu_s",
@@ -123,11 +116,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("offered_gpu_h", "GPU-hours offered", "h", "GPUs that there were, times the time."),
     Measure("training_gpu_h", "GPU-hours training", "h", "In which jobs made progress."),
     Measure(
-        "utilisation",
-        "Utilisation",
-        "share",
-        "GPU time held by jobs, of what was offered.",
-        1,
+        "utilisation", "Utilisation", "share", "GPU time held by jobs, of what was offered.", 1
     ),
     Measure(
         "training_share",
@@ -160,11 +149,7 @@ MEASURES: tuple[Measure, ...] = (
     ),
     Measure("done", "Work done", "work", "By all jobs, what was lost not counted.", 1),
     Measure(
-        "lost",
-        "Work lost",
-        "work",
-        "Done, and to do again after an end without a checkpoint.",
-        -1,
+        "lost", "Work lost", "work", "Done, and to do again after an end without a checkpoint.", -1
     ),
     Measure(
         "lost_share",

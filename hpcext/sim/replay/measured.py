@@ -29,12 +29,15 @@ import numpy as np
 from hpcext.checks import read_text
 from hpcext.core.errors import InputError
 from hpcext.scaling.throughput import Floats
-from hpcext.sim.traces.lines import cells_of
+from hpcext.sim.traces.lines import TableRow, place, table_of
 from hpcext.text import clean
 
 PLACED = ("placement", "local_bsz", "step_time", "sync_time")
 SCALED = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
 VALIDATED = ("progress", "iteration", "metric", "grad_sqr", "grad_var")
+
+MOST_COUNT = 1_000_000
+"""Most nodes, and GPUs, of a measurement."""
 
 MOST_NOISE = 1e12
 """Largest noise scale, in samples, for a gradient that was measured to be nothing but noise."""
@@ -267,29 +270,31 @@ def read_application(folder: Path, *, most_per_gpu: int | None = None) -> Applic
 
 def _placements(path: Path) -> dict[tuple[int, ...], Curve]:
     points: dict[tuple[int, ...], list[tuple[float, ...]]] = {}
-    for where, row in _rows(path, PLACED):
-        text = row["placement"]
+    for row in _rows(path, PLACED):
+        text = row.cells["placement"]
         if not re.fullmatch(r"[1-9]+", text, re.ASCII):
-            raise InputError(f"placement {text!r}", where=where, valid="GPUs of each node, as 24")
-        values = [_above(row, name, where) for name in PLACED[1:3]]
-        points.setdefault(_turned(tuple(map(int, text))), []).append(
-            (*values, _number(row, PLACED[3], where))
-        )
+            raise row.wrong("placement", "GPUs of each node, as 24")
+        points.setdefault(_turned(tuple(map(int, text))), []).append(_times(row))
     return {gpus: _curve(each, str(path)) for gpus, each in points.items()}
 
 
 def _scalability(path: Path) -> dict[int, dict[int, Curve]]:
     points: dict[tuple[int, int], list[tuple[float, ...]]] = {}
-    for where, row in _rows(path, SCALED):
-        nodes, gpus = (_whole(row, name, where) for name in SCALED[:2])
+    for row in _rows(path, SCALED):
+        nodes, gpus = (row.whole(name, MOST_COUNT) for name in SCALED[:2])
         if gpus < nodes:
-            raise InputError(f"{gpus} GPUs on {nodes} nodes", where=where, valid="one on each")
-        values = [_above(row, name, where) for name in SCALED[2:4]]
-        points.setdefault((nodes, gpus), []).append((*values, _number(row, SCALED[4], where)))
+            raise InputError(f"{gpus} GPUs on {nodes} nodes", where=row.where, valid="one on each")
+        points.setdefault((nodes, gpus), []).append(_times(row))
     found: dict[int, dict[int, Curve]] = {}
     for (nodes, gpus), each in points.items():
         found.setdefault(nodes, {})[gpus] = _curve(each, str(path))
     return found
+
+
+def _times(row: TableRow) -> tuple[float, ...]:
+    """Return the batch of a GPU, and the seconds of its step and of its synchronisation."""
+    batch, step_s = (row.number(name, above=True) for name in ("local_bsz", "step_time"))
+    return batch, step_s, row.number("sync_time")
 
 
 def _validations(folder: Path) -> Gradients:
@@ -304,10 +309,10 @@ def _validations(folder: Path) -> Gradients:
     progress, sqr, var = [], [], []
     for _, path in sorted(named.items()):
         rows = list(_rows(path, VALIDATED))
-        progress.append([_above(row, "progress", where) for where, row in rows])
-        _ascending(progress[-1], [where for where, _ in rows])
-        sqr.append([_number(row, "grad_sqr", where) for where, row in rows])
-        var.append([_number(row, "grad_var", where) for where, row in rows])
+        progress.append([row.number("progress", above=True) for row in rows])
+        _ascending(progress[-1], [row.where for row in rows])
+        sqr.append([row.number("grad_sqr") for row in rows])
+        var.append([row.number("grad_var") for row in rows])
     epochs = min(map(len, progress))
     arrays = (np.array([each[:epochs] for each in every]) for every in (progress, sqr, var))
     ends, sqrs, variances = arrays
@@ -341,50 +346,15 @@ def _mean(curves: Sequence[Curve]) -> Curve:
     return Curve(batch, step_s, sync_s)
 
 
-def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the lines of a file with their places; check its header, and that it has a line."""
-    name, lines = clean(str(path)), iter(read_text(path).splitlines())
-    header = cells_of(next(lines, ""), f"{name}:1")
-    if tuple(header) != tuple(columns):
-        raise InputError(
-            f"its first line is {clean(','.join(header))[:80]!r}",
-            where=f"{name}:1",
-            valid=",".join(columns),
-        )
-    number = 1
-    for number, line in enumerate(lines, 2):
-        fields = cells_of(line, f"{name}:{number}")
-        if len(fields) != len(columns):
-            raise InputError(
-                f"{len(fields)} fields", where=f"{name}:{number}", valid=str(len(columns))
-            )
-        yield f"{name}:{number}", dict(zip(columns, fields, strict=True))
-    if number == 1:
-        raise InputError("no measurement in it", where=f"{name}:2")
-
-
-def _number(row: Mapping[str, str], name: str, where: str) -> float:
-    """Return a finite number of at least 0."""
-    try:
-        found = float(row[name])
-    except ValueError:
-        found = math.nan
-    if not 0 <= found < math.inf:
-        raise InputError(
-            f"{name} {clean(row[name])[:40]!r}", where=where, valid="a number, 0 or more"
-        )
-    return found
-
-
-def _above(row: Mapping[str, str], name: str, where: str) -> float:
-    found = _number(row, name, where)
-    if not found:
-        raise InputError(f"{name} 0", where=where, valid="above 0")
-    return found
-
-
-def _whole(row: Mapping[str, str], name: str, where: str) -> int:
-    found = _above(row, name, where)
-    if found != int(found):
-        raise InputError(f"{name} {row[name]!r}", where=where, valid="a whole number")
-    return int(found)
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
+    """Yield the rows of a file; check its header, and that it has a row."""
+    table = table_of(path, enumerate(read_text(path).splitlines(), 1))
+    if tuple(table.columns) != tuple(columns):
+        what = f"its first line is {clean(','.join(table.columns))[:80]!r}"
+        raise InputError(what, where=table.where, valid=",".join(columns))
+    some = False
+    for row in table.rows:
+        some = True
+        yield row
+    if not some:
+        raise InputError("no measurement in it", where=place(path, 2))

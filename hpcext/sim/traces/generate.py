@@ -31,9 +31,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcext.core.errors import InputError
+from hpcext.checks import unknown
 from hpcext.sim.traces.idle import Change
-from hpcext.text import did_you_mean, listed, shown
+from hpcext.text import listed
 
 STEP_S = 10.0
 SHORTEST_S = 60.0
@@ -113,8 +113,7 @@ def find_machine(name: str) -> MachineModel:
         There is none of that name.
     """
     if name not in MACHINES:
-        do = did_you_mean(name, MACHINES)
-        raise InputError(f"unknown machine {shown(name)}", valid=listed(MACHINES), do=do)
+        raise unknown("machine", name, MACHINES, valid=listed(MACHINES))
     return MACHINES[name]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcext.core.errors import InputError
-from hpcext.sim.traces.lines import place, read_lines, write_lines
+from hpcext.sim.traces.lines import parsed, write_lines
 from hpcext.text import shown
 
 HEADER = "time_s,joined,left"
@@ -73,26 +73,27 @@ def read_idle(path: Path) -> Iterator[Change]:
         Names the line that is damaged, out of order, or impossible: a node that joins twice, or
         leaves without being idle.
     """
-    rows = read_lines(path, MOST_LINE_BYTES)
-    number, header = next(rows)
-    columns = {HEADER: 3, PLANNED: 5}.get(header.removeprefix("\ufeff").strip())
-    if columns is None:
-        raise InputError(shown(header), where=place(path, number), valid=f"{HEADER} as first line")
-    idle: set[int] = set()
-    last_s = 0.0
-    for number, row in rows:
-        try:
-            change = _parse(row, columns)
-            if change.time_s < last_s:
-                raise InputError(f"{change.time_s:g} s after {last_s:g} s", do="sort it by time")
-            last_s = change.time_s
-            _apply(change, idle)
-        except InputError as error:
-            where = place(path, number)
-            raise InputError(error.what, where=where, valid=error.valid, do=error.do) from None
+    number = 1
+    for number, change in parsed(path, _changes, MOST_LINE_BYTES):  # noqa: B007 (used below)
         yield change
     if number == 1:
         raise InputError("no changes in it", where=str(path))
+
+
+def _changes(lines: Iterator[str]) -> Iterator[Change]:
+    header = next(lines)
+    columns = {HEADER: 3, PLANNED: 5}.get(header.removeprefix("\ufeff").strip())
+    if columns is None:
+        raise InputError(shown(header), valid=f"{HEADER} as first line")
+    idle: set[int] = set()
+    last_s = 0.0
+    for row in lines:
+        change = _parse(row, columns)
+        if change.time_s < last_s:
+            raise InputError(f"{change.time_s:g} s after {last_s:g} s", do="sort it by time")
+        last_s = change.time_s
+        _apply(change, idle)
+        yield change
 
 
 def _parse(row: str, columns: int) -> Change:

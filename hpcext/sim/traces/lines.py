@@ -1,4 +1,7 @@
-"""Text files of any length, read line by line and written as a whole; gzip is detected."""
+"""Text files of any length, read line by line and written as a whole; gzip is detected.
+
+A table of CSV is read from such lines: its columns, and each row with its place.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ import contextlib
 import csv
 import gzip
 import io
+import math
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NoReturn, TypeVar, cast
+from typing import BinaryIO, NamedTuple, NoReturn, TypeVar, cast
 
 from hpcext.core.errors import InputError
-from hpcext.text import clean
+from hpcext.numerals import whole
+from hpcext.text import clean, shown
 
 MAGIC = b"\x1f\x8b"
 """First bytes of a gzip file (RFC 1952), whatever its name."""
@@ -29,14 +34,79 @@ def place(path: Path | str, number: int) -> str:
     return f"{clean(str(path))}: line {number}"
 
 
-def cells_of(line: str, where: str) -> list[str]:
-    """Return the cells of a line of CSV.
+class TableRow(NamedTuple):
+    """A row of a table: its place, and its cells by column."""
+
+    where: str
+    cells: Mapping[str, str]
+
+    def number(self, column: str, *, above: bool = False) -> float:
+        """Return the finite number in a column, at least 0, or above it.
+
+        Raises
+        ------
+        InputError
+            There is something else.
+        """
+        try:
+            value = float(self.cells[column])
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf or (above and not value):
+            raise self.wrong(column, f"a number, {'above 0' if above else '0 or more'}")
+        return value
+
+    def whole(self, column: str, most: int) -> int:
+        """Return the whole number in a column, from 1 to `most`.
+
+        Raises
+        ------
+        InputError
+            There is something else.
+        """
+        count = whole(self.cells[column].strip())
+        if count is None or not 1 <= count <= most:
+            raise self.wrong(column, f"a whole number, 1 to {most}")
+        return count
+
+    def wrong(self, column: str, valid: str) -> InputError:
+        """Return the error for what is in a column."""
+        return InputError(f"{column} {shown(self.cells[column])}", where=self.where, valid=valid)
+
+
+class Table(NamedTuple):
+    """A table of CSV: its columns, the place of the line that names them, and its rows."""
+
+    columns: Sequence[str]
+    where: str
+    rows: Iterator[TableRow]
+
+
+def table_of(path: Path, lines: Iterable[tuple[int, str]]) -> Table:
+    """Read a table from the numbered lines of a file.
 
     Raises
     ------
     InputError
-        It is not CSV: a quote or an end of line in an odd place, or a cell of more than 128 KiB.
+        A line is not CSV: a quote or an end of line in an odd place, or a cell of more than
+        128 KiB; or it does not have a cell for each column.
     """
+    following = iter(lines)
+    first, header = next(following, (1, ""))
+    columns = [column.strip() for column in _cells(header, place(path, first))]
+
+    def rows() -> Iterator[TableRow]:
+        for number, line in following:
+            where = place(path, number)
+            cells = _cells(line, where)
+            if len(cells) != len(columns):
+                raise InputError(f"{len(cells)} fields", where=where, valid=str(len(columns)))
+            yield TableRow(where, dict(zip(columns, cells, strict=True)))
+
+    return Table(columns, place(path, first), rows())
+
+
+def _cells(line: str, where: str) -> list[str]:
     try:
         return next(csv.reader([line]), [])
     except csv.Error as error:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcext.checks import read_options
 from hpcext.core.errors import InputError
+from hpcext.core.values import Job
+from hpcext.sim.replay.physics import Physics
 from hpcext.sim.workloads import capes, marble
 from hpcext.sim.workloads.applications import (
     REPORT_S,
@@ -21,8 +25,7 @@ from hpcext.sim.workloads.applications import (
 )
 from hpcext.sim.workloads.jobfiles import read_job_file
 from hpcext.sim.workloads.philly import SHARES, make_philly
-from hpcext.sim.workloads.poisson import poisson_jobs
-from hpcext.sim.workloads.workload import Jobs, Setting, Workload, changed
+from hpcext.sim.workloads.workload import Jobs, Setting, Workload
 from hpcext.text import clean, shown
 
 WHERE = "WORKLOAD"
@@ -99,7 +102,7 @@ def _philly(text: str, given: str, setting: Setting) -> Workload:
     folder, way = folder_of(options.data, setting.data), way_of(options, setting)
 
     def jobs(seed: int) -> Jobs:
-        return changed(application_jobs(make_philly(seed, load=options.load), folder, way), setting)
+        return application_jobs(make_philly(seed, load=options.load), folder, way)
 
     files = measurements(folder, SHARES)
     return Workload(text, jobs, files, REPORT_S, measured=True)
@@ -107,14 +110,12 @@ def _philly(text: str, given: str, setting: Setting) -> Workload:
 
 def _capes(text: str, given: str, setting: Setting) -> Workload:
     level = _one_of(given, capes.JOBS, f"{WHERE} capes", "contention")
-    return Workload(
-        text, lambda seed: changed(capes.capes_jobs(capes.arrivals_s(level, seed)), setting)
-    )
+    return Workload(text, lambda seed: capes.capes_jobs(capes.arrivals_s(level, seed)))
 
 
 def _marble(text: str, given: str, setting: Setting) -> Workload:
     number = int(_one_of(given, map(str, marble.SETS), f"{WHERE} marble", "set"))
-    return Workload(text, lambda _: changed(marble.set_jobs(number), setting))
+    return Workload(text, lambda _: marble.set_jobs(number))
 
 
 def _poisson(text: str, given: str, setting: Setting) -> Workload:
@@ -130,7 +131,30 @@ def _poisson(text: str, given: str, setting: Setting) -> Workload:
             do = "leave `after` out: here jobs come at random"
             raise InputError(what, where=clean(options.of), do=do)
     make = functools.partial(poisson_jobs, models, options.jobs, options.mean_s)
-    return Workload(text, lambda seed: changed(make(seed), setting), (path,) if path else ())
+    return Workload(text, make, (path,) if path else ())
+
+
+def poisson_jobs(
+    models: Sequence[tuple[Job, Physics]], count: int, mean_s: float, seed: int
+) -> Iterator[tuple[Job, Physics]]:
+    """Yield jobs with random arrivals, each like one of equally likely models.
+
+    Parameters
+    ----------
+    models : sequence of (Job, Physics)
+        They wait for no other job.
+    count : int
+    mean_s : float
+        Mean seconds between two jobs, and before the first one: exponentially distributed.
+    seed : int
+    """
+    source = random.Random(f"poisson/{seed}")
+    when_s = 0.0
+    for number in range(1, count + 1):
+        when_s += source.expovariate(1 / mean_s)
+        job, physics = source.choice(models)
+        name = f"{job.name}-{number}"
+        yield replace(job, id=str(number), name=name, order=number, submitted_s=when_s), physics
 
 
 def _one_of(given: str, words: Iterable[str], where: str, what: str) -> str:

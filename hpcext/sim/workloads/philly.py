@@ -6,17 +6,16 @@ They are read from ``name,time,application,num_replicas,batch_size`` as the auth
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from hpcext.checks import unknown
 from hpcext.core.errors import InputError
-from hpcext.sim.traces.lines import cells_of, place, read_lines
-from hpcext.text import clean, did_you_mean
+from hpcext.sim.traces.lines import TableRow, place, read_lines, table_of
+from hpcext.text import clean
 
 COLUMNS = ("time", "application", "num_replicas", "batch_size")
 
@@ -25,6 +24,9 @@ OWN_COLUMNS = COLUMNS[1:]
 
 MOST_BYTES = 10_000
 """Longest line."""
+
+MOST_COUNT = 999_999_999
+"""Most GPUs, and samples, of a job."""
 
 JOBS = 160
 """Number of jobs in eight hours, the busiest of the trace (section 5.1)."""
@@ -89,26 +91,19 @@ def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tupl
     InputError
         The file is not such a workload.
     """
-    lines = read_lines(path, MOST_BYTES)
-    _, first = next(lines, (1, ""))
-    header = [field.strip() for field in cells_of(first, place(path, 1))]
-    if [field for field in header if field != "name"] != list(COLUMNS):
+    table = table_of(path, read_lines(path, MOST_BYTES))
+    if [column for column in table.columns if column != "name"] != list(COLUMNS):
         valid = f"name,{','.join(COLUMNS)}"
-        raise InputError("not a header of such a workload", where=place(path, 1), valid=valid)
+        raise InputError("not a header of such a workload", where=table.where, valid=valid)
     found: list[Asked] = []
     seen: set[str] = set()
-    for number, line in lines:
-        where = place(path, number)
-        fields = cells_of(line, where)
-        if len(fields) != len(header):
-            raise InputError(f"{len(fields)} fields", where=where, valid=str(len(header)))
-        job = _job(dict(zip(header, fields, strict=True)), where, number - 2, applications)
+    for row in table.rows:
+        job = _job(row, len(found), applications)
         if job.name in seen:
-            raise InputError(f"job {job.name} is there twice", where=where)
+            raise InputError(f"job {job.name} is there twice", where=row.where)
         if found and job.submitted_s < found[-1].submitted_s:
-            raise InputError(
-                f"time {job.submitted_s:g}", where=where, do="sort the lines by their time"
-            )
+            what, do = f"time {job.submitted_s:g}", "sort the lines by their time"
+            raise InputError(what, where=row.where, do=do)
         seen.add(job.name)
         found.append(job)
     if not found:
@@ -116,34 +111,13 @@ def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tupl
     return tuple(found)
 
 
-def _job(row: Mapping[str, str], where: str, number: int, applications: Sequence[str]) -> Asked:
-    application = row["application"]
+def _job(row: TableRow, number: int, applications: Sequence[str]) -> Asked:
+    application = row.cells["application"]
     if application not in applications:
-        raise InputError(
-            f"unknown application {clean(application)[:40]!r}",
-            where=where,
-            valid=", ".join(applications),
-            do=did_you_mean(application, applications),
-        )
-    try:
-        time_s = float(row["time"])
-    except ValueError:
-        time_s = math.nan
-    if not 0 <= time_s <= 1e12:
-        raise InputError(
-            f"time {clean(row['time'])[:40]!r}", where=where, valid="seconds, 0 or more"
-        )
-    gpus, batch = (_count(row[key], key, where) for key in COLUMNS[2:])
-    label = clean(row.get("name") or f"{application}-{number}")[:80]
-    return Asked(label, time_s, application, gpus, batch)
-
-
-def _count(text: str, key: str, where: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,8}", text, re.ASCII):
-        raise InputError(
-            f"{key} {clean(text)[:40]!r}", where=where, valid="a whole number, 1 or more"
-        )
-    return int(text)
+        raise unknown("application", application, applications, where=row.where)
+    gpus, batch = (row.whole(column, MOST_COUNT) for column in COLUMNS[2:])
+    label = clean(row.cells.get("name") or f"{application}-{number}")[:80]
+    return Asked(label, row.number("time"), application, gpus, batch)
 
 
 def make_philly(seed: int, *, load: float = 1.0) -> tuple[Asked, ...]:

@@ -10,7 +10,6 @@ samples per second by number of nodes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.numerals import whole
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.traces.lines import cells_of, place, read_lines
+from hpcext.sim.traces.lines import TableRow, read_lines, table_of
 from hpcext.text import listed, shown
 
 COLUMNS = ("name", "submit_s", "n_min", "n_max", "rescale_up_s", "rescale_down_s", "samples")
@@ -108,75 +107,40 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
     InputError
         A row is not valid; the message names file and line.
     """
-    lines = read_lines(path, MOST_BYTES)
-    number, header = next(lines, (1, ""))
-    names = cells_of(header, place(path, number))
+    names, where, rows = table_of(path, read_lines(path, MOST_BYTES))
     missing = [name for name in COLUMNS if name not in names]
     rates = [name for name in names if name.startswith(_RATE)]
     if missing or not rates:
         wanted = missing[0] if missing else f"{_RATE}1"
-        raise InputError(f"no column {wanted}", where=place(path, number), valid=listed(COLUMNS))
+        raise InputError(f"no column {wanted}", where=where, valid=listed(COLUMNS))
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"column {shown(twice)} twice", where=place(path, number))
-    points = [_nodes(name, place(path, number)) for name in rates]
+        raise InputError(f"column {shown(twice)} twice", where=where)
+    points = {name: _nodes(name, where) for name in rates}
     before_s = 0.0
-    for order, (number, line) in enumerate(lines):
-        where = place(path, number)
-        cells = cells_of(line, where)
-        if len(cells) != len(names):
-            what = f"{len(cells)} cells, and {len(names)} columns"
-            raise InputError(what, where=where)
-        row = dict(zip(names, cells, strict=True))
-        job, physics = _trainer(row, order, dict(zip(rates, points, strict=True)), where, gpus)
+    for order, row in enumerate(rows):
+        job, physics = _trainer(row, order, points, gpus)
         if job.submitted_s < before_s:
-            raise InputError("submitted before the row above", where=where, do="sort by submit_s")
+            what, do = "submitted before the row above", "sort by submit_s"
+            raise InputError(what, where=row.where, do=do)
         before_s = job.submitted_s
         yield job, physics
 
 
-def _trainer(
-    row: Mapping[str, str], order: int, rates: Mapping[str, int], where: str, gpus: int
-) -> tuple[Job, Physics]:
-    fewest, most = (_whole(row, name, where) for name in ("n_min", "n_max"))
+def _trainer(row: TableRow, order: int, rates: Mapping[str, int], gpus: int) -> tuple[Job, Physics]:
+    fewest, most = (row.whole(column, MOST_NODES) for column in ("n_min", "n_max"))
     if fewest > most:
-        raise InputError(f"n_min is {fewest}, more than n_max, {most}", where=where)
-    curve = {gpus * nodes: _number(row, name, where, above=True) for name, nodes in rates.items()}
-    up_s, down_s = (_number(row, f"rescale_{way}_s", where) for way in ("up", "down"))
-    samples = _number(row, "samples", where, above=True)
-    submit_s = _number(row, "submit_s", where)
-    trainer = Trainer(row["name"], curve, samples, (fewest, most), up_s, down_s, submit_s)
+        raise InputError(f"n_min is {fewest}, more than n_max, {most}", where=row.where)
+    curve = {gpus * nodes: row.number(column, above=True) for column, nodes in rates.items()}
+    up_s, down_s = (row.number(f"rescale_{way}_s") for way in ("up", "down"))
+    samples, submit_s = row.number("samples", above=True), row.number("submit_s")
+    trainer = Trainer(row.cells["name"], curve, samples, (fewest, most), up_s, down_s, submit_s)
     return simulated(trainer, order, gpus)
 
 
 def _nodes(name: str, where: str) -> int:
     """Return the number of nodes whose rate a column has."""
-    count = _count(name[len(_RATE) :])
-    if count is None:
+    count = whole(name[len(_RATE) :])
+    if count is None or not 1 <= count <= MOST_NODES:
         raise InputError(f"column {shown(name)}", where=where, valid=f"{_RATE}1, {_RATE}2, ...")
     return count
-
-
-def _number(row: Mapping[str, str], name: str, where: str, *, above: bool = False) -> float:
-    try:
-        value = float(row[name])
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf or (above and value == 0):
-        least = "above 0" if above else "0 or more"
-        raise InputError(f"{name} is {shown(row[name])}", where=where, valid=f"a number, {least}")
-    return value
-
-
-def _whole(row: Mapping[str, str], name: str, where: str) -> int:
-    text = row[name].strip()
-    count = _count(text)
-    if count is None:
-        raise InputError(f"{name} is {shown(text)}", where=where, valid=f"1 to {MOST_NODES}")
-    return count
-
-
-def _count(text: str) -> int | None:
-    """Parse a number of nodes; None if it is not valid."""
-    count = whole(text)
-    return count if count is not None and 1 <= count <= MOST_NODES else None

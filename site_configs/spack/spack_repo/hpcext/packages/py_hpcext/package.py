@@ -22,7 +22,7 @@ class PyHpcext(PythonPackage):
     depends_on("python@3.10:", type=("build", "run"))
     depends_on("py-setuptools@68:", type="build")
     depends_on("py-numpy@1.23:", type=("build", "run"))
-    depends_on("py-filelock@3.12:", type=("build", "run"))
+    depends_on("py-filelock@3.30:", type=("build", "run"))
     depends_on("py-msgspec@0.18:", type=("build", "run"))
     depends_on("py-psutil@5.9:", type=("build", "run"))
     depends_on("py-rich@13:", type=("build", "run"))

@@ -1,0 +1,83 @@
+"""The processes of an attempt on this node, as its supervisor finds them and signals them."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from hpcext.launch import stderr, tree
+from hpcext.launch.attempt_events import Effect
+from hpcext.launch.script import Script
+from hpcext.protocol import SUSPEND_SIGNAL, Process
+
+if TYPE_CHECKING:
+    from hpcext.launch.attempt_facts import AttemptFacts
+    from hpcext.launch.mps import Seat
+
+_SIGNALS = {
+    # A stopped process would not hear of SIGTERM.
+    Effect.TERMINATE: (signal.SIGTERM, signal.SIGCONT),
+    Effect.KILL: (signal.SIGKILL,),
+    Effect.STOP: (signal.SIGSTOP,),
+    Effect.CONTINUE: (signal.SIGCONT,),
+}
+
+
+class AttemptProcesses:
+    """All processes below a supervisor, and those of its script's steps.
+
+    Parameters
+    ----------
+    supervisor : Process
+    seat : Seat or None
+        The attempt's on a shared GPU.
+    """
+
+    def __init__(self, supervisor: Process, seat: Seat | None) -> None:
+        self._supervisor = supervisor
+        self._seat = seat
+        self._script = Script(supervisor)
+
+    def find(self) -> list[Process]:
+        """Return all of them; none if the machine has no descriptors left.
+
+        Suspensions and kills are repeated, so those will come later.
+        """
+        try:
+            below = tree.descendants(self._supervisor.pid)
+            if not any(tree.program(process) == "srun" for process in below):
+                return below
+            # Processes of a script's step on this node are not descendants of its srun.
+            elsewhere = tree.marked([f"HPCEXT_NOTIFY={self._supervisor}"])
+            return list(dict.fromkeys([*below, *elsewhere]))
+        except OSError as error:
+            stderr.say(f"no signal was sent: {error}")
+            return []
+
+    def affect(self, effect: Effect, facts: AttemptFacts) -> None:
+        """Carry out an effect on them.
+
+        Parameters
+        ----------
+        effect : Effect
+        facts : AttemptFacts
+            What the effect was decided on.
+        """
+        if effect in _SIGNALS:
+            self._signal(*_SIGNALS[effect])
+        elif effect is Effect.TELL_SUSPENSION:
+            for process in facts.processes:
+                tree.tell(process, SUSPEND_SIGNAL)
+        elif effect is Effect.HOLD_SCRIPT and facts.process is not None:
+            steps = [each for each in facts.processes if tree.program(each) == "srun"]
+            self._script.hold([facts.process, *steps])
+        else:
+            self._script.release(suspended=effect is Effect.KILL_SCRIPT)
+
+    def _signal(self, *signums: signal.Signals) -> None:
+        # Looked for again: a tree may have forked meanwhile.
+        processes = self.find()
+        if self._seat is not None:
+            self._seat.release([each for each in processes if tree.ends(each, *signums)])
+        for process in processes:
+            tree.send(process, *signums)

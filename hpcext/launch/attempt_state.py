@@ -1,0 +1,302 @@
+"""The state of an attempt on one node: what an event asks its supervisor to do to the processes.
+
+:class:`AttemptState` is pure: it is told an event, the instant, and what can be found out about the
+attempt, and answers with effects. :mod:`hpcext.launch.supervisor` waits for the events and carries
+the effects out. The command and what it has started are in one of five phases::
+
+                command runs                     command has ended
+
+    no                                           a notice or warning that only now is heard
+    deadline    RUNNING ──── MAIN_ENDED ───────► REMAINING ◄───────────────────────┐
+                   │                              │      │                         │
+                   │ told to end,      a session  │      │ no session              │
+                   │ or outlives its   saves      │      │ saves itself            │
+                   ▼ session           itself     ▼      ▼                         │
+    deadline    ENDING ───── MAIN_ENDED ───────► SAVING ─────────► EMPTYING ───────┘
+                                                        it has left,
+                                                        or END
+
+At the deadline every process is killed, again and again until none is left: a tree may fork while
+it is killed. On the way to ENDING and EMPTYING every process gets SIGTERM; a deadline that is set
+already can only come nearer by that.
+
+A suspension is another matter, and may be asked for in each phase::
+
+    ┌── a notice, a stopped leader ─────────────────────────────────────────┐
+    │                                                                       ▼
+    NONE ── SUSPEND, an order ──► ASKED ── a notice, a stopped leader ──► REQUIRED
+      ▲                             │
+      └── the session declines ─────┘
+
+Without a deadline a suspension that was asked for is told to all processes at once, at each NEWS,
+and every ``REMIND_S``. After NONE the training goes on; REQUIRED takes no refusal.
+
+What each event does :class:`~hpcext.launch.attempt_events.Event` says.
+"""
+
+from __future__ import annotations
+
+from hpcext.launch.attempt_events import Effect, Event, Facts, Now, Phase, Suspension
+
+LEFTOVER_GRACE_S = 2.0
+"""Seconds that processes left over by the command get to end by SIGTERM."""
+
+REMIND_S = 1.0
+"""Seconds between two signals of a suspension.
+
+It is repeated because pending signals are not inherited by children that are forked later, such as
+the workers of a torchrun that was still importing.
+"""
+
+OUTLIVED_S = 10.0
+"""Seconds after its session has saved itself and left at which a command will not end by itself.
+
+Apptainer 1.4 misses the end of its container when SIGTSTP comes to it again and again.
+"""
+
+KILL_PAUSE_S = 0.02
+KILL_PAUSE_MAX_S = 1.0
+
+
+class AttemptState:
+    """The state of an attempt on one node.
+
+    Parameters
+    ----------
+    kill_grace_s : float
+        Seconds from SIGTERM to SIGKILL.
+    suspend_timeout_s : float
+        Seconds that a session may take to save itself.
+    several : bool
+        Whether the attempt is on several nodes. Its session is rank 0's, on any of them.
+
+    Attributes
+    ----------
+    phase : Phase
+    suspension : Suspension
+    suspend_asked_at, kill_asked_at, notice_at : float or None
+        Instants for the record, in seconds since the epoch.
+    """
+
+    def __init__(self, *, kill_grace_s: float, suspend_timeout_s: float, several: bool) -> None:
+        self._kill_grace_s = kill_grace_s
+        self._suspend_timeout_s = suspend_timeout_s
+        self._several = several
+        self.phase = Phase.RUNNING
+        self.suspension = Suspension.NONE
+        self.suspend_asked_at: float | None = None
+        self.kill_asked_at: float | None = None
+        self.notice_at: float | None = None
+        self._warned = False
+        # The manager's last order to suspend; the suspensions declined before the present one.
+        self._ordered = 0
+        self._declined = 0
+        # Since when the session is seen to have saved itself and left.
+        self._left_s: float | None = None
+        self._remind_s: float | None = None
+        # Set in the phases that have a deadline, and in no other.
+        self._kill_s: float | None = None
+        self._kill_pause_s = KILL_PAUSE_S
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When to tell :attr:`Event.DEADLINE`, by the monotonic clock; None for never."""
+        return min((at for at in (self._remind_s, self._kill_s) if at is not None), default=None)
+
+    def step(self, event: Event, facts: Facts, now: Now) -> list[Effect]:
+        """Return what is to be done because of an event.
+
+        Parameters
+        ----------
+        event : Event
+        facts : Facts
+        now : Now
+        """
+        match event:
+            case Event.SUSPEND:
+                effects = self._suspend(facts, now)
+            case Event.LOOK:
+                effects = self._look(facts, now)
+            case Event.NEWS:
+                effects = self._news(facts, now)
+            case Event.NOTICE:
+                effects = self._notice(facts, now)
+            case Event.EARLY_NOTICE:
+                effects = self._early_notice(facts, now)
+            case Event.WARNING:
+                effects = self._warn()
+            case Event.END:
+                effects = self._end(now)
+            case Event.DEADLINE:
+                effects = self._overdue(facts, now)
+            case Event.MAIN_ENDED:
+                effects = self._main_ended()
+            case Event.REMAINDER:
+                effects = self._deal_with_remainder(facts, now)
+            case _:
+                effects = self._follow(event, facts, now)
+        return effects
+
+    # Suspension.
+
+    def _suspend(self, facts: Facts, now: Now) -> list[Effect]:
+        """Have the session save itself and leave, if it can."""
+        if self.suspension is Suspension.NONE:
+            self.suspension = Suspension.ASKED
+            self.suspend_asked_at = now.at
+            self._declined = facts.declined
+        return self._tell_suspension(facts, now)
+
+    def _require(self, facts: Facts, now: Now) -> list[Effect]:
+        """Have the session save itself and leave; it is asked again even if its disk is full."""
+        if self.suspension is Suspension.NONE:
+            self.suspend_asked_at = now.at
+        self.suspension = Suspension.REQUIRED
+        return self._tell_suspension(facts, now)
+
+    def _tell_suspension(self, facts: Facts, now: Now) -> list[Effect]:
+        if self._kill_s is not None:
+            return []
+        if self.suspension is Suspension.ASKED and facts.declined > self._declined:
+            # The session has answered that it cannot save, and is left to train.
+            self.suspension = Suspension.NONE
+            self.suspend_asked_at = self._remind_s = None
+            return [Effect.CONTINUE_SCRIPT]
+        here = facts.here
+        if not here and self._outlives(facts, now):
+            return self._terminate(LEFTOVER_GRACE_S, now)
+        self._remind_s = now.s + REMIND_S
+        return [Effect.HOLD_SCRIPT if here else self._release(facts), Effect.TELL_SUSPENSION]
+
+    def _release(self, facts: Facts) -> Effect:
+        """Return what becomes of a script without a session.
+
+        One whose session is gone amid its work, since the batch system has ended it, is not to run
+        on, nor to count as done. The daemons of ``mpirun`` on several nodes are a step of Slurm's,
+        which is sent SIGTERM, and take their ranks along.
+        """
+        cut_off = self.notice_at is not None and facts.unsaved
+        return Effect.KILL_SCRIPT if facts.suspended or cut_off else Effect.CONTINUE_SCRIPT
+
+    def _outlives(self, facts: Facts, now: Now) -> bool:
+        """Return whether the command is still here long after its session has saved and left."""
+        if self._several or not facts.suspended:
+            return False
+        self._left_s = self._left_s or now.s
+        return now.s >= self._left_s + OUTLIVED_S
+
+    # What managers and batch systems say.
+
+    def _look(self, facts: Facts, now: Now) -> list[Effect]:
+        """Do what the manager has written down where its signals do not reach us."""
+        order, number = facts.order
+        if order == "suspend" and self.suspension is Suspension.NONE and number > self._ordered:
+            self._ordered = number
+            return self._suspend(facts, now)
+        if order == "end" and self.kill_asked_at is None:
+            return self._end(now)
+        return []
+
+    def _news(self, facts: Facts, now: Now) -> list[Effect]:
+        """Find out what the news is, and pass it on."""
+        effects: list[Effect] = []
+        if self.suspension is not Suspension.NONE:
+            # A session that has just registered has not heard of it.
+            effects += self._tell_suspension(facts, now)
+        if self.suspension is not Suspension.NONE and facts.suspended:
+            effects.append(Effect.KILL_SCRIPT)
+        effects += self._look(facts, now)
+        return [*effects, Effect.HAND_NEWS_DOWN, Effect.TELL_MANAGER]
+
+    def _notice(self, facts: Facts, now: Now) -> list[Effect]:
+        """Handle that the batch system wants the node back, and kills what is left after a grace.
+
+        A session has time to save. A command without one is ended as the batch system would have
+        done it.
+        """
+        effects = self._early_notice(facts, now)
+        return effects if facts.registered else self._end(now)
+
+    def _early_notice(self, facts: Facts, now: Now) -> list[Effect]:
+        """Have a session save itself, as another notice will come."""
+        self.notice_at = self.notice_at or now.at
+        if not facts.registered:
+            return []
+        self._spare()
+        return self._require(facts, now)
+
+    def _warn(self) -> list[Effect]:
+        """Note that the batch system wants the node back, which the agent will tell in a moment.
+
+        Ranks that change in place may have left by then.
+        """
+        self._warned = True
+        self._spare()
+        return []
+
+    def _spare(self) -> None:
+        """Stop emptying the tree if only a shell died, of the signal that we have just got."""
+        if self.phase is Phase.EMPTYING and self.kill_asked_at is None:
+            self.phase, self._kill_s = Phase.REMAINING, None
+
+    def _follow(self, event: Event, facts: Facts, now: Now) -> list[Effect]:
+        """Do what the batch system did to the leader of its job, which is in another session."""
+        if event is Event.LEADER_STOPPED:
+            return self._require(facts, now)
+        if event is Event.LEADER_ENDED:
+            return self._terminate(LEFTOVER_GRACE_S, now)
+        if event is Event.LEADER_CONTINUED:
+            return [Effect.CONTINUE]
+        # What is told to end must be able to.
+        return [Effect.STOP] if self._kill_s is None else []
+
+    # The end.
+
+    def _end(self, now: Now) -> list[Effect]:
+        """Tell all processes to end, and kill them after the grace."""
+        self.kill_asked_at = self.kill_asked_at or now.at
+        return self._terminate(self._kill_grace_s, now)
+
+    def _terminate(self, grace_s: float, now: Now) -> list[Effect]:
+        kill_s = now.s + grace_s
+        self._kill_s = kill_s if self._kill_s is None else min(self._kill_s, kill_s)
+        self._remind_s = None
+        runs = self.phase in {Phase.RUNNING, Phase.ENDING}
+        self.phase = Phase.ENDING if runs else Phase.EMPTYING
+        return [Effect.TERMINATE]
+
+    def _overdue(self, facts: Facts, now: Now) -> list[Effect]:
+        """Kill, or tell the suspension again, if it is time to."""
+        effects: list[Effect] = []
+        if self._kill_s is not None and now.s >= self._kill_s:
+            effects.append(Effect.KILL)
+            self._kill_s = now.s + self._kill_pause_s
+            self._kill_pause_s = min(2 * self._kill_pause_s, KILL_PAUSE_MAX_S)
+        if self._remind_s is not None and now.s >= self._remind_s:
+            effects += self._tell_suspension(facts, now)
+        return effects
+
+    def _main_ended(self) -> list[Effect]:
+        """Note that the command has ended."""
+        self.phase = Phase.REMAINING if self.phase is Phase.RUNNING else Phase.SAVING
+        return []
+
+    def _deal_with_remainder(self, facts: Facts, now: Now) -> list[Effect]:
+        """Decide what becomes of processes that are left after the command has ended."""
+        if self.phase is Phase.EMPTYING:
+            return []
+        if self._warned and self.notice_at is None and facts.registered:
+            return []
+        if self.suspension is Suspension.NONE or not self._saves(facts):
+            return self._terminate(LEFTOVER_GRACE_S, now)
+        if self.phase is Phase.REMAINING:
+            # Its shell is dead, of the batch system's SIGTERM or by us; it is saving itself, or
+            # has and is doing what its user wants done then.
+            self.phase = Phase.SAVING
+            self._kill_s = now.s + self._suspend_timeout_s
+            self._remind_s = None
+        return []
+
+    def _saves(self, facts: Facts) -> bool:
+        """Return whether a session is saving itself, here or on another node."""
+        return facts.registered and (facts.here or (self._several and not facts.suspended))

@@ -1,0 +1,60 @@
+"""The environment of the command of an attempt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from hpcext import protocol
+from hpcext.launch import devices
+from hpcext.launch.launch_file import Launch
+
+
+def of_command(
+    launch: Launch, own: Mapping[str, str], compiled: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the whole environment of a command: that of its supervisor, and what is added.
+
+    Parameters
+    ----------
+    launch : Launch
+        It has what the manager adds.
+    own : Mapping of str to str
+        What the supervisor adds, which counts in any case.
+    compiled : Mapping of str to str
+        Where compiled code is kept, unless the user has said that.
+
+    Raises
+    ------
+    ValueError
+        The host does not have the GPUs of the node.
+    """
+    environ = dict(protocol.environ())
+    if devices.name() in launch.environ:
+        environ = devices.without(environ)
+    environ.update(launch.environ)
+    environ.update(own)
+    if (positions := launch.node.get("gpus")) is not None:
+        visible = _devices(environ, positions)
+        environ = {**devices.without(environ), **devices.naming(visible)}
+    for name, value in compiled.items():
+        environ.setdefault(name, value)
+    # As torchrun sets it for its workers, so that one process and several compute alike.
+    environ.setdefault("OMP_NUM_THREADS", "1")
+    # torchrun kills, after 30 s by default, ranks that are still saving (torch/distributed/
+    # launcher/api.py reads this as an int).
+    timeout_s = math.ceil(launch.suspend_timeout_s)
+    environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(timeout_s))
+    return environ
+
+
+def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:
+    """Return the GPUs to make visible: some of those that this host has for us."""
+    said = devices.said(environ)
+    # If nothing says which GPUs these are, they are all that can be seen.
+    there = said.split(",") if said else [str(each) for each in range(max(positions) + 1)]
+    if max(positions) >= len(there):
+        raise ValueError(
+            f"GPU number {max(positions)} was requested, but {devices.name()} lists only {said}"
+        )
+    return ",".join(there[each] for each in positions)

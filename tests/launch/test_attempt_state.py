@@ -1,0 +1,414 @@
+"""What a supervisor decides, whatever happens to an attempt and in whatever order."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcext import protocol
+from hpcext.launch.attempt_events import (
+    Effect,
+    Event,
+    Now,
+    Phase,
+    Suspension,
+    heard,
+)
+from hpcext.launch.attempt_state import (
+    KILL_PAUSE_MAX_S,
+    LEFTOVER_GRACE_S,
+    OUTLIVED_S,
+    REMIND_S,
+    AttemptState,
+)
+
+GRACE_S, TIMEOUT_S = 5.0, 40.0
+EPOCH = 1e9
+WITH_DEADLINE = {Phase.ENDING, Phase.SAVING, Phase.EMPTYING}
+NOTICES = {Event.NOTICE, Event.EARLY_NOTICE, Event.WARNING}
+SCRIPT = {Effect.HOLD_SCRIPT, Effect.CONTINUE_SCRIPT, Effect.KILL_SCRIPT}
+
+
+class Found(NamedTuple):
+    """What is found out about an attempt."""
+
+    order: tuple[str, int] = ("", 1)
+    registered: bool = False
+    here: bool = False
+    suspended: bool = False
+    unsaved: bool = False
+    declined: int = 0
+
+
+NOTHING = Found()
+SESSION = Found(registered=True, here=True)
+LEFT = Found(registered=True, suspended=True)
+
+
+class Step(NamedTuple):
+    """A step of an attempt: what happened, and what was so before and after it."""
+
+    event: Event
+    found: Found
+    at_s: float
+    phase: tuple[Phase, Phase]
+    suspension: tuple[Suspension, Suspension]
+    deadline_s: tuple[float | None, float | None]
+    effects: list[Effect]
+
+
+class Attempt:
+    """An attempt to which things happen."""
+
+    def __init__(self, *, several: bool = False) -> None:
+        self.state = AttemptState(
+            kill_grace_s=GRACE_S, suspend_timeout_s=TIMEOUT_S, several=several
+        )
+        self.now_s = 100.0
+
+    def meets(self, event: Event, found: Found = NOTHING, *, after_s: float = 0.0) -> list[Effect]:
+        """The effects of an event."""
+        self.now_s += after_s
+        return self.state.step(event, found, Now(self.now_s, EPOCH + self.now_s))
+
+    def waits(self, found: Found = NOTHING) -> list[Effect]:
+        """The effects of the next deadline, when it is there."""
+        assert self.state.deadline_s is not None
+        self.now_s = max(self.now_s, self.state.deadline_s)
+        return self.meets(Event.DEADLINE, found)
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[tuple[Event | None, Found, float]]:
+    """Events as a supervisor meets them; None: it sleeps until the next deadline.
+
+    The command ends once, and whatever happens afterwards is followed by a look at what is left.
+    """
+    found = st.builds(
+        Found,
+        order=st.tuples(st.sampled_from(["", "suspend", "end", "nonsense"]), st.integers(0, 3)),
+        registered=st.booleans(),
+        here=st.booleans(),
+        suspended=st.booleans(),
+        unsaved=st.booleans(),
+        declined=st.integers(0, 3),
+    ).map(lambda each: each._replace(here=each.here and each.registered))
+    happens = st.sampled_from([*(set(Event) - {Event.MAIN_ENDED, Event.REMAINDER}), None, None])
+    pauses = st.sampled_from([0.0, 0.01, 0.5, 1.0, 2.0, 11.0])
+    one = st.tuples(happens, found, pauses)
+    before: list[tuple[Event | None, Found, float]] = draw(st.lists(one, max_size=12))
+    after = draw(st.lists(one, max_size=12))
+    rest = [
+        each
+        for event, what, pause_s in [(Event.MAIN_ENDED, NOTHING, 0.0), *after]
+        for each in ((event, what, pause_s), (Event.REMAINDER, what, 0.0))
+    ]
+    return [*before, *rest]
+
+
+def told(
+    story: Sequence[tuple[Event | None, Found, float]], *, several: bool = False
+) -> Iterator[Step]:
+    """The steps of an attempt that has this story."""
+    attempt = Attempt(several=several)
+    state = attempt.state
+    for event, found, pause_s in story:
+        before = state.phase, state.suspension, state.deadline_s
+        if event is not None:
+            effects = attempt.meets(event, found, after_s=pause_s)
+        elif state.deadline_s is not None:
+            effects = attempt.waits(found)
+        else:
+            continue
+        yield Step(
+            event or Event.DEADLINE,
+            found,
+            attempt.now_s,
+            (before[0], state.phase),
+            (before[1], state.suspension),
+            (before[2], state.deadline_s),
+            effects,
+        )
+
+
+@given(stories(), st.booleans())
+def test_phases_follow_each_other_as_in_the_figure(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    ways = {
+        (Phase.RUNNING, Phase.ENDING),
+        (Phase.RUNNING, Phase.REMAINING),
+        (Phase.ENDING, Phase.SAVING),
+        (Phase.REMAINING, Phase.SAVING),
+        (Phase.REMAINING, Phase.EMPTYING),
+        (Phase.SAVING, Phase.EMPTYING),
+        (Phase.EMPTYING, Phase.REMAINING),
+        *((phase, phase) for phase in Phase),
+    }
+    for step in told(story, several=several):
+        assert step.phase in ways, step
+        before, after = step.phase
+        if before is not after and after in {Phase.ENDING, Phase.EMPTYING}:
+            assert Effect.TERMINATE in step.effects, step
+
+
+@given(stories(), st.booleans())
+def test_phases_that_end_have_a_deadline_and_no_other_kills(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    for step in told(story, several=several):
+        if step.phase[1] in WITH_DEADLINE:
+            assert step.deadline_s[1] is not None, step
+        if step.phase[1] is Phase.RUNNING and step.suspension[1] is Suspension.NONE:
+            assert step.deadline_s[1] is None, step
+        if Effect.KILL in step.effects:
+            assert step.phase[0] in WITH_DEADLINE, step
+            assert step.event is Event.DEADLINE
+
+
+@given(stories(), st.booleans())
+def test_what_is_told_to_end_is_killed_after_its_grace_and_until_nothing_is_left(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    by_s = None
+    for step in told(story, several=several):
+        ends = step.event is Event.END or (
+            step.found.order[0] == "end" and step.event in {Event.LOOK, Event.NEWS}
+        )
+        if by_s is not None and step.event is Event.DEADLINE and step.at_s >= by_s:
+            assert Effect.KILL in step.effects, step
+        if Effect.KILL in step.effects and by_s is not None:
+            by_s = step.at_s + KILL_PAUSE_MAX_S
+        elif ends and by_s is None:
+            by_s = step.at_s + GRACE_S
+        if by_s is not None:
+            assert step.deadline_s[1] is not None, step
+            assert step.deadline_s[1] <= by_s, step
+
+
+@given(stories(), st.booleans())
+def test_a_deadline_only_comes_nearer_unless_the_tree_is_spared(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    for step in told(story, several=several):
+        before_s, after_s = step.deadline_s
+        if step.phase[0] not in WITH_DEADLINE or Effect.KILL in step.effects:
+            continue
+        assert before_s is not None
+        if step.phase[1] is Phase.REMAINING:
+            assert step.event in NOTICES, step
+        else:
+            assert after_s is not None, step
+            assert after_s <= before_s, step
+
+
+@given(stories(), st.booleans())
+def test_no_notice_undoes_an_order_to_end(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    ended = False
+    for step in told(story, several=several):
+        ended = ended or step.event is Event.END
+        if ended:
+            assert step.phase[1] in WITH_DEADLINE, step
+
+
+@given(stories(), st.booleans())
+def test_what_is_told_to_end_is_neither_stopped_nor_told_to_suspend(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    for step in told(story, several=several):
+        if step.phase[0] in WITH_DEADLINE and step.phase[1] in WITH_DEADLINE:
+            assert not {Effect.STOP, Effect.TELL_SUSPENSION, Effect.HOLD_SCRIPT} & {*step.effects}
+
+
+@given(stories(), st.booleans())
+def test_a_suspension_is_told_again_until_it_is_declined_or_the_attempt_ends(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    for step in told(story, several=several):
+        if step.suspension[1] is Suspension.NONE or step.phase[1] is not Phase.RUNNING:
+            continue
+        assert step.deadline_s[1] is not None, step
+        assert step.deadline_s[1] <= step.at_s + REMIND_S, step
+        asked = step.suspension[0] is Suspension.NONE
+        due = step.event in {Event.SUSPEND, Event.NEWS, Event.LEADER_STOPPED} or (
+            step.event is Event.DEADLINE
+            and step.deadline_s[0] is not None
+            and step.at_s >= step.deadline_s[0]
+        )
+        if asked or due:
+            assert Effect.TELL_SUSPENSION in step.effects, step
+
+
+@given(stories(), st.booleans())
+def test_a_refusal_is_believed_only_of_a_suspension_that_is_not_required(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    asked_of = 0
+    for step in told(story, several=several):
+        before, after = step.suspension
+        assert before is not Suspension.REQUIRED or after is Suspension.REQUIRED, step
+        if before is Suspension.ASKED and after is Suspension.NONE:
+            assert step.found.declined > asked_of, step
+            assert step.effects[0] is Effect.CONTINUE_SCRIPT
+            assert Effect.TELL_SUSPENSION not in step.effects
+        # Refused and ordered anew in one step.
+        anew = step.found.declined > asked_of and Effect.TELL_SUSPENSION in step.effects
+        if after is Suspension.ASKED and (before is Suspension.NONE or anew):
+            asked_of = step.found.declined
+
+
+@given(stories(), st.booleans())
+def test_a_tree_is_emptied_after_its_command_unless_a_session_saves_or_the_agent_is_to_say(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    warned = noticed = False
+    for step in told(story, several=several):
+        warned = warned or step.event is Event.WARNING
+        noticed = noticed or step.event in {Event.NOTICE, Event.EARLY_NOTICE}
+        if step.event is not Event.REMAINDER:
+            continue
+        found = step.found
+        if warned and not noticed and found.registered:
+            assert step.phase[0] is step.phase[1]
+        elif step.phase[1] is not Phase.EMPTYING:
+            assert step.phase[1] is Phase.SAVING
+            assert step.suspension[1] is not Suspension.NONE
+            assert found.registered
+            assert found.here or (several and not found.suspended)
+
+
+@given(stories(), st.booleans())
+def test_a_script_is_held_while_its_session_leaves_and_killed_once_that_has_saved(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    for step in told(story, several=several):
+        if Effect.HOLD_SCRIPT in step.effects:
+            assert step.found.here, step
+        if Effect.KILL_SCRIPT in step.effects:
+            assert step.found.suspended or step.found.unsaved, step
+        if Effect.TELL_SUSPENSION in step.effects:
+            # What is held is held before the session hears of it.
+            told_at = step.effects.index(Effect.TELL_SUSPENSION)
+            assert step.effects[told_at - 1] in SCRIPT, step
+
+
+@given(stories(), st.booleans())
+def test_news_and_only_news_is_passed_on(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    passed = [Effect.HAND_NEWS_DOWN, Effect.TELL_MANAGER]
+    for step in told(story, several=several):
+        if step.event is Event.NEWS:
+            assert step.effects[-2:] == passed
+        else:
+            assert not {*passed} & {*step.effects}
+
+
+@given(stories(), st.booleans())
+def test_the_same_events_have_the_same_effects(
+    story: list[tuple[Event | None, Found, float]], several: bool
+) -> None:
+    assert list(told(story, several=several)) == list(told(story, several=several))
+
+
+def test_what_is_killed_is_killed_again_after_pauses_that_grow() -> None:
+    attempt = Attempt()
+    assert attempt.meets(Event.END) == [Effect.TERMINATE]
+    assert attempt.meets(Event.DEADLINE, after_s=GRACE_S - 0.1) == []
+    at_s = []
+    for _ in range(10):
+        assert attempt.waits() == [Effect.KILL]
+        at_s.append(attempt.now_s)
+    pauses_s = [after - before for before, after in itertools.pairwise(at_s)]
+    assert pauses_s == sorted(pauses_s)
+    assert pauses_s[-1] == pytest.approx(KILL_PAUSE_MAX_S)
+    assert attempt.state.kill_asked_at == EPOCH + 100.0
+
+
+def test_a_command_is_ended_that_outlives_its_session() -> None:
+    attempt = Attempt()
+    assert attempt.meets(Event.SUSPEND, SESSION) == [Effect.HOLD_SCRIPT, Effect.TELL_SUSPENSION]
+    effects = attempt.waits(LEFT)
+    assert effects == [Effect.KILL_SCRIPT, Effect.TELL_SUSPENSION]
+    since_s = attempt.now_s
+    while effects != [Effect.TERMINATE]:
+        assert attempt.state.phase is Phase.RUNNING
+        effects = attempt.waits(LEFT)
+    assert attempt.now_s - since_s == pytest.approx(OUTLIVED_S, abs=REMIND_S)
+    assert attempt.state.phase is Phase.ENDING
+    assert attempt.state.deadline_s == attempt.now_s + LEFTOVER_GRACE_S
+
+
+def test_on_several_nodes_a_command_may_outlive_the_session_of_another_one() -> None:
+    attempt = Attempt(several=True)
+    attempt.meets(Event.SUSPEND, LEFT)
+    for _ in range(30):
+        assert attempt.waits(LEFT) == [Effect.KILL_SCRIPT, Effect.TELL_SUSPENSION]
+
+
+def test_a_session_whose_shell_died_of_the_notice_saves_itself() -> None:
+    attempt = Attempt()
+    attempt.meets(Event.MAIN_ENDED)
+    # No notice has been heard yet.
+    assert attempt.meets(Event.REMAINDER, SESSION) == [Effect.TERMINATE]
+    assert attempt.meets(Event.NOTICE, SESSION) == [Effect.HOLD_SCRIPT, Effect.TELL_SUSPENSION]
+    assert attempt.meets(Event.REMAINDER, SESSION) == []
+    assert attempt.state.deadline_s == attempt.now_s + TIMEOUT_S
+    assert attempt.meets(Event.REMAINDER, LEFT) == [Effect.TERMINATE]
+    assert attempt.state.deadline_s == attempt.now_s + LEFTOVER_GRACE_S
+
+
+def test_an_order_is_obeyed_once_and_a_later_one_again() -> None:
+    attempt = Attempt()
+    first = SESSION._replace(order=("suspend", 1))
+    assert Effect.TELL_SUSPENSION in attempt.meets(Event.LOOK, first)
+    refused = first._replace(declined=1)
+    assert attempt.waits(refused) == [Effect.CONTINUE_SCRIPT]
+    assert attempt.state.suspend_asked_at is None
+    assert attempt.meets(Event.LOOK, refused) == []
+    second = refused._replace(order=("suspend", 2))
+    assert Effect.TELL_SUSPENSION in attempt.meets(Event.LOOK, second)
+
+
+def test_a_notice_ends_a_command_without_a_session_and_an_early_one_does_not() -> None:
+    attempt = Attempt()
+    assert attempt.meets(Event.EARLY_NOTICE) == []
+    assert attempt.state.phase is Phase.RUNNING
+    assert attempt.meets(Event.NOTICE, after_s=1.0) == [Effect.TERMINATE]
+    assert attempt.state.notice_at == EPOCH + 100.0
+
+
+def test_what_stops_and_continues_with_its_leader() -> None:
+    attempt = Attempt()
+    assert attempt.meets(Event.LEADER_STAYS_STOPPED) == [Effect.STOP]
+    assert attempt.meets(Event.LEADER_CONTINUED) == [Effect.CONTINUE]
+    assert attempt.meets(Event.LEADER_ENDED) == [Effect.TERMINATE]
+    assert attempt.state.deadline_s == attempt.now_s + LEFTOVER_GRACE_S
+    assert attempt.meets(Event.LEADER_STAYS_STOPPED) == []
+
+
+@pytest.mark.parametrize(
+    ("signum", "plain", "notices", "agent"),
+    [
+        (protocol.SUSPEND_SIGNAL, Event.SUSPEND, Event.SUSPEND, Event.WARNING),
+        (protocol.NEWS_SIGNAL, Event.NEWS, Event.NEWS, Event.NEWS),
+        (protocol.NOTICE_SIGNAL, None, Event.NOTICE, None),
+        (signal.SIGTERM, Event.END, Event.NOTICE, Event.WARNING),
+        (signal.SIGINT, None, Event.EARLY_NOTICE, Event.WARNING),
+        (signal.SIGCHLD, None, None, None),
+    ],
+)
+def test_a_signal_means_what_the_batch_system_means_by_it(
+    signum: signal.Signals, plain: Event | None, notices: Event | None, agent: Event | None
+) -> None:
+    assert heard(signum, notices=False, agent=False) is plain
+    assert heard(signum, notices=True, agent=False) is notices
+    assert heard(signum, notices=False, agent=True) is agent

@@ -1,0 +1,136 @@
+"""Plays seeds of the virtual machine room.
+
+::
+
+    python -m tests.virtual 17              one seed, with its story
+    python -m tests.virtual 0-9999          many, on all processors; those that fail are shrunk
+    python -m tests.virtual --mutants       which planted bugs are found, and within how many seeds
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> int:
+    """Read the arguments."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # Sets of words are in another order each time otherwise, and no seed comes out alike.
+        again = [sys.executable, "-m", "tests.virtual", *sys.argv[1:]]
+        return subprocess.run(
+            again, env={**os.environ, "PYTHONHASHSEED": "0"}, cwd=HERE.parent.parent, check=False
+        ).returncode
+    parser = argparse.ArgumentParser(prog="python -m tests.virtual", description=__doc__)
+    parser.add_argument("seeds", nargs="?", default="0-999", help="SEED or FIRST-LAST")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="planted bugs; all by default")
+    parser.add_argument("--mutant", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--until-found", action="store_true", help="stop at the first that fails")
+    parser.add_argument("--digest", action="store_true", help="print a digest of each story")
+    args = parser.parse_args()
+    sys.path.insert(0, str(HERE.parent))
+    first, _, last = args.seeds.partition("-")
+    if args.mutants is not None:
+        from virtual import mutants
+
+        return mutants.hunt(args.mutants, range(int(first), int(last or first) + 1), args.jobs)
+    if args.mutant:
+        from virtual import loading, mutants
+
+        loading.plant(mutants.read()[args.mutant])
+    if not last:
+        return one(int(first))
+    seeds = range(int(first), int(last) + 1)
+    if args.jobs > 1:
+        return shared(seeds, args.jobs, sys.argv[1:])
+    return many(seeds, until_found=args.until_found, digest=args.digest)
+
+
+def one(seed: int) -> int:
+    """Play a seed, and tell its story."""
+    from virtual.room import Room
+
+    room = Room(seed)
+    wrong = room.play()
+    print("\n".join(room.kernel.story))
+    for each in wrong:
+        print(f"WRONG {each}")
+    room.close()
+    if wrong:
+        print(f"shrunk to: {shrunk(seed)}")
+    return int(bool(wrong))
+
+
+def many(seeds: Iterable[int], *, until_found: bool = False, digest: bool = False) -> int:
+    """Play seeds; say which fail, and why."""
+    from virtual.room import Room
+
+    failed = count = 0
+    began_s = time.monotonic()
+    for seed in seeds:
+        room = Room(seed)
+        wrong = room.play()
+        room.close()
+        count += 1
+        if digest:
+            story = "\n".join(room.kernel.story)
+            print(f"digest of {seed}: {hashlib.sha256(story.encode()).hexdigest()}")
+        if wrong:
+            failed += 1
+            print(f"seed {seed}: {wrong[0].strip().splitlines()[-1]}", flush=True)
+            if until_found:
+                break
+            print(f"seed {seed}, shrunk: {shrunk(seed)}", flush=True)
+    took_s = time.monotonic() - began_s
+    print(f"{count} seeds, {failed} failed, {took_s:.1f} s, {count / took_s:.0f} a second")
+    return int(failed > 0)
+
+
+def shrunk(seed: int) -> list[str]:
+    """Return the fewest faults with which a seed still fails."""
+    from virtual import faults
+    from virtual.room import Room
+
+    def fails(plan: Sequence[faults.Fault]) -> bool:
+        room = Room(seed)
+        wrong = room.play(plan)
+        room.close()
+        return bool(wrong)
+
+    room = Room(seed)
+    room.play()
+    plan = room.plan
+    room.close()
+    for fault in list(plan):
+        without = [each for each in plan if each is not fault]
+        if fails(without):
+            plan = without
+    return [f"{each.what} at {each.at:.3f} s" for each in plan]
+
+
+def shared(seeds: range, jobs: int, words: Sequence[str]) -> int:
+    """Play seeds in several processes."""
+    size = -(-len(seeds) // jobs)
+    parts = [seeds[at : at + size] for at in range(0, len(seeds), size)]
+    others = [word for word in words if not word[:1].isdigit()]
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.virtual", f"{part[0]}-{part[-1]}", "--jobs=1", *others],
+            cwd=HERE.parent.parent,
+        )
+        for part in parts
+    ]
+    return max(child.wait() for child in children)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""What befalls a room: drawn from its seed, at instants that nobody has chosen."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import random
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcext.core.errors import HpcextError
+from hpcext.manager import spool
+
+if TYPE_CHECKING:
+    from virtual.kernel import Process
+    from virtual.room import Room
+
+BEGIN_S, UNTIL_S = 0.0, 25.0
+"""Faults come in this time, in seconds; by its end all of them are over."""
+
+RESUMED_S = 3.0
+"""The most seconds before somebody starts another manager."""
+
+VERBS = ("suspend", "resume", "resize", "cancel")
+
+
+WEIGHTS = {
+    "kill_manager": 4, "kill_supervisor": 2, "kill_training": 2, "end_manager": 2,
+    "stop_manager": 1, "stop_training": 1, "fill_disk": 2, "crash": 2, "jump": 1, "ask": 5,
+    "signal_training": 1, "second_manager": 1,
+}  # fmt: skip
+MOST, MOST_EVENTS = 6, 160
+
+
+class Fault(NamedTuple):
+    """One of them: when it comes, and the seed of all that is drawn when it does.
+
+    It comes at an instant, or upon an event: right after a fork, a signal, a renaming, an end.
+    """
+
+    at: float
+    what: str
+    seed: int
+    event: int = 0
+
+
+def draw(chance: random.Random) -> list[Fault]:
+    """Draw what is to happen in a room."""
+    names = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=chance.randint(0, MOST))
+    return sorted(
+        Fault(
+            chance.uniform(BEGIN_S, UNTIL_S),
+            name,
+            chance.getrandbits(32),
+            chance.randint(1, MOST_EVENTS) if chance.random() < 0.6 else 0,
+        )
+        for name in names
+    )
+
+
+class Faults:
+    """The faults of one room.
+
+    Attributes
+    ----------
+    harm : Counter
+        How often it was done to a job what may count as its own failure.
+    disk_failed, crashed : bool
+    cancelled : set of str
+        Jobs that their user may have cancelled.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room, self._kernel = room, room.kernel
+        self._chance = random.Random(0)
+        self.harm: Counter[str] = Counter()
+        self.disk_failed = False
+        self.crashed = False
+        self.cancelled: set[str] = set()
+
+    def befall(self, plan: Sequence[Fault]) -> None:
+        """Have these faults come, and everything be well after the last one may have."""
+        for fault in plan:
+            if fault.event:
+                self._kernel.upon[fault.event] = functools.partial(self._do, fault)
+            else:
+                self._kernel.at(fault.at, functools.partial(self._do, fault))
+        self._kernel.at(UNTIL_S, self.mend)
+
+    def _do(self, fault: Fault) -> None:
+        if self._kernel.now >= UNTIL_S:
+            return
+        self._chance = random.Random(fault.seed)
+        getattr(self, fault.what)()
+
+    def _some(self, name: str) -> Process | None:
+        found = [
+            each for each in self._room.machine.processes.values()
+            if each.name == name and not each.dead
+        ]  # fmt: skip
+        return self._chance.choice(found) if found else None
+
+    def _tell(self, line: str) -> None:
+        self._kernel.tell(f"** {line}")
+
+    def _harm(self, process: Process) -> None:
+        job = process.environ.get("HPCEXT_JOB_ID") or process.argv[-1].split("/")[-2]
+        self.harm[job] += 1
+        self._room.checks.harmed(job)
+
+    # Processes.
+
+    def second_manager(self) -> None:
+        """Start one more manager."""
+        self._tell("somebody starts a second manager")
+        self._room.manage()
+
+    def kill_manager(self) -> None:
+        """Kill the manager where it stands."""
+        if manager := self._some("manager"):
+            self._tell("the manager is killed")
+            manager.signal(signal.SIGKILL)
+
+    def kill_supervisor(self) -> None:
+        """Kill a supervisor."""
+        if supervisor := self._some("supervisor"):
+            self._tell(f"{supervisor!r} is killed")
+            self._harm(supervisor)
+            supervisor.signal(signal.SIGKILL)
+
+    def kill_training(self) -> None:
+        """Kill a training, as for want of memory."""
+        if process := self._some("training"):
+            self._tell(f"{process!r} is killed")
+            self._harm(process)
+            process.signal(signal.SIGKILL)
+
+    def end_manager(self) -> None:
+        """Have the manager suspend everything and end, once or twice."""
+        if manager := self._some("manager"):
+            self._tell("the manager is told to end")
+            signum = self._chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+            manager.signal(signum)
+            if self._chance.random() < 0.3:
+                self._kernel.at(
+                    self._kernel.now + self._chance.uniform(0, 2), lambda: manager.signal(signum)
+                )
+
+    def stop_manager(self) -> None:
+        """Stop the manager for a while."""
+        if manager := self._some("manager"):
+            self._stop(manager)
+
+    def stop_training(self) -> None:
+        """Stop a training for a while."""
+        if process := self._some("training"):
+            self._stop(process)
+
+    def _stop(self, process: Process) -> None:
+        seconds = self._chance.uniform(0.1, 5)
+        self._tell(f"{process!r} is stopped for {seconds:.1f} s")
+        process.signal(signal.SIGSTOP)
+        self._kernel.at(self._kernel.now + seconds, lambda: process.signal(signal.SIGCONT))
+
+    def signal_training(self) -> None:
+        """Send a training what its user, or a terminal, may send it."""
+        if process := self._some("training"):
+            signum = self._chance.choice([signal.SIGTSTP, signal.SIGUSR1, signal.SIGTERM])
+            self._tell(f"{process!r} gets {signum.name} from its user")
+            if signum == signal.SIGTERM:
+                self._harm(process)
+            process.signal(signum)
+
+    # The machine.
+
+    def fill_disk(self) -> None:
+        """Have the disk fail for a while."""
+        disk = self._room.machine.disk
+        disk.fault = self._chance.choice([errno.ENOSPC, errno.ENOSPC, errno.EROFS, errno.EIO])
+        seconds = self._chance.uniform(0.1, 8)
+        self.disk_failed = True
+        disk.left = self._chance.choice([0, 0, self._chance.randint(1, 3000)])
+        self._tell(f"the disk says {errno.errorcode[disk.fault]} for {seconds:.1f} s")
+        self._kernel.at(self._kernel.now + seconds, lambda: setattr(disk, "fault", 0))
+
+    def crash(self) -> None:
+        """Have the machine lose its power."""
+        self.crashed = True
+        self._room.checks.crashed()
+        self._room.machine.crash()
+
+    def jump(self) -> None:
+        """Set the clock."""
+        skew = self._chance.choice([-3600.0, -5.0, 5.0, 3600.0])
+        self._tell(f"the clock is set by {skew:+g} s")
+        self._room.machine.skew_s += skew
+
+    # The user.
+
+    def ask(self) -> None:
+        """Ask the manager for something, in another process."""
+        verb, job = self._chance.choice(VERBS), str(self._chance.randint(1, self._room.jobs))
+        words = {"job": job}
+        if verb == "resize":
+            words["gpus"] = self._chance.randint(1, 3)  # type: ignore[assignment]
+        if verb == "cancel" and self._chance.random() < 0.7:
+            return
+        if verb == "cancel":
+            self.cancelled.add(job)
+        self._send(verb, words)
+
+    def resume(self, job: str) -> None:
+        """Ask for a job that its user has suspended."""
+        self._send("resume", {"job": job})
+
+    def _send(self, verb: str, words: dict[str, str]) -> None:
+        from virtual.room import HOME, PILOT, PYTHON, Path
+
+        def program(process: Process) -> int:
+            process.name = "user"
+            try:
+                said = spool.ask(Path(PILOT), verb, **words)
+            except (HpcextError, OSError) as error:
+                self._tell(f"{verb} {words}: {error}")
+                return 1
+            self._tell(f"{verb} {words}: {said.get('text', said)}")
+            return 0
+
+        self._kernel.spawn(
+            self._room.machine,
+            [PYTHON, "hpcext", verb],
+            {"HOME": HOME, "PATH": "/usr/bin"},
+            program,
+        )
+
+    def mend(self) -> None:
+        """Let everything be well from here on."""
+        self._tell("all is well from here on")
+        self._room.machine.disk.fault = 0
+        for process in list(self._room.machine.processes.values()):
+            process.signal(signal.SIGCONT)

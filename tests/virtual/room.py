@@ -1,0 +1,275 @@
+"""A virtual machine room: a machine on which our real code runs a pilot, and what befalls it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from virtual import calls, loading
+from virtual import kernel as kernels
+from virtual.kernel import Kernel, Process
+
+loading.begin()
+
+from virtual import checks, faults, training  # noqa: E402
+
+from hpcext.config import Settings  # noqa: E402
+from hpcext.core.errors import HpcextError  # noqa: E402
+from hpcext.jobfile import Gpus, JobSpec  # noqa: E402
+from hpcext.launch import command, supervise  # noqa: E402
+from hpcext.manager import pilot as pilots  # noqa: E402
+from hpcext.manager.directory import NewPilot, create  # noqa: E402
+
+Path = loading.module("pathlib").Path
+
+command.fork = lambda child: calls.kernel().fork(child)
+
+HOME = "/home/user"
+PILOT = f"{HOME}/pilot"
+PYTHON = "/usr/bin/python3"
+COLLECT_AFTER = 50
+STEPS = 20
+MOST_S = 600.0
+"""Virtual seconds after which a pilot is not over in time."""
+
+
+class Done(NamedTuple):
+    """A step that a training did, as it says itself, outside of all that is tried."""
+
+    at: float
+    job: str
+    attempt: int
+    step: int
+    pid: int
+
+
+class Room:
+    """One seed: a machine with GPUs, a pilot with trainings, its managers, and faults.
+
+    Parameters
+    ----------
+    seed : int
+
+    Attributes
+    ----------
+    steps : list of Done
+    complete : set of str
+        Jobs whose training ended as it should.
+    """
+
+    _left = 0
+
+    def __init__(self, seed: int) -> None:
+        # When it collects depends on what was before; what has ended must not do anything then.
+        gc.disable()
+        if not Room._left:
+            gc.freeze()
+        self.seed = seed
+        self.kernel = Kernel(seed, self._program)
+        calls.use(self.kernel)
+        self.machine = self.kernel.machine("node1")
+        disk = self.machine.disk
+        for path, mode, uid in (("/home", 0o755, 0), (HOME, 0o700, 1000), ("/tmp", 0o1777, 0)):
+            disk.make_directory(path, mode, uid)
+        disk.settle()
+        self.steps: list[Done] = []
+        self.managers: list[Process] = []
+        self.codes: list[int] = []
+        self._log = Log(self.kernel)
+        self.jobs = 0
+        self.faults = faults.Faults(self)
+        self.checks = checks.Checks(self)
+
+    # Programs.
+
+    def _program(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
+        script = next((word for word in argv[1:] if word[:1] != "-"), "")
+        if script.endswith("/launch/supervise.py"):
+            return _supervisor
+        if argv[0].endswith("/train") or argv[0] == "train":
+            return lambda process: training.train(self, process)
+        return None
+
+    def manage(self, *, begin: Sequence[JobSpec] = (), gpus: int = 0) -> Process:
+        """Start a manager: of a new pilot, or of the one that is there."""
+
+        def program(process: Process) -> int:
+            process.name = "manager"
+            directory = Path(PILOT)
+            try:
+                if begin:
+                    create(
+                        begin,
+                        NewPilot(name="p", gpus=range(gpus), logical=True),
+                        settings=Settings(
+                            policy="marble", state_dir=Path(f"{HOME}/state"), report_interval_s=1.0
+                        ),
+                        where="jobs.toml",
+                        directory=directory,
+                    )
+                engine, _ = pilots.run(directory, lambda engine, now_s: None)
+            except (HpcextError, OSError) as error:
+                # As the command line does, which says it in one line.
+                self.kernel.tell(f"manager: {error}")
+                return 2
+            return 4 * any(not job.state.final for job in engine.world.jobs.values())
+
+        environ = {"HOME": HOME, "PATH": "/usr/bin"}
+        manager = self.kernel.spawn(self.machine, [PYTHON, "hpcext"], environ, program)
+        self.managers.append(manager)
+        return manager
+
+    # What trainings say, by themselves.
+
+    def restored(self, job: str, attempt: int, step: int, process: Process, launch: Any) -> None:
+        """Note where an attempt begins."""
+        self.kernel.tell(f"job {job} attempt {attempt} begins after step {step}")
+        self.checks.begun(job, attempt, step, process, launch)
+
+    def did(self, job: str, attempt: int, step: int, process: Process) -> None:
+        """Note a step."""
+        self.steps.append(Done(self.kernel.now, job, attempt, step, process.pid))
+        self.checks.did(job, attempt, step, process)
+
+    def saved(self, job: str, attempt: int, step: int) -> None:
+        """Note a checkpoint, once it is committed."""
+        self.kernel.tell(f"job {job} attempt {attempt} saved step {step}")
+        self.checks.saved(job, step)
+
+    # A whole play.
+
+    def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = STEPS) -> list[str]:
+        """Run a pilot through faults; return what was wrong.
+
+        Parameters
+        ----------
+        plan : sequence of Fault, optional
+            By default as the seed says.
+        steps : int
+            Of each training.
+        """
+        kernel, chance = self.kernel, self.kernel.chance
+        self.plan = faults.draw(random.Random(self.seed)) if plan is None else list(plan)
+        kernel.most_pids = chance.choice([14, 24, 32_768])
+        self.jobs = chance.randint(1, 3)
+        specs = jobs(self.jobs, steps, 2)
+        self.faults.befall(self.plan)
+        self._bystander()
+        self.manage(begin=specs, gpus=chance.randint(1, 3))
+        self._over, self._holds = False, 3
+        self._look_after(specs)
+        try:
+            kernel.run(lambda: self._over, MOST_S)
+            self._check(steps)
+        except kernels.Stuck as error:
+            self.checks.wrong(str(error))
+        return [*self.checks.violations, *kernel.errors]
+
+    def _look_after(self, specs: Sequence[JobSpec]) -> None:
+        """Have somebody see to the pilot: a manager that is gone is started again."""
+        kernel = self.kernel
+        if all(manager.dead for manager in self.managers):
+            if self.managers[-1].code == 0:
+                self._over = True
+                return
+            began = PILOT in self._made()
+            self.manage(begin=() if began else specs, gpus=2)
+        elif kernel.now > faults.UNTIL_S and self._holds:
+            self._holds -= 1
+            self._release()
+        later = kernel.chance.uniform(0.2, faults.RESUMED_S)
+        kernel.at(kernel.now + later, lambda: self._look_after(specs))
+
+    def _made(self) -> set[str]:
+        try:
+            self.machine.disk.find(f"{PILOT}/pilot.json")
+        except OSError:
+            return set()
+        return {PILOT}
+
+    def _release(self) -> None:
+        """Have everything that its user has suspended go on."""
+        for job in range(1, self.jobs + 1):
+            self.faults.resume(str(job))
+
+    def _bystander(self) -> None:
+        """Have somebody else's processes come and go, with pids that ours had."""
+
+        def program(process: Process) -> int:
+            process.name = "bystander"
+            calls.sleep(self.kernel.chance.uniform(0.01, 3))
+            return 0
+
+        process = self.kernel.spawn(self.machine, ["/bin/editor"], {}, program)
+        process.name = "bystander"
+        later = self.kernel.chance.uniform(0.5, 3)
+        if self.kernel.now < faults.UNTIL_S:
+            self.kernel.at(self.kernel.now + later, self._bystander)
+
+    def _check(self, steps: int) -> None:
+        def program(process: Process) -> int:
+            process.name = "judge"
+            self.checks.over(f"{PILOT}/journal.jsonl", steps)
+            return 0
+
+        judge = self.kernel.spawn(self.machine, [PYTHON, "judge"], {}, program)
+        self.kernel.run(lambda: judge.dead, MOST_S + 10)
+
+    def close(self) -> None:
+        """Leave it."""
+        kernels.close(self.kernel)
+        self._log.close()
+        calls.use(None)
+        Room._left += 1
+        if Room._left % COLLECT_AFTER == 0:
+            gc.collect()
+
+
+def _unraisable(unraisable: Any) -> None:
+    if not isinstance(unraisable.exc_value, kernels.Dead):
+        sys.__unraisablehook__(unraisable)
+
+
+sys.unraisablehook = _unraisable
+# Of tasks whose process was killed.
+logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+
+def _supervisor(process: Process) -> int:
+    process.name = "supervisor"
+    return supervise.main()
+
+
+class Log(logging.Handler):
+    """What managers log, as a part of the story."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self._kernel = kernel
+        logger = logging.getLogger("hpcext")
+        logger.addHandler(self)
+        logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell it."""
+        self._kernel.tell(f"log: {record.getMessage()}")
+
+    def close(self) -> None:
+        """Hear no more."""
+        logging.getLogger("hpcext").removeHandler(self)
+        super().close()
+
+
+def jobs(count: int, steps: int, gpus: int) -> list[JobSpec]:
+    """Return trainings of a number of steps."""
+    return [
+        JobSpec(
+            f"job{at}", ("train", str(steps)), gpus=Gpus(1, gpus), work=float(steps),
+            scaling={1: 1.0, gpus: 1.5}, suspend_timeout_s=20.0, retries=2,
+        )
+        for at in range(1, count + 1)
+    ]  # fmt: skip

@@ -1,0 +1,64 @@
+"""The virtual machine room: seeds in which nothing may be lost, and bugs that must be found."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROMPT = (
+    "checkpoint: the oldest one is resumed from",
+    "executor: a GPU is free too early",
+    "journal: a torn line is kept",
+    "session: acknowledges before it has saved",
+)
+
+
+def play(*words: str) -> tuple[int, str]:
+    """Run the command of docs/testing.md; its status and what it said."""
+    argv = [sys.executable, "-m", "tests.virtual", *words]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def test_nothing_is_lost_whatever_happens() -> None:
+    code, said = play("0-399")
+    assert code == 0, said
+    assert len(re.findall(r"\d+ seeds, 0 failed", said)) >= 1
+
+
+def test_a_seed_is_played_again_to_the_bit() -> None:
+    """Also after others were played in the same process."""
+    _, alone = play("17-17", "--digest", "--jobs=1")
+    _, later = play("10-17", "--digest", "--jobs=1")
+    (digest,) = re.findall(r"digest of 17: \w+", alone)
+    assert digest in later
+
+
+def test_a_seed_tells_its_story() -> None:
+    code, said = play("17")
+    assert code == 0
+    assert "job 1 attempt 1 begins after step 0" in said
+
+
+@pytest.mark.parametrize("bug", PROMPT)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    code, said = play("0-199", "--mutants", bug)
+    assert code == 0, said
+    assert "1 of 1 found" in said
+
+
+@pytest.mark.slow
+def test_every_planted_bug_is_found() -> None:
+    code, said = play("0-9999", "--mutants")
+    assert code == 0, said
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_in_many_seeds() -> None:
+    code, said = play("0-19999")
+    assert code == 0, said

@@ -1,0 +1,84 @@
+"""A virtual training: it counts steps, and takes part in the protocol by our real coordinator."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from virtual import calls
+
+from hpcext.training.checkpoint import CheckpointError, FencedError
+from hpcext.training.coordinator import Coordinator
+from hpcext.training.ranks import Ranks
+
+if TYPE_CHECKING:
+    from virtual.kernel import Process
+    from virtual.room import Room
+
+STEP_S = 0.5
+
+
+class Training:
+    """One training process."""
+
+    def __init__(self, room: Room, process: Process) -> None:
+        self._room, self._process = room, process
+        self._steps = int(process.argv[-1])
+        self._coordinator = Coordinator(checkpoint_every_s=None, checkpoint_every_steps=7)
+
+    def run(self) -> int:
+        """Train from the newest checkpoint to the end."""
+        coordinator = self._coordinator
+        store, attempt = coordinator.store, coordinator.attempt
+        assert store is not None
+        assert attempt is not None
+        store.open()
+        found = store.newest()
+        step = found.manifest["step"] if found else 0
+        if found:
+            data = json.loads((found.path / "count.json").read_bytes())
+            assert data == {"step": step}, f"restored {data} at step {step}"
+        launch = json.loads((attempt.report_dir / "launch.json").read_bytes())
+        self._room.restored(attempt.job_id, attempt.attempt, step, self._process, launch)
+        coordinator.join(Ranks())
+        coordinator.step, coordinator.done = step, float(step)
+        coordinator.begin()
+        coordinator.reporter.register()
+        while step < self._steps:
+            calls.sleep(STEP_S * self._room.kernel.chance.uniform(0.5, 1.5))
+            step += 1
+            self._room.did(attempt.job_id, attempt.attempt, step, self._process)
+            coordinator.stepped(step, float(step))
+            if step == self._steps:
+                break
+            agreed = coordinator.ask()
+            if agreed.stop:
+                coordinator.suspend(self._write)
+            elif agreed.save:
+                coordinator.save(self._write)
+        coordinator.save_last(self._write)
+        return 0
+
+    def _write(self) -> Any:
+        store, step = self._coordinator.store, self._coordinator.step
+        assert store is not None
+        checkpoint = store.commit(
+            step, {}, lambda draft: draft.write(
+                "count.json", lambda file: file.write(json.dumps({"step": step}).encode()) and None
+            ),
+        )  # fmt: skip
+        self._room.saved(self._coordinator.attempt.job_id, self._coordinator.attempt.attempt, step)
+        return checkpoint
+
+
+def train(room: Room, process: Process) -> int:
+    """Run one; a checkpoint that cannot be used is said, as a script would."""
+    process.name = "training"
+    try:
+        return Training(room, process).run()
+    except CheckpointError as error:
+        calls.write(2, f"{error}\n".encode())
+        room.kernel.tell(f"{process!r}: {error}")
+        if not isinstance(error, FencedError):
+            room.checks.unusable(process.environ["HPCEXT_JOB_ID"], str(error))
+        return 1
