@@ -57,5 +57,7 @@ def _string(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError(f"{clean(text)} is not UTF-8, and a job file is", do="rename it") from None
+        raise InputError(
+            f"{clean(text)} is not UTF-8, as a job file must be", do="rename it"
+        ) from None
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

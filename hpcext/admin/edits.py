@@ -67,7 +67,7 @@ class StillNamedError(InputError):
     def __init__(self, edits: Sequence[Edit], do: str) -> None:
         files = ", ".join(str(edit.path) for edit in edits)
         super().__init__(
-            "still names what would be removed", where=files, do=f"take those lines away, {do}"
+            "still names files that would be removed", where=files, do=f"remove those lines, {do}"
         )
         self.edits = edits
 

@@ -142,7 +142,7 @@ def _verb(place: InstallLocation, piece: Piece, installed: Manifest) -> str:
     if known and found in known:
         return "replace"
     raise InputError(
-        "was changed since it was installed"
+        "has been changed since it was installed"
         if known
         else "is in the way: hpcext-admin did not install it",
         where=clean(str(path)),

@@ -95,7 +95,7 @@ def release(include: Path) -> str:
                 major, minor, micro = bytes.fromhex(found[1])
                 return f"{major}.{minor:02}.{micro}"
     raise InputError(
-        "no headers of Slurm",
+        "Slurm's headers were not found",
         where=str(include / "slurm"),
         valid="a directory with slurm/spank.h",
         do="install libslurm-dev (Debian) or slurm-devel (RPM), or give --include DIR",
@@ -175,7 +175,7 @@ def _make(hooks: Path, *words: str) -> str:
         raise HpcextError(
             f"the plugin does not compile: {clean('; '.join(said))[:_SAID_CHARS]}",
             where=str(hooks),
-            do="are make, a C compiler and the headers of this Slurm installed?",
+            do="make sure that make, a C compiler and the headers of this Slurm are installed",
         )
     return ended.stdout
 

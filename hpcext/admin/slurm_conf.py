@@ -24,14 +24,17 @@ HOOKS = {"Prolog": "prolog.d", "Epilog": "epilog.d"}
 _WHY = {
     "Prolog": "Prolog: makes what a job of hpcext needs on its node before the job begins",
     "Epilog": "Epilog: ends what is left of a job on its node, and removes its files",
-    "JobSubmitPlugins": "JobSubmitPlugins: slurmctld checks the options, however a job was made",
+    "JobSubmitPlugins": "JobSubmitPlugins: slurmctld checks the options, however a job was "
+    "submitted",
     "CliFilterPlugins": "CliFilterPlugins: sbatch says what is wrong with an option, and adds GPUs",
-    "SlurmctldParameters": "SlurmctldParameters: a job hears of its preemption, and saves in time",
-    "PreemptParameters": "PreemptParameters: a job hears of its preemption, and saves in time",
+    "SlurmctldParameters": "SlurmctldParameters: a job is notified of its preemption, and saves "
+    "in time",
+    "PreemptParameters": "PreemptParameters: a job is notified of its preemption, and saves in "
+    "time",
 }
 _WHY_INCLUDE = "include: has Slurm load the plugin, which has the options of sbatch"
 _WHY_SCRIPT = (
-    "the block at the end: loads the rules of hpcext; without them jobs are submitted as ever"
+    "the block at the end: loads the rules of hpcext; without them jobs are submitted as before"
 )
 
 _BLOCK = re.compile(r"^-- hpcext: the last lines of the file\..*?^end\n", re.M | re.S)

@@ -42,7 +42,7 @@ def find() -> Path:
             check_trusted(path)
             return path.parents[1]
     raise HpcextError(
-        "the sources of the hooks are not there",
+        "the sources of the hooks are missing",
         where=str(checkout),
         do="install hpcext again: pip install --force-reinstall hpcext",
     )

@@ -45,7 +45,7 @@ def check_trusted(path: Path, *, everybody: bool = False, below: Path = ROOT) ->
                 raise InputError(
                     "other users cannot reach it",
                     where=clean(str(place)),
-                    do="use a copy that they can, as under /opt",
+                    do="use a copy that they can reach, for example under /opt",
                 )
     except OSError as error:
         raise InputError(str(error.strerror), where=clean(str(error.filename or path))) from None

@@ -86,7 +86,7 @@ def _made(name: str) -> Backend:
     lacks = _lacks(brought, Backend, name)
     if lacks:
         package = seams.source(seams.BACKENDS, name)
-        raise seams.SeamError(f"{name} of {package} is no backend: {lacks}")
+        raise seams.SeamError(f"{name} of {package} is not a backend: {lacks}")
     theirs: Backend = brought()
     return theirs
 
@@ -94,14 +94,14 @@ def _made(name: str) -> Backend:
 def _lacks(brought: Any, base: type, name: str) -> str:
     """Say what an object that a package brings lacks to be a backend; empty: nothing."""
     if not (inspect.isclass(brought) and issubclass(brought, base)):
-        return "it is no subclass of hpcext.backends.base.Backend"
+        return "it is not a subclass of hpcext.backends.base.Backend"
     missing = sorted(getattr(brought, "__abstractmethods__", ()))
     missing += [each for each in ("name", "title", "command") if not hasattr(brought, each)]
     if missing:
         return f"it has no {', '.join(missing)}"
     own_name = getattr(brought, "name", None)
     if own_name != name or not _NAME.match(name):
-        return f"its name {shown(str(own_name))} is not that of its entry point, in small letters"
+        return f"its name {shown(str(own_name))} is not that of its entry point, in lower case"
     return ""
 
 
@@ -133,7 +133,9 @@ def choose(said: str) -> Backend:
         else f"neither {' nor '.join(commands)} is here",
         where="batch",
         valid=", ".join(names()),
-        do="set HPCEXT_BATCH" if there else "run it where a batch system's commands are",
+        do="set HPCEXT_BATCH"
+        if there
+        else "run it on a machine that has the commands of a batch system",
     )
 
 

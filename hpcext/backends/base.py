@@ -124,7 +124,7 @@ def refuse_array(option: str | None) -> None:
     """
     if option is not None:
         raise InputError(
-            "a pilot is one job, whose jobs are those of its file",
+            "a pilot is a single job; its jobs are those of its file",
             where=shown(option),
             do="put the tasks into the job file; hpcext sweep writes one",
         )

@@ -122,7 +122,7 @@ class Submitted:
         try:
             found = documents.read_json(directory / self._file, self._schema)
             if as_job(found.get("job_id")) is None or type(found.get("options")) is not list:
-                raise ValueError(f"{self._file} names no job and its options")
+                raise ValueError(f"{self._file} does not name a job and its options")
             return found
         except FileNotFoundError:
             raise NoManagerError(
@@ -132,7 +132,7 @@ class Submitted:
             ) from None
         except (OSError, ValueError) as error:
             raise NoManagerError(
-                f"which job of {self._system} it is cannot be read ({error})", where=str(directory)
+                f"its job of {self._system} cannot be determined ({error})", where=str(directory)
             ) from None
 
     def job_of(self, directory: Path) -> JobId | None:

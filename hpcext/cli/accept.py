@@ -48,7 +48,7 @@ def _add_system(commands: Any, key: str, noun: str) -> None:
         key,
         usage=f"hpcext-admin accept {key} --partition NAME [OPTION...] [-- OPTION...]",
         help=f"on this machine's {backends.title(key)}",
-        description=f"On at most {suite.MOST_HOSTS} hosts, in at most 15 minutes.",
+        description=f"Uses at most {suite.MOST_HOSTS} hosts and takes at most 15 minutes.",
     )
     parser.epilog = f"{cli.EXAMPLE}{parser.prog} --partition preemptible"
     parser.add_argument("--partition", required=True, metavar="NAME", help=f"{noun} of its jobs")
@@ -61,9 +61,7 @@ def _add_system(commands: Any, key: str, noun: str) -> None:
         default=suite.MOST_HOSTS,
         help="most hosts to use (default: %(default)s)",
     )
-    parser.add_argument(
-        "--only", default="", metavar="NAME,...", help="try these scenarios, and no others"
-    )
+    parser.add_argument("--only", default="", metavar="NAME,...", help="run these scenarios only")
     parser.add_argument(
         "--age",
         type=int,
@@ -76,7 +74,7 @@ def _add_system(commands: Any, key: str, noun: str) -> None:
         type=int,
         default=CUT_S,
         metavar="SECONDS",
-        help="for how long the batch system is made not to answer (default: %(default)s)",
+        help="how long the batch system is kept from answering (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=functools.partial(run, key))
@@ -135,7 +133,7 @@ def _check(system: System, args: argparse.Namespace) -> list[str]:
     only = [name.strip() for name in args.only.split(",") if name.strip()]
     suite.check_names(system, only)
     if args.above == args.partition:
-        raise InputError(f"{args.above}: jobs do not preempt those beside them", where="--above")
+        raise InputError(f"{args.above}: its own jobs cannot preempt one another", where="--above")
     return only
 
 
@@ -149,7 +147,7 @@ def _go(it: suite.Run, told: _Told, out: Output) -> list[Result]:
         out.line(f"[{time.monotonic() - began_s:6.1f} s] {result.name}: {result.verdict}")
 
     it.go(told.end, tell)
-    out.line("removing all that was made, which may take two minutes")
+    out.line("removing everything that was created, which may take two minutes")
     order = [each.title for each in it.scenarios]
     results.sort(key=lambda result: order.index(result.name))
     return [*results, it.remove()]

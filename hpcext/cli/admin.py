@@ -111,13 +111,13 @@ def _add_uninstall(commands: Any) -> None:
 def _add_status(commands: Any) -> None:
     parser = commands.add_parser(
         "status",
-        help="tell what is installed, and what is left to do",
+        help="show what is installed, and what is left to do",
         description="Changes nothing.",
         epilog="example: hpcext-admin status slurm",
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
-    _add_slurm(systems, status_slurm, "tell what is installed for Slurm")
-    _add_lsf(systems, status_lsf, "tell what is installed for an LSF")
+    _add_slurm(systems, status_slurm, "show what is installed for Slurm")
+    _add_lsf(systems, status_lsf, "show what is installed for an LSF")
 
 
 def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:
@@ -156,14 +156,14 @@ def _add_common(parser: cli.Parser, run: Run) -> None:
         metavar="DIR",
         type=Path,
         default=ROOT,
-        help="directory that stands for / while a package is built; no file names it",
+        help="staging directory that stands for / while a package is built; no file names it",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
 def _add_dry_run(parser: cli.Parser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="only tell what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
 
 
 def _command(args: argparse.Namespace, usr: Path) -> Path | None:
@@ -280,7 +280,7 @@ def _uninstall(
     if not args.dry_run:
         out.line("done" if not changed else "done, except for the changed files")
     if unneeded:
-        out.line("hpcext had asked for these lines, too; remove them if nothing else needs them:")
+        out.line("hpcext had also asked for these lines; remove them if nothing else needs them:")
     for edit in unneeded:
         out.diff(edit.diff())
     _document(changes, args, out, left=as_json(unneeded))
@@ -303,10 +303,12 @@ def _status(found: Status, args: argparse.Namespace, out: Output) -> int:
         out.line("hpcext is not installed there")
     else:
         built = f", for Slurm {found.built_for}" if found.built_for else ""
-        here = f"; here is Slurm {found.runs}" if found.runs else ""
+        here = f"; this machine has Slurm {found.runs}" if found.runs else ""
         out.line(f"installed by hpcext {found.hpcext}{built}{here}")
         if not found.fits:
-            out.line("this Slurm does not load a plugin of another release: install it again")
+            out.line(
+                "Slurm does not load a plugin that was built for another release: install it again"
+            )
     if found.files:
         out.table(("", "file"), [(state, str(path)) for state, path in found.files])
     _show_edits(found.left, out)

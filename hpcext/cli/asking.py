@@ -41,9 +41,13 @@ OUTCOMES = {"suspend": of_suspend, "resume": of_resume, "cancel": of_cancel}
 def add_wait(parser: argparse.ArgumentParser) -> None:
     """Add the options to wait for the outcome of a request."""
     parser.add_argument(
-        "--wait", action="store_true", help="wait until it is done; the exit status says if it is"
+        "--wait",
+        action="store_true",
+        help="wait until it is done; the exit status says whether it is",
     )
-    parser.add_argument("--timeout", type=float, metavar="S", help="with --wait: seconds at most")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="with --wait: wait at most this many seconds"
+    )
 
 
 def submit(args: argparse.Namespace, out: Output) -> int:
@@ -108,7 +112,7 @@ def _check_wait(args: argparse.Namespace) -> None:
     if args.timeout is None:
         return
     if not args.wait:
-        raise InputError("is for --wait only", where="--timeout")
+        raise InputError("can be given with --wait only", where="--timeout")
     if not 0 <= args.timeout <= MOST_WAIT_S:
         raise InputError(
             f"{args.timeout:g}", where="--timeout", valid=f"0 to {MOST_WAIT_S} seconds"

@@ -24,7 +24,7 @@ def main(words: Sequence[str]) -> int:
     command, lead, script = words[0], words[2], words[4:]
     here = Allocation.from_environ()
     if here is None:
-        return _say("this is no batch script of a Slurm job", 2)
+        return _say("this is not the batch script of a Slurm job", 2)
     try:
         job = SlurmSuspendable(here, script)
         lead_s = suspendable.lead_of(lead)

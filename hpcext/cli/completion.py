@@ -43,8 +43,8 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "completion",
-        help="print what makes a shell complete commands, options, pilots and jobs",
-        description="The last lines of what is printed say which file it belongs in.",
+        help="print the script with which a shell completes commands, options, pilots and jobs",
+        description="Its last lines say in which file it belongs.",
         epilog="example: hpcext completion bash",
     )
     parser.add_argument("shell", metavar="SHELL", choices=PLACES, help=", ".join(PLACES))

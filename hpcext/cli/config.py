@@ -21,7 +21,7 @@ def add(subparsers: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     check_ = actions.add_parser(
         "check",
-        help="check a settings file, or all that commands read",
+        help="check a settings file, or all those that commands read",
         epilog="example: hpcext config check site_configs/workstation.toml",
     )
     check_.add_argument("file", nargs="?", type=Path, metavar="FILE")
@@ -67,7 +67,7 @@ def check(args: argparse.Namespace, out: Output) -> int:
         out.document({"schema": "hpcext.config-check/1", "files": files})
         return 0
     for file, values in found.items():
-        out.line(f"{file}: good, {len(values)} setting{'' if len(values) == 1 else 's'}")
+        out.line(f"{file}: valid, {len(values)} setting{'' if len(values) == 1 else 's'}")
     if not found:
         out.line(f"no file: neither {config.SITE_FILE} nor {config.user_file()} is there")
     return 0

@@ -25,7 +25,7 @@ def add(subparsers: Any) -> None:
         "pilots", nargs="*", metavar="PILOT", help="directory, id or name (default: all)"
     )
     parser.add_argument(
-        "--port", type=int, default=0, help="where to listen (default: 0, any that is free)"
+        "--port", type=int, default=0, help="port to listen on (default: 0, any free one)"
     )
     parser.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS", help="a loopback address to listen on"
@@ -36,7 +36,7 @@ def add(subparsers: Any) -> None:
         metavar="PATH|URL",
         help="where a proxy shows it, as https://ondemand.example.org/node/HOST/PORT",
     )
-    parser.add_argument("--json", action="store_true", help="print the document once, and end")
+    parser.add_argument("--json", action="store_true", help="print the document once, and exit")
     parser.set_defaults(run=run)
 
 
@@ -51,5 +51,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     root = read_root(args.root_path)
     with Server(Pages(read), check_host(args.host), args.port, root) as server:
-        serve(server, server.address, "whoever has this address can look; Ctrl-C ends it", out)
+        serve(
+            server,
+            server.address,
+            "anyone who has this address can see the pilots; Ctrl-C stops the server",
+            out,
+        )
     return 0

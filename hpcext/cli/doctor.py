@@ -19,15 +19,17 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "doctor",
-        help="check what works on this machine, and tell what to do about the rest",
+        help="check what works on this machine, and say how to fix the rest",
         epilog="example: hpcext doctor",
     )
     parser.add_argument(
         "--submit",
         action="store_true",
-        help="submit a job of two minutes, and check what only a job can (LSF)",
+        help="submit a job of two minutes, to check what only a job can tell (LSF)",
     )
-    parser.add_argument("--queue", default="", metavar="NAME", help="where --submit submits it")
+    parser.add_argument(
+        "--queue", default="", metavar="NAME", help="queue to which --submit submits it"
+    )
     parser.add_argument(
         "--job",
         type=Path,
@@ -47,7 +49,7 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Run all checks."""
     if args.queue and not args.submit:
-        raise InputError("belongs to --submit", where="--queue")
+        raise InputError("can be given with --submit only", where="--queue")
     if args.job:
         # Before anything else is looked at.
         read_jobs(args.job)

@@ -67,7 +67,7 @@ def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str
             each = f" with {least} GPUs each" if nodes and least > 1 else ""
             room = _room(nodes, least, most)
             what = f"needs {counted(need, 'node')}{each}, and {room} can be had"
-            do = "say a larger machine, or leave the job out"
+            do = "give a larger machine, or leave the job out"
             raise InputError(what, where=f"{where}: job {job.name}", do=do)
     return count
 
@@ -80,7 +80,7 @@ def _check_spread(job: Job, nodes: Sequence[Node], where: str) -> None:
     least, there = min(job.sizes), max(gpus.values(), default=MOST_GPUS)
     if least > there:
         what = f"needs {counted(least, 'GPU')}, and {there} can be had"
-        do = "say a larger machine, or leave the job out"
+        do = "give a larger machine, or leave the job out"
         raise InputError(what, where=f"{where}: job {job.name}", do=do)
 
 

@@ -20,13 +20,15 @@ def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "launch",
-        help="start a command once for each GPU of the job, and resize it as it runs",
+        help="start a command once for each GPU of the job, and resize it while it runs",
         description="Start a command once for each GPU of the job. Trainings with a session can "
         "then be given more or fewer GPUs without stopping.",
         epilog="example: hpcext launch --ranks 2 python train.py",
     )
-    parser.add_argument("--ranks", type=int, help="how many; default: the GPUs of the job, or 1")
-    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
+    parser.add_argument(
+        "--ranks", type=int, help="how many to start (default: the GPUs of the job, or 1)"
+    )
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=launch)
 
 
@@ -38,7 +40,9 @@ def launch(args: argparse.Namespace, out: Output) -> int:
     if args.ranks is not None and not 1 <= args.ranks <= MAX_RANKS:
         raise InputError(f"{args.ranks} ranks", where="--ranks", valid=f"1 to {MAX_RANKS}")
     if shutil.which(argv[0]) is None:
-        raise InputError(f"no command {shown(argv[0])}", valid="a program in PATH, or its path")
+        raise InputError(
+            f"command {shown(argv[0])} was not found", valid="a program in PATH, or its path"
+        )
     # A separate interpreter, which imports only the standard library for as long as the job runs.
     python = [sys.executable, "-I", "-S", str(ranks.__file__)]
     os.execv(python[0], [*python, str(args.ranks or 0), *argv])

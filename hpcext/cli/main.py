@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
         self._mixing = False
         # In any place: before the command and after it.
         self.add_argument(
-            *QUIET, action="store_true", default=argparse.SUPPRESS, help="print nothing but errors"
+            *QUIET, action="store_true", default=argparse.SUPPRESS, help="print errors only"
         )
 
     def parse_known_args(  # type: ignore[override]

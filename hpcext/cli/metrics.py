@@ -43,7 +43,7 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "metrics",
-        help="tell Prometheus of the pilots, by HTTP or in a file",
+        help="export metrics of the pilots to Prometheus, by HTTP or in a file",
         epilog="example: hpcext metrics --textfile /var/lib/node_exporter/hpcext.prom",
     )
     where = parser.add_mutually_exclusive_group()
@@ -51,19 +51,20 @@ def add(subparsers: Any) -> None:
         "--listen",
         metavar="ADDRESS:PORT",
         default=LISTEN,
-        help=f"answer there until ended (default: {LISTEN}); port 0: any",
+        help=f"serve there until stopped (default: {LISTEN}); port 0: any free one",
     )
     where.add_argument(
         "--textfile",
         type=Path,
         metavar="FILE.prom",
-        help="write a file for node_exporter once, and end",
+        help="write a file for node_exporter once, and exit",
     )
     parser.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",
-        help=f"who shows what is in it is answered; made if need be (default: {TOKEN_FILE} in the "
+        help=f"file with the token that a request must show; created if missing (default: "
+        f"{TOKEN_FILE} in the "
         "state directory)",
     )
     parser.set_defaults(run=run)
@@ -81,7 +82,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise InputError("a file needs no token", where="--token-file", do="leave it out")
     if args.textfile.suffix != ".prom":
         raise InputError(
-            f"{args.textfile} would not be read", where="--textfile", valid="a name with .prom"
+            f"{args.textfile} would not be read by node_exporter",
+            where="--textfile",
+            valid="a name that ends in .prom",
         )
     from prometheus_client import generate_latest  # noqa: PLC0415  (an extra)
 
@@ -176,7 +179,7 @@ def read_address(text: str) -> tuple[str, int]:
         number = None
     if number is None or number > 65_535:
         raise InputError(
-            f"{shown(text)} is no address", where="--listen", valid=f"ADDRESS:PORT, as {LISTEN}"
+            f"{shown(text)} is not an address", where="--listen", valid=f"ADDRESS:PORT, as {LISTEN}"
         )
     return host, number
 
@@ -234,6 +237,6 @@ def _serve(
     address: tuple[str, int], token_file: Path, out: Output, registry: CollectorRegistry
 ) -> int:
     with Server(registry, *address, read_token(token_file)) as server:
-        note = f"requests need the token in {token_file}; Ctrl-C ends the server"
+        note = f"requests need the token in {token_file}; Ctrl-C stops the server"
         serve(server, f"{server.origin}/metrics", note, out)
     return 0

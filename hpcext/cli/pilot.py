@@ -59,7 +59,7 @@ def add(subparsers: Any) -> None:
         "--lead",
         type=int,
         default=LEAD_S,
-        help=f"seconds before its end at which the jobs are suspended (default: {LEAD_S})",
+        help=f"suspend the jobs this many seconds before its end (default: {LEAD_S})",
     )
     submit_.add_argument(
         "--requeue", action="store_true", help="go on in another allocation when this one ends"
@@ -79,7 +79,7 @@ def add(subparsers: Any) -> None:
     submit_.set_defaults(run=submit)
     again = actions.add_parser(
         "resubmit",
-        help="submit again a pilot that ended before its jobs did",
+        help="submit a pilot that ended before its jobs did once more",
         epilog="example: hpcext pilot resubmit jobs",
     )
     again.add_argument("pilot", metavar="PILOT", help="directory, id or name")
@@ -113,7 +113,8 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     time_s = backend.limit_s(order.time) if order.time else None
     if time_s is not None and time_s <= args.lead:
         raise InputError(
-            f"{args.time}: its jobs would be suspended {args.lead} s before the end, so at once",
+            f"{args.time}: its jobs would be suspended {args.lead} s before its end, which is at "
+            "once",
             where="--time",
             do="give it more time" + (", or a smaller --lead" if args.lead > MIN_LEAD_S else ""),
         )

@@ -35,12 +35,12 @@ from hpcext.sim.workloads.jobfiles import unstated
 OPTIMUM = "optimum"
 
 SPEED = (
-    "speed in all: the sum of the jobs' speeds, each as a multiple of its own speed on one GPU;"
-    " optimum: the division for which that sum is largest"
+    "total speed: the sum of the jobs' speeds, each as a multiple of its own speed on one GPU;"
+    " optimum: the division with the largest sum"
 )
 SCORE = (
-    "score: what a policy makes as large as it can, in a unit of its own; best score: more than"
-    " that no division of these GPUs has. Scores of two policies cannot be compared"
+    "score: what a policy maximizes, in a unit of its own; best score: the largest that any "
+    "division of these GPUs has. Scores of different policies cannot be compared"
 )
 
 VALID = "a number, or NxKIND:GPUS for each kind, as 2xa100:4,4xv100:8"
@@ -88,7 +88,9 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--policy", help=f"one of {', '.join(POLICIES)}")
     parser.add_argument("--compare", action="store_true", help="every policy")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it: .png, .svg or .pdf")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw it to this file: .png, .svg or .pdf"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -99,7 +101,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         plot.check(args.plot)
     nodes = _nodes(args.nodes, args.gpus)
     if args.policy and args.compare:
-        raise InputError("shows every policy", where="--compare", do="leave out --policy")
+        raise InputError("already shows every policy", where="--compare", do="leave out --policy")
     settings = load_settings(flags={"policy": args.policy})
     profiles = profiles_for(settings.state_dir / "profiles")
     specs = read_jobs(args.jobs, profiles=profiles)
@@ -127,7 +129,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return 0
     _show(out, jobs, [*found, best])
     if unknown:
-        out.note(f"not counted in the speeds: {unstated(specs, unknown, work=False)}")
+        out.note(f"left out of the speeds: {unstated(specs, unknown, work=False)}")
     return 0
 
 
@@ -144,7 +146,7 @@ def _nodes(text: str, gpus: int | None) -> tuple[Node, ...]:
             raise InputError("is missing", where="--gpus", do="say how many GPUs each node has")
         return numbered([Group(int(text), gpus)], "--nodes", "--gpus")
     if gpus is not None:
-        raise InputError("--gpus beside kinds", where="--nodes", do="leave out --gpus")
+        raise InputError("--gpus together with kinds", where="--nodes", do="leave out --gpus")
     return read_nodes(text, valid=VALID)
 
 
@@ -209,7 +211,7 @@ def _speeds(job: Job, kind: str) -> dict[int, float]:
 def _show(out: Output, jobs: Sequence[Job], found: Sequence[Division]) -> None:
     rows = [(job.name, *(_given(each, job.name) for each in found)) for job in jobs]
     rows.append(("GPUs in all", *(str(sum(each.gpus.values())) for each in found)))
-    rows.append(("speed in all", *(f"{each.value:.2f}" for each in found)))
+    rows.append(("total speed", *(f"{each.value:.2f}" for each in found)))
     scored = any(each.objective is not None for each in found)
     if scored:
         rows.append(("score", *(_figure(each.objective) for each in found)))

@@ -43,17 +43,19 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--name", help="name of the curve (default: that of the script)")
     parser.add_argument(
-        "--gpus", help="numbers of GPUs to try: 4 for 1 to 4; or 1,2,4 or 2-4 (default: all)"
+        "--gpus", help="numbers of GPUs to measure: 4 for 1 to 4; or 1,2,4 or 2-4 (default: all)"
     )
     parser.add_argument(
-        "--seconds", help=f"measure each number for at most this time (default: {SECONDS:g})"
+        "--seconds", help=f"most seconds to measure each number (default: {SECONDS:g})"
     )
     parser.add_argument("--list", action="store_true", help="show all curves")
-    parser.add_argument("--show", metavar="NAME", help="show a curve and what it was made of")
+    parser.add_argument(
+        "--show", metavar="NAME", help="show a curve and the measurements behind it"
+    )
     parser.add_argument("--best", metavar="NAME", help="print the best number of GPUs of a curve")
-    parser.add_argument("--remove", metavar="NAME", help="forget a curve")
+    parser.add_argument("--remove", metavar="NAME", help="remove a curve")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=profile)
 
 
@@ -63,7 +65,7 @@ def profile(args: argparse.Namespace, out: Output) -> int:
     chosen = [flag for flag in ("list", "show", "best", "remove") if getattr(args, flag)]
     if len(chosen) + bool(argv) != 1:
         raise InputError(
-            "no command to measure" if not argv else f"--{chosen[0]} takes no command",
+            "no command to measure" if not argv else f"--{chosen[0]} does not take a command",
             valid="one of: hpcext profile -- COMMAND, --list, --show, --best or --remove NAME",
         )
     if not chosen:
@@ -71,7 +73,9 @@ def profile(args: argparse.Namespace, out: Output) -> int:
     measuring_only = ("name", "seconds") if args.best else ("name", "gpus", "seconds")
     given = [flag for flag in measuring_only if getattr(args, flag) is not None]
     if given:
-        raise InputError(f"--{given[0]} is for measuring", where=f"--{chosen[0]}")
+        raise InputError(
+            f"--{given[0]} can be given for a measurement only", where=f"--{chosen[0]}"
+        )
     profiles = Profiles(load_settings().state_dir / "profiles", gpu_kind())
     if args.list:
         return _list(profiles, out, as_json=args.json)
@@ -94,7 +98,9 @@ def _measure(args: argparse.Namespace, argv: Sequence[str], out: Output) -> int:
     seconds = _seconds(args.seconds)
     sizes, gpus, logical = _sizes(args.gpus, settings)
     if shutil.which(argv[0]) is None:
-        raise InputError(f"no command {shown(argv[0])}", valid="a program in PATH, or its path")
+        raise InputError(
+            f"command {shown(argv[0])} was not found", valid="a program in PATH, or its path"
+        )
     profiles = Profiles(settings.state_dir / "profiles", gpu_kind())
     if name in profiles.names():
         profiles.load(name)  # refused now, if it is damaged, rather than when all is measured
@@ -273,7 +279,7 @@ def _list(profiles: Profiles, out: Output, *, as_json: bool) -> int:
     elif rows:
         out.table(("name", "GPUs measured", "best", "unit", "kind of GPU", "last"), rows)
     else:
-        out.line("no curve is stored; hpcext profile -- COMMAND measures one")
+        out.line("no curve is stored yet; hpcext profile -- COMMAND measures one")
     return 0
 
 

@@ -31,7 +31,8 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "reproduce",
-        help="run the experiments of a paper on the simulator, beside what the paper says",
+        help="run the experiments of a paper on the simulator, and compare with what the paper "
+        "says",
         epilog="example: hpcext reproduce marble --quick",
     )
     parser.add_argument("paper", metavar="PAPER", help=f"one of {', '.join(PAPERS)}, or all")
@@ -42,7 +43,9 @@ def add(subparsers: Any) -> None:
         "--seed", type=int, nargs="+", default=SEEDS, metavar="N", help="default: 0 1 2"
     )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
-    parser.add_argument("--quick", action="store_true", help="a part of it, in a minute or so")
+    parser.add_argument(
+        "--quick", action="store_true", help="run a part of it, which takes about a minute"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write study.json and study.csv")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)

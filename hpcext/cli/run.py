@@ -53,7 +53,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
     parser.add_argument("--gpus", help="GPUs to use, or logical slots where there are none")
     parser.add_argument(
-        "--mps", metavar="SEATS", help="jobs with mps = true that may share the last GPU"
+        "--mps", metavar="SEATS", help="how many jobs with mps = true may share the last GPU"
     )
     parser.add_argument("--policy", help=f"how to share them: {', '.join(POLICIES)}")
     parser.add_argument("--name", help="name of the pilot (default: that of the file)")
@@ -62,12 +62,13 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--moved",
         action="store_true",
-        help="with --resume: the machine that it ran on is gone; go on with it here",
+        help="with --resume: go on here, because the machine that it ran on is gone",
     )
     parser.add_argument(
         "--leave",
         action="store_true",
-        help="with --resume of a harvester: when told to end, leave trainings to its next manager",
+        help="with --resume of a harvester: when told to end, leave the trainings to its next "
+        "manager",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would start first, and start nothing"
@@ -83,7 +84,7 @@ def add_notify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--notify",
         metavar="WAY",
-        help="tell of failures and the end: mail, mail:ADDRESS, webhook:URL, command:COMMAND",
+        help="notify about failures and the end: mail, mail:ADDRESS, webhook:URL, command:COMMAND",
     )
 
 
@@ -103,11 +104,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         _refuse_with_resume(args)
         directory = pilots.find(args.resume, settings.state_dir)
         if args.leave and pilots.load(directory).harvest is None:
-            raise InputError("is for harvesters only", where="--leave")
+            raise InputError("can be given for harvesters only", where="--leave")
         return begin(directory, args, out)
     for name in ("moved", "leave"):
         if getattr(args, name):
-            raise InputError("is for --resume only", where=f"--{name}")
+            raise InputError("can be given with --resume only", where=f"--{name}")
     if args.jobs is None:
         raise InputError("no job file", valid="hpcext run JOBS.toml, or hpcext run --resume PILOT")
     specs = read_job_file(args.jobs, settings, out)
@@ -187,7 +188,7 @@ def _shared(said: str | None, gpus: Sequence[int], *, logical: bool) -> Shared |
     if count is None or not 2 <= count <= MOST:
         raise InputError(shown(said), where="--mps", valid=f"2 to {MOST} seats")
     if logical:
-        raise InputError("a logical slot cannot be shared", where="--mps", valid="a real GPU")
+        raise InputError("logical slots cannot be shared", where="--mps", valid="a real GPU")
     shared = Shared(gpus[-1], count)
     check(shared, "--mps")
     return shared
@@ -215,7 +216,7 @@ def choose_gpus(settings: Settings) -> tuple[tuple[int, ...], bool]:
     if wanted == "auto":
         if not found:
             raise InputError(
-                "this machine has no GPU that can be seen",
+                "no GPU is visible on this machine",
                 where="--gpus",
                 do="give a number of logical slots, as in --gpus 6",
             )

@@ -23,19 +23,19 @@ def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "suspendable",
-        help="in a batch script: run a command that outlives a preemption and the time limit",
+        help="in a batch script: run a command so that it survives preemptions and the time limit",
         usage="hpcext suspendable [--lead SECONDS] -- COMMAND [ARGUMENT...]",
         epilog="example: hpcext suspendable --lead 300 -- python train.py",
     )
     parser.add_argument(
         "--lead",
-        help=f"seconds before the end of the job at which to suspend (default: {LEAD_S})",
+        help=f"suspend this many seconds before the end of the job (default: {LEAD_S})",
     )
     parser.add_argument(
         "--shell",
         type=int,
         metavar="PID",
-        help="used by hpcext-starter of LSF: run what this shell runs, suspendable",
+        help="used by hpcext-starter of LSF: run what this shell runs, but suspendable",
     )
     parser.add_argument(
         "--restart",
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     backend = backends.here(settings.batch)
     if backend is None:
         raise InputError(
-            "is for the batch script of a job, and this is none",
+            "works in the batch script of a job only, and this is not one",
             where="hpcext suspendable",
             do="sbatch train.sh, where train.sh ends with: exec hpcext suspendable -- COMMAND",
         )

@@ -269,7 +269,7 @@ class Wait:
         try:
             why = self._here.ending()
         except BatchError as error:
-            log.warning("not known why job %s was told to end: %s", self._here.id, error)
+            log.warning("it is unknown why job %s was told to end: %s", self._here.id, error)
             return False
         if why is Ending.NONE:
             self._told = False

@@ -25,20 +25,20 @@ def add(subparsers: Any) -> None:
     """Register ``prune``."""
     parser = subparsers.add_parser(
         "prune",
-        help="remove what pilots that are over have left",
+        help="remove the files of pilots that have ended",
         epilog="example: hpcext prune --older-than 30d --keep-checkpoints last --dry-run",
     )
     parser.add_argument(
         "--older-than",
         required=True,
         metavar="AGE",
-        help="only of pilots in which nothing has happened for this time: 30d, 12h, 2w",
+        help="only of pilots in which nothing has happened for this long: 30d, 12h, 2w",
     )
     parser.add_argument(
         "--keep-checkpoints",
         choices=KEEP,
         default="last",
-        help="the newest one of each job (default), all; none: remove whole pilots",
+        help="keep the newest of each job (last, the default) or all; none: remove whole pilots",
     )
     _add_options(parser)
     parser.set_defaults(run=prune)
@@ -58,9 +58,9 @@ def add_rm(actions: Any) -> None:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--dry-run", action="store_true", help="only tell what would be removed, and how much"
+        "--dry-run", action="store_true", help="only show what would be removed, and how much"
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -98,7 +98,7 @@ def _finish(args: argparse.Namespace, out: Output) -> list[str]:
         out.note(str(error))
         return []
     for each in gone:
-        out.note(f"the removal of {each} was interrupted, and is finished now")
+        out.note(f"the removal of {each} was interrupted, and is now finished")
     return gone
 
 
@@ -114,9 +114,9 @@ def _carry_out(
         out.note(f"{stays.id} stays: {stays.why}")
     what = f"{sized(size)} of {counted(len(going), 'pilot')}"
     if args.dry_run:
-        out.line(f"{what} would go")
+        out.line(f"{what} would be removed")
     elif not going:
-        out.line("nothing is to go")
+        out.line("there is nothing to remove")
     elif _agreed(f"Remove {what}?", going, args, out):
         done = cleaning.doing(going, load_settings().state_dir, out.note)
         all_went = len(done) == len(going)
@@ -144,7 +144,8 @@ def _agreed(question: str, going: Sequence[Plan], args: argparse.Namespace, out:
     answer = out.asks(question)
     if answer is None:
         raise InputError(
-            "there is no terminal to ask for consent", valid="--yes, or --dry-run to look first"
+            "there is no terminal to ask for confirmation on",
+            valid="--yes, or --dry-run to look first",
         )
     return answer
 

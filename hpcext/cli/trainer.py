@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "trainer",
-        help="in a batch script: train on idle nodes, as a small job that waits for it",
+        help="in a batch script: train on idle nodes, while this small job waits",
         usage="hpcext trainer [--shell PID] [MIN:MAX] COMMAND [ARGUMENT...]",
         epilog="example: hpcext trainer 1:4 train.sh",
     )
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
         metavar="PID",
         help="used by hpcext-starter of LSF: train what this shell runs",
     )
-    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=run)
 
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     here = backend.ticket() if backend is not None else None
     if backend is None or here is None:
         raise InputError(
-            "is for the batch script of a job of Slurm or LSF, and this is none",
+            "works in the batch script of a job of Slurm or LSF only, and this is not one",
             where="hpcext trainer",
             do="sbatch --wrap 'exec hpcext trainer 1:4 train.sh'",
         )
@@ -111,7 +111,9 @@ def _words(argv: Sequence[str], variable: str) -> tuple[Range, tuple[str, ...]]:
     if rest[:1] == ["--"]:
         del rest[0]
     if not text:
-        raise InputError("no number of nodes", valid="hpcext trainer MIN:MAX COMMAND ...")
+        raise InputError(
+            "the number of nodes is missing", valid="hpcext trainer MIN:MAX COMMAND ..."
+        )
     nodes = _range(text, MAX_NODES, where, f"MIN:MAX, 1 to {MAX_NODES}")
     if ":" not in text:
         raise InputError(shown(text), where=where, valid=f"MIN:MAX, 1 to {MAX_NODES}")
@@ -119,7 +121,8 @@ def _words(argv: Sequence[str], variable: str) -> tuple[Range, tuple[str, ...]]:
         raise InputError("no command", valid="hpcext trainer MIN:MAX COMMAND ...")
     if not Path(rest[0]).is_file() and shutil.which(rest[0]) is None:
         raise InputError(
-            f"no script or command {shown(rest[0])}", valid="a file, or a program in PATH"
+            f"script or command {shown(rest[0])} was not found",
+            valid="a file, or a program in PATH",
         )
     return nodes, tuple(rest)
 
@@ -161,7 +164,7 @@ def _harvester(settings: Settings, here: OwnJob) -> Path:
             return tickets.open_harvester(settings, here.system, terms)
         except BlockingIOError:
             time.sleep(tickets.PAUSE_S)
-    raise NoManagerError("is being made by somebody else", where=str(settings.state_dir))
+    raise NoManagerError("is being created by another process", where=str(settings.state_dir))
 
 
 def _kept(here: OwnJob, directory: Path, key: str, command: Sequence[str]) -> tuple[str, ...]:

@@ -51,11 +51,13 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "trials",
-        help="show what came of the settings of a sweep, the best first",
+        help="show the results of the trials of a sweep, the best first",
         epilog="example: hpcext trials train --plot loss.svg",
     )
     parser.add_argument("pilot", metavar="PILOT", help="directory, id or name")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the metric by step")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the metric over the steps to this file"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=show)
 

@@ -38,7 +38,9 @@ def add(subparsers: Any) -> None:
     submit = _add(subparsers, "submit", asking.submit, "hand more jobs to a pilot", job=None)
     submit.add_argument("jobs", type=Path, metavar="JOBS.toml")
     submit.add_argument(
-        "--number", action="store_true", help="where an unfinished job has a name, add a number"
+        "--number",
+        action="store_true",
+        help="add a number to a name that an unfinished job already has",
     )
     suspend = _add(subparsers, "suspend", asking.ask, "suspend a job until it is resumed")
     resume = _add(subparsers, "resume", asking.ask, "let a suspended job run again")
@@ -49,10 +51,12 @@ def add(subparsers: Any) -> None:
     drain = _add(subparsers, "drain", asking.ask, text, job=None)
     for parser in (submit, suspend, resume, resize, cancel, drain):
         asking.add_wait(parser)
-    _add(subparsers, "why", why, "tell why a job waits or runs as it does", job="?")
+    _add(subparsers, "why", why, "explain why a job waits or runs as it does", job="?")
     logs_ = _add(subparsers, "logs", logs, "print what a job wrote", job="?")
-    logs_.add_argument("-f", "--follow", action="store_true", help="until the job has ended")
-    logs_.add_argument("-n", "--lines", type=int, metavar="N", help="only the last lines")
+    logs_.add_argument(
+        "-f", "--follow", action="store_true", help="follow the log until the job has ended"
+    )
+    logs_.add_argument("-n", "--lines", type=int, metavar="N", help="print only the last lines")
 
 
 def _add(

@@ -124,8 +124,8 @@ def goodput_sentence(job: Job) -> str:
     said = job.estimate.goodput
     first = said.initial_batch if said else found.batch
     return (
-        f"goodput {found.goodput:.4g} samples/s: batches of {found.batch}, a sample in them worth "
-        f"{found.statistical_efficiency:.0%} of one in batches of {first}; "
+        f"goodput {found.goodput:.4g} samples/s: batches of {found.batch}, a sample in them is "
+        f"worth {found.statistical_efficiency:.0%} of one in batches of {first}; "
         f"one more GPU promises {found.gain:+.0%}"
     )
 
@@ -159,7 +159,7 @@ def undecided(world: World, *, alive: bool = True) -> str:
     keep = "until then jobs keep what they have"
     told = f"the policy is not followed: it {world.undecided}" if world.undecided else ""
     if world.open_question is not None and alive:
-        told = "; ".join(filter(None, (told, "a decision of the policy is under way")))
+        told = "; ".join(filter(None, (told, "the policy is being asked for a decision")))
     elif told:
         told = f"{told}; it is asked again at the next event, or after a minute"
     return f"{told}; {keep}" if told and len(world.queue) else ""
@@ -190,7 +190,7 @@ def outlook_sentence(engine: Engine) -> str:
     if found is None:
         return ""
     return (
-        f"utility {found.utility:.0%}: each GPU does this share of what one alone would; "
+        f"utility {found.utility:.0%}: each GPU delivers this share of the goodput of one alone; "
         f"one more node promises {found.gain:+.0%}"
     )
 

@@ -125,7 +125,7 @@ class _Run:
             self._found.append(Finding(name, "wrong", clean(said), error.do))
         except Exception as error:  # a faulty check must not hide the others
             said = clean(f"{type(error).__name__}: {error}")
-            self._found.append(Finding(name, "wrong", f"could not be looked at: {said}"))
+            self._found.append(Finding(name, "wrong", f"could not be checked: {said}"))
 
     def found(self, until: float) -> list[Finding]:
         """Return its findings up to an instant of the monotonic clock."""

@@ -26,7 +26,7 @@ def main(most_s: float) -> None:
             time.sleep(STEP_S)
             done[step] += 1
             if not (done[: step + 1] == 1).all() or done[step + 1 :].any():
-                sys.exit(f"step {step}: the steps before it were not all done, once")
+                sys.exit(f"step {step}: the steps before it were not each done exactly once")
 
 
 if __name__ == "__main__":

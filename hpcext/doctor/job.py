@@ -76,15 +76,15 @@ def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
     if not job.run.registered:
         says = f"{first.name} has no session after {BEGIN_S:g} s, so it can only be ended"
         yield Finding(
-            "job", "wrong", says, "give its script one, as docs/ has it for each framework"
+            "job", "wrong", says, "add one to its script, as docs/ shows for each framework"
         )
         yield from _notes(first, record)
         return
     if not steps(record):
-        says = f"{first.name} has made no step in {BEGIN_S:g} s"
+        says = f"{first.name} has completed no step in {BEGIN_S:g} s"
         yield Finding("job", "wrong", says, "let it make shorter steps, or run it in a pilot")
         return
-    yield Finding("job", "ok", f"{first.name} makes steps: {job.step} so far")
+    yield Finding("job", "ok", f"{first.name} completes steps: {job.step} so far")
     until = time.monotonic() + TRAIN_S
     trial.wait(TRAIN_S, lambda *_: time.monotonic() > until)
     began = time.monotonic()
@@ -97,7 +97,7 @@ def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
     took_s = time.monotonic() - began - (before["went_on_s"] if before else 0.0)
     if not record.suspends:
         says = f"{first.name} was not suspended in {took_s:.0f} s, and its last steps are lost"
-        yield Finding("job", "wrong", says, "see its suspend_timeout_s, and what its log says")
+        yield Finding("job", "wrong", says, "check its suspend_timeout_s, and its log")
         return
     step = job.step
     into = parts(record.segments[-1].suspend_s)
@@ -115,14 +115,16 @@ def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
 
     job, record = trial.wait(BEGIN_S, goes_on)
     if job.step <= step:
-        says = f"{first.name} has made no step in {BEGIN_S:g} s since it was resumed"
-        yield Finding("job", "wrong", says, "see what its log says")
+        says = f"{first.name} has completed no step in {BEGIN_S:g} s since it was resumed"
+        yield Finding("job", "wrong", says, "check its log")
     elif record.lost_steps:
-        says = f"{first.name} began again at an earlier step: {lost(record)} were lost"
-        yield Finding("job", "wrong", says, "save with the session, at the step that it says")
+        says = f"{first.name} restarted from an earlier step: {lost(record)} were lost"
+        yield Finding("job", "wrong", says, "save with the session, at the step that it names")
     else:
         into = parts(record.segments[-1].resume_s)
-        yield Finding("job", "ok", f"{first.name} goes on where it was, and no step is lost{into}")
+        yield Finding(
+            "job", "ok", f"{first.name} continues where it was, and no step is lost{into}"
+        )
         yield from compared(first.name, before, told(trial.attempt(job.id, job.attempt)))
     yield from _notes(first, record)
 

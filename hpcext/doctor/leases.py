@@ -83,7 +83,7 @@ def preemption(site: Site, partition: str) -> Iterator[Finding]:
         yield Finding(
             name,
             "note",
-            f"{kind}: whether the jobs of {shown(partition)} are preempted is for their QOS to say",
+            f"{kind}: the QOS decides whether the jobs of {shown(partition)} are preempted",
             "see sacctmgr show qos format=name,preempt,preemptmode,gracetime, and put --qos into "
             "harvest_options; hpcext doctor --probe tries it",
             "others would wait for leases until these end",
@@ -97,7 +97,7 @@ def preemption(site: Site, partition: str) -> Iterator[Finding]:
             "wrong",
             f"{shown(partition)}: PreemptMode={','.join(sorted(mode))} {does} its jobs",
             f"{ROOT} PreemptMode=REQUEUE for the partition",
-            "a lease must be ended: one that is only stopped keeps its GPUs, and saves nothing",
+            "a lease must be ended: one that is only stopped keeps its GPUs and saves nothing",
         )
         return
     yield from _tiers(site, partition)
@@ -150,7 +150,7 @@ def grace(site: Site, partition: str) -> Iterator[Finding]:
     saving = site.saving_s
     needs = "" if saving is None else f", and saving took {saving:.1f} s"
     kill_s = whole(site.config.get("KillWait", ""))
-    why = "what is not saved by then is lost, and trained again"
+    why = "what is not saved by then is lost and trained again"
     if site.config.get("PreemptType") == "preempt/partition_prio":
         grace_s = whole(site.of(partition, "GraceTime"))
         do = f"{ROOT} GraceTime={_suggested(saving)} for {partition}"
@@ -160,12 +160,15 @@ def grace(site: Site, partition: str) -> Iterator[Finding]:
         else:
             yield Finding("GraceTime", "ok", says)
     if saving is None:
-        says = "no suspension of yours was measured yet"
+        says = "none of your suspensions has been measured yet"
         do = "hpcext doctor --job JOBS.toml measures one"
         yield Finding("GraceTime", "note", says, do, "GraceTime and KillWait must be longer")
     elif saving > kill_s:
         says = f"KillWait is {kill_s} s{needs}"
-        do = f"{ROOT} KillWait={_suggested(saving)}; till then end jobs with hpcext suspend first"
+        do = (
+            f"{ROOT} KillWait={_suggested(saving)}; until then suspend jobs with hpcext suspend "
+            "before they are ended"
+        )
         yield Finding("KillWait", "note", says, do, f"after scancel, or at a limit, {why}")
     else:
         yield Finding("KillWait", "ok", f"{kill_s} s{needs}")
@@ -188,7 +191,7 @@ def notice(site: Site, partition: str) -> Iterator[Finding]:
         "note",
         f"{key} has no {word}",
         f"an administrator adds {key}={word}, as this release calls it",
-        "suspendable jobs and pilots that are preempted are told so late, by the end of the grace",
+        "suspendable jobs and pilots learn of a preemption only when the grace period ends",
     )
 
 
@@ -202,7 +205,7 @@ def requeue(site: Site, partition: str) -> Iterator[Finding]:
         "note",
         "JobRequeue=0: jobs are not requeued",
         "submit with sbatch --requeue",
-        "a suspendable job, a ticket or a pilot that is preempted would be gone",
+        "a suspendable job, a ticket or a pilot would be gone after a preemption",
     )
 
 
@@ -210,7 +213,7 @@ _HIDDEN: Mapping[str, tuple[Verdict, str]] = {
     "nodes": ("wrong", "a harvester sees no nodes, and takes none"),
     "partitions": ("note", "partitions that this user may not use are not seen by these checks"),
     "jobs": ("note", "the end of a hole is not known, so more leases are preempted"),
-    "reservations": ("note", "a lease that would reach into a reservation waits 45 s in vain"),
+    "reservations": ("note", "a lease that would overlap a reservation waits 45 s for nothing"),
 }
 """Values of PrivateData that matter, with verdict and reason."""
 
@@ -221,7 +224,7 @@ def private(site: Site, partition: str) -> Iterator[Finding]:
     for what, (verdict, why) in _HIDDEN.items():
         if what in hidden:
             says = f"PrivateData hides {what}"
-            do = f"ask whether {what} need be private" if verdict == "note" else f"{ROOT} it shown"
+            do = f"ask whether {what} must be private" if verdict == "note" else f"{ROOT} it shown"
             yield Finding("PrivateData", verdict, says, do, why)
     if not hidden.keys() & _HIDDEN.keys():
         yield Finding("PrivateData", "ok", "hides nothing that a harvester looks at")
@@ -232,11 +235,11 @@ def backfill(site: Site, partition: str) -> Iterator[Finding]:
     name = "backfill"
     if site.config.get("SchedulerType", "") != "sched/backfill":
         says = f"SchedulerType={site.config.get('SchedulerType', '')}"
-        why = "nothing starts before a job that waits, so a hole in front of it stays empty"
+        why = "nothing starts ahead of a waiting job, so a hole in front of it stays empty"
         yield Finding(name, "wrong", says, f"{ROOT} SchedulerType=sched/backfill", why)
         return
     found = list(_backfill(site, words(site.config.get("SchedulerParameters", "")), partition))
-    yield from found or [Finding(name, "ok", "nothing keeps leases from being looked at")]
+    yield from found or [Finding(name, "ok", "nothing keeps the scheduler from considering leases")]
 
 
 def _backfill(site: Site, said: Mapping[str, str], partition: str) -> Iterator[Finding]:
@@ -255,28 +258,32 @@ def _backfill(site: Site, said: Mapping[str, str], partition: str) -> Iterator[F
         most = number(key, 0)
         if 0 < most < site.leases:
             yield finding(
-                f"{key}={most}: so many jobs are looked at, and a harvester asks for {site.leases}",
+                f"{key}={most}: only that many jobs are considered, but a harvester asks for "
+                f"{site.leases}",
                 f"{key}={site.leases}, or you set harvest_max_nodes={most}",
                 late,
             )
     depth = number("bf_max_job_test", QUEUE_DEPTH)
     if site.waiting >= depth:
-        says = f"bf_max_job_test={depth}: so many jobs are looked at, and {site.waiting} wait"
-        why = "leases are last in the queue, so they are never looked at"
+        says = (
+            f"bf_max_job_test={depth}: only that many jobs are considered, but {site.waiting} "
+            "are waiting"
+        )
+        why = "leases are last in the queue, so they are never considered"
         yield finding(says, f"bf_max_job_test={2 * site.waiting}", why)
     elif "bf_continue" not in said and site.waiting > QUEUE_DEPTH // 5:
         says = f"no bf_continue, and {site.waiting} jobs wait"
-        why = "backfill begins anew when anything changes, and does not come to the last ones"
+        why = "backfill starts over whenever anything changes, and does not reach the last ones"
         yield finding(says, "bf_continue", why)
     rpcs = number("max_rpc_cnt", 0)
     if 0 < rpcs < FEWEST_RPCS:
-        why = "nothing is started while as many requests are being answered"
+        why = "nothing is started while that many requests are being answered"
         yield finding(f"max_rpc_cnt={rpcs}", "max_rpc_cnt=150", why)
     window_s = number("bf_window", 1440) * 60
     longest_s = min(_limit_s(site, partition), Terms(partition=partition).longest_s)
     if window_s < longest_s:
         says = f"bf_window={window_s // 60} (minutes), and a lease lasts {longest_s / 60:.0f}"
-        why = "what is planned behind that is not known, so leases are in its way and are preempted"
+        why = "plans beyond that are unknown, so leases get in their way and are preempted"
         yield finding(says, f"bf_window={longest_s / 60:.0f}", why)
 
 

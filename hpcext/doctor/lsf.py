@@ -29,15 +29,15 @@ _INSTALL = "the owner of LSF_SERVERDIR runs hpcext-admin install lsf"
 def check(asked: Asked) -> Iterator[Finding]:
     """Check whatever can be known without a job."""
     if not lsf_probe.is_there():
-        yield Finding("lsf", "note", "no commands of LSF on this machine")
+        yield Finding("lsf", "note", "there are no LSF commands on this machine")
         return
     engine = lsf_probe.probe()
     missing = sorted(NEEDED - engine.commands)
     if missing:
-        do = "is the profile of LSF sourced?"
+        do = "source the profile of LSF"
         yield Finding("lsf", "wrong", f"commands are missing: {listed(missing)}", do)
     release = engine.release
-    cluster = release.cluster or "none that answers"
+    cluster = release.cluster or "no LSF answers"
     says = f"{release.product} {release.number}, cluster {cluster}"
     yield Finding("lsf", "ok" if release.cluster else "wrong", clean(says))
     yield from lsf_abilities.look(
@@ -48,7 +48,7 @@ def check(asked: Asked) -> Iterator[Finding]:
     yield _scripts()
     if not asked.submit:
         do = "hpcext doctor --submit runs one"
-        says = "arguments of -a, commands with quotes, -wa: only a job can tell"
+        says = "whether arguments of -a, commands with quotes and -wa work only a job can tell"
         yield Finding("lsf", "note", says, do)
 
 
@@ -80,7 +80,7 @@ def judged(asked: Asked, queues: Sequence[lsf_idle.Queue]) -> Iterator[Finding]:
             return
     if wanted:
         do = f"set one of {listed(queue.name for queue in queues)}"
-        yield Finding("harvest_partition", "wrong", f"{shown(wanted)} is no queue here", do)
+        yield Finding("harvest_partition", "wrong", f"{shown(wanted)} is not a queue here", do)
     else:
         do = "set it, if there is a queue whose jobs all others preempt"
         why = "tickets need it, and preemption is looked at here only if it is set"
@@ -100,7 +100,7 @@ def _scripts() -> Finding:
     except OSError as error:
         return Finding(name, "wrong", clean(f"{place}: {error.strerror}"))
     if installed is None:
-        says = "no esub of ours: bsub -a hpcext does not work"
+        says = "the esub of hpcext is not installed: bsub -a hpcext does not work"
         return Finding(name, "note", says, _INSTALL)
     if wrong := manifest.differs(installed):
         return Finding(name, "wrong", clean(wrong), _INSTALL)
@@ -113,7 +113,7 @@ def job(asked: Asked) -> Iterator[Finding]:
         return
     name = "lsf job"
     if asked.settings is None:
-        yield Finding(name, "note", "not submitted, as the settings cannot be read")
+        yield Finding(name, "note", "not submitted, because the settings cannot be read")
         return
     engine = lsf_probe.probe()
     serverdir = protocol.environ().get("LSF_SERVERDIR", "")
@@ -138,10 +138,15 @@ def job(asked: Asked) -> Iterator[Finding]:
     if found.intact:
         yield Finding(name, "ok", "commands arrive as they were written")
     else:
-        do = "write JOB_STARTER as docs/lsf.md has it"
+        do = "write JOB_STARTER as docs/lsf.md shows it"
         yield Finding(name, "wrong", "two commands with quotes did not arrive as written", do)
     if not esub:
-        yield Finding(name, "note", "arguments of -a were not tried: no esub of ours", _INSTALL)
+        yield Finding(
+            name,
+            "note",
+            "arguments of -a were not tried: the esub of hpcext is not installed",
+            _INSTALL,
+        )
     elif found.esub:
         yield Finding(name, "ok", 'arguments of -a arrive: bsub -a "hpcext(gpus=1)"')
     else:

@@ -52,7 +52,7 @@ class Ability(NamedTuple):
         if there:
             return Finding(NAME, "ok", f"{self.name}: {self.words}")
         if there is None:
-            says = f"{self.name}: whether {self.words} arrive only a job can tell"
+            says = f"{self.name}: only a job can tell whether {self.words} arrive"
             return Finding(NAME, "note", says, "hpcext doctor --submit runs one")
         lacks = f"no {self.words}"
         if self.instead:
@@ -74,22 +74,23 @@ TABLE: tuple[Ability, ...] = (
         "bhosts -X",
         _has("bhosts", "-X"),
         "",
-        "members of condensed groups are not seen one by one",
+        "members of condensed groups cannot be told apart",
     ),
     Ability("parameters of the site", "bparams -a", _has("bparams", "-a"), "bparams -l"),
     Ability(
         "GPUs of jobs",
         "bsub -gpu",
         _has("bsub", "-gpu"),
-        "slots alone are asked for",
-        "ask for GPUs as the site says, in lsf_options and harvest_options, or for whole hosts",
+        "only slots are requested",
+        "request GPUs as the site documents it, in lsf_options and harvest_options, or request "
+        "whole hosts",
     ),
     Ability(
         "GPUs of hosts",
         "bhosts -gpu",
         _has("bhosts", "-gpu"),
         "",
-        "how many there are is not known: harvesters must be told --slots",
+        "their number is unknown: give harvesters --slots",
     ),
     Ability(
         "exit values that requeue",
@@ -98,17 +99,17 @@ TABLE: tuple[Ability, ...] = (
         "brequeue, or REQUEUE_EXIT_VALUES of the queue",
     ),
     Ability(
-        "jobs that are not begun again",
+        "jobs that are not restarted",
         "bsub -rn",
         _has("bsub", "-rn"),
-        "the script of a lease that is begun again ends at once",
+        "the script of a lease that is restarted ends at once",
     ),
     Ability("directory of a job", "bsub -cwd", _has("bsub", "-cwd"), "scripts change to it"),
     Ability(
         "descriptions of jobs",
         "bsub -Jd",
         _has("bsub", "-Jd"),
-        "leases are told by the files of their output",
+        "leases are recognized by their output files",
     ),
     Ability(
         "settings by arguments",
@@ -123,7 +124,11 @@ TABLE: tuple[Ability, ...] = (
         "--lead goes by the run limit",
     ),
     Ability(
-        "jobs of several hosts", "blaunch", _has("blaunch"), "", "it may be only where jobs begin"
+        "jobs of several hosts",
+        "blaunch",
+        _has("blaunch"),
+        "",
+        "it may exist only where jobs start",
     ),
     Ability(
         "backfill windows", "bslots", _has("bslots"), "", "hosts that LSF keeps are left alone"
@@ -133,7 +138,7 @@ TABLE: tuple[Ability, ...] = (
         "past jobs on long lines",
         "bhist -UF",
         _has("bhist", "-UF"),
-        "bhist -l, whose lines are put together again",
+        "bhist -l, whose wrapped lines are joined",
     ),
 )
 
@@ -161,7 +166,7 @@ def _launcher(row: Ability, engine: Engine, wanted: str) -> Finding:
         return Finding(NAME, "ok", f"{says}; LSF does not count what it starts as the job's")
     other = [name for name in ("blaunch", "jsrun", "lsrun") if name in engine.commands]
     do = f"set lsf_launcher to {other[0]}" if other else ""
-    says = f"{row.name}: no {wanted} here, which may be only where jobs begin"
+    says = f"{row.name}: there is no {wanted} here; it may exist only where jobs start"
     return Finding(NAME, "note", says, do)
 
 
@@ -182,6 +187,6 @@ def _fields() -> Finding:
         says = f"{name}: by another way: bjobs -l (bjobs -o has no {listed(refused)})"
         return Finding(NAME, "ok", says)
     if not found:
-        says = f"{name}: not known, as no job is there to ask about; it is found out with the first"
-        return Finding(NAME, "note", says, "ask again when there is one")
+        says = f"{name}: unknown, as there is no job to ask about; the first job will tell"
+        return Finding(NAME, "note", says, "check again when there is one")
     return Finding(NAME, "ok", f"{name}: bjobs -o has all {len(FIELDS)}")

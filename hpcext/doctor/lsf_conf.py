@@ -35,11 +35,11 @@ def look() -> Iterator[Finding]:
         with open(path, encoding="utf-8", errors="replace") as file:
             said = parse(file.read(_MOST_BYTES))
     except OSError as error:
-        says = f"{SEQUENTIAL} was not looked at: {path}: {error.strerror}"
-        yield Finding(name, "note", clean(says), f"see that lsf.conf says {SEQUENTIAL}=Y")
+        says = f"{SEQUENTIAL} was not checked: {path}: {error.strerror}"
+        yield Finding(name, "note", clean(says), f"make sure that lsf.conf says {SEQUENTIAL}=Y")
         return
     if said.get(SEQUENTIAL, "N").upper() == "Y":
-        says = f"{SEQUENTIAL}=Y: jobs of several slots are told before they are killed"
+        says = f"{SEQUENTIAL}=Y: jobs of several slots are notified before they are killed"
         yield Finding(name, "ok", says)
         return
     # "LSB_USE_SEQUENTIAL_SIGNAL", its default: "When killing a parallel job, only the SIGKILL
@@ -47,7 +47,8 @@ def look() -> Iterator[Finding]:
     yield Finding(
         name,
         "note",
-        f"{SEQUENTIAL} is not Y: by IBM's documentation jobs of several slots get SIGKILL alone",
+        f"{SEQUENTIAL} is not Y: according to IBM's documentation jobs of several slots get "
+        "SIGKILL only",
         clean(f"an administrator adds {SEQUENTIAL}=Y to {path}, and runs badmin hrestart all"),
-        "pilots and leases lose what they have done since their last checkpoint",
+        "pilots and leases lose the work since their last checkpoint",
     )

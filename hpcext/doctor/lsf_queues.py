@@ -53,7 +53,7 @@ def preemption(queue: Queue, queues: Sequence[Queue]) -> Iterator[Finding]:
         says = f"jobs of {listed(each.name for each in first)} preempt those of {of}"
         yield Finding(name, "ok", says)
         return
-    says = f"{of}: no queue preempts its jobs (PREEMPTION), as far as bqueues says"
+    says = f"{of}: according to bqueues, no queue preempts its jobs (PREEMPTION)"
     do = f"{_OWNER} PREEMPTION = PREEMPTABLE, and PRIORITY below that of all others"
     yield Finding(name, "note", says, do, "others would wait for leases until these end")
 
@@ -63,13 +63,19 @@ def suspension(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
     name, of = "job controls", shown(queue.name)
     said = queue.controls.get("SUSPEND", "")
     if said.endswith("SIGTSTP") or "hpcext-job-control" in said:
-        yield Finding(name, "ok", f"{of}: SUSPEND[{said}] is heard")
+        yield Finding(name, "ok", f"{of}: jobs hear SUSPEND[{said}]")
     elif "PREEMPT" in queue.terminate_when.split():
-        yield Finding(name, "ok", f"{of}: TERMINATE_WHEN = PREEMPT is heard")
+        yield Finding(name, "ok", f"{of}: jobs hear TERMINATE_WHEN = PREEMPT")
     elif said:
-        says = f"{of}: SUSPEND[{said}] is not ours"
-        do = "see that it lets jobs hear SIGTSTP before it stops them"
-        yield Finding(name, "note", says, do, "what cannot be heard loses work since a checkpoint")
+        says = f"{of}: SUSPEND[{said}] is not that of hpcext"
+        do = "make sure that it sends jobs SIGTSTP before it stops them"
+        yield Finding(
+            name,
+            "note",
+            says,
+            do,
+            "jobs that do not hear it lose the work since their last checkpoint",
+        )
     else:
         says = f"{of}: no JOB_CONTROLS: jobs of one slot are stopped by SIGSTOP, which nobody hears"
         do = f"{_OWNER} JOB_CONTROLS = SUSPEND[SIGTSTP]"
@@ -80,10 +86,10 @@ def rerunnable(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
     """Check that jobs of the queue are rerunnable: LSF takes GPUs back from no others."""
     name, of = "rerunnable", shown(queue.name)
     if queue.rerunnable:
-        yield Finding(name, "ok", f"{of}: RERUNNABLE; a lease that is begun again ends at once")
+        yield Finding(name, "ok", f"{of}: RERUNNABLE; a lease that is restarted ends at once")
         return
     do = f"{_OWNER} RERUNNABLE = yes, and MIG"
-    why = "LSF takes GPUs only from jobs that are rerunnable: others wait for them"
+    why = "LSF takes GPUs from rerunnable jobs only; others wait for them"
     yield Finding(name, "note", f"{of}: not RERUNNABLE", do, why)
 
 
@@ -92,7 +98,7 @@ def exit_values(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
     name, of = "exit values", shown(queue.name)
     values = queue.requeue.split()
     if "0" in values or any(value.lower() == "all" for value in values):
-        says = f"{of}: REQUEUE_EXIT_VALUES = {shown(queue.requeue)} begins finished jobs again"
+        says = f"{of}: REQUEUE_EXIT_VALUES = {shown(queue.requeue)} restarts finished jobs"
         yield Finding(name, "wrong", says, f"{_OWNER} REQUEUE_EXIT_VALUES = {EXIT_SUSPENDED}")
     elif str(EXIT_SUSPENDED) in values:
         yield Finding(name, "ok", f"{of}: exit value {EXIT_SUSPENDED} requeues")

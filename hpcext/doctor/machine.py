@@ -58,7 +58,7 @@ _FRAMEWORKS = {
 
 _MIB = 1 << 20
 
-_NO_GPUS = "to run jobs on the CPU, say how many slots they share: hpcext run --gpus N"
+_NO_GPUS = "to run jobs on the CPU, give the number of slots that they share: hpcext run --gpus N"
 _AMDSMI = "install amd-smi-lib of ROCm 6.3 or later, and pip install /opt/rocm/share/amd_smi"
 
 
@@ -124,9 +124,9 @@ def gpus(asked: Asked) -> Iterator[Finding]:
 def _amds() -> Iterator[Finding]:
     usable = find_gpus()
     if not usable:
-        yield Finding("gpus", "note", "none of AMD may be used here", _NO_GPUS)
+        yield Finding("gpus", "note", "no AMD GPU may be used here", _NO_GPUS)
         return
-    says = f"{len(usable)} of AMD, by {devices.ROCR}; hpcext has not been tried on any"
+    says = f"{len(usable)} of AMD, by {devices.ROCR}; hpcext has not been tested on AMD GPUs"
     found = gpu_facts.gpu_facts()
     if kinds := ", ".join(sorted({gpu.name for gpu in found if gpu.index in usable})):
         yield Finding("gpus", "ok", clean(f"{kinds}: {says}"))
@@ -145,14 +145,12 @@ def _nvidias() -> Iterator[Finding]:
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError as error:
-        yield Finding(
-            "gpus", "note", clean(f"no GPU of NVIDIA can be seen here: {error}"), _NO_GPUS
-        )
+        yield Finding("gpus", "note", clean(f"no NVIDIA GPU is visible here: {error}"), _NO_GPUS)
         return
     usable = find_gpus()
     if not usable:
         yield Finding(
-            "gpus", "note", f"of {counted(len(names), 'GPU')} none may be used here", _NO_GPUS
+            "gpus", "note", f"none of {counted(len(names), 'GPU')} may be used here", _NO_GPUS
         )
         return
     kinds = ", ".join(sorted(set(names)))
@@ -165,8 +163,8 @@ def _nvidias() -> Iterator[Finding]:
 
 def _used(found: Iterable[GpuFacts], usable: Iterable[int], tool: str) -> Iterator[Finding]:
     """Yield GPUs on which something runs already."""
-    why = "a training beside it is slow, or finds no memory"
-    do = f"{tool} shows whose they are; hpcext run --gpus N takes fewer"
+    why = "a training beside it is slow or runs out of memory"
+    do = f"{tool} shows whose they are; hpcext run --gpus N uses fewer GPUs"
     for gpu in found:
         if gpu.index in usable and gpu.processes:
             users = counted(gpu.processes, "process", "processes")
@@ -178,7 +176,7 @@ def _used(found: Iterable[GpuFacts], usable: Iterable[int], tool: str) -> Iterat
 
 def _sharing(found: tuple[GpuFacts, ...]) -> Iterator[Finding]:
     """Yield whether GPUs are divided or shared by means other than hpcext's."""
-    daemon = "the daemon of MPS runs" if gpu_facts.mps_runs() else ""
+    daemon = "the MPS daemon is running" if gpu_facts.mps_runs() else ""
     if says := "; ".join(filter(None, (gpu_facts.sharing(found), daemon))):
         # NVIDIA's MIG User Guide, "CUDA Device Enumeration".
         one = "a process uses one instance of a GPU in MIG mode: turn it off, or use other GPUs"
@@ -201,7 +199,7 @@ def state_directory(asked: Asked) -> Iterator[Finding]:
     """Check that pilots can keep their directories, and that nodes can see them."""
     name = "state_dir"
     if asked.settings is None:
-        yield Finding(name, "note", "not looked at, as the settings cannot be read")
+        yield Finding(name, "note", "not checked, because the settings cannot be read")
         return
     wanted = asked.settings.state_dir
     place = next(path for path in (wanted, *wanted.parents) if path.exists())
@@ -220,7 +218,7 @@ def state_directory(asked: Asked) -> Iterator[Finding]:
     others = any(map(backends.is_here, map(backends.find, backends.BUILT_IN)))
     if others and kind in LOCAL:
         says += ": jobs on other nodes cannot see it"
-        yield Finding(name, "note", says, "set state_dir to a place that all nodes share")
+        yield Finding(name, "note", says, "set state_dir to a directory that all nodes share")
     else:
         shared = ", shared" if kind in SHARED else ""
         yield Finding(name, "ok", says + shared)
@@ -229,7 +227,7 @@ def state_directory(asked: Asked) -> Iterator[Finding]:
 def pilots(asked: Asked) -> Iterator[Finding]:
     """Check how much disk space pilots hold."""
     if asked.settings is None:
-        yield Finding("pilots", "note", "not looked at, as the settings cannot be read")
+        yield Finding("pilots", "note", "not checked, because the settings cannot be read")
         return
     found, began_s = known(asked.settings.state_dir), time.monotonic()
     size, old, seen = 0, 0, 0
@@ -245,8 +243,8 @@ def pilots(asked: Asked) -> Iterator[Finding]:
     if not old:
         yield Finding("pilots", "ok", says)
         return
-    do = "hpcext prune --older-than 30d --dry-run says what could go"
-    why = "old pilots fill disks and quotas, and nothing removes them by itself"
+    do = "hpcext prune --older-than 30d --dry-run shows what could be removed"
+    why = "old pilots fill disks and quotas, and nothing removes them automatically"
     yield Finding("pilots", "note", f"{says}, {sized(old)} older than 30 days", do, why)
 
 

@@ -116,8 +116,13 @@ class _Probe:
             yield _wrong(f"the harvester says: {line}", do)
             return
         if not steps(record):
-            says = f"the training made no step in {BEGIN_S:g} s: {self._trial.log() or 'no word'}"
-            yield _wrong(says, "see that this Python and hpcext are on a file system of all nodes")
+            says = (
+                f"the training completed no step in {BEGIN_S:g} s: {self._trial.log() or 'no word'}"
+            )
+            yield _wrong(
+                says,
+                "make sure that this Python and hpcext are on a file system that all nodes share",
+            )
             return
         took_s = time.monotonic() - began_s
         into = parts(record.segments[-1].resume_s)
@@ -168,7 +173,7 @@ class _Probe:
         )
         how = f"preempted by job {job_id}" if job_id else self._main.press(lease) if lease else ""
         if not how:
-            why = "whether a training survives a preemption here was not seen"
+            why = "it was not tested whether a training survives a preemption here"
             yield Finding(_NAME, "note", f"not preempted: {refused}", _DO_MAIN, why)
             return False
         if job_id is None:
@@ -184,10 +189,10 @@ class _Probe:
         job, record = self._trial.wait(MAIN_S, preempted)
         saved_s = time.monotonic() - asked_s
         if heard or record.suspends:
-            told = f": the lease was told after {heard[0]:.1f} s" if heard else ""
+            told = f": the lease was notified after {heard[0]:.1f} s" if heard else ""
             yield _ok(how + told)
         if not record.suspends:
-            yield _wrong(f"{how}, and not suspended in {saved_s:.0f} s", self._main.grace_do)
+            yield _wrong(f"{how}, and not suspended within {saved_s:.0f} s", self._main.grace_do)
             return False
         into = parts(record.segments[-1].suspend_s)
         yield _ok(f"suspended at step {job.step}, {saved_s:.1f} s after that job came{into}")
@@ -220,18 +225,18 @@ class _Probe:
         )
         took_s = time.monotonic() - began_s
         if job.step <= suspended:
-            yield _wrong(f"it made no step in {BEGIN_S:g} s since", self._main.queue_do)
+            yield _wrong(f"it has completed no step in {BEGIN_S:g} s since", self._main.queue_do)
         elif record.lost_steps:
-            says = f"began again at an earlier step: {lost(record)} were lost"
-            yield _wrong(says, "hpcext doctor says what of the state directory is wrong")
+            says = f"restarted from an earlier step: {lost(record)} were lost"
+            yield _wrong(says, "hpcext doctor says what is wrong with the state directory")
         else:
             into = parts(record.segments[-1].resume_s)
             says = f"the work survived: it goes on after step {suspended}, {took_s:.1f} s later"
             yield _ok(says + into)
 
 
-_NOT_SEEN = "how soon a job of others begins here was not seen"
-_DO_MAIN = "have somebody who may use a higher partition ask for the node meanwhile"
+_NOT_SEEN = "it was not tested how soon other users' jobs start here"
+_DO_MAIN = "ask somebody who may use a higher partition to request the node meanwhile"
 
 
 def check(asked: Asked) -> Iterator[Finding]:
@@ -240,12 +245,12 @@ def check(asked: Asked) -> Iterator[Finding]:
         return
     main = _main(asked.settings)
     if main is None:
-        yield Finding(_NAME, "note", "no commands of Slurm or of LSF on this machine")
+        yield Finding(_NAME, "note", "there are no Slurm or LSF commands on this machine")
         return
     nodes = backends.leasing(main.name).idle(asked.probe)
     idle = [node for node in nodes.values() if node.idle]
     if not idle:
-        what = "has no node that is idle now" if nodes else "has no nodes, or is no partition"
+        what = "has no idle node now" if nodes else "has no nodes, or is not a partition"
         do = "try again later" if nodes else "see sinfo, or bqueues"
         yield Finding(_NAME, "note" if nodes else "wrong", f"{shown(asked.probe)} {what}", do)
         return

@@ -49,15 +49,15 @@ class SlurmMain:
     """The main job on Slurm."""
 
     name = "slurm"
-    queue_do = "see squeue --start, and what hpcext doctor says of backfill"
-    slow_do = "see squeue, and the log of slurmctld"
-    grace_do = "have the partition's GraceTime made longer"
+    queue_do = "check squeue --start, and what hpcext doctor says about backfill"
+    slow_do = "check squeue, and the log of slurmctld"
+    grace_do = "ask for a longer GraceTime of the partition"
 
     def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
         """Submit the job to the first partition that accepts it; return its id, or why not."""
         config = slurm_site.parse_config(runner.run(slurm_site.config_command()))
         if config.get("PreemptType") != "preempt/partition_prio":
-            return None, f"which QOS preempts is not known ({config.get('PreemptType', '')})"
+            return None, f"it is unknown which QOS preempts ({config.get('PreemptType', '')})"
         partitions = slurm_site.parse_partitions(runner.run(slurm_site.partitions_command()))
         members = slurm_site.parse_members(runner.run(slurm_site.members_command()))
         above = leases.above(partition, partitions, members, {node.name})
@@ -96,9 +96,9 @@ class LsfMain:
     """
 
     name = "lsf"
-    queue_do = "see bjobs -p, and what hpcext doctor says of the queue"
-    slow_do = "see bjobs -p, and PREEMPTION of the queues"
-    grace_do = "have JOB_CONTROLS of the queue say SUSPEND[SIGTSTP]"
+    queue_do = "check bjobs -p, and what hpcext doctor says about the queue"
+    slow_do = "check bjobs -p, and PREEMPTION of the queues"
+    grace_do = "ask for SUSPEND[SIGTSTP] in the queue's JOB_CONTROLS"
 
     def __init__(self, settings: Settings) -> None:
         self._gpu_option = settings.lsf_gpu_option
@@ -108,7 +108,7 @@ class LsfMain:
         queues = lsf_idle.parse_queues(runner.run(["bqueues", "-l"]))
         mine = [each for each in queues if each.name == partition]
         above = lsf_queues.above(mine[0], queues) if mine else []
-        said = f"no queue preempts jobs of {partition}, as far as bqueues says"
+        said = f"according to bqueues, no queue preempts jobs of {partition}"
         engine = lsf_probe.known()
         words = [
             *("-J", name, "-m", node.name, "-n", str(max(1, node.cpus)), "-R", "span[hosts=1]"),

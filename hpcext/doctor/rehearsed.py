@@ -50,12 +50,12 @@ def compared(name: str, before: Told | None, after: Told | None) -> Iterator[Fin
         Records of its two attempts.
     """
     if before is None or after is None:
-        says = f"whether {name} has kept all of its state is not known: only its steps were seen"
+        says = f"it is unknown whether {name} has kept all of its state: only its steps were seen"
         yield Finding("job", "note", says, "compare its loss before a suspension and after it")
         return
     lost = [kind for kind, said in before["state"].items() if after["state"].get(kind) != said]
     if lost:
-        says = f"{name} is another training since it was resumed: {listed(lost)} differ"
+        says = f"{name} is not the same training after it was resumed: {listed(lost)} differ"
         yield Finding("job", "wrong", says, _DO)
     yield from _losses(name, before, after, kept=not lost)
 

@@ -71,11 +71,11 @@ def _private(state_dir: Path) -> Iterator[Finding]:
             spool.check_private(directory.resolve())
         except InputError as error:
             wrong += 1
-            why = "files in it are orders; commands refuse such a pilot"
+            why = "files in it are commands to a pilot; hpcext refuses such a directory"
             yield Finding(name, "wrong", clean(f"{error.where}: {error.what}"), error.do, why)
     if found and not wrong:
         pilots = counted(len(found) - 1, "pilot")
-        yield Finding(name, "ok", f"{pilots}; nobody else can look into them or give them orders")
+        yield Finding(name, "ok", f"{pilots}; nobody else can read them or give them commands")
 
 
 def _replaced(scratch: Path) -> Finding:
@@ -94,10 +94,10 @@ def _replaced(scratch: Path) -> Finding:
         return Finding(
             name,
             "ok",
-            "who reads a file while it is replaced gets all of the old one, or of the new one",
+            "a reader gets the whole old file or the whole new one while it is replaced",
         )
-    says = f"a file was replaced, and who had it open read {before!r}"
-    return Finding(name, "wrong", says, _ELSEWHERE, "documents would be read in halves")
+    says = f"a file was replaced, and a reader that had it open got {before!r}"
+    return Finding(name, "wrong", says, _ELSEWHERE, "documents would be read half-written")
 
 
 def _clock(scratch: Path) -> Finding:
@@ -110,8 +110,8 @@ def _clock(scratch: Path) -> Finding:
     if apart_s <= APART_S:
         return Finding(name, "ok", f"within {APART_S:g} s of this machine's")
     says = f"{apart_s:.0f} s apart from this machine's"
-    why = "of what a killed manager left the age is not known"
-    return Finding(name, "wrong", says, "have an administrator set the clocks", why)
+    why = "the age of what a killed manager left is unknown"
+    return Finding(name, "wrong", says, "ask an administrator to synchronize the clocks", why)
 
 
 def _other_process(scratch: Path) -> Iterator[Finding]:
@@ -131,14 +131,14 @@ def _other_process(scratch: Path) -> Iterator[Finding]:
     said, _ = other.communicate(timeout=_STARTS_S)
     lock, renamed_s = said.split()
     if lock == "held":
-        yield Finding("lock", "ok", "of two processes that want it, one gets it")
+        yield Finding("lock", "ok", "when two processes want it, only one gets it")
     else:
         why = "two managers could run one pilot"
         yield Finding("lock", "wrong", "two processes got it", _ELSEWHERE, why)
     late_s = max(0.0, seen_s - float(renamed_s))
     says = f"a file that another process renames is seen after {late_s * 1000:.0f} ms"
     if late_s > SEEN_S:
-        why = "requests, suspensions and leases are late by that"
+        why = "requests, suspensions and leases are delayed by that"
         yield Finding("visibility", "wrong", says, _ELSEWHERE, why)
     else:
         do = "hpcext doctor --probe measures it from another node"

@@ -33,7 +33,7 @@ APART_S = 5.0
 def check(asked: Asked) -> Iterator[Finding]:
     """Run all checks; skip those that need the controller if that does not answer."""
     if not is_there():
-        yield Finding("slurm", "note", "no commands of Slurm on this machine")
+        yield Finding("slurm", "note", "there are no Slurm commands on this machine")
         return
     try:
         version = _said(slurm.version_command()).strip()
@@ -58,10 +58,10 @@ def is_there() -> bool:
 
 def _no_controller(asked: Asked, error: BatchError) -> Finding:
     """Return a fault on a machine of a cluster, or else a note: mere commands are harmless."""
-    says = "Slurm's commands are here, and no controller answers"
+    says = "Slurm's commands are here, but no controller answers"
     wanted = asked.settings is not None and asked.settings.batch == "slurm"
     if wanted or "SLURM_CONF" in protocol.environ() or _CONFIG.exists():
-        do = "is SLURM_CONF right, and slurmctld up?"
+        do = "check SLURM_CONF, and that slurmctld is running"
         return Finding("slurm", "wrong", f"{says}: {clean(error.what)}", do)
     return Finding("slurm", "note", says, "this is fine if you do not use Slurm here")
 
@@ -77,13 +77,13 @@ def _clock() -> Finding:
     try:
         theirs_s = slurm_site.parse_clock(_said(slurm_site.clock_command()))
     except BatchError as error:
-        return Finding(name, "note", f"that of the controller is not known: {clean(error.what)}")
+        return Finding(name, "note", f"the clock of the controller is unknown: {clean(error.what)}")
     if theirs_s is None:
-        return Finding(name, "note", "sdiag does not say what time it is for the controller")
+        return Finding(name, "note", "sdiag does not say what time the controller has")
     # The controller reports whole seconds.
     apart_s = max(before_s - theirs_s - 1, theirs_s - time.time(), 0.0)
     if apart_s > APART_S:
-        why = "leases end too early or too late by that: holes are lost, or main jobs wait"
+        why = "leases end that much too early or too late: holes are lost, or main jobs wait"
         do = "an administrator has chrony or ntpd keep both clocks"
         return Finding(name, "wrong", f"{apart_s:.0f} s apart from the controller's", do, why)
     return Finding(name, "ok", f"within {APART_S:g} s of the controller's")
@@ -99,9 +99,9 @@ def _requeue(config: Mapping[str, str]) -> Finding:
     do = (
         f"an administrator sets AuthInfo=cred_expire={REQUEUE_S:g}, or what a prolog and a slow "
         "node need, or SchedulerParameters=requeue_delay where Slurm has that (26.05); "
-        "scontrol update JobId=ID StartTime=now has a pending one begin now"
+        "scontrol update JobId=ID StartTime=now lets a pending one start now"
     )
-    why = "suspendable jobs stand still for that long after each preemption, though nodes are idle"
+    why = "suspendable jobs wait that long after each preemption, even if nodes are idle"
     return Finding(name, "note", says, do, why)
 
 
@@ -113,13 +113,13 @@ def _harvest(
     if settings is None or not settings.harvest_partition:
         do = "set it, if there is a partition whose jobs all others preempt"
         why = "tickets need it, and preemption is looked at here only if it is set"
-        yield Finding(name, "note", "not set: harvesters must be told --partition", do, why)
+        yield Finding(name, "note", "not set: harvesters need --partition", do, why)
         return
     partition = settings.harvest_partition
     nodes = slurm_idle.parse_idle(_said(slurm_idle.idle_command(partition)))
     if not nodes:
-        says = f"{shown(partition)} has no nodes, or is no partition"
-        why = "harvesters and tickets have nothing to take"
+        says = f"{shown(partition)} has no nodes, or is not a partition"
+        why = "harvesters and tickets find no nodes"
         yield Finding(name, "wrong", says, "see sinfo, and set another one", why)
         return
     idle = sum(node.idle for node in nodes.values())

@@ -20,7 +20,7 @@ from hpcext.text import clean, listed, shown
 FLAG = "--hpcext-suspendable"
 _INSTALL = "root runs hpcext-admin install slurm"
 _LOADED = re.compile(r"^\s*(?:optional|required)\s+(\S*/hpcext\.so)(?:\s+(.*))?$", re.M)
-_WITHOUT = "batch scripts must say themselves what the flags would do"
+_WITHOUT = "batch scripts must do what the flags would do"
 
 _ASK = """\
 import ctypes, os, sys
@@ -39,7 +39,7 @@ def plugin(config: Mapping[str, str], release: tuple[int, int], *, within_s: flo
     found = _line_of_plugstack(config)
     if found is None:
         if works:
-            return Finding(name, "note", "there, of a release that is not known", _INSTALL)
+            return Finding(name, "note", "installed, of an unknown release", _INSTALL)
         says = f"not installed: {FLAG} and the other flags do not work, all commands do"
         return Finding(name, "note", says, f"{_INSTALL}, if you want them", _WITHOUT)
     path, options = found
@@ -50,8 +50,10 @@ def plugin(config: Mapping[str, str], release: tuple[int, int], *, within_s: flo
         )
         return Finding(name, "wrong", says, _INSTALL, "Slurm loads no plugin of another release")
     if not works:
-        says = f"{clean(str(path))} is configured, and not loaded"
-        return Finding(name, "wrong", says, f"see what sbatch says of it; {_INSTALL}", _WITHOUT)
+        says = f"{clean(str(path))} is configured, but not loaded"
+        return Finding(
+            name, "wrong", says, f"check what sbatch says about it; {_INSTALL}", _WITHOUT
+        )
     return _of_this_release(path, options)
 
 
@@ -70,16 +72,16 @@ def _of_this_release(path: Path, options: str) -> Finding:
     name = "slurm plugin"
     command = dict(word.partition("=")[::2] for word in options.split()).get("command", "")
     if not os.access(command, os.X_OK):
-        says = f"the command that it runs is not there: {shown(command)}"
+        says = f"the command that it runs does not exist: {shown(command)}"
         return Finding(name, "wrong", says, _INSTALL, "jobs with these flags fail at their start")
     try:
         installed = manifest.load(path.parent, trusted=False)
     except (InputError, OSError):
         installed = None
     if installed is None:
-        return Finding(name, "note", "loaded, of a release that is not known", _INSTALL)
+        return Finding(name, "note", "loaded, of an unknown release", _INSTALL)
     if wrong := manifest.differs(installed):
-        why = "flags and what they run may not fit each other"
+        why = "the flags and the command that they run may not fit each other"
         return Finding(name, "wrong", clean(wrong), _INSTALL, why)
     return Finding(name, "ok", f"loaded, of hpcext {__version__}")
 
@@ -114,12 +116,12 @@ def rules(config: Mapping[str, str]) -> Finding:
             missing.append(f"{script}: {error.what}")
             continue
         if not loads:
-            missing.append(f"{script} does not load ours")
+            missing.append(f"{script} does not load that of hpcext")
     if not missing:
         return Finding(name, "ok", f"{listed(_SCRIPTS.values())} load those of hpcext")
     says = f"not active: {'; '.join(map(clean, missing))}"
-    do = "hpcext-admin status slurm shows the lines that are missing, if you want the flags"
-    why = "a mistake in a flag is found when the job runs, and not when it is submitted"
+    do = "hpcext-admin status slurm shows the missing lines, if you want the flags"
+    why = "a mistake in a flag is found only when the job runs, not when it is submitted"
     return Finding(name, "note", says, do, why)
 
 

@@ -77,7 +77,7 @@ class Trial:
                 if job.state.final:
                     raise EndedError(f"{job.state.value}, exit status {record.exit_code}")
             if late:
-                raise HpcextError(f"its manager has not begun within {within_s:g} s")
+                raise HpcextError(f"its manager did not start within {within_s:g} s")
             self.check()
             time.sleep(LOOK_S)
 

@@ -106,7 +106,7 @@ class LocalExecutor(ProcessExecutor):
         try:
             watch.files.order("end")
         except OSError as error:
-            log.warning("job %s could not be told to end: %s", watch.files.job, error.strerror)
+            log.warning("job %s could not be ended: %s", watch.files.job, error.strerror)
             supervisor.send(signal.SIGTERM)
         else:
             supervisor.send(NEWS_SIGNAL)

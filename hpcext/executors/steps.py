@@ -146,8 +146,8 @@ class StepExecutor(AllocationExecutor):
 
     def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
         if files.claimed() and process is None:
-            return "its allocation is over"
-        last = "its step was ended" if files.claimed() else "its step did not begin"
+            return "its allocation has ended"
+        last = "its step was ended" if files.claimed() else "its step did not start"
         return files.supervisor_said() or last
 
     def _ordered(self, watch: Watch) -> None:

@@ -204,7 +204,7 @@ class Balance:
         if not limits:
             return
         for lease in surplus(own, min(limits), self._loss, self._neighbours.asked):
-            log.info("the lease of %s is given back", lease.node)
+            log.info("the lease of %s is being given back", lease.node)
             lease.release()
             self._look(lease)
             if lease.ends_at is None and lease.job_id is not None:

@@ -43,7 +43,7 @@ for any."""
 BLIND = 3
 """After so many leases in a row that had no GPUs no more are asked for."""
 
-NO_GPUS = f"{BLIND} leases had no GPUs, and no more are asked for: say --slots"
+NO_GPUS = f"{BLIND} leases had no GPUs, and no more are requested: give --slots"
 
 BEGINS = 3.0
 """Of so many cycles: as long an idle node is left to another harvester that has asked for it."""
@@ -216,9 +216,9 @@ class LeaseBook:
         elif lease.number not in self._blind and len(self._blind) < BLIND:
             self._blind.add(lease.number)
             if len(self._blind) == 1:
-                log.warning("the lease of %s has no GPUs: say --slots", lease.node)
+                log.warning("the lease of %s has no GPUs: give --slots", lease.node)
             if len(self._blind) == BLIND:
-                log.error("%d leases had no GPUs: no more are asked for until a restart", BLIND)
+                log.error("%d leases had no GPUs: no more are requested until a restart", BLIND)
 
     def _join(self, lease: Lease) -> None:
         """Let the engine have a lease's node; one that is wanted back has no GPUs any more."""
@@ -255,13 +255,13 @@ class LeaseBook:
             else:
                 self._account.missing = NO_GPUS
             if self._failing:
-                log.warning("leases are looked after again")
+                log.warning("leases are managed again")
             self._failing = False
             self._account.unanswered = ""
         except (BatchError, OSError) as error:
             self._account.unanswered = str(error)
             # What could not be written down will be asked again.
             if not self._failing:
-                log.warning("leases are not looked after: %s", error)
+                log.warning("leases cannot be managed: %s", error)
             self._failing = True
         lease_account.save(self._account, self._directory.parent)

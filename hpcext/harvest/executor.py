@@ -36,7 +36,7 @@ from hpcext.rendezvous import SHARED, Rendezvous
 
 log = logging.getLogger(__name__)
 
-_OVER = "a lease was over before it began"
+_OVER = "a lease ended before it started"
 
 
 class LeaseExecutor(AttemptExecutor[Watch]):
@@ -205,7 +205,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             try:
                 self._addresses[first] = self._system.address(first)
             except BatchError as error:
-                log.warning("the address of %s is not known: %s", first, error)
+                log.warning("the address of %s is unknown: %s", first, error)
                 return f"{first}:{FIRST_PORT + action.op % PORTS}"
         return f"{self._addresses[first]}:{FIRST_PORT + action.op % PORTS}"
 
@@ -234,11 +234,14 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             watch.later = action
             return
         if not stays or stays[0] is not members[0]:
-            self._refuse(files, action, files.sizes.had(), "its first node is to leave")
+            self._refuse(files, action, files.sizes.had(), "its first node is about to leave")
             return
         if any(len(part.devices) != action.alloc[part.node] for part in stays):
             self._refuse(
-                files, action, files.sizes.had(), "on leases only the nodes change in place"
+                files,
+                action,
+                files.sizes.had(),
+                "on leases only the number of nodes can change in place",
             )
             return
         fresh = self._parts(come, watch.next_index(), action.resize)

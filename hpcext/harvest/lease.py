@@ -199,7 +199,7 @@ def read_all(directory: Path) -> dict[int, Lease]:
         try:
             lease = Lease.read(path)
         except documents.UNFIT as error:
-            log.warning("%s is not understood: %s", path, error)
+            log.warning("%s cannot be read as a lease: %s", path, error)
             continue
         found[lease.number] = lease
     return found

@@ -127,7 +127,7 @@ class LeaseJobs:
         try:
             self.system.withdraw(self._name, WITHDRAW_S)
         except BatchError as error:
-            log.warning("leases may be left that wait to begin: %s", error)
+            log.warning("some leases may still be waiting to start: %s", error)
 
     async def request(self, requests: Iterable[Request], *, claim: bool = False) -> None:
         """Ask for leases.
@@ -205,7 +205,7 @@ class LeaseJobs:
                 await self.withdraw(lease)
         elif now - lease.asked_at > PATIENCE_S:
             log.info("no lease of %s: %s", lease.node, held.why)
-            self._account.not_given = f"{lease.node}: {held.why or 'it did not begin in time'}"
+            self._account.not_given = f"{lease.node}: {held.why or 'it did not start in time'}"
             if not lease.withdrawn:
                 lease.withdrawn = True
                 self._account.withdrawn += 1
@@ -228,7 +228,7 @@ class LeaseJobs:
             lease.stopped_at = now
         patience_s = STOPPED_S if lease.closing() else HEARD_S
         if now - lease.stopped_at >= patience_s:
-            log.info("the lease of %s was stopped, and is ended", lease.node)
+            log.info("the lease of %s was stopped, and is being ended", lease.node)
             await self.cancel(held.job_id)
 
     # Asking for one.
@@ -244,7 +244,7 @@ class LeaseJobs:
             text = self.system.script(shlex.join(words), lease.directory)
             documents.write_file(script, os.fsencode(text))
         except OSError as error:
-            log.warning("no lease can be asked for: %s", error)
+            log.warning("no lease can be requested: %s", error)
             return
         self._leases[lease.number] = lease
         self._ground.lost.discard(lease.node)

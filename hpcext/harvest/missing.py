@@ -64,10 +64,15 @@ def why(looked: Looked) -> str:
     'its lease of n1 waits in the queue: Job slot limit reached'
     """
     if looked.coming:
-        return f"its lease of {_some(looked.coming)} runs, and the agent there has not begun yet"
+        return (
+            f"its lease of {_some(looked.coming)} is running, but the agent there has not "
+            "started yet"
+        )
     if looked.waiting:
         node = min(looked.waiting)
-        return f"its lease of {node} waits in the queue: {looked.waiting[node] or 'no reason said'}"
+        return (
+            f"its lease of {node} waits in the queue: {looked.waiting[node] or 'no reason given'}"
+        )
     if not looked.nodes:
         return f"{looked.partition} has no nodes"
     return _of_idle(looked) if looked.idle else _of_none(looked)
@@ -78,33 +83,37 @@ def _of_none(looked: Looked) -> str:
     if looked.gpus and not able:
         most = max(each.gpus for each in looked.nodes.values())
         return (
-            f"no node of {looked.partition} has {counted(looked.gpus, 'GPU')}, which a lease is to "
-            f"have (--gpus-per-node); {most} {are(most)} the most"
+            f"no node of {looked.partition} has {counted(looked.gpus, 'GPU')}, which a lease "
+            f"must have (--gpus-per-node); the largest has {most}"
         )
     there = [each for each in able if not each.lost]
     if not there:
         return f"{_some([each.name for each in able])} cannot be reached"
     planned = sum(each.planned for each in there)
-    kept = f"; {planned} {are(planned)} kept for jobs that wait" if planned else ""
-    tickets = "; a ticket keeps its host from being idle, too" if looked.tickets_keep else ""
-    return f"no node of {looked.partition} is idle, of {len(there)}{kept}{tickets}"
+    kept = f"; {planned} {are(planned)} kept for waiting jobs" if planned else ""
+    tickets = "; a ticket also keeps its host from being idle" if looked.tickets_keep else ""
+    return f"no node of {looked.partition} is idle (0 of {len(there)}){kept}{tickets}"
 
 
 def _of_idle(looked: Looked) -> str:
     free = set(looked.idle)
     if soon := free - set(looked.steady):
-        return f"{_some(soon)} {are(len(soon))} idle since the last look alone, and asked for soon"
+        return (
+            f"{_some(soon)} {are(len(soon))} idle only since the last look, and will be "
+            "requested soon"
+        )
     if looked.part == 0:
-        return "what is idle is the part of other harvesters now"
+        return "the idle nodes are the share of other harvesters now"
     if again := {node: looked.refused[node] for node in free & looked.refused.keys()}:
         said = f": {looked.why_refused}" if looked.why_refused else ""
         left_s = max(0.0, min(again.values()))
         return (
-            f"{_some(again)} was not given a moment ago, and is asked for in {left_s:.0f} s{said}"
+            f"{_some(again)} was refused a moment ago, and will be requested again in "
+            f"{left_s:.0f} s{said}"
         )
     if short := {node: looked.short[node] for node in free & looked.short.keys()}:
         most_s = max(0.0, *short.values())
-        return f"{_some(short)} {are(len(short))} idle, and needed too soon: in {most_s:.0f} s"
+        return f"{_some(short)} {are(len(short))} idle, but needed too soon: in {most_s:.0f} s"
     return ""
 
 

@@ -26,7 +26,7 @@ def newest(state_dir: Path) -> Path:
     """
     found = pilot.known(state_dir)
     if not found:
-        raise NoManagerError("there is no pilot yet", do="hpcext run JOBS.toml begins one")
+        raise NoManagerError("there is no pilot yet", do="hpcext run JOBS.toml starts one")
     return found[0][0]
 
 
@@ -43,11 +43,11 @@ def only_running(state_dir: Path) -> Path:
     found = running(state_dir)
     if not found:
         raise NoManagerError(
-            "no pilot runs, so it is to be said which one is meant", do="hpcext pilot list"
+            "no pilot is running, so name the one that you mean", do="hpcext pilot list"
         )
     if len(found) > 1:
         raise InputError(
-            f"{len(found)} pilots run, so it is to be said which one is meant",
+            f"{len(found)} pilots are running, so name the one that you mean",
             valid=listed(path.name for path in found),
         )
     return found[0]
@@ -78,8 +78,8 @@ def running(state_dir: Path) -> list[Path]:
             # A pilot whose jobs have all ended has nothing to change.
             if found.state is Is.UNKNOWN and _may_have_left(path):
                 raise NoManagerError(
-                    f"which pilots run is not known: {found.what}",
-                    do="say which one is meant; hpcext pilot list names them",
+                    f"it is unknown which pilots are running: {found.what}",
+                    do="name the one that you mean; hpcext pilot list shows them",
                 )
             here += [path] if found.state in {Is.RUNS, Is.STOPPED} else []
     return [path for path in known if path in here]
@@ -119,8 +119,8 @@ def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[P
             if named in {None, latest}:
                 return latest, first
             raise InputError(
-                f"{shown(first)} is a job of the newest pilot, {latest.name}, and a pilot",
-                do=f"say {latest.name} {first}, or {first} and a job of it",
+                f"{shown(first)} is both a job of the newest pilot, {latest.name}, and a pilot",
+                do=f"give {latest.name} {first}, or {first} and one of its jobs",
             )
     if named is not None:
         return named, ""
@@ -141,7 +141,7 @@ def to_change(job: str, state_dir: Path) -> Path:
     """
     directory = only_running(state_dir)
     if job and not _has(directory, job) and find_or_none(job, state_dir) is not None:
-        raise InputError(f"{clean(job)} is a pilot", do="say which job of it, too")
+        raise InputError(f"{clean(job)} is a pilot", do="name one of its jobs, too")
     return directory
 
 
@@ -174,15 +174,15 @@ def same_file(file: Path, state_dir: Path) -> str:
     except HpcextError:
         return ""
     if not how.state.ended:
-        do = f"hpcext attach {last.id} follows it, hpcext submit {last.id} hands it more"
-        runs = "runs already" if how.state is Is.RUNS else f"is not over: {how.what}"
-        return f"pilot {last.id} of the same file {runs}, and this is another one; {do}"
+        do = f"hpcext attach {last.id} follows it, hpcext submit {last.id} adds jobs to it"
+        runs = "is already running" if how.state is Is.RUNS else f"has not ended: {how.what}"
+        return f"pilot {last.id} of the same file {runs}, and this is a new one; {do}"
     if not left:
         return ""
     do = f"hpcext {'pilot resubmit' if last.batch else 'run --resume'} {last.id} goes on with it"
     return (
         f"pilot {last.id} of the same file ended with {counted(left, 'job')} left, and this one "
-        f"begins anew; {do}"
+        f"starts from the beginning; {do}"
     )
 
 

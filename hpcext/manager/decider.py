@@ -120,7 +120,7 @@ class Decider:
         except (OSError, EOFError) as error:
             status = worker.end()
             how = f"by signal {-status}" if status < 0 else f"with {type(error).__name__}: {error}"
-            said = f"was asked in a process that ended {how}"
+            said = f"ran in a process that ended {how}"
         except Exception as error:
             # Whatever it is: a question without an answer would be waited for, for ever.
             said = f"could not be asked: {type(error).__name__}: {error}"
@@ -137,7 +137,7 @@ def _encoded(said: Target | str) -> bytes:
         data = _encoder.encode(said)
         _said.decode(data)
     except Exception as error:
-        return _encoder.encode(f"gave what is no target: {type(error).__name__}: {error}")
+        return _encoder.encode(f"returned an invalid target: {type(error).__name__}: {error}")
     return data
 
 

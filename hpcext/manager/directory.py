@@ -177,7 +177,7 @@ def create(
 def _pilot(new: NewPilot, settings: Settings) -> Pilot:
     if not _NAME.match(new.name):
         valid = "letters, digits, . _ -; at most 64"
-        raise InputError(f"{shown(new.name)} is no name", where="--name", valid=valid)
+        raise InputError(f"{shown(new.name)} is not a valid name", where="--name", valid=valid)
     if not new.alone:
         from hpcext.policies import find_policy  # noqa: PLC0415  (slow; one job needs no policy)
 

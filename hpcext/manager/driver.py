@@ -226,7 +226,7 @@ class Driver:
     def _move_on(self) -> None:
         """Leave nodes on which nothing that waits can run any more."""
         if self._moves_on and not self.engine.world.suspending and self.engine.stranded:
-            log.warning("no job that waits can run on what is left of the allocation")
+            log.warning("none of the waiting jobs can run on what is left of the allocation")
             self.emit(Drain(suspend=True, must=True))
 
     def _done(self) -> bool:

@@ -49,14 +49,14 @@ class Wait:
         self._where = f"on {clean(where)}" if where else "elsewhere"
         self._goes_back = goes_back
         self._until_s = time.time() + MOST_S
-        what = f"job has begun before, {self._where}, and that has not ended yet"
+        what = f"job was begun before, {self._where}, and that run has not ended yet"
         at = time.strftime("%H:%M", time.localtime(self._until_s))
         then = f"at {at} it {'goes back into the queue' if goes_back else 'ends'}"
         log.warning("waiting: this %s; %s", what, then)
         facts = {
             "schema": SCHEMA,
             "what": f"its {what}",
-            "do": f"it waits for that, and {then}",
+            "do": f"it waits for that run to end, and {then}",
             "until_s": self._until_s,
         }
         with contextlib.suppress(OSError):
@@ -72,11 +72,12 @@ class Wait:
         """
         if time.time() >= self._until_s:
             raise FirstLifeError(
-                f"this job has begun before, {self._where}, and that did not end in {MOST_S:g} s",
+                f"this job was begun before, {self._where}, and that run did not end within "
+                f"{MOST_S:g} s",
                 where=str(self._path.parent),
                 do="it goes back into the queue"
                 if self._goes_back
-                else "hpcext pilot resubmit, when nothing of it runs there any more",
+                else "hpcext pilot resubmit, once that run has ended",
             )
         time.sleep(min(LOOK_S, MOST_S))
 

@@ -48,7 +48,7 @@ def _ambiguous(handle: str, jobs: Sequence[Job]) -> InputError:
     return InputError(
         f"{counted(len(jobs), 'unfinished job')} are called {handle}",
         valid=listed(each, most=20),
-        do="say which by its id",
+        do="give the id of one",
     )
 
 
@@ -81,7 +81,7 @@ def refuse_taken(specs: Iterable[JobSpec], jobs: Iterable[Job], where: str) -> N
                 f"job {job.id} is called {spec.name}, and is {_standing(job)}",
                 where=f"{where}: [[job]] {number} ({spec.name}): name",
                 valid="a name that no unfinished job has",
-                do="give it another one, or say --number and it gets the next that is free",
+                do="give it another name, or --number to have the next free one",
             )
 
 

@@ -184,7 +184,7 @@ def read(path: Path) -> Past:
         raise JournalError(
             f"line {number} is damaged ({error})",
             where=str(path),
-            do="nothing was changed; what runs goes on, and checkpoints are in jobs/*/checkpoint",
+            do="nothing was changed; running jobs go on, and checkpoints are in jobs/*/checkpoint",
         ) from None
     return Past(header, tuple(entries), size, len(data) - size, len(lines[0]) + 1)
 
@@ -263,9 +263,9 @@ class Journal:
             self.compact(past.now_s, engine.world.save(), time)
         except OSError as error:
             raise JournalError(
-                f"is an older release's, and cannot be rewritten: {error.strerror}",
+                f"was written by an older release and cannot be rewritten: {error.strerror}",
                 where=str(self.path),
-                do="free some space; what runs goes on meanwhile",
+                do="free some space; running jobs go on meanwhile",
             ) from None
         return read(self.path)
 
@@ -357,7 +357,7 @@ class Journal:
                 old.unlink()
         except OSError as error:
             # Reports are less exact then; nothing else needs it.
-            log.warning("the world of today is not kept for reports: %s", error.strerror)
+            log.warning("the state of today could not be stored for reports: %s", error.strerror)
 
     def _begin(self, header: Header) -> None:
         data = _encoder.encode(header) + b"\n"

@@ -53,7 +53,7 @@ def held(path: Path, *, do: str = "") -> Iterator[None]:
         if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
             raise
         raise NoManagerError(
-            "this file system has no locks", where=str(path.parent), do=do
+            "this file system does not support locks", where=str(path.parent), do=do
         ) from None
     try:
         yield
@@ -87,9 +87,9 @@ def sole_harvester(directory: Path, partition: str, state_dir: Path) -> Iterator
                 locks.enter_context(held(path, do="use another state_dir"))
             except LockedError:
                 raise NoManagerError(
-                    f"{_holder(path)} harvests partition {shown(name)} already",
+                    f"{_holder(path)} already harvests partition {shown(name)}",
                     where=str(directory),
-                    do="hand it the jobs with hpcext submit; on another cluster, set another "
+                    do="submit the jobs to it with hpcext submit; on another cluster, set another "
                     "HPCEXT_STATE_DIR",
                 ) from None
             facts = {"schema": HARVESTER, "directory": str(directory), "pid": os.getpid()}

@@ -138,7 +138,7 @@ class Teller:
                 self._failed(f"{type(error).__name__}")
 
     def _failed(self, why: str) -> None:
-        problem = f"{self._method} was not told: {clean(why)}"
+        problem = f"the notification by {self._method} failed: {clean(why)}"
         self._remember(problem=problem)
         log.warning("%s", problem)
 

@@ -143,7 +143,7 @@ def _job(pilot: Pilot, engine: Engine, directory: Path) -> Resources:
     backend = backends.find(pilot.batch, str(directory / "pilot.json"))
     if backend.own_job() is None:
         raise NoManagerError(
-            f"pilot {pilot.name} runs inside a job of {backend.title}, and this is none",
+            f"pilot {pilot.name} runs inside a job of {backend.title}, but this process does not",
             do=f"hpcext pilot resubmit {pilot.id}",
         )
     run = PilotRun(
@@ -167,11 +167,11 @@ def _job(pilot: Pilot, engine: Engine, directory: Path) -> Resources:
 
     def carry_on(*, gained: bool) -> None:
         if has.restarts >= MAX_RESTARTS:
-            log.warning("restarted %d times: not put back into the queue again", has.restarts)
+            log.warning("restarted %d times: not requeued again", has.restarts)
         elif gained or any(each.preempted for each in made):
             has.requeue()
         else:
-            log.warning("nothing was saved before the time limit: not put back into the queue")
+            log.warning("nothing was saved before the time limit: not requeued")
 
     return Resources(has.nodes, executor, carry_on, has.gone)
 

@@ -207,7 +207,7 @@ def _mark(document: dict[str, Any]) -> Mark:
         raise ValueError("not numbers")
     mark = Mark(float(at_s or 0), int(step or 0), float(done or 0))
     if not all(0 <= value < 1e15 for value in mark):
-        raise ValueError("not numbers that make sense")
+        raise ValueError("not plausible numbers")
     return mark
 
 
@@ -280,10 +280,10 @@ class _Observer:
         if job.state is State.COMPLETED:
             if run.registered:
                 return f"ended after {job.step} steps, too soon to be measured"
-            return "ended without a report: the training has no session of hpcext"
+            return "ended without a report: the training does not use a session of hpcext"
         if run.marks:
             return f"only one report of progress in {self._seconds:g} s: more --seconds are needed"
-        what = "no step was done" if run.registered else "no session of hpcext reported"
+        what = "no step was completed" if run.registered else "no session of hpcext reported"
         return f"{what} in {START_FACTOR * self._seconds:g} s"
 
 
@@ -309,5 +309,8 @@ def _end_what_is_left(directory: Path) -> None:
             deadline = time.monotonic() + 4 * SUSPEND_TIMEOUT_S
             while supervisor.alive():
                 if time.monotonic() > deadline:
-                    raise HpcextError("a training does not end", where=f"pid {supervisor.pid}")
+                    raise HpcextError(
+                        "a training does not end, though it was told to",
+                        where=f"pid {supervisor.pid}",
+                    )
                 time.sleep(0.05)

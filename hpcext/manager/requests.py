@@ -22,7 +22,7 @@ Answer = tuple[tuple[Fact, ...], str]
 def _unfinished(world: World, words: Mapping[str, Any]) -> Job:
     job = find_job(world, str(words.get("job", "")))
     if job.state.final:
-        raise InputError(f"job {job.name} ({job.id}) is {job.state.value} already")
+        raise InputError(f"job {job.name} ({job.id}) is already {job.state.value}")
     return job
 
 
@@ -30,8 +30,8 @@ def suspend(world: World, words: Mapping[str, Any]) -> Answer:
     """Suspend a job until it is resumed."""
     job = _unfinished(world, words)
     if job.on_hold or job.hold_deferred:
-        is_ = "is suspended" if job.on_hold else "is to be suspended"
-        raise InputError(f"job {job.name} {is_} already")
+        is_ = "is already suspended" if job.on_hold else "is already to be suspended"
+        raise InputError(f"job {job.name} {is_}")
     if job.cancelling:
         raise InputError(f"job {job.name} is being cancelled")
     if job.sessionless:
@@ -40,7 +40,7 @@ def suspend(world: World, words: Mapping[str, Any]) -> Answer:
         text = f"{job.name} will be suspended {_ONCE}; it has no session yet{says}"
         return (Hold(job.id),), text
     if job.state is State.PENDING:
-        return (Hold(job.id),), f"{job.name} is suspended: it does not start before it is resumed"
+        return (Hold(job.id),), f"{job.name} is suspended: it will not start until it is resumed"
     return (Hold(job.id),), f"{job.name} is being suspended"
 
 
@@ -61,9 +61,9 @@ def resize(world: World, words: Mapping[str, Any]) -> Answer:
     gpus = _size(world, job, words.get("gpus"))
     text = f"{counted(gpus, 'GPU')}{_each(job)}"
     if job.sizes == (gpus,) and job.stated and job.suspendable:
-        return (), f"{job.name} is to have {text} already, as asked"
+        return (), f"{job.name} is already to have {text}, as requested"
     if not job.stated and len(job.sizes) == 1:
-        return (), f"{job.name} is to have {text} already, as its job file says"
+        return (), f"{job.name} is already to have {text}, as its job file says"
     if job.has == gpus and not job.on_hold:
         return (Resize(job.id, gpus),), f"{job.name} has {text}, and keeps that size"
     return (Resize(job.id, gpus),), f"{job.name} gets {text} {_when(job, gpus)}"
@@ -71,9 +71,9 @@ def resize(world: World, words: Mapping[str, Any]) -> Answer:
 
 def _as_stated(job: Job) -> Answer:
     if not job.stated:
-        return (), f"no size was asked for {job.name}: it has what its policy gives it"
+        return (), f"no size was requested for {job.name}: its policy decides"
     what = f"{_range(job.stated)} GPUs" if job.stated[-1] > 1 else "1 GPU"
-    return (Resize(job.id, 0),), f"{job.name} may have {what} again, as its policy says"
+    return (Resize(job.id, 0),), f"{job.name} may have {what} again, as its policy decides"
 
 
 def _size(world: World, job: Job, gpus: Any) -> int:
@@ -142,7 +142,7 @@ def drain(world: World, words: Mapping[str, Any]) -> Answer:
     """Start nothing more."""
     waiting = sum(not job.state.active and job.goal is None for job in world.unfinished())
     left = f"; {counted(waiting, 'job')} {are(waiting)} left waiting" if waiting else ""
-    return (Drain(),), f"nothing more is started; what runs may finish{left}"
+    return (Drain(),), f"nothing more is started; running jobs may finish{left}"
 
 
 VERBS: Mapping[str, Callable[[World, Mapping[str, Any]], Answer]] = {

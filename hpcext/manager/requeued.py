@@ -38,7 +38,7 @@ async def look_after(state_dir: Path, batch: str) -> None:
                 await asyncio.to_thread(bring_forward, state_dir, batch)
         except (HpcextError, OSError) as error:
             # They begin by themselves, only later.
-            log.debug("requeued jobs are not looked after: %s", error)
+            log.debug("requeued jobs cannot be looked after: %s", error)
 
 
 def _our_turn(state_dir: Path) -> bool:

@@ -75,7 +75,7 @@ def _mail(method: NotificationMethod, notification: Notification) -> None:
             return _run(argv, data)
         except HpcextError as error:
             failures.append(str(error))
-    raise HpcextError("; ".join(failures) or "there is no sendmail, and no mail")
+    raise HpcextError("; ".join(failures) or "neither sendmail nor mail was found")
 
 
 def _mailers(address: str, notification: Notification) -> Iterator[tuple[list[str], bytes]]:

@@ -70,7 +70,7 @@ def check_private(directory: Path) -> None:
         )
     if facts.st_mode & 0o077:
         raise InputError(
-            f"others may enter it (mode {facts.st_mode & 0o777:o})",
+            f"other users may enter it (mode {facts.st_mode & 0o777:o})",
             where=str(directory),
             do=f"chmod 700 {directory}",
         )
@@ -276,7 +276,7 @@ def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) ->
         raise NoManagerError("no manager runs this pilot", where=str(directory))
     in_doubt = doubt_of(manager)
     if in_doubt.state is Is.STOPPED:
-        what = f"{in_doubt.what}, so its manager answers nobody"
+        what = f"{in_doubt.what}, so its manager cannot answer"
         raise HpcextError(what, where=str(directory), do=in_doubt.do)
     name = put(directory, verb, **words)
     manager.send(protocol.NEWS_SIGNAL)

@@ -70,8 +70,8 @@ def refuse_resubmission(directory: Path) -> None:
     if found.state is Is.RUNS:
         what = "its job runs" if jobs_of(directory) else "a manager runs it"
         do = "hpcext attach follows it, hpcext drain lets it end"
-        raise NoManagerError(f"{what}, and it is not submitted again", where=directory.name, do=do)
+        raise NoManagerError(f"{what}, so it is not submitted again", where=directory.name, do=do)
     if not found.state.ended:
         raise NoManagerError(
-            f"{found.what}, and it is not submitted again", where=directory.name, do=found.do
+            f"{found.what}, so it is not submitted again", where=directory.name, do=found.do
         )

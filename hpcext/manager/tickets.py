@@ -203,11 +203,11 @@ def open_harvester(settings: Settings, system: str, terms: Callable[[], Terms]) 
         raise BlockingIOError from None
     harvest = pilots.load(directory).harvest
     if harvest is None:
-        raise InputError("is a pilot, and no harvester", where=str(directory))
+        raise InputError("is a pilot, not a harvester", where=str(directory))
     if harvest.system != system:
         raise InputError(
-            f"is a harvester of {backends.title(harvest.system)}, and this job is one of"
-            f" {backends.title(system)}",
+            f"is a harvester of {backends.title(harvest.system)}, but this is a job of "
+            f"{backends.title(system)}",
             where=str(directory),
             do="set another HPCEXT_STATE_DIR for one of them",
         )
@@ -232,7 +232,7 @@ def alive(directory: Path, key: str) -> Iterator[None]:
             except locks.LockedError:
                 # It may be somebody who looks whether we are alive.
                 if left == 1:
-                    raise NoManagerError("this ticket waits already", where=key) from None
+                    raise NoManagerError("this ticket is already waiting", where=key) from None
                 time.sleep(PAUSE_S)
         yield
 

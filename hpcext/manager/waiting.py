@@ -77,9 +77,9 @@ def wait(
         if not alive and ended:
             return ended(world)
         if not alive:
-            raise NoManagerError("the manager ended before that came", where=str(directory))
+            raise NoManagerError("the manager ended before that happened", where=str(directory))
         if late:
-            what = f"not done after {timeout_s:g} s; it is still to come"
+            what = f"not done after {timeout_s:g} s; the request stays in force"
             raise HpcextError(what, do="hpcext status and hpcext why say what it waits for")
         time.sleep(LOOK_S)
 
@@ -91,7 +91,7 @@ def of_suspend(job: Job) -> Outcome | None:
     """Return the outcome of a suspension: the job holds nothing, and is on hold."""
     if job.on_hold and job.state is State.PENDING:
         if not job.attempt:
-            return Outcome(0, f"{job.name} is suspended: it has not begun")
+            return Outcome(0, f"{job.name} is suspended: it has not started yet")
         lost = job.step - job.saved_step
         step = f"at step {job.saved_step}" + (f"; {counted(lost, 'step')} lost" if lost > 0 else "")
         return Outcome(0, f"{job.name} is suspended {step}")

@@ -214,8 +214,8 @@ def test_a_token_file_that_is_none(home: Path, text: str, mode: int, said: str) 
     ("words", "wrong"),
     [
         (["--textfile", "x.prom", "--token-file", "t"], "--token-file: a file needs no token"),
-        (["--listen", "example.org:80"], "--listen: 'example.org:80' is no address"),
-        (["--listen", "127.0.0.1:99999"], "'127.0.0.1:99999' is no address"),
+        (["--listen", "example.org:80"], "--listen: 'example.org:80' is not an address"),
+        (["--listen", "127.0.0.1:99999"], "'127.0.0.1:99999' is not an address"),
         (["--textfile", "hpcext.txt"], "--textfile: hpcext.txt would not be read"),
         (["--textfile", "/nowhere/x.prom"], "No such file or directory"),
     ],

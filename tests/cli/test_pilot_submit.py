@@ -33,7 +33,7 @@ def test_a_pilot_is_no_array(
     assert main(["pilot", "submit", str(jobs), "--gpus-per-node", "1", "--", *words]) == 2
     named = words[-1].removeprefix("-J")
     assert capsys.readouterr().err == (
-        f"hpcext: '{named}': a pilot is one job, whose jobs are those of its file; "
+        f"hpcext: '{named}': a pilot is a single job; its jobs are those of its file; "
         "put the tasks into the job file; hpcext sweep writes one\n"
     )
     assert not (tmp_path / "state").exists()

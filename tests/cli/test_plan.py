@@ -66,12 +66,12 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         ["logistic", *"111111111"],
         ["last"],
         ["GPUs", "in", "all", *"666666666", "3", "5", "6"],
-        ["speed", "in", "all", "4.50", "1.69", *["5.55"] * 7, "1.98", "3.98", "5.55"],
+        ["total", "speed", "4.50", "1.69", *["5.55"] * 7, "1.98", "3.98", "5.55"],
         ["score", "665.714", "584.838", *["-116.341"] * 3, "1.12202"],
         ["best", "score", "665.714", "594.201", "-116.341", "1.12202"],
     ]
     # What the last rows are is said below them.
-    assert [line.split(":")[0] for line in explained] == ["speed in all", "score"]
+    assert [line.split(":")[0] for line in explained] == ["total speed", "score"]
     assert err == ""
 
 
@@ -95,7 +95,7 @@ def test_speeds_are_multiples_of_those_on_one_gpu(
     assert found["unknown_speed"] == ["unknown"]
     _, err = plan(capsys, jobs, "--gpus", "4")
     assert err == (
-        "hpcext: not counted in the speeds: 1 job does not state what is needed here: "
+        "hpcext: left out of the speeds: 1 job does not state what is needed here: "
         "unknown (scaling); add to each what it lacks, as "
         "scaling = {1 = 1} (steps per second on so many GPUs)\n"
     )
@@ -157,7 +157,7 @@ def test_nodes_of_several_kinds(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert found["optimum"]["value"] == pytest.approx(16)
     assert found["optimum"]["bound"] >= 16 - 1e-9
     out, _ = plan(capsys, *words, "--policy", "bftrainer")
-    assert "steep         4 a100     4 a100" in out.splitlines()
+    assert "steep        4 a100     4 a100" in out.splitlines()
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
@@ -180,14 +180,17 @@ def test_no_policy_is_better_than_the_optimum(
         (["--gpus", "4", "--nodes", "-1"], "--nodes: -1 (valid: 1 to 1000000)"),
         (["--gpus", "9999", "--nodes", "9999"], "--nodes: 99980001 GPUs in all (valid: at most"),
         (["--nodes", "2"], "--gpus: is missing; say how many GPUs each node has"),
-        (["--nodes", "2xa100:4", "--gpus", "4"], "--nodes: --gpus beside kinds; leave out --gpus"),
+        (["--nodes", "2xa100:4", "--gpus", "4"], "--nodes: --gpus together with kinds; leave out"),
         (["--nodes", "2xa100:4,3xv100"], "--nodes: '3xv100' (valid: a number, or NxKIND:GPUS"),
         (["--nodes", "0xa100:4"], "--nodes: 0 (valid: 1 to 1000000)"),
         (["--nodes", "9999xa:99,9999xb:99"], "--nodes: 1979802 GPUs in all (valid: at most"),
         (["--nodes", "9xa100:1,3xv100:1"], "needs at least 2 GPUs, and node1 has 1"),
         (["--gpus", "1"], "needs at least 2 GPUs, and node1 has 1"),
         (["--gpus", "4", "--policy", "marbel"], "did you mean marble?"),
-        (["--gpus", "4", "--policy", "marble", "--compare"], "--compare: shows every policy"),
+        (
+            ["--gpus", "4", "--policy", "marble", "--compare"],
+            "--compare: already shows every policy",
+        ),
         (
             ["--gpus", "4", "--policy", "pollux:p=9"],
             "--policy pollux: p=9: expected a number <= 1.0",

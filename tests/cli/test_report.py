@@ -82,7 +82,7 @@ def test_all_pilots_together_are_the_user(capsys: pytest.CaptureFixture[str]) ->
         assert user[key] == pytest.approx(sum(each[key] for each in found["pilots"]))
     text = report(capsys)
     assert f"all of {user['user']}" in text
-    assert re.search(r"^\d\d\.\d% of the GPU time that was held went into training$", text, re.M)
+    assert re.search(r"^\d\d\.\d% of the GPU time held went into training$", text, re.M)
     assert "1   one" not in text
     assert "1   one" in report(capsys, "one")
 
@@ -140,7 +140,7 @@ def test_of_days_that_are_not_kept_all_is_counted(capsys: pytest.CaptureFixture[
     assert main(["report", "--since", "2h", "--json"]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["pilots"][0]["held_gpu_h"] == 6.0
-    assert "for its journal was compacted since then" in told.err
+    assert "because its journal was compacted then" in told.err
 
 
 def prolong(name: str, now_s: float, facts: list[f.Fact]) -> None:
@@ -171,10 +171,13 @@ def test_the_page_needs_nothing_else(capsys: pytest.CaptureFixture[str], tmp_pat
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--since", "yesterday"], "--since: 'yesterday' is no date (valid: 2026-11-01, or"),
+        (["--since", "yesterday"], "--since: 'yesterday' is not a date (valid: 2026-11-01, or"),
         (["--since", "2999-01-01"], "--since: '2999-01-01' is in the future"),
-        (["--json", "--format", "csv"], "--json: is json, and not csv"),
-        (["-o", "page.pdf"], "--format: of which kind is page.pdf? (valid: html, json, csv)"),
+        (["--json", "--format", "csv"], "--json: means json, but --format says csv"),
+        (
+            ["-o", "page.pdf"],
+            "--format: the format of page.pdf is unknown (valid: html, json, csv)",
+        ),
         (["--format", "text", "-o", "x"], "--format: cannot be written to x (valid: html, json"),
     ],
 )
@@ -197,7 +200,7 @@ def test_dates_and_spans() -> None:
 
 
 def test_nothing_was_ever_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(capsys).splitlines()[-1] == "no GPU was held"
+    assert report(capsys).splitlines()[-1] == "no GPUs were held"
 
 
 def test_a_pilot_that_cannot_be_read_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:

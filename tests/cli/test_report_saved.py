@@ -77,7 +77,7 @@ def test_the_sum_is_of_those_that_are_known(capsys: pytest.CaptureFixture[str]) 
     assert "estimated by simulation, not measured" in told
     assert f"{first} (equal_share)  8.00  4.04   -3.96  2.02           -5.98" in told
     assert "2 of 3 pilots" in told
-    assert f"{bad}: not known what sharing saved: one did not complete" in told
+    assert f"{bad}: what sharing saved is unknown: one did not complete" in told
 
 
 def test_in_a_spreadsheet_what_is_not_known_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +104,7 @@ def test_on_the_page(capsys: pytest.CaptureFixture[str], home: Path) -> None:
         "not measured:",
     ):
         assert told in html
-    assert f"{bad}: not known what sharing saved: one did not complete" in html
+    assert f"{bad}: what sharing saved is unknown: one did not complete" in html
 
 
 SLOW: Story = [
@@ -123,9 +123,9 @@ LOST: Story = [*SOLO, (9 * HOUR_S, [f.Began()]), (9 * HOUR_S, [f.NodeJoined(Node
 @pytest.mark.parametrize(
     ("story", "told"),
     [
-        (STORY, "one did not complete: nobody knows how much was left to do"),
+        (STORY, "one did not complete: it is unknown how much was left to do"),
         (SLOW, "job one: how fast it is on 2 GPUs, its best size, was not measured; name a"),
-        (LOST, "it did not have all its nodes, or no manager, for some of the time"),
+        (LOST, "it lacked nodes or a manager for some of the time"),
         ([(0.0, [f.Cancel("1")]), *SOLO[:1], (9.0, [])], "no job of it has completed"),
     ],
 )
@@ -153,7 +153,7 @@ def refused(found: dict[str, Any], told: str) -> None:
     assert pilot.pop("estimated_unknown").startswith(told)
     assert (user.pop("estimated_pilots"), user.pop("estimated_of_held_gpu_h")) == (0, 0)
     assert user.pop("estimated_against") == "exclusive"
-    assert user.pop("estimated_unknown") == "of no pilot it is known"
+    assert user.pop("estimated_unknown") == "it is unknown for every pilot"
     rows = (user, pilot, *pilot["jobs"])
     figures = [row[key] for row in rows for key in row if key.startswith("estimated")]
     assert figures == [None] * (5 + 5 + 2)

@@ -245,8 +245,8 @@ def test_known_ends_are_told_and_labelled(
         assert seen == {600.0, 1200.0, math.inf}
     (of,) = known["policies"]
     assert of["label"] == "equal_share (known ends)"
-    assert any("which nobody knows" in said for said in known["assumed"])
-    assert not any("which nobody knows" in said for said in plain["assumed"])
+    assert any("when each idle node will leave" in said for said in known["assumed"])
+    assert not any("when each idle node will leave" in said for said in plain["assumed"])
     # It does not look at ends.
     assert of["figures"] == plain["policies"][0]["figures"]
 
@@ -287,7 +287,7 @@ def test_what_is_there_already_is_not_run_again(
         patch.setattr("hpcext.cli.simulate.runs.simulate_task", None)
         again, err = simulate(capsys, *words)
     assert again == out
-    assert "1 of 1 runs are there already" in err
+    assert "1 of 1 runs already exist" in err
     assert files(here / "out") == before
     # Another file under the same name is another run.
     (here / "t.csv").write_text(TRAINERS.replace("4000", "5000"))
@@ -324,21 +324,21 @@ BAD: list[tuple[list[str], str]] = [
         ["t.csv", "--idle", "summit", "--hours", "2", "--known-ends"],
         "--idle: 'summit' has no end; say how long the trace is, as summit:hours=48",
     ),
-    (["t.csv", "--nodes", "1x1", "--known-ends"], "--known-ends: says nothing without --idle or"),
+    (["t.csv", "--nodes", "1x1", "--known-ends"], "--known-ends: has no meaning without --idle or"),
     (["t.csv", "--idle", "summit:days=2"], "--idle: 'days=2' (valid: hours=NUMBER)"),
     (["t.csv", "--main", "nope.swf", "--main-nodes", "8"], "nope.swf: no such file"),
-    (["t.csv", "--main", "log.swf"], "--main-nodes: is missing; say how many nodes"),
+    (["t.csv", "--main", "log.swf"], "--main-nodes: is missing; give the number"),
     (["t.csv"], "--nodes: is missing; say where the jobs run"),
     (["t.csv", "--nodes", "1x1", "--idle", "i.csv"], "not allowed with"),
     (["t.csv", "--nodes", "4"], "--nodes: '4' (valid: NxGPUS, or"),
     (["t.csv", "--nodes", "4x0"], "--nodes: 0 (valid: 1 to 1000000)"),
-    (["t.csv", "--nodes", "1x1", "--main-nodes", "4"], "--main-nodes: says nothing without --main"),
+    (["t.csv", "--nodes", "1x1", "--main-nodes", "4"], "--main-nodes: has no meaning without"),
     (["t.csv", "--nodes", "1x1", "--gpus-per-node", "4"], "without --idle or --main; leave it out"),
-    (["t.csv", "--nodes", "1x1", "--skip", "4"], "--skip: says nothing without --idle"),
+    (["t.csv", "--nodes", "1x1", "--skip", "4"], "--skip: has no meaning without"),
     (["t.csv", "--idle", "i.csv", "--skip", "4"], "--skip: 4: the trace has no more changes"),
     (["t.csv", "--nodes", "1x1", "--policy", "marbel"], "did you mean marble?"),
     (["t.csv", "--nodes", "1x1", "--policy", "pollux:p=9"], "p=9: expected a number <= 1.0"),
-    (["t.csv", "--nodes", "1x1", "--policy", "marble", "--compare"], "--compare: chooses"),
+    (["t.csv", "--nodes", "1x1", "--policy", "marble", "--compare"], "--compare: cannot be given"),
     (["t.csv", "--nodes", "1x1", "--seed", "1", "--seed", "1"], "--seed: the same value twice"),
     (["t.csv", "--nodes", "1x1", "--seed", "-1"], "'-1': a whole number from 0 on"),
     (["t.csv", "--nodes", "1x1", "--hours", "0"], "'0': a number above 0"),
@@ -387,7 +387,7 @@ SPOILT: list[tuple[str, bytes, bytes, str]] = [
     ("t.csv", b"rate_2", b"rate_1", "t.csv: line 1: column 'rate_1' twice"),
     ("t.csv", b"samples", b"steps", "t.csv: line 1: no column samples"),
     ("t.csv", TRAINERS.encode(), b"", "t.csv: empty"),
-    ("t.csv", TRAINERS[TRAINERS.index("\n") + 1 :].encode(), b"", "t.csv: no jobs in it that ran"),
+    ("t.csv", TRAINERS[TRAINERS.index("\n") + 1 :].encode(), b"", "t.csv: it has no jobs that ran"),
     ("i.csv", b"600", b"-600", "i.csv: line 3: time '-600'"),
     ("i.csv", b"1500", b"1100", "i.csv: line 5: 1100 s after 1200 s; sort it by time"),
     ("i.csv", b"1-2,\n", b"1-2", "i.csv: line 5: "),

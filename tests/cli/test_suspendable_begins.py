@@ -126,7 +126,10 @@ def test_the_shell_of_salloc_is_no_batch_script(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert main(["suspendable", "--", "true"]) == 2
-    assert "is for the batch script of a Slurm job, and this is none" in capsys.readouterr().err
+    assert (
+        "works in the batch script of a Slurm job only, and this is not one"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_job_is_not_put_back_into_the_queue_for_ever(

@@ -91,7 +91,7 @@ def test_a_draw_of_the_combinations(script: Path) -> None:
         (("--grid", "lr="), "--grid: 'lr='"),
         (("--grid", "=1"), "--grid: '=1'"),
         (("--grid", "a b=1"), "--grid: 'a b=1'"),
-        (("--grid", "a=1", "--grid", "a=2"), "one of them twice"),
+        (("--grid", "a=1", "--grid", "a=2"), "one of these keys is given twice"),
         (("--grid", "a=1", "--nodes", "4:2"), "--nodes: '4:2'"),
         (("--grid", "a=1", "--gpus", "0"), "--gpus: '0'"),
         (("--grid", "a=1", "--gpus", "99999"), "gpus"),
@@ -112,7 +112,10 @@ def test_a_draw_of_the_combinations(script: Path) -> None:
         (("--range", "a=1", "--random", "1"), "--range: 'a=1'"),
         (("--range", "a=nan:1", "--random", "1"), "--range: 'a=nan:1'"),
         (("--range", "a=1:inf", "--random", "1"), "--range: 'a=1:inf'"),
-        (("--range", "a=1:2", "--grid", "a=1", "--random", "1"), "one of them twice"),
+        (
+            ("--range", "a=1:2", "--grid", "a=1", "--random", "1"),
+            "one of these keys is given twice",
+        ),
         (("--grid", "a=1", "--optuna", "p", "--metric", "b"), "--optuna: needs --random"),
         (("--grid", "a=1", "--optuna", "p", "--random", "1"), "--optuna: needs --metric"),
     ],
@@ -134,7 +137,7 @@ def test_too_many_combinations(script: Path, capsys: pytest.CaptureFixture[str])
 
 def test_no_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", str(tmp_path / "no.py"), "--grid", "a=1"]) == 2
-    assert "is no file" in capsys.readouterr().err
+    assert "is not a file" in capsys.readouterr().err
 
 
 def test_a_name_that_no_job_file_can_hold(
@@ -144,4 +147,4 @@ def test_a_name_that_no_job_file_can_hold(
     script.touch()
     assert main(["sweep", str(script), "--grid", "lr=1"]) == 2
     err = capsys.readouterr().err
-    assert "/train\\udcff.py is not UTF-8, and a job file is; rename it" in err
+    assert "/train\\udcff.py is not UTF-8, as a job file must be; rename it" in err

@@ -43,8 +43,8 @@ def test_a_job_that_adapts_says_how_it_gets_on() -> None:
     # 300 samples in 0.13 s, makes 1889 a second, that of two, 240 in 0.15 s, 1373.
     assert view.goodput(JOB) == "1373/s, batch 256 (85%)"
     assert view.goodput_sentence(JOB) == (
-        "goodput 1373 samples/s: batches of 256, a sample in them worth 85% of one in batches of "
-        "64; one more GPU promises +38%"
+        "goodput 1373 samples/s: batches of 256, a sample in them is worth 85% of one in "
+        "batches of 64; one more GPU promises +38%"
     )
 
 
@@ -69,7 +69,7 @@ def test_a_pilot_says_what_one_node_more_promises() -> None:
     one = speedups(wide.estimate, Sizes(np.array([2, 4]), np.array([1, 2])))
     assert one is not None
     assert view.outlook_sentence(engine(wide)) == (
-        f"utility {one[0] / 2:.0%}: each GPU does this share of what one alone would; "
+        f"utility {one[0] / 2:.0%}: each GPU delivers this share of the goodput of one alone; "
         f"one more node promises {one[1] / one[0] - 1:+.0%}"
     )
     document = run_document(engine(wide).world, policy="p", began_at=0.0, now_s=1.0)

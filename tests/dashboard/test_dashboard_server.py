@@ -247,5 +247,5 @@ def test_the_command_serves_until_interrupted(site: Site, signum: int) -> None:
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (
         0,
-        "hpcext: whoever has this address can look; Ctrl-C ends it\n",
+        "hpcext: anyone who has this address can see the pilots; Ctrl-C stops the server\n",
     )

@@ -34,7 +34,7 @@ def test_one_that_fails_is_a_finding_and_hides_no_other() -> None:
         Finding("raises", "ok", "so far"),
         Finding("raises", "note", "this", why="own"),
         Finding("raises", "wrong", "file: no", "do it", "why"),
-        Finding("breaks", "wrong", r"could not be looked at: ZeroDivisionError: \x1b[2J", why="y"),
+        Finding("breaks", "wrong", r"could not be checked: ZeroDivisionError: \x1b[2J", why="y"),
         Finding("fine", "ok", "queue q"),
     ]
 

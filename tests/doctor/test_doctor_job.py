@@ -55,7 +55,7 @@ def test_it_is_suspended_and_goes_on(site: Site) -> None:
     assert {each.verdict for each in (begun, suspended, gone_on)} == {"ok"}
     # It is no session of ours, and says nothing of its state.
     assert (same.verdict, "is not known" in same.says) == ("note", True)
-    assert "one goes on where it was" in gone_on.says
+    assert "one continues where it was" in gone_on.says
     steps = site.steps("one")
     assert {step.attempt for step in steps} == {1, 2}
     assert {len(step.gpus) for step in steps} == {1}
@@ -157,7 +157,7 @@ def test_one_that_forgets_something_is_not_approved(
     wrong = [each for each in findings if each.verdict == "wrong"]
     assert wrong
     assert re.search(
-        rf"another training since it was resumed: .*\b{lost}\b.* differ", wrong[0].says
+        rf"is not the same training after it was resumed: .*\b{lost}\b.* differ", wrong[0].says
     )
     assert wrong[0].do.startswith("give Session(...)")
     if lost == "weights":

@@ -68,7 +68,7 @@ def test_settings_that_cannot_be_read(
     (wrong,) = [line for line in lines if line.startswith("wrong")]
     assert wrong.startswith("wrong settings: ")
     assert "hpcext.toml: gpus: 0" in wrong
-    assert any(line.startswith("note  state_dir: not looked at") for line in lines)
+    assert any(line.startswith("note  state_dir: not checked") for line in lines)
 
 
 def test_where_settings_are_from(home: Path) -> None:
@@ -92,7 +92,10 @@ def test_a_state_directory_that_nodes_cannot_see(home: Path) -> None:
     bsub = home / "bin" / "bsub"
     bsub.touch(mode=0o755)
     (found,) = machine.state_directory(asked())
-    assert (found.verdict, found.do) == ("note", "set state_dir to a place that all nodes share")
+    assert (found.verdict, found.do) == (
+        "note",
+        "set state_dir to a directory that all nodes share",
+    )
 
 
 def test_file_systems() -> None:
@@ -181,7 +184,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.verdict, found.says) == ("ok", "2 of 2: NVIDIA H200; driver 580.1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (found,) = machine.gpus(asked())
-    assert (found.verdict, found.says) == ("note", "of 2 GPUs none may be used here")
+    assert (found.verdict, found.says) == ("note", "none of 2 GPUs may be used here")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     stand_in(monkeypatch, 2, busy=(0, 1))
     found, used = machine.gpus(asked())
@@ -191,7 +194,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = machine.gpus(asked())
     assert (found.verdict, found.says) == (
         "note",
-        "no GPU of NVIDIA can be seen here: Driver Not Loaded",
+        "no NVIDIA GPU is visible here: Driver Not Loaded",
     )
 
 
@@ -205,7 +208,7 @@ def test_gpus_that_are_divided_or_shared(monkeypatch: pytest.MonkeyPatch) -> Non
     stand_in(monkeypatch, 1)
     monkeypatch.setattr(machine.gpu_facts, "mps_runs", lambda: True)
     _, found = machine.gpus(asked())
-    assert (found.verdict, found.says, found.do) == ("note", "the daemon of MPS runs", "")
+    assert (found.verdict, found.says, found.do) == ("note", "the MPS daemon is running", "")
 
 
 @pytest.mark.parametrize(("seen", "verdict"), [(0, "wrong"), (2, "ok")])
@@ -225,4 +228,4 @@ def test_a_framework_and_gpus(
 
 def test_a_queue_belongs_to_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--queue", "q"]) == 2
-    assert capsys.readouterr().err == "hpcext: --queue: belongs to --submit\n"
+    assert capsys.readouterr().err == "hpcext: --queue: can be given with --submit only\n"

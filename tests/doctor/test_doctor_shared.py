@@ -36,13 +36,12 @@ def test_a_pilot_that_others_may_enter(tmp_path: Path) -> None:
     pilot.mkdir(mode=0o700, parents=True)
     pilot.parent.chmod(0o700)
     assert (
-        found(tmp_path)["spool"].says
-        == "1 pilot; nobody else can look into them or give them orders"
+        found(tmp_path)["spool"].says == "1 pilot; nobody else can read them or give them commands"
     )
     pilot.chmod(0o755)
     spool = found(tmp_path)["spool"]
     assert (spool.verdict, spool.do) == ("wrong", f"chmod 700 {pilot}")
-    assert spool.says == f"{pilot}: others may enter it (mode 755)"
+    assert spool.says == f"{pilot}: other users may enter it (mode 755)"
 
 
 def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,10 +142,10 @@ def test_a_controller_that_does_not_answer(
     ("plugin", "loaded", "verdict", "says"),
     [
         (("0.0.9", "/bin/sh"), True, "wrong", f"it is of hpcext 0.0.9, this is {__version__}"),
-        ((__version__, "/none"), True, "wrong", "command that it runs is not there: '/none'"),
-        ((__version__, "/bin/sh"), False, "wrong", "is configured, and not loaded"),
-        (("", "/bin/sh"), True, "note", "loaded, of a release that is not known"),
-        (None, True, "note", "there, of a release that is not known"),
+        ((__version__, "/none"), True, "wrong", "command that it runs does not exist: '/none'"),
+        ((__version__, "/bin/sh"), False, "wrong", "is configured, but not loaded"),
+        (("", "/bin/sh"), True, "note", "loaded, of an unknown release"),
+        (None, True, "note", "installed, of an unknown release"),
         (None, False, "note", "not installed"),
     ],
 )
@@ -160,7 +160,7 @@ def test_plugins(
     said = found(commands)["slurm plugin"]
     assert said.verdict == verdict
     assert says in said.says
-    assert said.do.startswith(("root runs hpcext-admin", "see what sbatch says"))
+    assert said.do.startswith(("root runs hpcext-admin", "check what sbatch says"))
 
 
 @pytest.mark.parametrize("line", [r"\1(null)\n", "NoPlugStackConfig = x\n"])
@@ -184,7 +184,7 @@ def test_partitions(commands: Commands) -> None:
     (commands.directory / "bin" / "sinfo").write_text("#!/bin/sh\n")
     settings = config.load_settings({"harvest_partition": "none"}, environ={})
     *_, said = slurm.check(Asked(settings))
-    assert (said.verdict, said.says) == ("wrong", "'none' has no nodes, or is no partition")
+    assert (said.verdict, said.says) == ("wrong", "'none' has no nodes, or is not a partition")
 
 
 @pytest.mark.parametrize(("apart_s", "verdict"), [(0, "ok"), (-60, "wrong"), (60, "wrong")])
@@ -215,6 +215,6 @@ def test_rules_that_are_active(commands: Commands) -> None:
     for name in ("job_submit.lua", "cli_filter.lua"):
         assert f"{name}: no such file" in found()["slurm rules"].says
         (commands.conf / name).write_text("-- of the site\n")
-        assert f"{name} does not load ours" in found()["slurm rules"].says
+        assert f"{name} does not load that of hpcext" in found()["slurm rules"].says
         (commands.conf / name).write_text(f'loadfile("/x/lib/hpcext/slurm/lua/{name}")\n')
     assert found()["slurm rules"].verdict == "ok"

@@ -345,7 +345,7 @@ def test_slurm_gives_no_answer(
     assert caplog.text.count("Unable to contact") == 1
     slurm.error = ""
     one.cycle(2)
-    assert "leases are looked after again" in caplog.text
+    assert "leases are managed again" in caplog.text
     assert one.book.on("n1") is not None
 
 
@@ -474,7 +474,7 @@ def test_a_lease_without_gpus_is_told_once(
         )
     one.cycle(2)
     assert one.took() == []
-    assert caplog.text.count("has no GPUs: say --slots") == 1
+    assert caplog.text.count("has no GPUs: give --slots") == 1
 
 
 def test_after_three_leases_without_gpus_no_more_are_asked_for(
@@ -490,7 +490,7 @@ def test_after_three_leases_without_gpus_no_more_are_asked_for(
         document = {"schema": agent.AGENT, "devices": []}
         documents.write_json(lease.directory / agent.AGENT_FILE, document)
     one.cycle(2)
-    assert caplog.text.count("3 leases had no GPUs: no more are asked for") == 1
+    assert caplog.text.count("3 leases had no GPUs: no more are requested") == 1
     one.want = 9
     one.cycle(4)
     assert len(slurm.said("sbatch")) == 3

@@ -136,7 +136,7 @@ def test_a_node_comes_and_another_goes(stage: Stage) -> None:
 def test_what_cannot_be_changed_in_place_is_refused(stage: Stage) -> None:
     stage.act(Kind.START, "n1", "n2")
     stage.took()
-    for nodes, why in ((("n2", "n3"), "first node"), (("n1", "n9"), "lease was over")):
+    for nodes, why in ((("n2", "n3"), "first node"), (("n1", "n9"), "lease ended")):
         stage.act(Kind.RESCALE, *nodes, resize=1)
         (fact,) = stage.took()
         assert isinstance(fact, Rescaled)
@@ -145,7 +145,7 @@ def test_what_cannot_be_changed_in_place_is_refused(stage: Stage) -> None:
     stage.act(Kind.RESCALE, "n1", "n2", resize=1, gpus=2)
     (fact,) = stage.took()
     assert isinstance(fact, Rescaled)
-    assert "only the nodes change" in fact.why
+    assert "only the number of nodes can change" in fact.why
     assert not (stage.files / "rescale.json").exists()
 
 

@@ -181,7 +181,7 @@ def test_several_nodes_that_do_not_know_where_to_meet_are_refused(tmp_path: Path
         ([], "no command"),
         (["--"], "no command"),
         (["--ranks", "0", "true"], "valid: 1 to"),
-        (["no-such-program"], "no command 'no-such-program'"),
+        (["no-such-program"], "command 'no-such-program'"),
     ],
 )
 def test_wrong_use(words: list[str], said: str) -> None:

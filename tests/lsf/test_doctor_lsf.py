@@ -90,7 +90,7 @@ def test_all_is_there(use: Callable[..., Site]) -> None:
         (
             "no_gpus",
             [
-                "GPUs of jobs: by another way: slots alone are asked for (no bsub -gpu)",
+                "GPUs of jobs: by another way: only slots are requested (no bsub -gpu)",
                 "GPUs of hosts: not here (no bhosts -gpu)",
             ],
         ),
@@ -158,14 +158,20 @@ MAIN = LENT._replace(name="main", priority=40)
         ({}, {"preemption": "PREEMPTIVE[lent+1]"}, lsf_queues.preemption, "ok", "jobs of main"),
         ({}, {"preemption": "PREEMPTIVE", "priority": 5}, lsf_queues.preemption, "note", "no "),
         ({}, {}, lsf_queues.suspension, "note", "no JOB_CONTROLS"),
-        ({"controls": {"SUSPEND": "SIGTSTP"}}, {}, lsf_queues.suspension, "ok", "is heard"),
-        ({"controls": {"SUSPEND": "/x stop"}}, {}, lsf_queues.suspension, "note", "not ours"),
+        ({"controls": {"SUSPEND": "SIGTSTP"}}, {}, lsf_queues.suspension, "ok", "jobs hear"),
+        (
+            {"controls": {"SUSPEND": "/x stop"}},
+            {},
+            lsf_queues.suspension,
+            "note",
+            "not that of hpcext",
+        ),
         ({"terminate_when": "PREEMPT"}, {}, lsf_queues.suspension, "ok", "TERMINATE_WHEN"),
         ({"rerunnable": True}, {}, lsf_queues.rerunnable, "ok", "RERUNNABLE"),
         ({}, {}, lsf_queues.rerunnable, "note", "not RERUNNABLE"),
         ({"requeue": "85"}, {}, lsf_queues.exit_values, "ok", "85 requeues"),
         ({}, {}, lsf_queues.exit_values, "ok", "does not requeue"),
-        ({"requeue": "0 85"}, {}, lsf_queues.exit_values, "wrong", "begins finished jobs again"),
+        ({"requeue": "0 85"}, {}, lsf_queues.exit_values, "wrong", "restarts finished jobs"),
     ],
 )
 def test_a_queue_is_judged(
@@ -184,7 +190,7 @@ def test_the_queue_of_leases_is_judged(
     monkeypatch.setenv("HPCEXT_HARVEST_PARTITION", "q")
     assert "'q': no queue preempts its jobs" in said(found(), "note")
     monkeypatch.setenv("HPCEXT_HARVEST_PARTITION", "nosuch")
-    assert "'nosuch' is no queue here" in said(found(), "wrong")
+    assert "'nosuch' is not a queue here" in said(found(), "wrong")
 
 
 @pytest.mark.parametrize(
@@ -204,14 +210,14 @@ def test_jobs_of_several_slots_must_be_told(
     (finding,) = [each for each in found() if each.name == "lsf.conf"]
     assert finding.verdict == verdict
     if verdict == "note":
-        assert "get SIGKILL alone" in finding.says
+        assert "get SIGKILL only" in finding.says
         assert f"LSB_USE_SEQUENTIAL_SIGNAL=Y to {site.directory}/lsf.conf" in finding.do
 
 
 def test_an_lsf_conf_that_nobody_may_read_is_said(use: Callable[..., Site]) -> None:
     use()
     (finding,) = [each for each in found() if each.name == "lsf.conf"]
-    assert (finding.verdict, "was not looked at" in finding.says) == ("note", True)
+    assert (finding.verdict, "was not checked" in finding.says) == ("note", True)
 
 
 def test_launchers(use: Callable[..., Site]) -> None:
@@ -255,7 +261,7 @@ def test_scripts(use: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> N
     manifest.save(home, manifest.Manifest(hpcext="0.0.9", files=installed.files))
     assert said(found(), "wrong") == f"it is of hpcext 0.0.9, this is {__version__}"
     (home / manifest.NAME).unlink()
-    assert "no esub of ours" in said(found(), "note")
+    assert "the esub of hpcext is not installed" in said(found(), "note")
     monkeypatch.delenv("LSF_SERVERDIR")
     assert "LSF_SERVERDIR is not set" in said(found(), "note")
 

@@ -161,7 +161,7 @@ def test_what_queues_name_is_not_removed(
     assert run("uninstall", serverdir, "--conf-dir", str(tmp_path)) == 2
     said = capsys.readouterr()
     assert f"\n-{starter}" in said.out
-    assert f"{queues}: still names what would be removed" in said.err
+    assert f"{queues}: still names files that would be removed" in said.err
     assert files(serverdir) == before
     queues.write_text(here)
     assert run("uninstall", serverdir, "--conf-dir", str(tmp_path)) == 0

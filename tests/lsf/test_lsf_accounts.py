@@ -177,7 +177,7 @@ def test_two_users_share_hosts_and_what_cannot_be_divided_changes_hands(two: Two
 def test_tickets_of_two_users_that_keep_all_hosts_are_told_so(two: Two) -> None:
     """Each runs on a host that leases would need whole; when one is free, that is leased."""
     jobs = [two.first.ticket("a", "h1"), two.first.ticket("b", "h2"), two.second.ticket("c", "h3")]
-    said = "no node of killable is idle, of 3; a ticket keeps its host from being idle, too"
+    said = "no node of killable is idle (0 of 3); a ticket also keeps its host from being idle"
     wait_for(lambda: said in two.first.why(f"a-{jobs[0]}"), said)
     wait_for(lambda: said in two.second.why(f"c-{jobs[2]}"), said)
     assert two.leases() == {}

@@ -80,7 +80,7 @@ def test_a_pilot_without_gpus_is_told_so(
     words = ["pilot", "submit", str(jobs), "--nodes", "2", "--gpus-per-node", "4", "--requeue"]
     # It asks for more hosts than there are.
     assert cli.main([*words, "--time", "9"]) == 0
-    assert "bsub has no -gpu here" in capsys.readouterr().err
+    assert "bsub has no option -gpu here" in capsys.readouterr().err
     (job,) = site.jobs()
     assert (job.gpus_wanted, job.requeue_exit_values, job.rerunnable) == (0, [], True)
     assert 'brequeue "$LSB_JOBID"' in job.text

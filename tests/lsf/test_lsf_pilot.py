@@ -377,7 +377,7 @@ def test_the_first_life_of_its_own_job_is_waited_for(place: OnLsf, tmp_path: Pat
             words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert waiting.stderr is not None
-        assert "has begun before" in waiting.stderr.readline()
+        assert "was begun before" in waiting.stderr.readline()
         assert waiting.poll() is None
     out, err = waiting.communicate(timeout=120)
     assert (out, waiting.returncode) == ("in\n", 0), err
@@ -417,7 +417,9 @@ def test_commands_say_that_a_first_life_is_waited_for(place: OnLsf) -> None:
     assert "has begun before, on h9" in waiting.stderr.readline()
     for verb in ("status", "why"):
         said = place.run(verb, str(place.pilot)).out
-        assert "its job has begun before, on h9, and that has not ended yet; it waits" in said, said
+        assert (
+            "its job was begun before, on h9, and that run has not ended yet; it waits" in said
+        ), said
         assert "it ends" in said
     assert waiting.poll() is None
     waiting.send_signal(signal.SIGINT)

@@ -342,7 +342,7 @@ def test_what_reads_from_a_pipe_runs_as_usual_and_says_so(make_cluster: MakeClus
     assert ended.stdout == b"ran 1\n"
     lines = ended.stderr.decode().splitlines()
     assert len(lines) == 2
-    assert "reads its text from a pipe, and cannot read it again" in lines[0]
+    assert "reads its script from a pipe, and cannot read it again" in lines[0]
     assert lines[1] == "hpcext: the job cannot be suspended; it runs as usual"
 
 

@@ -62,7 +62,7 @@ def test_without_an_answer_nobody_says_that_it_is_over(place: OnLsf) -> None:
         assert f"it is unknown whether its job {job} runs" in refused.err
         assert place.run("pilot", "rm", pilot, "--yes").code == 3
         newest = place.run("drain")
-        assert "which pilots run is not known" in newest.err
+        assert "it is unknown which pilots are running" in newest.err
         # Its manager answers whoever can write into its spool.
         assert place.run("suspend", pilot, "only").code == 0
     assert named_job(place) == job
@@ -75,7 +75,7 @@ def test_without_an_answer_nobody_says_that_it_is_over(place: OnLsf) -> None:
     ("state", "what", "do"),
     [
         ("USUSP", "is stopped (USUSP)", "bresume"),
-        pytest.param("SSUSP", "is stopped (SSUSP)", "LSF lets it go on", marks=pytest.mark.slow),
+        pytest.param("SSUSP", "is stopped (SSUSP)", "LSF resumes it", marks=pytest.mark.slow),
         pytest.param("PSUSP", "is held in the queue (PSUSP)", "bresume", marks=pytest.mark.slow),
         pytest.param(
             "UNKWN", "LSF cannot reach its host (UNKWN)", "ask again later", marks=pytest.mark.slow
@@ -104,7 +104,7 @@ def test_what_is_stopped_or_held_or_lost_is_not_over(
     assert place.run("pilot", "rm", pilot, "--yes").code == 3
     if state in {"USUSP", "SSUSP"}:
         asked = place.run("suspend", pilot, "only")
-        assert "so its manager answers nobody" in asked.err
+        assert "so its manager cannot answer" in asked.err
         assert do in asked.err
     if state == "PSUSP":
         asked = place.run("suspend", pilot, "only")

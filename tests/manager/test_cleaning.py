@@ -246,7 +246,7 @@ class Batch:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({7: "running"}, "its job 7 of Slurm is there .running"),
+        ({7: "running"}, "its job 7 of Slurm still exists .running"),
         ({7: "pending"}, "pending"),
         ({7: "completing"}, "completing"),
         ({7: "suspended"}, "suspended"),
@@ -271,7 +271,7 @@ def test_a_pilot_whose_allocation_is_there_or_cannot_be_asked_for_stays(
         settings=Settings(state_dir=state),
         where="",
     )
-    with pytest.raises(NoManagerError, match="perhaps being submitted"):
+    with pytest.raises(NoManagerError, match="its submission may be in progress"):
         whole(state, path)
     slurm_job.SUBMITTED.write(path, 7, None)
     if why:
@@ -303,10 +303,10 @@ def test_a_harvester_with_a_lease_stays(state: Path, monkeypatch: pytest.MonkeyP
     lease.parent.mkdir(parents=True)
     documents.write_json(lease, {"schema": agent.LEASE, "job_id": 9})
     monkeypatch.setattr(backends.find("slurm"), "jobs", lambda: Batch({9: "running"}))
-    with pytest.raises(NoManagerError, match="its job 9 of Slurm is there"):
+    with pytest.raises(NoManagerError, match="its job 9 of Slurm still exists"):
         whole(state, path)
     documents.write_json(lease, {"schema": agent.LEASE, "job_id": None})
-    with pytest.raises(NoManagerError, match="a lease of it is not known"):
+    with pytest.raises(NoManagerError, match="unknown what became of one of its leases"):
         whole(state, path)
     documents.write_json(lease, {"schema": agent.LEASE, "job_id": 10})
     assert cleaning.remove(whole(state, path), state) == 0
@@ -349,7 +349,7 @@ def test_what_another_pilot_needs_stays_until_that_is_gone(
 ) -> None:
     old = begin(state, "old")
     new = refer(state, old)
-    with pytest.raises(InputError, match=f"pilot {new.name} needs what is in it"):
+    with pytest.raises(InputError, match=f"pilot {new.name} needs its files"):
         whole(state, old)
     assert cleaning.remove(whole(state, new), state) == 0
     assert (old / "jobs" / "1" / "checkpoint").is_dir()
@@ -456,7 +456,7 @@ def test_files_of_others_stay_and_are_counted(state: Path, monkeypatch: pytest.M
         patch.setattr(os, "scandir", lambda fd: Scan(scandir(fd)))
         told: list[str] = []
         cleaning.doing([plan], state, told.append)
-    assert told == [f"{path.name}: 1 file of others or of other file systems left"]
+    assert told == [f"{path.name}: 1 file not removed (of other users, or on other file systems)"]
     assert theirs.read_text() == "theirs"
     assert pilots.known(state) == []
     # As soon as it is gone, the rest goes.
@@ -490,9 +490,7 @@ def test_checkpoints_that_stay(state: Path, keep: cleaning.Keep, stay: list[int]
     others = {path: listing(path) for path in (young, left)}
     going, kept = cleaning.plan(state, older_than_s=30 * DAY_S, keep=keep, now=time.time())
     assert [plan.id for plan in going] == [old.name]
-    assert [(each.id, "1 job of it is not done" in each.why) for each in kept] == [
-        (left.name, True)
-    ]
+    assert [(each.id, "1 job is not done" in each.why) for each in kept] == [(left.name, True)]
     before = cleaning.size_of([old]).bytes
     assert cleaning.doing(going, state, pytest.fail) == going
     after = cleaning.size_of([old]).bytes
@@ -574,7 +572,7 @@ def test_what_stays_keeps_what_it_needs(state: Path, monkeypatch: pytest.MonkeyP
     told: list[str] = []
     with locks.held(new / "manager.lock"):
         assert cleaning.doing(going, state, told.append) == []
-    assert ["a manager runs it" in told[0], "needs what is in it" in told[1]] == [True, True]
+    assert ["a manager runs it" in told[0], "needs its files" in told[1]] == [True, True]
     assert cleaning.doing(going, state, pytest.fail) == going
 
 

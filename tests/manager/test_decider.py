@@ -127,7 +127,7 @@ def test_one_that_fails_says_how() -> None:
 @pytest.mark.parametrize("said", [None, v.Target(memo={"open": object()})])
 def test_one_that_gives_no_target_says_so(said: v.Target) -> None:
     found = answers(lambda now: said, 2)
-    assert all("gave what is no target" in str(each) for each in found)
+    assert all("returned an invalid target" in str(each) for each in found)
 
 
 def test_one_whose_process_dies_says_so_and_is_asked_in_another(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_one_whose_process_dies_says_so_and_is_asked_in_another(tmp_path: Path) 
 
     died, said = answers(policy, 2)
     assert isinstance(died, str)
-    assert died.startswith("was asked in a process that ended")
+    assert died.startswith("ran in a process that ended")
     assert said == MARBLE(NOW)
 
 

@@ -51,7 +51,7 @@ def test_a_pilot_is_found_by_directory_id_and_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "-x", "x" * 65, "\x1b[2J", "x\n"])
 def test_a_name_that_is_none(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="is no name"):
+    with pytest.raises(InputError, match="is not a valid name"):
         create(tmp_path, name)
     assert not list(tmp_path.iterdir())
 
@@ -92,7 +92,7 @@ def test_a_file_system_without_locks_is_refused(
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(NoManagerError, match="no locks"), pilots.sole_manager(path):
+    with pytest.raises(NoManagerError, match="does not support locks"), pilots.sole_manager(path):
         pass
     assert not (path / spool.MANAGER_FILE).exists()
 

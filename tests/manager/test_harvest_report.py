@@ -169,13 +169,13 @@ def test_an_efficiency_that_cannot_be_known_is_not_made_up(
     assert found["value"] is None
     assert why in found["why"]
     assert main(["harvest", "report", path]) == 0
-    assert f"efficiency U: not known, {found['why']}" in capsys.readouterr().out
+    assert f"efficiency U: unknown, {found['why']}" in capsys.readouterr().out
 
 
 def test_a_person_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["harvest", "report", harvester(tmp_path, SPEC, entries=STORY)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "looked for 2 h 00 min; 0 leases",
+        "observed for 2 h 00 min; 0 leases",
         "nodes                          hours  share",
         "idle, or leased                2.40",
         "left alone: needed too soon    0.10   4.2%",
@@ -188,7 +188,7 @@ def test_a_person_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "lost to requests and failures  0.00   0.0%",
         "id  trainer  state    done            nodes  most  hours  restarts  in place",
         "1   one      running  1% (step 6768)  1      1     1.90   1         0",
-        "efficiency U: 78%, of the samples that 1.20 nodes which stay would have trained",
+        "efficiency U: 78%, of the samples that 1.20 permanent nodes would have trained",
     ]
 
 
@@ -205,4 +205,4 @@ def test_a_pilot_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         directory=tmp_path / "pilot",
     )
     assert main(["harvest", "report", str(pilot)]) == 2
-    assert "is a pilot, and no harvester" in capsys.readouterr().err
+    assert "is a pilot, not a harvester" in capsys.readouterr().err

@@ -258,7 +258,7 @@ def test_of_a_compacted_journal_a_world_a_day_is_kept(
     shutil.rmtree(tmp_path / journal.KEPT_DIR)
     (tmp_path / journal.KEPT_DIR).write_text("")
     book.compact(9 * day_s, saved)
-    assert "is not kept for reports" in caplog.text
+    assert "could not be stored for reports" in caplog.text
     assert journal.read(path).now_s == 9 * day_s
     book.close()
 

@@ -133,7 +133,7 @@ def test_what_is_not_taken_is_said_and_fails_no_pilot(site: Site, hook: Hook) ->
     way = f"webhook:{hook.url}"
     done = site.run("run", "jobs.toml", "--gpus=1", "--dir", str(site.pilot), "--notify", way)
     assert done.code == 0
-    why = f"webhook:{hook.place}/... was not told: it answered 403"
+    why = f"webhook:{hook.place}/... failed: it answered 403"
     assert why in done.err
     assert why in site.run("status", str(site.pilot)).out
 

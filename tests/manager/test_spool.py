@@ -111,7 +111,7 @@ def test_a_request_of_somebody_else_is_refused(
 
 def test_a_directory_that_others_may_enter_is_refused(directory: Path) -> None:
     directory.chmod(0o750)
-    with pytest.raises(InputError, match="others may enter"):
+    with pytest.raises(InputError, match="other users may enter"):
         spool.check_private(directory)
 
 

@@ -142,7 +142,7 @@ def test_a_manager_of_which_nothing_is_known_may_be_there(pilot: Path, says: Say
 
 def test_who_is_stopped_is_not_waited_for(pilot: Path, says: Says) -> None:
     says({6: "stopped"})
-    with pytest.raises(HpcextError, match="so its manager answers nobody") as refused:
+    with pytest.raises(HpcextError, match="so its manager cannot answer") as refused:
         spool.ask(pilot, "drain", timeout_s=60)
     assert "scancel --signal=CONT 6" in refused.value.do
     assert not list((pilot / "requests").glob("*.json"))

@@ -111,7 +111,7 @@ def test_a_ticket_is_alive_as_long_as_its_process(harvester: Path) -> None:
     assert tickets.is_alive(harvester, KEY)
     assert tickets.others(harvester, "another")
     assert not tickets.others(harvester, KEY)
-    with pytest.raises(NoManagerError, match="waits already"), tickets.alive(harvester, KEY):
+    with pytest.raises(NoManagerError, match="already waiting"), tickets.alive(harvester, KEY):
         pass
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -165,7 +165,9 @@ def test_a_harvester_is_the_only_one_of_its_partitions(tmp_path: Path) -> None:
     with locks.sole_harvester(tmp_path / "one", "a,b", tmp_path):
         for partition in ("a", "b", "c,b"):
             with (
-                pytest.raises(NoManagerError, match=f"the harvester in {tmp_path}/one harvests"),
+                pytest.raises(
+                    NoManagerError, match=f"the harvester in {tmp_path}/one already harvests"
+                ),
                 locks.sole_harvester(tmp_path / "two", partition, tmp_path),
             ):
                 pass
@@ -204,5 +206,5 @@ def test_a_trainer_that_was_held_with_its_ticket_is_let_go_once(harvester: Path)
 
 def test_a_harvester_is_of_one_batch_system(harvester: Path) -> None:
     settings = load_settings(environ={"HPCEXT_STATE_DIR": str(harvester.parent)})
-    with pytest.raises(InputError, match="of Slurm, and this job is one of LSF"):
+    with pytest.raises(InputError, match="of Slurm, but this is a job of LSF"):
         tickets.open_harvester(settings, "lsf", lambda: pytest.fail("made again"))

@@ -128,7 +128,7 @@ def test_what_cannot_be_measured_stores_nothing(lab: Lab) -> None:
         "from hpcext.__main__ import main; raise SystemExit(main())",
     )
     for text, why, python in (
-        ("pass", "the training has no session of hpcext", ("-m", "hpcext")),
+        ("pass", "the training does not use a session of hpcext", ("-m", "hpcext")),
         ("import time; time.sleep(99)", "no session of hpcext reported in", impatient),
         ("raise SystemExit('so it is')", "exit code 1: so it is", ("-m", "hpcext")),
         ("", "ended after 3 steps, too soon", ("-m", "hpcext")),
@@ -191,12 +191,12 @@ def test_a_damaged_profile_is_refused_before_anything_runs(
     ("words", "told"),
     [
         ([], "no command to measure"),
-        (["--list", "--", "true"], "--list takes no command"),
+        (["--list", "--", "true"], "--list does not take a command"),
         (["--list", "--show", "x"], "valid: one of"),
-        (["--show", "x", "--gpus", "2"], "--gpus is for measuring"),
+        (["--show", "x", "--gpus", "2"], "--gpus can be given for a measurement only"),
         (["--best", "nothing"], "no profile 'nothing'"),
         (["--best", "x", "--gpus", "two"], "--gpus: 'two'"),
-        (["--best", "x", "--seconds", "2"], "--seconds is for measuring"),
+        (["--best", "x", "--seconds", "2"], "--seconds can be given for a measurement only"),
         (["--show", "nothing"], "no profile 'nothing'"),
         (["--gpus", "0", "--", "true"], "--gpus: '0' (valid: 4 for 1 to 4"),
         (["--gpus", "3-1", "--", "true"], "--gpus: '3-1'"),
@@ -205,7 +205,7 @@ def test_a_damaged_profile_is_refused_before_anything_runs(
         (["--seconds", "0", "--gpus", "1", "--", "true"], "--seconds: '0' (valid: a number, 1 to"),
         (["--seconds", "nan", "--gpus", "1", "--", "true"], "--seconds: 'nan'"),
         (["--name", "a b", "--gpus", "1", "--", "true"], "--name: 'a b'"),
-        (["--gpus", "1", "--", "no-such-command"], "no command 'no-such-command'"),
+        (["--gpus", "1", "--", "no-such-command"], "command 'no-such-command'"),
         (["--gpu", "1", "--", "true"], "did you mean --gpus?"),
     ],
 )

@@ -74,7 +74,7 @@ def test_the_same_file_again_beside_an_unfinished_pilot_of_it(site: Site) -> Non
     manager = site.start("run", "jobs.toml", "--gpus=2", "--dir", str(site.pilot))
     wait_for(lambda: site.steps("a"), "a step")
     asked = site.run("run", "jobs.toml", "--gpus=1", "--dry-run")
-    assert (asked.code, "of the same file runs already" in asked.err) == (0, True)
+    assert (asked.code, "of the same file is already running" in asked.err) == (0, True)
     assert "hpcext attach jobs-" in asked.err
     manager.terminate()
     manager.wait(60)
@@ -115,7 +115,7 @@ def test_verbs_that_look_take_the_newest_pilot_and_say_so(site: Site) -> None:
     assert site.run("run", "old.toml", "--gpus=2").code == 0
     either = site.run("logs", "cnn")
     assert either.code == 2
-    assert "is a job of the newest pilot" in either.err
+    assert "is both a job of the newest pilot" in either.err
     # Options in any place.
     for words in (["-n", "2", "other"], ["other", "-n", "2"]):
         assert site.run("logs", "old", *words).out == "2\n3"
@@ -128,7 +128,7 @@ def test_verbs_that_look_take_the_newest_pilot_and_say_so(site: Site) -> None:
 def test_verbs_that_change_take_the_only_pilot_that_runs(site: Site) -> None:
     site.write_jobs(site.counter("a", gated=True, gpus=1))
     nobody = site.run("cancel", "a")
-    assert (nobody.code, "no pilot runs" in nobody.err) == (3, True)
+    assert (nobody.code, "no pilot is running" in nobody.err) == (3, True)
     first = site.start("run", "jobs.toml", "--gpus=1", "--name", "first")
     wait_for(lambda: site.steps("a"), "a step")
     wrong = site.run("cancel", "first")

@@ -197,7 +197,7 @@ def test_the_only_gpu_may_be_shared(shared: Site) -> None:
 REFUSED = {
     "one seat": (["--mps", "1"], {}, "--mps: '1' (valid: 2 to 16 seats)"),
     "no number": (["--mps", "two"], {}, "--mps: 'two' (valid: 2 to 16 seats)"),
-    "no GPU": (["--mps", "2"], {"FAKE_GPUS": ""}, "a logical slot cannot be shared"),
+    "no GPU": (["--mps", "2"], {"FAKE_GPUS": ""}, "logical slots cannot be shared"),
     "MIG": (["--mps", "2"], {"FAKE_MIG": "1"}, "GPU 1 is in MIG mode"),
     "an old GPU": (["--mps", "2"], {"FAKE_CAPABILITY": "6"}, "GPU 1 is older than Volta"),
     "no daemon": (["--mps", "2"], {"PATH": "/nonexistent"}, "nvidia-cuda-mps-control is not in"),

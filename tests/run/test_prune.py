@@ -85,7 +85,7 @@ def test_the_next_one_finishes_what_a_kill_has_interrupted(site: Site) -> None:
     assert site.run("status", half.name).code == 3
     ended = site.run("prune", "--older-than=30d", "--yes")
     assert ended.code == 0
-    assert f"the removal of {half.name} was interrupted, and is finished now" in ended.err
+    assert f"the removal of {half.name} was interrupted, and is now finished" in ended.err
     assert not half.exists()
     assert other.is_dir()
 
@@ -93,7 +93,7 @@ def test_the_next_one_finishes_what_a_kill_has_interrupted(site: Site) -> None:
 def test_old_pilots_are_pruned_and_young_ones_stay(site: Site) -> None:
     old, young = done(site, "old"), done(site, "young")
     grow_old(old)
-    assert "nothing is to go" in site.run("prune", "--older-than=5000w").out
+    assert "there is nothing to remove" in site.run("prune", "--older-than=5000w").out
     looked = site.run("prune", "--older-than=30d", "--keep-checkpoints=none", "--dry-run")
     assert looked.code == 0
     assert f"{old.name}  all of it" in looked.out

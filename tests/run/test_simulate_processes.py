@@ -59,7 +59,7 @@ def test_what_was_ready_stays_and_the_same_command_goes_on(
     assert process.returncode == (130 if signum == signal.SIGINT else -signum), err
     assert out == ""
     assert "Traceback" not in err
-    assert ("the same command goes on" in err) == (signum == signal.SIGINT)
+    assert ("the same command continues" in err) == (signum == signal.SIGINT)
     assert psutil.wait_procs(family, timeout=30)[1] == []
 
     ready = sorted(runs.glob("*.json"))
@@ -70,7 +70,7 @@ def test_what_was_ready_stays_and_the_same_command_goes_on(
     again = site.run(*words)
     # The trainers cannot be done in twenty hours.
     assert again.code == 1, again
-    assert f"{len(ready)} of {SEEDS} runs are there already" in again.err
+    assert f"{len(ready)} of {SEEDS} runs already exist" in again.err
     assert len(list(runs.glob("*.json"))) == SEEDS
     assert {path: path.read_bytes() for path in ready} == before
     assert (site.path / "out" / "report.html").exists()
@@ -90,5 +90,5 @@ def test_a_worker_that_is_killed_is_one_line(site: Site) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert err == (
-        "hpcext: a process that simulated was killed; if memory ran out, use fewer --workers\n"
+        "hpcext: a simulation process was killed; if it ran out of memory, use fewer --workers\n"
     )

@@ -54,7 +54,7 @@ def test_what_has_to_go_does_not_wait_for_a_decision(slow: Site) -> None:
     manager = begin(slow)
     # Requests are answered meanwhile, and say what is awaited.
     said = slow.run("why", str(slow.pilot), "third")
-    assert "a decision of the policy is under way" in said.out, said
+    assert "the policy is being asked for a decision" in said.out, said
     assert slow.run("suspend", str(slow.pilot), "second", "--wait").code == 0
     manager.send_signal(signal.SIGTERM)
     manager.communicate(timeout=120)

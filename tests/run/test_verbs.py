@@ -76,7 +76,7 @@ def test_a_name_is_of_one_unfinished_job(site: Site) -> None:
     shown = site.run("why", "p", "one")
     assert shown.out == "one is completed\n"
     assert "of 2 jobs called one, this is 3; also: 1" in shown.err
-    assert site.run("cancel", "p", "one").err.count("job one (3) is completed already") == 1
+    assert site.run("cancel", "p", "one").err.count("job one (3) is already completed") == 1
     finish(site, manager, 1)
 
 
@@ -93,7 +93,9 @@ def test_of_several_jobs_of_one_name_a_verb_takes_none(site: Site) -> None:
     wait_for(lambda: site.run("drain", "p").code == 0, "the next manager")
     for verb in ("suspend", "cancel", "why", "logs", "status"):
         unclear = site.run(verb, "p", "cnn")
-        expected = "2 unfinished jobs are called cnn (valid: 1 (running), 2 (running)); say which"
+        expected = (
+            "2 unfinished jobs are called cnn (valid: 1 (running), 2 (running)); give the id of one"
+        )
         assert (unclear.code, expected in unclear.err) == (2, True), unclear
     assert site.run("cancel", "p", "2", "--wait").code == 0
     # It is not in the way any more.
@@ -180,7 +182,7 @@ def test_whoever_waits_for_a_suspension_that_cannot_come_is_told(site: Site) -> 
     waits = site.start("suspend", "p", "plain", "--wait")
     wait_for(lambda: "will be suspended" in site.run("why", "p", "plain").out, "the request")
     hurried = site.run("drain", "p", "--wait", "--timeout", "0")
-    assert (hurried.code, "still to come" in hurried.err) == (1, True)
+    assert (hurried.code, "stays in force" in hurried.err) == (1, True)
     gate.touch()
     out, _ = waits.communicate(timeout=60)
     assert waits.returncode == 1
@@ -204,7 +206,7 @@ def test_a_size_that_was_asked_for_is_said_and_taken_back(site: Site) -> None:
     assert ask("3").out.endswith("cnn runs on 3 GPUs\n")
     assert "resized from 2 to 3 GPUs, as asked" in site.run("why", "p", "cnn").out
     again = ask("3")
-    assert (again.code, "to have 3 GPUs already, as asked" in again.out) == (0, True)
+    assert (again.code, "already to have 3 GPUs, as requested" in again.out) == (0, True)
     # The same range, whichever limit it is that is met.
     for wrong in ("0", "4", "5"):
         refused = ask(wrong)

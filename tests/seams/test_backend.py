@@ -153,7 +153,7 @@ def test_a_pilot_whose_batch_system_is_not_installed_any_more_is_still_shown(tin
 @pytest.mark.parametrize(
     ("text", "kind", "what"),
     [
-        ("Tiny = 3", "Tiny", "no subclass of hpcext.backends.base.Backend"),
+        ("Tiny = 3", "Tiny", "not a subclass of hpcext.backends.base.Backend"),
         ("from hpcext.backends.base import Backend as Tiny", "Tiny", "it has no hand_in, jobs"),
         (shown().replace('"tiny", "Tiny"', '"other", "Tiny"'), "Tiny", "its name 'other' is not"),
         ("import no_such_module_of_theirs", "Tiny", "no_such_module_of_theirs"),

@@ -102,7 +102,7 @@ def test_a_request_of_somebody_else_is_not_done(open_site: Site) -> None:
 
     assert by_somebody(ask) == ""
     wait_for(lambda: not request.exists(), "its removal")
-    assert "others may enter it" in open_site.run("status", str(open_site.pilot)).err
+    assert "other users may enter it" in open_site.run("status", str(open_site.pilot)).err
     for directory in (open_site.pilot, requests):
         directory.chmod(0o700)
     (job,) = open_site.document("status", str(open_site.pilot))["jobs"]

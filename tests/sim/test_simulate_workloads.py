@@ -84,21 +84,21 @@ def test_an_oracle_is_a_label_and_another_run(
     words = (WORKLOAD, "--nodes", "16x4", "--policy", "optimus", "--report", "out")
     simulate(capsys, *words)
     out, err = simulate(capsys, *words, "--oracle")
-    assert "runs are there already" not in err
+    assert "runs already exist" not in err
     assert "optimus (oracle)" in out
     summary = json.loads((here / "out" / "summary.json").read_text())
     assert (summary["policies"][0]["label"], summary["policies"][0]["policy"]) == (
         "optimus (oracle)", "optimus",
     )  # fmt: skip
     assert summary["assumed"][0].startswith("With an oracle: policies are told the true speeds")
-    assert not any(said.startswith("Policies know of a job") for said in summary["assumed"])
+    assert not any(said.startswith("Policies know what") for said in summary["assumed"])
     _, err = simulate(capsys, *words, "--oracle")
-    assert "1 of 1 runs are there already" in err
+    assert "1 of 1 runs already exist" in err
     # Other measurements are another run.
     path = here / "pollux" / "bert" / "validation-16.csv"
     path.write_text(path.read_text().replace("4.0", "5.0"))
     _, err = simulate(capsys, *words, "--oracle")
-    assert "runs are there already" not in err
+    assert "runs already exist" not in err
 
 
 def test_measurements_that_lie_elsewhere(capsys: pytest.CaptureFixture[str], here: Path) -> None:
@@ -185,7 +185,7 @@ BAD: list[tuple[list[str], str]] = [
     ([WORKLOAD, "--nodes", "1x4", "--policy", "tiresias"], "job a: needs 6 GPUs, and 4 can be had"),
     ([WORKLOAD, "--nodes", "1x4", "--policy", "pollux", "--policy", "exclusive"],
      "job a: needs 2 nodes with 3 GPUs each, and 1 can be had"),
-    (["capes:none", "--nodes", "1x8", "--data", "."], "--data: says nothing of this workload"),
+    (["capes:none", "--nodes", "1x8", "--data", "."], "--data: has no meaning for this workload"),
     ([WORKLOAD, "--nodes", "2x4", "--oracle", "--learn"], "--oracle: tells policies what --learn"),
     (["other.csv", "--nodes", "2x4"], "other.csv: line 1: its first line is 'x,y' (valid: name"),
     (["other.csv", "--nodes", "2x4"], "or name,time,application,num_replicas,batch_size of measur"),

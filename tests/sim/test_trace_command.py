@@ -92,7 +92,7 @@ def log(tmp_path: Path) -> Path:
 def test_holes(capsys: pytest.CaptureFixture[str], tmp_path: Path, log: Path) -> None:
     goal = tmp_path / "idle.csv.gz"
     out, err = trace(capsys, "holes", "--from", log, "-o", goal)
-    assert "6 changes in 10 min 00 s, 4 nodes; 4 jobs started, after 0.0063 h in the mean" in out
+    assert "6 changes in 10 min 00 s, 4 nodes; 4 jobs started, after 0.0063 h on average" in out
     assert err == (
         "hpcext: left out: 1 job of more than 4 nodes, the largest of 9\n"
         "hpcext: left out: 1 job that did not run, or the log does not say how\n"

@@ -50,11 +50,11 @@ def test_a_plugin_that_is_loaded(slurm: Cluster, place: Site, plugin: Plugin) ->
     _, said = doctor(slurm, place)
     # The tests' own plugin was put there by no hpcext-admin.
     assert said["slurm plugin"]["verdict"] == "note"
-    assert said["slurm plugin"]["says"] == "loaded, of a release that is not known"
+    assert said["slurm plugin"]["says"] == "loaded, of an unknown release"
     plugin.use(f"command={slurm.root}/none")
     status, said = doctor(slurm, place)
     assert status == 1
-    assert "the command that it runs is not there" in said["slurm plugin"]["says"]
+    assert "the command that it runs does not exist" in said["slurm plugin"]["says"]
 
 
 def test_a_controller_that_is_down(slurm: Cluster, place: Site) -> None:

@@ -95,5 +95,5 @@ def test_a_lease_without_gpus_is_told_as_the_harvester_tells_it(
     said = [each for each in json.loads(out)["findings"] if each["name"] == "probe"]
     assert (said[-1]["verdict"], len(said)) == ("wrong", 3), (said, err)
     assert "the harvester says: " in said[-1]["says"]
-    assert "has no GPUs: say --slots" in said[-1]["says"]
+    assert "has no GPUs: give --slots" in said[-1]["says"]
     nothing_left(slurm, place)

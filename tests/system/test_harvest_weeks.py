@@ -110,7 +110,7 @@ def test_two_harvesters_of_a_user_do_not_want_the_same_nodes(slurm: Cluster, pla
     out, err = second.communicate(timeout=60)
     assert (second.returncode, out.count("\n")) == (3, 1)
     (line,) = err.splitlines()
-    assert f"the harvester in {place.pilot} harvests partition 'harvest' already" in line
+    assert f"the harvester in {place.pilot} already harvests partition 'harvest'" in line
     assert not other.exists()
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()

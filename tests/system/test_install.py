@@ -164,7 +164,7 @@ def test_a_changed_file_is_neither_replaced_nor_removed(target: Target) -> None:
     code, _, error = target.install()
     assert code == 2
     assert error == (
-        f"hpcext: {changed}: was changed since it was installed; move it away and try again\n"
+        f"hpcext: {changed}: has been changed since it was installed; move it away and try again\n"
     )
     assert target.files() == before
     code, _, error = target.uninstall()
@@ -395,7 +395,7 @@ def test_a_command_that_users_cannot_run_is_refused(target: Target) -> None:
         (["install", "slurm", "--usr", "usr"], "--usr: usr (valid: an absolute path"),
         (["install", "slurm", "--prefix", "/a/../b"], "--prefix: /a/../b (valid: an absolute"),
         (["install", "slurm", "--dryrun"], "did you mean --dry-run?"),
-        (["install", "slurm", "--include", "/nonexistent"], "no headers of Slurm"),
+        (["install", "slurm", "--include", "/nonexistent"], "Slurm's headers were not found"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -520,7 +520,7 @@ def test_what_is_still_named_is_not_removed(target: Target) -> None:
         assert code == 2
         assert f"\n-required {target.home}/hpcext.so" in said
         assert f"\n-Prolog={target.conf}/prolog.d/*" in said
-        assert "still names what would be removed; take those lines away" in error
+        assert "still names files that would be removed; take those lines away" in error
         assert error.count("\n") == 1
         assert target.files() == before
     code, said, _ = target.uninstall("--json")
@@ -600,7 +600,9 @@ def test_a_plugin_for_another_slurm_is_not_whole(
     path.write_text(json.dumps(other))
     code, said, _ = target.run("status", "slurm", "--usr", str(target.usr))
     assert code == 1
-    assert "this Slurm does not load a plugin of another release: install it again" in said
+    assert (
+        "Slurm does not load a plugin that was built for another release: install it again" in said
+    )
     assert re.search(r"^slurmctld: not asked, scontrol ", said, re.M)
 
 

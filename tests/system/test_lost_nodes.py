@@ -79,7 +79,7 @@ def test_without_requeue_it_ends_when_nothing_can_run_any_more(slurm: Cluster, p
         slurm.wait_for(lambda: "n2|idle" in slurm.run("sinfo", "-hNo", "%N|%T").stdout, "n2")
     assert slurm.job(job)["ExitCode"] == "4:0"
     log = (place.pilot / f"slurm-{job}.out").read_text()
-    assert "no job that waits can run on what is left of the allocation" in log
+    assert "none of the waiting jobs can run on what is left of the allocation" in log
     assert by_name(place)["wide"]["state"] == "pending"
     place.open("wide")
     ended = place.run("pilot", "resubmit", str(place.pilot))
@@ -105,7 +105,7 @@ def test_a_step_that_does_not_begin_gives_its_gpus_back(slurm: Cluster, place: S
         place.write_jobs(place.counter("second", gpus=5))
         assert place.run("submit", str(place.pilot), str(more)).code == 0
         wait_for(lambda: by_name(place)["second"]["state"] == "running", "its srun")
-        why = "its step did not begin within 120 s"
+        why = "its step did not start within 120 s"
         slurm.wait_for(
             lambda: why in (place.pilot / f"slurm-{job}.out").read_text(), "the deadline", 240
         )

@@ -364,7 +364,7 @@ def test_what_it_is_not_for(slurm: Cluster, place: Site, batch: Batch) -> None:
 
     code, said = refused("--", "true")
     assert code == 2
-    assert re.search("is for the batch script of a (Slurm )?job, and this is none", said)
+    assert re.search("works in the batch script of a (Slurm )?job only, and this is not one", said)
     for words in (["--lead", "5", "--", "true"], ["--lead", "20"]):
         said_by = batch.sbatch(script=f"#!/bin/sh\nhpcext suspendable {' '.join(words)}\n")
         batch.id = int(said_by.stdout)

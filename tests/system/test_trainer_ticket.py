@@ -281,10 +281,10 @@ def test_the_flag_of_sbatch(slurm: Cluster, place: Site, tickets: Tickets, plugi
     [
         ("4:2 true", {}, "hpcext trainer: '4:2' (valid: MIN:MAX, 1 to 10000)"),
         ("4 true", {}, "hpcext trainer: '4' (valid: MIN:MAX"),
-        ("true", {}, "no number of nodes"),
+        ("true", {}, "the number of nodes is missing"),
         ("true", {"HPCEXT_TRAINER": "0:1"}, "HPCEXT_TRAINER: '0:1'"),
         ("1:2", {}, "no command"),
-        ("1:2 nowhere.sh", {}, "no script or command 'nowhere.sh'"),
+        ("1:2 nowhere.sh", {}, "script or command 'nowhere.sh'"),
         ("1:2 true", {"HPCEXT_GPUS": "2:1"}, "HPCEXT_GPUS: '2:1'"),
         ("1:2 true", {"HPCEXT_HARVEST_PARTITION": ""}, "harvest_partition: no partition"),
         ("1:2 true", {"HPCEXT_HARVEST_PARTITION": "nowhere"}, "nowhere has no nodes"),
@@ -302,4 +302,6 @@ def test_what_cannot_be(tickets: Tickets, words: str, environ: dict[str, str], s
 def test_outside_a_batch_script(place: Site) -> None:
     ended: subprocess.CompletedProcess[str] | Any = place.run("trainer", "1:2", "true")
     assert ended.code == 2
-    assert "is for the batch script of a job of Slurm or LSF, and this is none" in ended.err
+    assert (
+        "works in the batch script of a job of Slurm or LSF only, and this is not one" in ended.err
+    )

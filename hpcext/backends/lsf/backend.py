@@ -95,7 +95,9 @@ class Lsf(Backend):
         """Return the hosts of the job, or its first one for a script."""
         here = LsfJob.from_environ()
         if here is None:
-            raise NoManagerError(f"pilot {run.name} runs inside a job of LSF, and this is none")
+            raise NoManagerError(
+                f"pilot {run.name} runs inside a job of LSF, but this process does not"
+            )
         return _script(run, here) if run.alone else _hosts(run, here)
 
     def go_back(self, directory: Path, *, alone: bool) -> None:
@@ -109,7 +111,7 @@ class Lsf(Backend):
     def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
         """As the base class has it."""
         if seen.said == "SSUSP":
-            return "LSF lets it go on when there is room for it"
+            return "LSF resumes it when there is room for it"
         # To a shell the brackets of an element of an array would be a pattern.
         word = f'"{job_id}"' if "[" in str(job_id) else str(job_id)
         return f"bresume {word} lets it {'begin' if state is Is.HELD else 'go on'}"
@@ -171,7 +173,9 @@ def _hosts(run: PilotRun, here: LsfJob) -> JobPlace:
 def _script(run: PilotRun, here: LsfJob) -> JobPlace:
     """Return the first host of a job; what its script does on others is its own."""
     if not lsf_suspend.known(here, run.directory):
-        raise NoManagerError(f"pilot {run.name} runs inside its job of LSF, and this is not that")
+        raise NoManagerError(
+            f"pilot {run.name} runs inside its own job of LSF, and this is a different one"
+        )
     node = Node(run.node, len(run.gpus))
     runs = lsf_suspend.runs(run.directory)
     executor = functools.partial(

@@ -65,7 +65,7 @@ def lacks(launcher: str, gpu_option: str) -> tuple[str, ...]:
         LSF does not answer.
     """
     if launcher != "jsrun" and gpu_option and lsf_probe.known().lacks("bsub", "-gpu"):
-        return ("bsub has no -gpu here: the pilot asks for slots alone, and not for GPUs",)
+        return ("bsub has no option -gpu here: the pilot requests slots only, not GPUs",)
     return ()
 
 

@@ -197,16 +197,16 @@ def go_back(job: LsfJob, directory: Path) -> None:
     try:
         state = lsf.Commands().end(job.name).state
     except BatchError as error:
-        log.warning("what state the job is in is not known: %s", error)
+        log.warning("the state of the job is unknown: %s", error)
         state = "running"
     # It is suspended where LSF does not wait for hpcext-job-control.
     if state not in {"running", "suspended"}:
-        log.warning("not put back into the queue: the job is %s", state)
+        log.warning("not requeued: the job is %s", state)
         return
     # hpcext-job-control waits for it, and LSF for that.
     documents.write_file(directory / AGAIN, b"")
     if job.requeues and not hold:
-        log.warning("job %s goes back into the queue", job.name)
+        log.warning("job %s is being requeued", job.name)
         return
     ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     # brequeue inherits that: what it asks for may come before it has ended, and to all of the job.
@@ -214,7 +214,7 @@ def go_back(job: LsfJob, directory: Path) -> None:
     try:
         runner.run(["brequeue", *(["-H"] if hold else []), str(job.name)])
     except BatchError as error:
-        log.warning("job %s is not put back into the queue: %s", job.name, error)
+        log.warning("job %s is not requeued: %s", job.name, error)
         if job.requeues:
             # Held it cannot be, but it goes on.
             (directory / HOLD).unlink(missing_ok=True)
@@ -222,7 +222,7 @@ def go_back(job: LsfJob, directory: Path) -> None:
             (directory / AGAIN).unlink()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
-    log.warning("job %s goes back into the queue%s", job.name, ", until it is resumed" * hold)
+    log.warning("job %s is being requeued%s", job.name, ", until it is resumed" * hold)
     signal.sigtimedwait(ends, KILLED_S)
 
 

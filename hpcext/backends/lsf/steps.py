@@ -225,7 +225,7 @@ class LsfSteps(StepExecutor):
             files.order("end")
         except OSError as error:
             # It is killed then.
-            log.warning("job %s could not be told to end: %s", files.job, error.strerror)
+            log.warning("job %s could not be ended: %s", files.job, error.strerror)
 
     def _swept(self, files: AttemptFiles, index: int, host: str) -> bool:
         """Have a host end what is left there; return whether it says that nothing is."""
@@ -242,7 +242,7 @@ class LsfSteps(StepExecutor):
         except (OSError, ValueError):
             said = {}
         if said.get("nonce") != nonce:
-            log.warning("what is left of job %s on %s is not known to be gone", files.job, host)
+            log.warning("it is unknown whether processes of job %s are left on %s", files.job, host)
         return said.get("nonce") == nonce
 
     @staticmethod
@@ -251,7 +251,7 @@ class LsfSteps(StepExecutor):
         try:
             return lsf.Commands().gone(hosts)
         except BatchError as error:
-            log.warning("whether %s is up is not known: %s", ", ".join(hosts), error)
+            log.warning("it is unknown whether %s is up: %s", ", ".join(hosts), error)
             return []
 
 

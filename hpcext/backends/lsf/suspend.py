@@ -121,7 +121,7 @@ def find(job: LsfJob) -> tuple[Path | None, bool]:
         _read(found)
     except (OSError, ValueError):
         raise InputError(
-            "no checkpoint of echkpnt.hpcext", where=shown(str(mark)), do="bsub the job again"
+            "not a checkpoint of echkpnt.hpcext", where=shown(str(mark)), do="bsub the job again"
         ) from None
     return found, True
 
@@ -180,9 +180,9 @@ def words_of_shell(pid: int) -> list[bytes]:
 
 def _unreadable() -> InputError:
     return InputError(
-        "the shell of the job reads its text from a pipe, and cannot read it again",
+        "the shell of the job reads its script from a pipe, and cannot read it again",
         where="hpcext suspendable",
-        valid="JOB_STARTER as hpcext-admin install lsf says it",
+        valid="JOB_STARTER as hpcext-admin install lsf prints it",
     )
 
 
@@ -225,5 +225,5 @@ def write_script(directory: Path, hpcext: Sequence[str] = batch_job.HPCEXT) -> P
 def _read(directory: Path) -> dict[str, Any]:
     found = documents.read_json(directory / FILE, SCHEMA)
     if type(found.get("runs")) is not int:
-        raise ValueError(f"{FILE} does not say how often its job has begun")
+        raise ValueError(f"{FILE} does not say how often its job has started")
     return found

@@ -81,7 +81,9 @@ class Slurm(Backend):
         """Return the nodes of the allocation for steps, or its first one for a script."""
         here = Allocation.from_environ()
         if here is None:
-            raise NoManagerError(f"pilot {run.name} runs inside a job of Slurm, and this is none")
+            raise NoManagerError(
+                f"pilot {run.name} runs inside a job of Slurm, but this process does not"
+            )
         requeue = functools.partial(slurm_job.requeue, here.name)
         common: dict[str, Any] = {
             "job_id": here.name,
@@ -168,6 +170,6 @@ def _gone(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:
     try:
         left = reads().nodes_of(here.name)
     except BatchError as error:
-        log.warning("which nodes are left is not known: %s", error)
+        log.warning("it is unknown which nodes are left: %s", error)
         return ()
     return tuple(node.name for node in nodes if left and node.name not in left)

@@ -58,10 +58,10 @@ def requeue(job_id: JobId) -> None:
     """
     try:
         if reads().end(job_id).state == "running":
-            log.warning("job %s goes back into the queue", job_id)
+            log.warning("job %s is being requeued", job_id)
             runner.run(slurm.requeue_command(job_id))
     except BatchError as error:
-        log.warning("job %s is not put back into the queue: %s", job_id, error)
+        log.warning("job %s is not requeued: %s", job_id, error)
 
 
 def hand_in(directory: Path, options: Sequence[str]) -> int:

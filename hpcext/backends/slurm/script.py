@@ -78,7 +78,7 @@ class SlurmScript(OnNode):
             await self._walltime.look(noticed=True)
             if self._walltime.leaving:
                 break
-            log.warning("nothing listens for a preemption for %g s: %s", pause_s, failure)
+            log.warning("nothing listens for preemptions for %g s: %s", pause_s, failure)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LISTEN_PAUSE_MAX_S)
         for watch in self._watches.values():

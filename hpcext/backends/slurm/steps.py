@@ -99,7 +99,7 @@ class SlurmSteps(StepExecutor):
         watch = self._watches.get(op)
         if watch is None or watch.process is None or watch.files.begun():
             return
-        watch.why = f"its step did not begin within {BEGIN_S:g} s"
+        watch.why = f"its step did not start within {BEGIN_S:g} s"
         log.warning("job %s: %s", watch.files.job, watch.why)
         # The order to end the step.
         watch.process.send(signal.SIGTERM)
@@ -186,7 +186,7 @@ class SlurmSteps(StepExecutor):
         try:
             left = reads().nodes_of(self._job_id)
         except BatchError as error:
-            log.warning("which nodes are left is not known: %s", error)
+            log.warning("it is unknown which nodes are left: %s", error)
             return []
         return [node for node in self._shares if left and node not in left]
 
@@ -198,7 +198,7 @@ class SlurmSteps(StepExecutor):
             for step in ours:
                 runner.run(slurm.cancel_command(step.id))
         except BatchError as error:
-            log.warning("whether %s is over is not known: %s", name, error)
+            log.warning("it is unknown whether %s has ended: %s", name, error)
             return True
         return bool(ours)
 

@@ -86,7 +86,7 @@ class SlurmSuspendable:
         # The shell of salloc is on no node of its job, and cannot be put back into the queue.
         if here.step or not here.node:
             raise InputError(
-                "is for the batch script of a Slurm job, and this is none",
+                "works in the batch script of a Slurm job only, and this is not one",
                 where="hpcext suspendable",
                 do="sbatch train.sh, where train.sh ends with: exec hpcext suspendable -- COMMAND",
             )

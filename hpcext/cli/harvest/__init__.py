@@ -53,33 +53,33 @@ def add(subparsers: Any) -> None:
     )
     start_.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
     _add_where(start_)
-    start_.add_argument("--max-nodes", type=int, help="most nodes at once (default: 64, or as set)")
-    start_.add_argument("--max-parallel", type=int, help="most trainings at once")
+    start_.add_argument(
+        "--max-nodes", type=int, help="most nodes at a time (default: 64, or as set)"
+    )
+    start_.add_argument("--max-parallel", type=int, help="most trainings that run at a time")
     start_.add_argument(
         "--policy", default="bftrainer", help="how to share nodes (default: bftrainer)"
     )
-    start_.add_argument(
-        "--objective", help="what to make largest: throughput, efficiency or priority"
-    )
+    start_.add_argument("--objective", help="what to maximize: throughput, efficiency or priority")
     start_.add_argument(
         "--forward-looking",
         type=float,
         metavar="S",
-        help="make only changes that pay off within this number of seconds",
+        help="make only changes that pay off within this many seconds",
     )
     start_.add_argument(
         "--interval",
         type=float,
         default=15,
         metavar="S",
-        help="seconds between questions to the batch system (default: 15)",
+        help="seconds between queries of the batch system (default: 15)",
     )
     start_.add_argument(
         "--least",
         type=float,
         default=180,
         metavar="S",
-        help="take no node that is idle for fewer seconds (default: 180)",
+        help="take no node that is idle for fewer than this many seconds (default: 180)",
     )
     start_.add_argument(
         "--idle",
@@ -91,12 +91,12 @@ def add(subparsers: Any) -> None:
     start_.add_argument(
         "--autoscale",
         metavar="LOW:HIGH",
-        help="hold as many nodes as keep their utility within this band, as 0.4:0.7",
+        help="choose the number of nodes so that their utility stays within this band, as 0.4:0.7",
     )
     start_.add_argument("--name", help="name of the harvester (default: that of the file)")
     start_.add_argument("--dir", type=Path, help="its directory; must not exist")
     start_.add_argument(
-        "--stay", action="store_true", help="wait for more jobs when all are done, until drained"
+        "--stay", action="store_true", help="when all jobs are done, wait for more until drained"
     )
     add_notify(start_)
     add_detach(start_)
@@ -104,7 +104,7 @@ def add(subparsers: Any) -> None:
     start_.set_defaults(run=start)
     report_ = actions.add_parser(
         "report",
-        help="show what a harvester made of the idle nodes",
+        help="show how a harvester has used the idle nodes",
         epilog="example: hpcext harvest report trainers",
     )
     report_.add_argument("pilot", metavar="HARVESTER", help="directory, id or name")
@@ -123,8 +123,12 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partition", help="or queue, whose jobs all others preempt (default: as set)"
     )
-    parser.add_argument("--gpus-per-node", type=int, help="GPUs to use (default: as most have)")
-    parser.add_argument("--slots", type=int, help="slots of each node, where it has no GPUs")
+    parser.add_argument(
+        "--gpus-per-node",
+        type=int,
+        help="GPUs to use of each node (default: as many as most nodes have)",
+    )
+    parser.add_argument("--slots", type=int, help="slots of each node, where nodes have no GPUs")
 
 
 def start(args: argparse.Namespace, out: Output) -> int:
@@ -208,7 +212,7 @@ def report(args: argparse.Namespace, out: Output) -> int:
     directory = pilots.find(args.pilot, load_settings().state_dir)
     terms = pilots.load(directory).harvest
     if terms is None:
-        raise InputError("is a pilot, and no harvester", where=str(directory))
+        raise InputError("is a pilot, not a harvester", where=str(directory))
     found = reading.read(directory)
     document = harvest_document(directory, found.world, found.node_time)
     away_s = found.node_time.away_s
@@ -250,7 +254,7 @@ def _nodes(leasing: Leasing, partition: str) -> Mapping[str, Idle]:
     nodes = leasing.idle(partition)
     if not nodes:
         raise InputError(
-            f"{partition} has no nodes, or is no partition",
+            f"{partition} has no nodes, or is not a partition",
             where="--partition",
             do="see sinfo, or bqueues and bhosts",
         )

@@ -16,7 +16,7 @@ TRAINERS = ("id", "trainer", "state", "done", "nodes", "most", "hours", "restart
 def show(out: Output, document: Mapping[str, Any]) -> None:
     """Print a report of :mod:`hpcext.manager.views.harvest_report`, with its efficiency."""
     leases = counted(document["leases"], "lease")
-    out.line(f"looked for {duration(document['seen_s'])}; {leases}")
+    out.line(f"observed for {duration(document['seen_s'])}; {leases}")
     offered = document["offered_node_h"]
     rows = [("idle, or leased", f"{offered:.2f}", "")]
     for key, text in PARTS.items():
@@ -44,8 +44,8 @@ def _trainer(said: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _efficiency(said: Mapping[str, Any]) -> str:
     if said["value"] is None:
-        return f"efficiency U: not known, {said['why']}"
+        return f"efficiency U: unknown, {said['why']}"
     return (
-        f"efficiency U: {said['value']:.0%}, of the {said['unit']} that {said['nodes']:.2f} nodes "
-        "which stay would have trained"
+        f"efficiency U: {said['value']:.0%}, of the {said['unit']} that {said['nodes']:.2f} "
+        "permanent nodes would have trained"
     )

@@ -33,19 +33,21 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "report",
-        help="show what GPU time went into, by user, pilot and job",
+        help="show how GPU time was spent, by user, pilot and job",
         epilog="example: hpcext report --since 30d",
     )
     parser.add_argument(
         "pilots", nargs="*", metavar="PILOT", help="directory, id or name (default: all)"
     )
     parser.add_argument(
-        "--since", metavar="DATE", help="count from then on: 2026-11-01, or 12h, 7d, 4w ago"
+        "--since",
+        metavar="DATE",
+        help="count from this date on: 2026-11-01, or from 12h, 7d, 4w ago",
     )
     parser.add_argument(
         "--saved",
         action="store_true",
-        help="estimate what sharing saved, by simulation; some seconds for each pilot",
+        help="estimate by simulation what sharing saved; takes some seconds for each pilot",
     )
     parser.add_argument("--format", choices=FORMATS, help="text, html, json or csv")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it to a file")
@@ -102,7 +104,7 @@ def read_since(text: str, now: float) -> float:
         at = datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         raise InputError(
-            f"{shown(text)} is no date", where="--since", valid="2026-11-01, or 12h, 7d, 4w"
+            f"{shown(text)} is not a date", where="--since", valid="2026-11-01, or 12h, 7d, 4w"
         ) from None
     if at > now:
         raise InputError(f"{shown(text)} is in the future", where="--since")
@@ -112,14 +114,16 @@ def read_since(text: str, now: float) -> float:
 def _format(args: argparse.Namespace) -> str:
     """Return the format that is asked for, by name or by the suffix of the file."""
     if args.json and args.format not in (None, "json"):
-        raise InputError(f"is json, and not {args.format}", where="--json")
+        raise InputError(f"means json, but --format says {args.format}", where="--json")
     said = "json" if args.json else args.format
     if args.output is None:
         return said or "text"
     form = said or args.output.suffix.removeprefix(".")
     if form not in FORMATS[1:]:
         raise InputError(
-            f"cannot be written to {args.output}" if said else f"of which kind is {args.output}?",
+            f"cannot be written to {args.output}"
+            if said
+            else f"the format of {args.output} is unknown",
             where="--format",
             valid=", ".join(FORMATS[1:]),
         )
@@ -152,7 +156,7 @@ def _parts(readings: Iterator[Reading], since: float | None, out: Output) -> Ite
             if part.from_s < since - now.began_at:
                 from_ = datetime.datetime.fromtimestamp(now.began_at + part.from_s)
                 out.note(
-                    f"{now.pilot.id}: counted from {from_:%Y-%m-%d %H:%M} on, for its journal was "
-                    "compacted since then"
+                    f"{now.pilot.id}: counted from {from_:%Y-%m-%d %H:%M} on, because its journal "
+                    "was compacted then"
                 )
             yield part

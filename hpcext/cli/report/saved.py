@@ -38,12 +38,12 @@ HEADINGS = (
 )  # fmt: skip
 
 NOTES = (
-    "estimated by simulation, not measured: what the same jobs had cost one by one (policy "
+    "estimated by simulation, not measured: what the same jobs would have cost one by one (policy "
     f"{BASELINE}), less what was held",
-    "alone: each job at its best size on nodes to itself, charged for all GPUs of these; by GPU: "
+    "alone: each job at its best size on nodes of its own, charged for all their GPUs; by GPU: "
     "charged for those that it uses",
-    "with jobs: how long the pilot had any to run; simulated: the same under its own policy, which "
-    "shows how far off the simulation is",
+    "with jobs: how long the pilot had jobs to run; simulated: the same time under its own "
+    "policy, which shows how accurate the simulation is",
 )
 
 SLACK = 0.01
@@ -80,7 +80,7 @@ def add_saved(document: Mapping[str, Any], parts: Sequence[Part], out: Output) -
     if known:
         user |= {**total, UNKNOWN_WHY: None}
     else:
-        _unknown(user, "of no pilot it is known")
+        _unknown(user, "it is unknown for every pilot")
 
 
 def _unknown(row: dict[str, Any], why: str) -> None:
@@ -99,7 +99,7 @@ def _estimate(part: Part, row: dict[str, Any]) -> None:
     begin_s = min(job.submitted_s for job in now.world.jobs.values())
     whole_s = len(recording.nodes) * (now.now_s - begin_s)
     if abs(whole_s - now.node_time.held_s) > SLACK * whole_s:
-        raise InputError("it did not have all its nodes, or no manager, for some of the time")
+        raise InputError("it lacked nodes or a manager for some of the time")
     submitted = Submissions(now.directory / "submissions")
     known = {
         job.id: seen(job, now.world.records[job.id], _profiled(submitted.spec(job.id)))
@@ -139,11 +139,11 @@ def _check(part: Part, row: Mapping[str, Any]) -> None:
     if part.now.pilot.harvest is not None:
         raise InputError("it is a harvester, whose nodes come and go")
     if part.before is not None:
-        raise InputError("it began before that date, and can be simulated as a whole only")
+        raise InputError("it began before that date, and can only be simulated as a whole")
     jobs = row["jobs"]
     left = [job["name"] for job in jobs if job["held_gpu_h"] and job["state"] != State.COMPLETED]
     if left:
-        raise InputError(f"{listed(left)} did not complete: nobody knows how much was left to do")
+        raise InputError(f"{listed(left)} did not complete: it is unknown how much was left to do")
 
 
 def is_estimated(document: Mapping[str, Any]) -> bool:
@@ -166,7 +166,7 @@ def reasons(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each pilot without an estimate: which one, and why."""
     for pilot in document["pilots"]:
         if pilot[UNKNOWN_WHY] is not None:
-            yield f"{pilot['id']}: not known what sharing saved: {pilot[UNKNOWN_WHY]}"
+            yield f"{pilot['id']}: what sharing saved is unknown: {pilot[UNKNOWN_WHY]}"
 
 
 def _figures(row: Mapping[str, Any], held_gpu_h: float) -> tuple[str, ...]:

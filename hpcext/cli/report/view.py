@@ -58,9 +58,9 @@ def sentences(total: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the figures say, in words."""
     held = total["held_gpu_h"]
     if not held:
-        yield "no GPU was held"
+        yield "no GPUs were held"
         return
-    yield f"{total['training_gpu_h'] / held:.1%} of the GPU time that was held went into training"
+    yield f"{total['training_gpu_h'] / held:.1%} of the GPU time held went into training"
     lost = {words: total[key] for key, words in REASONS.items() if total[key] > 0}
     if lost:
         told = ", ".join(f"{number(hours)} for {words}" for words, hours in lost.items())

@@ -23,20 +23,21 @@ from hpcext.sim.report.page import About
 from hpcext.text import shown
 
 ORACLE = (
-    "With an oracle: policies are told the true speeds of jobs and how much these have to do, which"
-    " nobody knows of a real job."
+    "With an oracle: policies are told the true speeds of jobs and how much work they have, "
+    "which nobody knows for real jobs."
 )
 KNOWN = (
-    "With known ends: policies are told when each idle node will leave, which nobody knows; of a"
-    " real machine at most what its main queue has planned."
+    "With known ends: policies are told when each idle node will leave. For a real machine at "
+    "most the plans of its main queue are known."
 )
 AUTOSCALED = (
-    "Nodes are held only as far as they are worth it by the jobs' speeds, as policies know these;"
-    " what is offered is what was held. Nobody waits for a node."
+    "Nodes are held only as far as the jobs' speeds, as policies know them, make them worth it; "
+    "what is offered is what was held. Nobody waits for a node."
 )
 MEASURED = (
-    "Trainings are measured ones. Unless the workload says adapt, they choose their batch under"
-    " pollux, as its agent does it. Under exclusive, fixed, marble and tiresias they have the GPUs"
+    "Trainings are measured ones. Unless the workload says adapt, they choose their batch size "
+    "under pollux, as its agent does. Under exclusive, fixed, marble and tiresias they have the "
+    "GPUs"
     " and the batch that their user asked for, under the other policies that batch. A start takes"
     " 30 s, and each reports every 30 s."
 )
@@ -47,7 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "simulate",
         help="run jobs under policies on a virtual clock",
-        description="Run jobs on a virtual clock, by the same decisions as a real run's.",
+        description="Run jobs on a virtual clock, with the same decision code as a real run.",
         epilog="example: hpcext simulate jobs.toml --nodes 4x4 --compare --report out",
     )
     parser.add_argument(
@@ -69,7 +70,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--main", help="run on the nodes that the jobs of this log (.swf) leave idle"
     )
     parser.add_argument(
-        "--main-nodes", type=_count, help="how many nodes the machine of --main has"
+        "--main-nodes", type=_count, help="number of nodes of the machine of --main"
     )
     parser.add_argument(
         "--per-node",
@@ -81,7 +82,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--skip",
         type=_natural,
-        help="leave out this many changes at the beginning of the trace",
+        help="skip this many changes at the beginning of the trace",
     )
     parser.add_argument(
         "--policy",
@@ -97,34 +98,39 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--seed",
         type=_natural,
         action="append",
-        help="of what is drawn at random; several are averaged (default: 0)",
+        help="seed of what is drawn at random; results of several are averaged (default: 0)",
     )
     parser.add_argument("--hours", type=_positive, help="end after this many simulated hours")
     parser.add_argument(
         "--learn",
         action="store_true",
-        help="policies learn speeds from reports, as if jobs stated none",
+        help="have policies learn speeds from reports, as if jobs stated none",
     )
     parser.add_argument(
         "--oracle",
         action="store_true",
-        help="policies know the true speeds and work of jobs, which nobody does",
+        help="tell policies the true speeds and work of jobs, which nobody knows",
     )
     parser.add_argument(
         "--known-ends",
         action="store_true",
-        help="policies know when idle nodes leave, which nobody does",
+        help="tell policies when idle nodes leave, which nobody knows",
     )
     parser.add_argument(
         "--autoscale",
         default=NONE,
         metavar="LOW:HIGH",
-        help="hold as many nodes as keep their utility within this band",
+        help="choose the number of nodes so that the utility of jobs stays within this band",
     )
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="where the measurements of measured trainings are"
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="directory with the measurements of measured trainings",
     )
-    parser.add_argument("--launch-s", type=_number, help="seconds that each start of a job takes")
+    parser.add_argument(
+        "--launch-s", type=_number, help="how many seconds each start of a job takes"
+    )
     parser.add_argument(
         "--checkpoint-s", type=_number, help="seconds between checkpoints; 0: after each step"
     )
@@ -137,16 +143,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--rescale-cost",
         type=_number,
         default=1.0,
-        help="multiply what changes of size cost (default 1)",
+        help="factor for the costs of changes of size (default 1)",
     )
     parser.add_argument(
-        "--fail-s", type=_positive, help="have jobs fail: mean seconds of training between failures"
+        "--fail-s", type=_positive, help="make jobs fail: mean seconds of training between failures"
     )
     parser.add_argument(
         "--report",
         type=Path,
         metavar="DIR",
-        help="write a page with plots, and its figures, into a directory",
+        help="write a page with plots, and its data, into this directory",
     )
     parser.add_argument(
         "--workers", type=_count, default=1, help="simulations to run at once (default 1)"
@@ -155,7 +161,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--watts",
         type=_watts,
         metavar="BUSY:IDLE",
-        help="power of a GPU that trains and of an idle one, to estimate energy",
+        help="power of a GPU that trains and of an idle one, to estimate the energy",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
@@ -171,7 +177,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
         runs = _simulated(tasks, store, args.workers, out)
     except KeyboardInterrupt:
         if store:
-            out.note(f"the runs that were ready are in {store.folder}; the same command goes on")
+            out.note(
+                f"the completed runs are in {store.folder}; the same command continues with "
+                "the others"
+            )
         raise
     rows = compared(runs, args.watts)
     if store:
@@ -194,7 +203,7 @@ def _simulated(tasks: Sequence[Task], store: Store | None, workers: int, out: Ou
             runs[number] = found
     kept = len(runs)
     if kept:
-        out.note(f"{kept} of {len(tasks)} runs are there already")
+        out.note(f"{kept} of {len(tasks)} runs already exist")
     left = [number for number in range(len(tasks)) if number not in runs]
     with out.progress(len(left)) as tell:
         for number, run_, wall_s in each(tasks, left, workers):
@@ -224,7 +233,7 @@ def _key(task: Task) -> Key:
 
 def _assumed(task: Task) -> tuple[str, ...]:
     """Return the assumptions of a simulation that a reader should know."""
-    said = ["Policies know of a job what it states and what it reported, as on a real machine."]
+    said = ["Policies know what a job states and what it has reported, as on a real machine."]
     if task.learn:
         said = ["Policies are not told the speeds that jobs state; they learn them from reports."]
     if task.oracle:
@@ -237,10 +246,10 @@ def _assumed(task: Task) -> tuple[str, ...]:
         said.append(MEASURED)
     if task.place.harvest:
         said.append(
-            "Nodes leave at the instant of the trace, without notice; so no job of the main queue"
-            " is delayed. What a real lease needs to end is not simulated. What the main queue has"
-            " planned on idle nodes policies are told, where that is known. After the last change"
-            " of the trace the nodes that are idle then stay."
+            "Nodes leave at the times of the trace, without notice, so no job of the main queue "
+            "is delayed. The time that a real lease needs to end is not simulated. Policies are "
+            "told what the main queue has planned on idle nodes, where that is known. The nodes "
+            "that are idle after the last change of the trace stay."
         )
     return tuple(said)
 

@@ -55,8 +55,8 @@ def each(
         for future in as_completed(futures):
             yield (futures[future], *future.result())
     except BrokenProcessPool:
-        do = "if memory ran out, use fewer --workers"
-        raise HpcextError("a process that simulated was killed", do=do) from None
+        do = "if it ran out of memory, use fewer --workers"
+        raise HpcextError("a simulation process was killed", do=do) from None
     finally:
         # After an error or an interrupt nobody needs the results of the others.
         for process in multiprocessing.active_children():

@@ -42,8 +42,8 @@ def tasks_of(args: argparse.Namespace) -> list[Task]:
     """Return a task for every policy with every seed; all are checked before the first one runs."""
     base = _task(args)
     if args.compare and args.policy:
-        do = "leave out one of the two: several --policy are compared anyway"
-        raise InputError("chooses the policies, and so does --policy", where="--compare", do=do)
+        do = "leave out one of the two: several --policy options are compared anyway"
+        raise InputError("cannot be given together with --policy", where="--compare", do=do)
     if args.oracle and args.learn:
         do = "leave out one of the two"
         raise InputError("tells policies what --learn hides", where="--oracle", do=do)
@@ -101,9 +101,9 @@ def _place(args: argparse.Namespace) -> NodeSource:
     ):
         if value is not None and not given:
             means = {"--main-nodes": "--main", "--skip": "--idle"}.get(name, "--idle or --main")
-            raise InputError(f"says nothing without {means}", where=name, do="leave it out")
+            raise InputError(f"has no meaning without {means}", where=name, do="leave it out")
     if args.main and not args.main_nodes:
-        do = "say how many nodes the machine has"
+        do = "give the number of nodes of the machine"
         raise InputError("is missing", where="--main-nodes", do=do)
     return NodeSource(
         _nodes(args),
@@ -122,7 +122,7 @@ def _nodes(args: argparse.Namespace) -> str:
     if args.nodes or args.idle or args.main:
         return args.nodes or ""
     if not args.workload.endswith(RECORDING):
-        do = "say where the jobs run: --nodes 4x4, say, --idle TRACE or --main LOG"
+        do = "say where the jobs run, for example --nodes 4x4, --idle TRACE or --main LOG"
         raise InputError("is missing", where="--nodes", do=do)
     return read_recording(Path(args.workload)).machine
 
@@ -139,11 +139,11 @@ def _check(tasks: Sequence[Task]) -> None:
         if place.known or task.until_s is None:
             raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)
     if task.autoscale is not None and len({(one.gpus, one.kind) for one in source.nodes}) > 1:
-        raise InputError("counts nodes that are alike", where="--autoscale", do="leave it out")
+        raise InputError("needs nodes that are alike", where="--autoscale", do="leave it out")
     measured = task.jobs(source).measured
     if task.data and not measured:
         do = "leave it out: only measured trainings need it"
-        raise InputError("says nothing of this workload", where="--data", do=do)
+        raise InputError("has no meaning for this workload", where="--data", do=do)
     most = place.main_nodes or MOST_GPUS
     specs = task.specs()
     if specs and source.nodes:
@@ -155,5 +155,5 @@ def _check(tasks: Sequence[Task]) -> None:
     for known in {one.policy: one for one in tasks}.values() if measured else [task]:
         jobs = (job for job, _ in known.jobs(source).jobs(known.seed))
         if not check_jobs(jobs, source.nodes, most, task.workload):
-            raise InputError("no jobs in it that ran", where=task.workload)
+            raise InputError("it has no jobs that ran", where=task.workload)
     collections.deque(source.read(), maxlen=0)

@@ -37,7 +37,7 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "sweep",
         usage="hpcext sweep SCRIPT --grid KEY=VALUE,... [OPTION...] [-- ARGUMENT...]",
-        help="make a job file of one script with many settings",
+        help="write a job file that runs one script with many settings",
         epilog="example: hpcext sweep train.py --grid lr=0.1,0.01 --grid seed=1,2,3",
     )
     parser.add_argument("script", type=Path, metavar="SCRIPT")
@@ -46,61 +46,67 @@ def add(subparsers: Any) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE,...",
-        help="the script gets --KEY=VALUE; each combination is a job",
+        help="pass --KEY=VALUE to the script; each combination is a job",
     )
     parser.add_argument(
         "--range",
         action="append",
         default=[],
         metavar="KEY=LOW:HIGH[:log]",
-        help="with --random: the script gets --KEY=NUMBER, drawn between LOW and HIGH; with :log "
-        "each order of magnitude is as likely as the others",
+        help="with --random: pass --KEY=NUMBER to the script, drawn between LOW and HIGH; with "
+        ":log every order of magnitude is equally likely",
     )
     parser.add_argument(
-        "--random", type=int, metavar="N", help="draw N combinations at random, in place of all"
+        "--random",
+        type=int,
+        metavar="N",
+        help="draw N combinations at random instead of taking all",
     )
     parser.add_argument(
         "--optuna",
         metavar="PILOT",
-        help="let Optuna choose the N of --random, by how trials did in this pilot, and submit "
-        "them to it",
+        help="let Optuna choose the N combinations of --random from the results of trials in "
+        "this pilot, and submit them to it",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the draw, to repeat it (default: 0)"
+        "--seed", type=int, default=0, help="seed of the draw, to repeat it (default: 0)"
     )
-    parser.add_argument("--metric", help="compare trials by this metric, which the script reports")
     parser.add_argument(
-        "--goal", choices=("min", "max"), help="whether less or more of it is better (default: min)"
+        "--metric", help="compare trials by this metric, which the script must report"
+    )
+    parser.add_argument(
+        "--goal",
+        choices=("min", "max"),
+        help="whether a smaller or a larger value is better (default: min)",
     )
     parser.add_argument(
         "--first",
         type=int,
         metavar="STEPS",
-        help="end trials early: compare them for the first time after this number of steps",
+        help="end trials early: compare them for the first time after this many steps",
     )
     parser.add_argument(
         "--factor",
         type=int,
         metavar="N",
-        help="then after N times as many, and so on; one of N goes on each time (default: 3)",
+        help="compare again after N times as many steps, and so on; one of N continues each time "
+        "(default: 3)",
     )
     parser.add_argument("--nodes", default="1", metavar="MIN[:MAX]", help="nodes (default: 1)")
     parser.add_argument(
         "--gpus", default="1", metavar="MIN[:MAX]", help="GPUs on each (default: 1)"
     )
     parser.add_argument(
-        "--scaling", help="name of a measured curve of its speed: hpcext profile --list"
+        "--scaling", help="name of the measured speed curve of the script: hpcext profile --list"
     )
-    parser.add_argument(
-        "-o", "--out", type=Path, help="write the job file there; it must not exist"
-    )
+    parser.add_argument("-o", "--out", type=Path, help="job file to write; it must not exist")
     parser.set_defaults(run=sweep, rest=())
 
 
 def sweep(args: argparse.Namespace, out: Output) -> int:
     """Print the job file, write it, or submit it to a pilot."""
     if not args.script.is_file():
-        raise InputError(f"{shown(str(args.script))} is no file", where="SCRIPT")
+        raise InputError(f"{shown(str(args.script))} is not a file", where="SCRIPT")
     if args.optuna is not None:
         need("optuna", "--optuna")
     rules, space, began = _rules(args), _space(args), 0
@@ -212,7 +218,7 @@ def _rules(args: argparse.Namespace) -> Trial:
     for flag, least in (("first", 1), ("factor", 2)):
         value = getattr(args, flag)
         if value is not None and value < least:
-            raise InputError(str(value), where=f"--{flag}", valid=f"a number from {least} on")
+            raise InputError(str(value), where=f"--{flag}", valid=f"a number of at least {least}")
     if args.metric is not None:
         try:
             metric(args.metric)
@@ -246,7 +252,7 @@ def _space(args: argparse.Namespace) -> Space:
     ranges = dict(map(_numbers, args.range))
     keys = [text.partition("=")[0] for text in (*args.grid, *args.range)]
     if len(set(keys)) < len(keys):
-        raise InputError(f"{', '.join(keys)}: one of them twice", where="--grid")
+        raise InputError(f"one of these keys is given twice: {', '.join(keys)}", where="--grid")
     if not keys:
         raise InputError("is missing", where="--grid", valid="KEY=VALUE,VALUE,...")
     return Space(grid, ranges)

@@ -72,7 +72,7 @@ class Space(NamedTuple):
             There are too many.
         """
         if self.ranges:
-            raise InputError("needs --random", where="--range", do="say how many to draw")
+            raise InputError("needs --random", where="--range", do="give the number to draw")
         there_are = math.prod(map(len, self.grid.values()))
         if there_are > MAX_JOBS:
             valid = f"at most {MAX_JOBS} without --random"

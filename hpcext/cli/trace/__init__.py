@@ -46,7 +46,7 @@ def add(subparsers: Any) -> None:
     """Register the commands."""
     parser = subparsers.add_parser(
         "trace",
-        help="make traces of jobs and of idle nodes, or look at them",
+        help="make traces of jobs and of idle nodes, or inspect them",
         epilog="example: hpcext trace generate summit --hours 168 -o idle.csv",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -55,10 +55,12 @@ def add(subparsers: Any) -> None:
     trace_pilot.add(actions)
     stat_ = actions.add_parser(
         "stat",
-        help="print what a trace is like",
+        help="print statistics of a trace",
         epilog="example: hpcext trace stat idle.csv --nodes 4608",
     )
-    stat_.add_argument("file", type=Path, metavar="FILE", help="of idle nodes, or a log of jobs")
+    stat_.add_argument(
+        "file", type=Path, metavar="FILE", help="trace of idle nodes, or log of jobs"
+    )
     stat_.add_argument("--nodes", type=int, help="of the machine")
     stat_.add_argument("--json", action="store_true", help="print one JSON document")
     stat_.set_defaults(run=stat)
@@ -84,7 +86,7 @@ def _add_exports(actions: Any) -> None:
         help="make a log of jobs from what bhist or bacct prints",
         how=f"{lsf.BHIST}\n  or (without run limits) {lsf.BACCT}",
     )
-    lsf_.add_argument("--year", type=int, help="of the first time, if LSF prints none")
+    lsf_.add_argument("--year", type=int, help="year of the first time, if LSF prints none")
     lsf_.add_argument("--without", default="", metavar="HOSTS", help="hosts, as batch*")
     for made in (slurm_, lsf_):
         _reorder(made)
@@ -97,7 +99,9 @@ def _add_exports(actions: Any) -> None:
         help="make a trace of idle nodes from what sinfo prints, again and again",
         how=slurm.SINFO,
     )
-    idle.add_argument("--names", type=Path, metavar="FILE", help="write node names here")
+    idle.add_argument(
+        "--names", type=Path, metavar="FILE", help="write the names of the nodes to this file"
+    )
 
 
 def _export(
@@ -120,7 +124,8 @@ def _add_made(actions: Any) -> None:
     """Register the commands that make a trace from a log, or from nothing."""
     holes_ = actions.add_parser(
         "holes",
-        help="let a main queue run a log of jobs, and write the idle nodes that it leaves",
+        help="simulate a main queue that runs a log of jobs, and write the nodes that it leaves "
+        "idle",
         epilog="example: hpcext trace holes --from log.swf --nodes 4360 -o idle.csv",
     )
     holes_.add_argument("--from", dest="source", type=Path, required=True, metavar="LOG")
@@ -133,20 +138,26 @@ def _add_made(actions: Any) -> None:
         "--depth",
         type=int,
         default=DEPTH,
-        help=f"waiting jobs that are tried for backfill each time (default: {DEPTH})",
+        help=f"most waiting jobs to try for backfill each time (default: {DEPTH})",
     )
-    holes_.add_argument("--planned", action="store_true", help="with planned ends of holes")
+    holes_.add_argument(
+        "--planned", action="store_true", help="write the planned ends of holes, too"
+    )
     _reorder(holes_)
     make = actions.add_parser(
         "generate",
-        help="make up a trace of idle nodes like those of a known machine",
+        help="generate a trace of idle nodes like those of a known machine",
         epilog="example: hpcext trace generate summit --hours 168 --seed 1 -o idle.csv",
     )
     make.add_argument("machine", metavar="MACHINE", help=", ".join(MACHINES))
     _output(make, made_up)
     make.add_argument("--hours", type=float, default=168.0, help="length (default: 168)")
-    make.add_argument("--seed", type=int, default=0, help="another one, another trace (default: 0)")
-    make.add_argument("--nodes", type=int, help="another size, with the same share idle")
+    make.add_argument(
+        "--seed", type=int, default=0, help="seed; another one gives another trace (default: 0)"
+    )
+    make.add_argument(
+        "--nodes", type=int, help="another number of nodes, with the same share of them idle"
+    )
 
 
 def _output(parser: Any, run: Any) -> None:
@@ -161,7 +172,7 @@ def _reorder(parser: Any) -> None:
         type=int,
         default=REORDER,
         metavar="JOBS",
-        help=f"how far from the order of submission a job may be (default: {REORDER})",
+        help=f"how far a job may be from the order of submission (default: {REORDER})",
     )
 
 
@@ -270,9 +281,9 @@ def holes(args: argparse.Namespace, out: Output) -> int:
         )
     if queue.skipped:
         skipped = counted(queue.skipped, "job")
-        out.note(f"left out: {skipped} that did not run, or the log does not say how")
+        out.note(f"left out: {skipped} that did not run or that the log does not describe")
     wait_s = queue.waited_s / max(1, queue.started)
-    said = f"{counted(queue.started, 'job')} started, after {wait_s / 3600:.2g} h in the mean"
+    said = f"{counted(queue.started, 'job')} started, after {wait_s / 3600:.2g} h on average"
     left = {"started": queue.started, "skipped": queue.skipped, "too_large": queue.too_large}
     return _say_idle(args, out, tally.stats(nodes=nodes), said, left | {"mean_wait_s": wait_s})
 

@@ -21,7 +21,7 @@ def add(actions: Any) -> None:
     """Register the command."""
     parser = actions.add_parser(
         "pilot",
-        help="record a pilot: its jobs as they were measured, to simulate them",
+        help="record the jobs of a pilot as they were measured, to simulate them",
         epilog="example: hpcext trace pilot jobs -o jobs.json",
     )
     parser.add_argument("pilot", metavar="PILOT", help="directory, id or name")
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     past, seen = replayed(directory)
     recording = seen.recording(past.header.policy)
     if recording is None:
-        do = "wait until one has: how much the others have to do is not known"
+        do = "wait until one has: it is unknown how much work the others have"
         raise InputError("no job of it has completed", where=args.pilot, do=do)
     write_recording(args.output, recording)
     left = [job.name for job in seen.left_out]
@@ -61,7 +61,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.note(f"left out: {listed(left)}, which did not complete")
     if past.header.saved is not None:
         early = duration(past.header.now_s)
-        out.note(f"how noise went is known only from {early} on: the journal was compacted then")
+        out.note(
+            f"the course of the noise scale is known only from {early} on: the journal was "
+            "compacted then"
+        )
     return 0
 
 
@@ -76,7 +79,7 @@ def replayed(directory: Path) -> tuple[journal.Past, Piloted]:
     spool.check_private(directory)
     if pilots.load(directory).shared is not None:
         raise InputError(
-            "jobs shared a GPU, and how fast they are alone was not measured there",
+            "jobs shared a GPU, so their speed alone was not measured",
             valid="a pilot without --mps",
         )
     past = journal.read(directory / "journal.jsonl")

@@ -23,7 +23,7 @@ PAPER = {
 
 FIGURES = (
     "changes an hour", "... in which nodes joined", "... in which nodes left",
-    "idle nodes in the mean", "share of the machine", "fragments under 10 min",
+    "idle nodes on average", "share of the machine", "fragments under 10 min",
     "... and of the node-time",
 )  # fmt: skip
 

@@ -45,15 +45,15 @@ def _refuse_if_in_batch(directory: Path, pilot: Pilot) -> None:
         if job_id is not None:
             asked.setdefault(pilot.batch, set()).add(job_id)
         elif time.time() - pilot.began_at < SUBMITTED_S:
-            raise NoManagerError("it is perhaps being submitted", where=pilot.id)
+            raise NoManagerError("its submission may be in progress", where=pilot.id)
     for path in sorted(directory.glob(f"leases/*/{agent.LEASE_FILE}")):
         try:
             if pilot.harvest is None:
                 raise ValueError("no terms")
             job_id = int(documents.read_json(path, agent.LEASE)["job_id"])
         except documents.UNFIT:
-            do = f"hpcext run --resume {directory} finds out, and gives it back"
-            what = "what became of a lease of it is not known"
+            do = f"hpcext run --resume {directory} finds out, and returns the lease"
+            what = "it is unknown what became of one of its leases"
             raise NoManagerError(what, where=pilot.id, do=do) from None
         asked.setdefault(pilot.harvest.system, set()).add(job_id)
     for system, ids in asked.items():
@@ -76,7 +76,7 @@ def _refuse_if_there(
         raise NoManagerError(found.what, where=pilot.id, do=found.do)
     if not found.state.ended:
         state = seen.state if seen is not None else ""
-        what = f"its job {job_id} of {name} is there ({state})"
+        what = f"its job {job_id} of {name} still exists ({state})"
         raise NoManagerError(what, where=pilot.id, do="cancel it first")
     if found.state is Is.FORGOTTEN and (ran := _ran_last(directory)):
         what = (
@@ -107,10 +107,10 @@ def _refuse_if_trains(directory: Path, pilot: Pilot) -> None:
             continue
         if said.get("boot_id") == boot_id():
             if process.alive():
-                what = f"job {path.parent.parent.name} of it still runs (pid {process.pid})"
+                what = f"its job {path.parent.parent.name} still runs (pid {process.pid})"
                 raise NoManagerError(what, where=pilot.id, do=do)
         elif _ran_on(directory) not in {"", host()}:
-            what = f"job {path.parent.parent.name} of it may still run on {_ran_on(directory)}"
+            what = f"its job {path.parent.parent.name} may still run on {_ran_on(directory)}"
             raise NoManagerError(what, where=pilot.id, do=do)
 
 

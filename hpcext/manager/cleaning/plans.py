@@ -93,8 +93,8 @@ def plan(
                 raise InputError("trainer tickets use it")
             left = left_of(directory)
             if left:
-                what = f"{counted(left, 'job')} of it {are(left)} not done"
-                raise InputError(what, do=f"hpcext pilot rm {pilot.id} removes it all the same")
+                what = f"{counted(left, 'job')} {are(left)} not done"
+                raise InputError(what, do=f"hpcext pilot rm {pilot.id} removes it anyway")
             if keep == "none":
                 found = plan_whole(directory, needs)
                 # An older one may be needed by this one alone.
@@ -154,5 +154,5 @@ def _refuse_if_used(directory: Path, pilot: Pilot, needs: Needs) -> None:
     refuse_if_running(directory, pilot)
     if other := needs.who(directory):
         raise InputError(
-            f"pilot {other} needs what is in it", where=pilot.id, do=f"remove {other} first"
+            f"pilot {other} needs its files", where=pilot.id, do=f"remove {other} first"
         )

@@ -131,7 +131,7 @@ def _stuck(error: OSError, directory: Path) -> HpcextError:
     return HpcextError(
         f"cannot be removed: {error.strerror}",
         where=str(error.filename or directory),
-        do="what is left of it goes with the next hpcext prune, or hpcext pilot rm",
+        do="the next hpcext prune or hpcext pilot rm removes the rest",
     )
 
 
@@ -142,7 +142,7 @@ def doing(plans: Sequence[Plan], state_dir: Path, tell: Callable[[str], None]) -
     for each in plans:
         try:
             if needs is not None and (other := needs.who(each.directory)):
-                raise InputError(f"pilot {other} needs what is in it", where=each.id)
+                raise InputError(f"pilot {other} needs its files", where=each.id)
             left = remove(each, state_dir)
         except HpcextError as error:
             tell(str(error))
@@ -150,6 +150,9 @@ def doing(plans: Sequence[Plan], state_dir: Path, tell: Callable[[str], None]) -
             needs = Needs(state_dir)
             continue
         if left:
-            tell(f"{each.id}: {counted(left, 'file')} of others or of other file systems left")
+            tell(
+                f"{each.id}: {counted(left, 'file')} not removed (of other users, or on other "
+                "file systems)"
+            )
         done.append(each)
     return done

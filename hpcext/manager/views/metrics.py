@@ -44,13 +44,14 @@ METRICS = {
     "hpcext_gpus": Metric("gauge", "GPUs, or slots, that the pilot has."),
     "hpcext_gpus_held": Metric("gauge", "GPUs, or slots, that its jobs have."),
     "hpcext_utility_ratio": Metric(
-        "gauge", "What each of its GPUs does, of one alone, where jobs report their goodput."
+        "gauge",
+        "Mean goodput of each of its GPUs as a share of that of one alone, where jobs report it.",
     ),
     "hpcext_gpu_held_seconds_total": Metric("counter", "GPU time that the pilot had."),
     "hpcext_gpu_use_seconds": Metric(
-        "gauge", "What this time went into; work that is lost moves from training.", "use"
+        "gauge", "What this time went into; lost work is moved out of training.", "use"
     ),
-    "hpcext_starts_total": Metric("counter", "Starts of jobs, again after suspensions too."),
+    "hpcext_starts_total": Metric("counter", "Starts of jobs, including those after suspensions."),
     "hpcext_suspensions_total": Metric("counter", "Suspensions that jobs acknowledged."),
     "hpcext_rescales_total": Metric("counter", "Changes of size without stopping."),
     "hpcext_lost_steps_total": Metric("counter", "Training steps that had to be done again."),
