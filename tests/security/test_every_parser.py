@@ -201,7 +201,7 @@ REASONS = {
     "training/data/undivided.py:compare": RANKS,
     "training/lightning/random_states.py:RandomStates.gather": RANKS,
     "training/lightning/random_states.py:RandomStates.restore": CHECKED,
-    "training/checkpoint/state.py:State._generator_state": OWN,
+    "training/checkpoint/state.py:_numpy_state": OWN,
     "training/tensorflow/cluster.py:_launched": "what who starts a training says to it",
     "training/balance/balancing.py:Balancing._names": RANKS,
     "training/torch/sharded.py:ShardedKeeper.load": CHECKED,
