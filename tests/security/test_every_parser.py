@@ -204,7 +204,6 @@ REASONS = {
     "training/checkpoint/state.py:_numpy_state": OWN,
     "training/tensorflow/cluster.py:_launched": "what who starts a training says to it",
     "training/balance/balancing.py:Balancing._names": RANKS,
-    "training/torch/sharded.py:ShardedKeeper.load": CHECKED,
     "training/torch/sharded.py:write_shards": RANKS,
 }
 """Reader → why it is not in the table."""
