@@ -55,7 +55,7 @@ def tried(job: Goodput, gpus: int, nodes: int) -> float:
         if len(batch):
             total = np.minimum(gpus * batch * passes, most)
             step_s = job.throughput.step_s(gpus, nodes, batch, passes - 1)
-            best = max(best, float((total * job.efficiency(total) / step_s).max()))
+            best = max(best, float((total * job.statistical_efficiency(total) / step_s).max()))
     return best
 
 

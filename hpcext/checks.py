@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import os
+import re
 import stat
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -35,7 +37,48 @@ MAX_STRING_BYTES = 64 << 10
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 """What msgspec calls a type → what a person calls it."""
 
+MAX_AGE_S = 100 * 365 * 86_400.0
+
+_AGE_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_AGE = re.compile(rf"([0-9]{{1,9}})([{''.join(_AGE_UNITS_S)}])")
+
 Options = TypeVar("Options", bound=msgspec.Struct)
+
+
+def age_s(text: str, where: str) -> float:
+    """Parse an age such as ``30d``; return it in seconds.
+
+    Raises
+    ------
+    InputError
+        It is not an age.
+    """
+    found = _AGE.fullmatch(text)
+    seconds = int(found[1]) * _AGE_UNITS_S[found[2]] if found else math.inf
+    if seconds > MAX_AGE_S:
+        valid = "a number and s, m, h, d or w, as 30d; a hundred years at most"
+        raise InputError(shown(text), where=where, valid=valid)
+    return seconds
+
+
+def check_range(where: str, value: float, least: float, most: float, unit: str = "") -> None:
+    """Refuse a number that is out of range.
+
+    Parameters
+    ----------
+    where : str
+        Where it was written.
+    value, least, most : int or float
+    unit : str
+        Follows the range in the message.
+
+    Raises
+    ------
+    InputError
+    """
+    if not least <= value <= most:
+        said = f"{value:g}" if isinstance(value, float) else str(value)
+        raise InputError(said, where=where, valid=f"{least} to {most}{unit}")
 
 
 def read_options(kind: type[Options], given: str, where: str) -> Options:

@@ -103,7 +103,7 @@ def _band(value: Any) -> str:
 
 
 def _notify(value: Any) -> str:
-    notification_methods.read_way(string(value))
+    notification_methods.read_method(string(value))
     return str(value)
 
 
@@ -247,7 +247,7 @@ class Settings:
     def values(self) -> dict[str, Any]:
         """Return every setting in types that JSON and TOML have, for display: without secrets."""
         found = {name: getattr(self, name) for name in SETTINGS}
-        found["notify"] = notification_methods.shown_way(self.notify)
+        found["notify"] = notification_methods.shown_method(self.notify)
         return {name: str(v) if isinstance(v, Path) else v for name, v in found.items()}
 
 

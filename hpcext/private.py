@@ -45,6 +45,16 @@ class Weakness(NamedTuple):
         return f"{self.place}: {self.what}"
 
 
+def own_name() -> str:
+    """Return the name of this user; the number, if it has none, as in a container."""
+    import pwd  # noqa: PLC0415  (supervisors do not need it)
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
 # The way to a path.
 
 

@@ -79,6 +79,10 @@ next steps in this process its ``step``, its ``metrics`` and the ``state`` after
 the seconds that these steps took.
 """
 EXIT = "hpcext.exit/1"
+"""Of the keys, two have the names of release 0.1.0, whose managers and supervisors still run:
+``suspend_asked_at``, when the suspension was requested that was not declined, and
+``kill_asked_at``, when the end of the attempt was.
+"""
 LAUNCH_FILE = "launch.json"
 SUPERVISOR_FILE = "supervisor.json"
 REPORT_FILE = "report.json"
@@ -98,7 +102,7 @@ EXIT_SUSPENDED = 85
 """Exit code of a supervisor whose job suspended itself; a hint, since the file is the proof."""
 
 SUSPEND_SIGNAL = signal.SIGTSTP
-"""Manager to training: save and exit. It is blocked, never handled: a session polls for it."""
+"""The request to suspend: save and exit. It is blocked, never handled: a session polls for it."""
 
 NEWS_SIGNAL = signal.SIGUSR1
 """To a supervisor or a manager: there is news, so look now."""

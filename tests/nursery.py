@@ -30,7 +30,7 @@ from hpcext import protocol
 from hpcext.launch import command
 from hpcext.launch import ranks as launcher
 
-WAIT_S = 120.0
+WAIT_S = 240.0
 
 TORCH = (
     # What an optimizer imports at its first step, and what shards models.

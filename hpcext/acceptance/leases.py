@@ -9,10 +9,11 @@ from pathlib import Path
 from hpcext.acceptance import keeper
 from hpcext.acceptance.preemption import MOST_WAIT_S, main_job, waited
 from hpcext.acceptance.scenario import FailedError, NotTriedError, Passed, Scenario
-from hpcext.acceptance.stage import ANSWER_S, Stage, command, toml
+from hpcext.acceptance.stage import ANSWER_S, Stage, command
 from hpcext.acceptance.systems import FINAL
 from hpcext.acceptance.trial import BEGIN_S, Training
 from hpcext.batch.leasing import Held
+from hpcext.jobtext import job_text
 from hpcext.manager import pilot as pilots
 from hpcext.protocol import Process
 
@@ -52,7 +53,7 @@ def _start(stage: Stage, place: Path) -> subprocess.Popen[bytes]:
     directory = place / stage.name(place)
     words = command(place / "account", place / "finish")
     job = {"name": "training", "command": list(words), "gpus": 1, "nodes": {"min": 1, "max": 1}}
-    (place / "jobs.toml").write_text(toml({**job, "retries": 0}), encoding="utf-8")
+    (place / "jobs.toml").write_text(job_text({**job, "retries": 0}), encoding="utf-8")
     host = stage.hosts[-1]
     keeper.note(stage.directory, keeper.PILOT, directory)
     with (place / "said.txt").open("wb") as said:

@@ -7,9 +7,10 @@ import dataclasses
 from hpcext import backends
 from hpcext.acceptance import keeper
 from hpcext.acceptance.scenario import FailedError, Passed, Scenario
-from hpcext.acceptance.stage import Stage, command, toml
+from hpcext.acceptance.stage import Stage, command
 from hpcext.acceptance.systems import Order
 from hpcext.acceptance.trial import Training
+from hpcext.jobtext import job_text
 
 MINUTES = 10
 
@@ -31,7 +32,7 @@ def pilot(stage: Stage, scenario: Scenario) -> Passed:
         }
         for name in names
     ]
-    (place / "jobs.toml").write_text(toml(*jobs), encoding="utf-8")
+    (place / "jobs.toml").write_text(job_text(*jobs), encoding="utf-8")
     keeper.note(stage.directory, keeper.PILOT, directory)
     order = Order("", stage.terms.partition, tuple(host.name for host in hosts), place)
     stage.hpcext(

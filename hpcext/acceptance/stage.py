@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -301,20 +300,6 @@ class Stage:
 def _last(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "no word"
-
-
-def toml(*jobs: Mapping[str, Any]) -> str:
-    """Return a job file: strings and numbers are written as in JSON, tables inline."""
-    text = ""
-    for job in jobs:
-        text += "[[job]]\n"
-        for key, value in job.items():
-            if isinstance(value, dict):
-                inner = ", ".join(f"{name} = {json.dumps(each)}" for name, each in value.items())
-                text += f"{key} = {{{inner}}}\n"
-            else:
-                text += f"{key} = {json.dumps(value, ensure_ascii=False)}\n"
-    return text
 
 
 def command(directory: Path, finish: Path, *, torch: bool = False) -> Sequence[str]:

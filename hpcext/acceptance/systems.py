@@ -6,15 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from hpcext.batch.jobs import OVER
 from hpcext.batch.leasing import Held, Idle
 from hpcext.protocol import JobId
 
-FINAL = frozenset(
-    {
-        "boot_fail", "cancelled", "completed", "deadline", "failed", "node_fail", "out_of_memory",
-        "preempted", "timeout", "launch_failed", "revoked",
-    }
-)  # fmt: skip
+FINAL = OVER
 """States after which nothing more happens to a job, unless somebody requeues it."""
 
 

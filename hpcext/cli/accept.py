@@ -18,6 +18,7 @@ from hpcext.acceptance import keeper, suite
 from hpcext.acceptance.scenario import Result
 from hpcext.acceptance.stage import Terms
 from hpcext.acceptance.systems import NOUNS, System
+from hpcext.checks import check_range
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
@@ -130,8 +131,7 @@ def _check(system: System, args: argparse.Namespace) -> list[str]:
         ("--age", args.age, _AGES),
         ("--silence", args.silence, _CUTS),
     ):
-        if not least <= value <= most:
-            raise InputError(str(value), where=flag, valid=f"{least} to {most}")
+        check_range(flag, value, least, most)
     only = [name.strip() for name in args.only.split(",") if name.strip()]
     suite.check_names(system, only)
     if args.above == args.partition:

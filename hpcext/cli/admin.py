@@ -17,6 +17,7 @@ from hpcext.admin.install import Change, InstallLocation
 from hpcext.admin.manifest import Manifest
 from hpcext.admin.status import Status
 from hpcext.admin.trust import ROOT
+from hpcext.checks import check_range
 from hpcext.cli import accept, completion
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
@@ -200,9 +201,7 @@ def install_slurm(args: argparse.Namespace, out: Output) -> int:
 
 def install_lsf(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin install lsf``."""
-    least, most = lsf.MAX_LEADS_S
-    if not least <= args.max_lead <= most:
-        raise InputError(str(args.max_lead), where="--max-lead", valid=f"{least} to {most}")
+    check_range("--max-lead", args.max_lead, *lsf.MAX_LEADS_S)
     site = lsf.Site(args.serverdir, _command(args, slurm.USR), args.prefix, args.max_lead)
     changes = installing.plan(site.place, lsf.pieces(site))
     out.line(f"hpcext {__version__} for LSF")

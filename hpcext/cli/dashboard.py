@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from hpcext.cli.output import Output
-from hpcext.cli.serving import until_ended
+from hpcext.cli.serving import serve
 from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError
-from hpcext.dashboard.pages import Pages, Read, now
-from hpcext.manager import pilot as pilots
-from hpcext.manager.views.reading import Follower, Followers, Reading
+from hpcext.dashboard.pages import Pages, now
+from hpcext.manager.views.reading import Followers
 
 
 def add(subparsers: Any) -> None:
@@ -46,7 +42,7 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Serve until interrupted, or print the document."""
-    read = _reader(args.pilots)
+    read = Followers(load_settings().state_dir, args.pilots).read
     if args.json:
         out.document(msgspec.structs.asdict(now(read)))
         return 0
@@ -55,26 +51,5 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     root = read_root(args.root_path)
     with Server(Pages(read), check_host(args.host), args.port, root) as server:
-        with until_ended():
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            out.line(server.address)
-            out.note("whoever has this address can look; Ctrl-C ends it")
-        server.shutdown()
+        serve(server, server.address, "whoever has this address can look; Ctrl-C ends it", out)
     return 0
-
-
-def _reader(handles: list[str]) -> Read:
-    """Return a function that reads these pilots, or all of this user."""
-    state_dir = load_settings().state_dir
-    if not handles:
-        return Followers(state_dir).read
-    followers = [Follower(pilots.find(handle, state_dir)) for handle in handles]
-
-    def read() -> Iterator[Reading | HpcextError]:
-        for follower in followers:
-            try:
-                yield follower.read()
-            except HpcextError as error:
-                yield error
-
-    return read

@@ -24,6 +24,7 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager.views import reading
 from hpcext.manager.views.reading import Follower, Reading
 from hpcext.manager.views.report import run_document
+from hpcext.manager.waiting import shell_status
 
 LOG = "manager.log"
 
@@ -101,7 +102,7 @@ def _ended_at_once(code: int, log: Path, begin: int) -> HpcextError:
     said = [line for line in log.read_bytes()[begin:].decode(errors="replace").splitlines() if line]
     what = said[-1].removeprefix("hpcext: ") if said else f"the manager ended with status {code}"
     error = HpcextError(what, do=f"see {log}")
-    error.exit_status = code if code > 0 else 128 - code
+    error.exit_status = shell_status(code) if code else 128
     return error
 
 

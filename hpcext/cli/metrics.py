@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpcext import private
 from hpcext.checks import read_text
-from hpcext.cli.output import Output
-from hpcext.cli.serving import until_ended
+from hpcext.cli.output import Output, write_file
+from hpcext.cli.serving import serve
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError, refused
 from hpcext.dashboard.bounded import TOKEN_BYTES, BoundedHandler, BoundedServer
-from hpcext.documents import write_file
 from hpcext.extras import need
 from hpcext.manager.views.metrics import METRICS, UNREADABLE, UNREADABLE_TEXT, samples
 from hpcext.manager.views.reading import Followers
@@ -86,10 +85,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         )
     from prometheus_client import generate_latest  # noqa: PLC0415  (an extra)
 
-    try:
-        write_file(args.textfile, generate_latest(registry), mode=0o644)
-    except OSError as error:
-        raise refused(error, str(args.textfile)) from None
+    write_file(args.textfile, generate_latest(registry))
     return 0
 
 
@@ -238,9 +234,6 @@ def _serve(
     address: tuple[str, int], token_file: Path, out: Output, registry: CollectorRegistry
 ) -> int:
     with Server(registry, *address, read_token(token_file)) as server:
-        with until_ended():
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            out.line(f"{server.origin}/metrics")
-            out.note(f"requests need the token in {token_file}; Ctrl-C ends the server")
-        server.shutdown()
+        note = f"requests need the token in {token_file}; Ctrl-C ends the server"
+        serve(server, f"{server.origin}/metrics", note, out)
     return 0

@@ -9,11 +9,13 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from hpcext.core.errors import HpcextError
+from hpcext import documents
+from hpcext.core.errors import HpcextError, refused
 from hpcext.text import Harmless, clean, columns, padded
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-__all__ = ["JsonOutput", "LogOutput", "Output", "QuietOutput", "clean", "make"]
+__all__ = ["JsonOutput", "LogOutput", "Output", "QuietOutput", "clean", "make", "write_file"]
 
 Row = Sequence[str]
 Tell = Callable[[str], None]
@@ -307,6 +309,22 @@ class QuietOutput(JsonOutput):
     def error(self, error: HpcextError) -> None:
         """Print one line on stderr."""
         print(f"hpcext: {clean(str(error))}", file=sys.stderr, flush=True)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write what a command makes to a file that others may read.
+
+    Raises
+    ------
+    InputError
+        It cannot be written.
+    HpcextError
+        There is no space left for it.
+    """
+    try:
+        documents.write_file(path, data, mode=0o644)
+    except OSError as error:
+        raise refused(error, str(path)) from None
 
 
 def make(*, as_json: bool, quiet: bool, as_log: bool = False) -> Output:

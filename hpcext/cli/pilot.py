@@ -12,6 +12,7 @@ from hpcext.backends.base import PilotOrder
 from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.batch.jobs import Seen
 from hpcext.batch.standing import Is, kind
+from hpcext.checks import check_range
 from hpcext.cli import tidy
 from hpcext.cli.managing import LOG_FORMATS
 from hpcext.cli.output import Output
@@ -96,8 +97,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         ("--cpus-per-gpu", args.cpus_per_gpu, 1, MAX_NODES),
         ("--lead", args.lead, MIN_LEAD_S, MAX_LEAD_S),
     ):
-        if not least <= value <= most:
-            raise InputError(str(value), where=flag, valid=f"{least} to {most}")
+        check_range(flag, value, least, most)
     settings = load_settings(flags={"policy": args.policy, "notify": args.notify})
     backend = backends.choose(settings.batch)
     wanted = PilotOrder(
@@ -123,7 +123,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     directory = pilots.create(
         specs,
         pilots.NewPilot(
-            file=args.jobs,
+            file=str(args.jobs.absolute()),
             notify=settings.notify,
             name=args.name or name_after(args.jobs),
             gpus=range(args.gpus_per_node),

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from hpcext.checks import check_range
 from hpcext.cli.output import Output
 from hpcext.core.errors import InputError, refused
 from hpcext.extras import need
@@ -81,10 +82,8 @@ def _say_left_out(name: str, out: Output) -> None:
 
 def _how(args: argparse.Namespace) -> How:
     for seed in args.seed:
-        if not 0 <= seed <= MOST_SEED:
-            raise InputError(str(seed), where="--seed", valid=f"0 to {MOST_SEED}")
-    if not 1 <= args.workers <= MOST_WORKERS:
-        raise InputError(str(args.workers), where="--workers", valid=f"1 to {MOST_WORKERS}")
+        check_range("--seed", seed, 0, MOST_SEED)
+    check_range("--workers", args.workers, 1, MOST_WORKERS)
     if args.data and not args.data.is_dir():
         raise InputError("no such directory", where=f"--data {args.data}")
     # The same seed twice would make a spread look smaller than it is.

@@ -30,6 +30,7 @@ from hpcext.manager.directory import host
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.manager.views.report import run_document
+from hpcext.manager.waiting import shell_status
 from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
 from hpcext.protocol import EXIT_SUSPENDED
@@ -122,7 +123,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     directory = pilots.create(
         specs,
         pilots.NewPilot(
-            file=args.jobs,
+            file=str(args.jobs.absolute()),
             notify=settings.notify,
             name=args.name or name_after(args.jobs),
             gpus=gpus,
@@ -303,7 +304,7 @@ def _exit_code(engine: Engine) -> int:
     code = engine.world.records[name].exit_code
     if not job.state.final or code is None:
         return EXIT_SUSPENDED
-    return code if code >= 0 else 128 - code
+    return shell_status(code)
 
 
 def _dry_run(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Iterator
+import threading
+from socketserver import BaseServer
+
+from hpcext.cli.output import Output
 
 STOP = (signal.SIGINT, signal.SIGTERM)
 
 
-@contextlib.contextmanager
-def until_ended() -> Iterator[None]:
-    """Wait at the end of the context for a signal to end; threads that serve begin inside it.
+def serve(server: BaseServer, address: str, note: str, out: Output) -> None:
+    """Have a server answer until a signal ends it; print its address, and a note.
 
     The signals are blocked first, so that no thread takes them. Blocked signals also arrive if a
     shell has started us in the background, where Ctrl-C is ignored.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
-    yield
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    out.line(address)
+    out.note(note)
     signal.sigwait(STOP)
+    server.shutdown()

@@ -26,6 +26,7 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager import spool, tickets
 from hpcext.manager.tickets import Ticket
 from hpcext.manager.views.reading import Follower
+from hpcext.manager.waiting import shell_status
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ class Wait:
             self._said = True
             self._out.note(f"{job.name} {job.state.value}: {job.why}")
         code = self._engine.world.records[job.id].exit_code
-        return 1 if not code else code if code > 0 else 128 - code
+        return shell_status(code) if code else 1
 
     def _read(self) -> None:
         """Read the journal, once there is one."""

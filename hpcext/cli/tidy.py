@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from hpcext.checks import age_s
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.manager import cleaning
 from hpcext.manager import pilot as pilots
 from hpcext.manager.cleaning import Kept, Plan
-from hpcext.text import counted, shown, sized
+from hpcext.text import counted, sized
 
 SCHEMA = "hpcext.removed/1"
 
 KEEP = ("last", "all", "none")
-
-MOST_S = 3_153_600_000.0
-"""The longest age: a hundred years."""
-
-_AGE = re.compile(r"([0-9]{1,9})([smhdw])")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def add(subparsers: Any) -> None:
@@ -70,25 +64,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def age_s(text: str) -> float:
-    """Parse an age; return it in seconds.
-
-    Raises
-    ------
-    InputError
-        It is not an age.
-    """
-    match = _AGE.fullmatch(text)
-    seconds = int(match[1]) * _SECONDS[match[2]] if match else -1.0
-    if not 0 <= seconds <= MOST_S:
-        valid = "a number and s, m, h, d or w, as 30d; a hundred years at most"
-        raise InputError(shown(text), where="--older-than", valid=valid)
-    return seconds
-
-
 def prune(args: argparse.Namespace, out: Output) -> int:
     """Remove what old pilots have left."""
-    older_than_s = age_s(args.older_than)
+    older_than_s = age_s(args.older_than, "--older-than")
     state_dir = load_settings().state_dir
     _finish(args, out)
     keep, now = args.keep_checkpoints, time.time()

@@ -17,7 +17,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.saving import orphans
 from hpcext.core.values import Job
 from hpcext.core.world import World
-from hpcext.manager import choosing, notice, spool, standing
+from hpcext.manager import choosing, notifications, spool, standing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.handles import chosen, find_job
 from hpcext.manager.requests import AUTO
@@ -142,7 +142,7 @@ def status(args: argparse.Namespace, out: Output) -> int:
     view.told_of_failures(out, jobs)
     if sentence := view.undecided(world, alive=found.alive):
         out.line(sentence)
-    if problem := notice.problem_of(directory):
+    if problem := notifications.problem_of(directory):
         out.line(problem)
     if any(not job.state.final for job in world.jobs.values()):
         _say_standing(found.standing, out)

@@ -113,7 +113,7 @@ def goodput(job: Job) -> str:
     found = worth_of(job)
     if found is None:
         return ""
-    return f"{found.goodput:.4g}/s, batch {found.batch} ({found.efficiency:.0%})"
+    return f"{found.goodput:.4g}/s, batch {found.batch} ({found.statistical_efficiency:.0%})"
 
 
 def goodput_sentence(job: Job) -> str:
@@ -125,7 +125,7 @@ def goodput_sentence(job: Job) -> str:
     first = said.initial_batch if said else found.batch
     return (
         f"goodput {found.goodput:.4g} samples/s: batches of {found.batch}, a sample in them worth "
-        f"{found.efficiency:.0%} of one in batches of {first}; "
+        f"{found.statistical_efficiency:.0%} of one in batches of {first}; "
         f"one more GPU promises {found.gain:+.0%}"
     )
 

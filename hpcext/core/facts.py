@@ -222,7 +222,7 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize"):
-    """A user wants a job on exactly so many GPUs; 0: on as many as its job file states."""
+    """A user requests exactly so many GPUs for a job; 0: on as many as its job file states."""
 
     job: str
     gpus: int

@@ -1,4 +1,4 @@
-"""Ways to tell a user that something happened: mail, a webhook, a command."""
+"""Methods to tell a user that something happened: mail, a webhook, a command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._%+-]{0,63}(?:@[A-Za-z0-9][A-Za-z
 
 
 class NotificationMethod(NamedTuple):
-    """A way to tell a user that something happened.
+    """A method to tell a user that something happened.
 
     Attributes
     ----------
@@ -45,8 +45,8 @@ class NotificationMethod(NamedTuple):
         return f"mail:{self.target}" if self.target else "mail"
 
 
-def read_way(text: str) -> NotificationMethod | None:
-    """Read a way; None for ``none``, and for nothing.
+def read_method(text: str) -> NotificationMethod | None:
+    """Read a method; None for ``none``, and for nothing.
 
     Raises
     ------
@@ -67,9 +67,9 @@ def read_way(text: str) -> NotificationMethod | None:
     raise InputError(shown(kind if kind != "mail" else text), valid=VALID)
 
 
-def shown_way(text: str) -> str:
-    """Return a way as a setting, without its secrets."""
-    return str(read_way(text) or NONE)
+def shown_method(text: str) -> str:
+    """Return a method as a setting, without its secrets."""
+    return str(read_method(text) or NONE)
 
 
 def _place(url: str) -> str:

@@ -20,6 +20,9 @@ LOST_SOME = "goes on with its remaining nodes until the policy has decided"
 
 NOTHING = Cause(0)
 
+_SAVED = tuple(set(Saved.__struct_fields__) - {"nodes", "jobs", "records", "fragments"})
+"""What a world keeps under the same names as :class:`Saved`, as it is."""
+
 
 class World:
     """The facts so far, as values; :func:`hpcext.core.apply.apply` adds one.
@@ -324,20 +327,8 @@ class World:
             nodes=tuple(self.nodes.values()),
             jobs=tuple(self.jobs.values()),
             records=self.records,
-            draining=self.draining,
-            suspending=self.suspending,
-            next_op=self.next_op,
-            memo=self.memo,
-            wake_s=self.wake_s,
-            unsettled=self.unsettled,
             fragments=self.seen.fragments,
-            leaving=self.leaving,
-            ends_s=self.ends_s,
-            shrunk=self.shrunk,
-            questions=self.questions,
-            open_question=self.open_question,
-            undecided=self.undecided,
-            slow=self.slow,
+            **{name: getattr(self, name) for name in _SAVED},
         )
 
     @classmethod
@@ -347,14 +338,8 @@ class World:
         world.nodes = {node.name: node for node in saved.nodes}
         world.records = dict(saved.records)
         world.orphaned = {name for name, each in saved.records.items() if each.orphans}
-        world.draining, world.suspending = saved.draining, saved.suspending
-        world.leaving, world.ends_s = saved.leaving, saved.ends_s
-        world.shrunk = saved.shrunk
-        world.next_op = saved.next_op
-        world.memo, world.wake_s = saved.memo, saved.wake_s
-        world.unsettled = saved.unsettled
-        world.questions, world.open_question = saved.questions, saved.open_question
-        world.undecided, world.slow = saved.undecided, saved.slow
+        for name in _SAVED:
+            setattr(world, name, getattr(saved, name))
         world.seen = FragmentCounter(saved.fragments)
         for job in saved.jobs:
             world.add(job)

@@ -93,7 +93,7 @@ class JobView(msgspec.Struct, frozen=True):
     left_s : float or None
         Remaining seconds at its recent speed.
     worth : dict or None
-        Goodput, batch, efficiency and gain, where it reports them.
+        Goodput, batch, statistical efficiency and gain, where it reports them.
     """
 
     id: str

@@ -207,7 +207,7 @@ def _row(job: JobView) -> tuple[str, ...]:
         f"{done} {step}".strip(),
         ", ".join(f"{text(name)} {value:.4g}" for name, value in job.chief),
         "" if job.left_s is None else clock(job.left_s),
-        f"{worth['goodput']:.4g}/s at {percent(worth['efficiency'])}" if worth else "",
+        f"{worth['goodput']:.4g}/s at {percent(worth['statistical_efficiency'])}" if worth else "",
         times(job.suspends),
         f"{job.lost} steps" if job.lost_steps else "",
     )

@@ -6,6 +6,8 @@ A check is a function that yields findings. To add one, write it and put it in t
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,6 +84,25 @@ class Check(NamedTuple):
     run: Callable[[Asked], Iterable[Finding]]
     why: str
     within_s: float = 60.0
+
+
+def run_python(*words: str, within_s: float) -> subprocess.CompletedProcess[str]:
+    """Run this Python with some arguments, for what may crash the process that loads it.
+
+    Raises
+    ------
+    subprocess.TimeoutExpired
+        It did not end in time.
+    """
+    return subprocess.run(
+        [sys.executable, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=within_s,
+        check=False,
+    )
 
 
 class _Run:

@@ -66,10 +66,6 @@ def _has(command: str, *options: str) -> Callable[[Engine], bool]:
     return lambda engine: command in engine.commands and not engine.lacks(command, *options)
 
 
-def _blaunch(engine: Engine) -> bool:
-    return "blaunch" in engine.commands
-
-
 TABLE: tuple[Ability, ...] = (
     Ability("jobs", "bjobs -o -json", _has("bjobs", "-o", "-json"), "bjobs -w and bjobs -l"),
     Ability("hosts", "bhosts -o -json", _has("bhosts", "-o", "-json"), "bhosts -w"),
@@ -126,7 +122,9 @@ TABLE: tuple[Ability, ...] = (
         _has("bsub", "-wa", "-wt"),
         "--lead goes by the run limit",
     ),
-    Ability("jobs of several hosts", "blaunch", _blaunch, "", "it may be only where jobs begin"),
+    Ability(
+        "jobs of several hosts", "blaunch", _has("blaunch"), "", "it may be only where jobs begin"
+    ),
     Ability(
         "backfill windows", "bslots", _has("bslots"), "", "hosts that LSF keeps are left alone"
     ),

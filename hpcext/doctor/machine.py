@@ -18,7 +18,7 @@ from typing import Any
 import hpcext
 from hpcext import backends, config
 from hpcext.core.errors import InputError
-from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.checkup import Asked, Finding, run_python
 from hpcext.executors import gpu_facts
 from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.executors.gpus import find_gpus
@@ -99,16 +99,7 @@ def _framework(name: str) -> Finding:
             name, "note", "not installed", f"pip install hpcext[{name}], if trainings need it"
         )
     try:
-        # In a process of its own: a broken framework may crash it.
-        ended = subprocess.run(
-            [sys.executable, "-c", _FRAMEWORKS[name]],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=IMPORT_S,
-            check=False,
-        )
+        ended = run_python("-c", _FRAMEWORKS[name], within_s=IMPORT_S)
     except subprocess.TimeoutExpired:
         return Finding(name, "note", f"takes more than {IMPORT_S:g} s to import")
     said = ended.stdout.split()[-2:]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from hpcext.batch import runner
 from hpcext.batch.slurm.site import words
 from hpcext.checks import read_text
 from hpcext.core.errors import InputError
-from hpcext.doctor.checkup import Finding
+from hpcext.doctor.checkup import Finding, run_python
 from hpcext.numerals import whole
 from hpcext.text import clean, listed, shown
 
@@ -59,16 +57,7 @@ def plugin(config: Mapping[str, str], release: tuple[int, int], *, within_s: flo
 
 def _built_for(path: Path, within_s: float) -> tuple[int, int] | None:
     """Return the release of Slurm that a plugin says it was built for, or None."""
-    # In a process of its own: the loaded file may be anything.
-    ended = subprocess.run(
-        [sys.executable, "-I", "-c", _ASK, str(path)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=within_s,
-        check=False,
-    )
+    ended = run_python("-I", "-c", _ASK, str(path), within_s=within_s)
     number = whole(ended.stdout.strip())
     if ended.returncode or number is None:
         return None

@@ -112,16 +112,16 @@ class LocalExecutor(ProcessExecutor):
             supervisor.send(NEWS_SIGNAL)
 
     def _rescale(self, watch: Watch, supervisor: Process, action: Action) -> None:
-        """Ask an attempt to change its number of GPUs; the last ones go, free ones come."""
+        """Request another number of GPUs of an attempt; the last ones go, free ones come."""
         sizes = watch.files.sizes
-        if sizes.asked() < action.resize:
+        if sizes.requested() < action.resize:
             had, wanted = sizes.had(), total(action.alloc)
             more = self._free(next(iter(action.alloc)))
             gpus = (*had[:wanted], *more[: max(0, wanted - len(had))])
             try:
                 if len(gpus) < wanted:
                     raise OSError(errno.EBUSY, _too_few(len(gpus)))
-                sizes.ask(action.resize, gpus, self._devices(gpus))
+                sizes.request(action.resize, gpus, self._devices(gpus))
             except OSError as error:
                 self._refuse(watch.files, action, had, str(error.strerror))
                 return

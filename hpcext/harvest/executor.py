@@ -101,7 +101,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         elif action.force:
             self._end_leases(watch)
         else:
-            self._tell(watch, "suspend" if action.kind is Kind.SUSPEND else "end")
+            self._order_to(watch, "suspend" if action.kind is Kind.SUSPEND else "end")
 
     def look(self) -> None:
         """See what attempts report, which have ended, and what has become of leases."""
@@ -149,7 +149,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         self._emit(Started(action.job, action.op, watch.gpus))
         if why:
             # It would wait for the rest of it.
-            self._tell(watch, "end")
+            self._order_to(watch, "end")
 
     def _parts(self, alloc: Alloc, index: int = 0, resize: int = 0) -> list[Part] | None:
         """Make parts on some nodes, with indices from `index` on; None: a lease is over."""
@@ -225,7 +225,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         """Have an attempt take up other nodes, and leave some that it has."""
         watch.later = None
         files, members = watch.files, watch.members()
-        if files.sizes.asked() >= action.resize:
+        if files.sizes.requested() >= action.resize:
             return
         stays = [part for part in members if part.node in action.alloc]
         nodes = {part.node for part in stays}
@@ -248,7 +248,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         pairs = [(gpu, part.index) for part in (*stays, *fresh) for gpu in part.gpus]
         gpus, indices = zip(*pairs, strict=True)
         try:
-            files.sizes.ask(action.resize, gpus, self._devices(stays[0]), indices)
+            files.sizes.request(action.resize, gpus, self._devices(stays[0]), indices)
         except OSError as error:
             self._refuse(files, action, files.sizes.had(), str(error.strerror))
             return
@@ -302,7 +302,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             self._news(watch)
             self._finish(watch)
             return
-        asked = files.sizes.asked()
+        requested = files.sizes.requested()
         held = files.sizes.held()
         trains = watch.members()
         for part in over:
@@ -310,14 +310,14 @@ class LeaseExecutor(AttemptExecutor[Watch]):
                 # What is left waits for ranks that do not come back, unless it knew, or is about to
                 # end as well.
                 waits = self._stays(watch, part) and not files.completed_on(part.index)
-                if waits and not watch.told and not watch.suspends():
-                    self._tell(watch, "end")
-            elif part.resize == asked and part.gpus[0] in held:
-                self._fail(watch, asked, f"{part.node} was lost before it was ready")
+                if waits and not watch.to_end and not watch.suspends():
+                    self._order_to(watch, "end")
+            elif part.resize == requested and part.gpus[0] in held:
+                self._fail(watch, requested, f"{part.node} was lost before it was ready")
 
     def _stays(self, watch: Watch, part: Part) -> bool:
-        """Return whether a part that trains is to go on, by the last change that was asked for."""
-        wanted = watch.files.sizes.wanted()
+        """Return whether a part that trains is to go on, by the last change that was requested."""
+        wanted = watch.files.sizes.requested_gpus()
         return not wanted or set(part.gpus) <= set(wanted)
 
     def _news(self, watch: Watch) -> None:
@@ -350,8 +350,8 @@ class LeaseExecutor(AttemptExecutor[Watch]):
 
     # Ending.
 
-    def _tell(self, watch: Watch, what: str) -> None:
-        watch.told = watch.told or what == "end"
+    def _order_to(self, watch: Watch, what: str) -> None:
+        watch.to_end = watch.to_end or what == "end"
         self._order(watch.files, what)
 
     def _end_leases(self, watch: Watch) -> None:

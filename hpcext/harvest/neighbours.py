@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import pwd
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from hpcext import private
 from hpcext.batch.leasing import Other
 from hpcext.harvest.shares import WINDOW_S, Stake, drawn, parts
 
@@ -42,7 +41,8 @@ class Neighbours:
     def __init__(self, name: str, patience_s: float) -> None:
         self._name = name
         self._patience_s = patience_s
-        self._user = _user()
+        # As squeue(1) has it (%u).
+        self._user = private.own_name()
         self._others: tuple[Other, ...] = ()
         self.leased: frozenset[str] = frozenset()
         self.asked: frozenset[str] = frozenset()
@@ -180,11 +180,3 @@ class Neighbours:
         give = {each.node for each in self._others if each.begun and each.harvester in more}
         free = (node for node in nodes if node not in self.asked)
         return sorted(free, key=lambda node: (node not in give, drawn(self._name, node)))
-
-
-def _user() -> str:
-    """Return our name, as squeue(1) has it (%u)."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -64,8 +64,8 @@ class Watch:
     files : AttemptFiles
     parts : list of Part
         Those that it has, is to have, or gives up.
-    told : bool
-        That it is to end.
+    to_end : bool
+        Whether it was ordered to end.
     answer : Rescaled or None
         What it has answered; told when what it gave up is free.
     later : Action or None
@@ -74,7 +74,7 @@ class Watch:
 
     files: AttemptFiles
     parts: list[Part]
-    told: bool = False
+    to_end: bool = False
     answer: Rescaled | None = None
     later: Action | None = None
 
@@ -109,7 +109,7 @@ def known(files: AttemptFiles, leases: Iterable[Lease]) -> list[Part]:
     for gpu, index in files.sizes.nodes().items():
         node, _, device = gpu.rpartition(":")
         devices.setdefault((index, node), []).append(device)
-    had, asked = set(files.sizes.had()), files.sizes.asked()
+    had, requested = set(files.sizes.had()), files.sizes.requested()
     parts = []
     for (index, node), named in devices.items():
         has = [
@@ -117,6 +117,6 @@ def known(files: AttemptFiles, leases: Iterable[Lease]) -> list[Part]:
             for lease in there
             if lease.node == node and (lease.directory / run_file(files.op, index)).exists()
         ]
-        came = 0 if f"{node}:{named[0]}" in had else asked
+        came = 0 if f"{node}:{named[0]}" in had else requested
         parts.append(Part(index, node, tuple(named), max(has, default=None), came))
     return parts

@@ -46,14 +46,14 @@ class Suspension(Enum):
     ----------
     NONE
         It is not.
-    ASKED
+    REQUESTED
         It is, but may decline, because it cannot save.
     REQUIRED
         It is, and is asked again whatever it answers.
     """
 
     NONE = auto()
-    ASKED = auto()
+    REQUESTED = auto()
     REQUIRED = auto()
 
 
@@ -117,7 +117,7 @@ class Effect(Enum):
 
     Attributes
     ----------
-    HOLD_SCRIPT, CONTINUE_SCRIPT, KILL_SCRIPT
+    STOP_SCRIPT, CONTINUE_SCRIPT, KILL_SCRIPT
         Stop the shells above the session (:class:`~hpcext.launch.script.Script`); continue or kill
         those that were stopped.
     TELL_SUSPENSION
@@ -130,7 +130,7 @@ class Effect(Enum):
         Tell the manager that there is news.
     """
 
-    HOLD_SCRIPT = auto()
+    STOP_SCRIPT = auto()
     CONTINUE_SCRIPT = auto()
     KILL_SCRIPT = auto()
     TELL_SUSPENSION = auto()

@@ -68,9 +68,9 @@ class AttemptProcesses:
         elif effect is Effect.TELL_SUSPENSION:
             for process in facts.processes:
                 tree.tell(process, SUSPEND_SIGNAL)
-        elif effect is Effect.HOLD_SCRIPT and facts.process is not None:
+        elif effect is Effect.STOP_SCRIPT and facts.process is not None:
             steps = [each for each in facts.processes if tree.program(each) == "srun"]
-            self._script.hold([facts.process, *steps])
+            self._script.stop([facts.process, *steps])
         else:
             self._script.release(suspended=effect is Effect.KILL_SCRIPT)
 

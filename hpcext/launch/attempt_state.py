@@ -20,15 +20,15 @@ At the deadline every process is killed, again and again until none is left: a t
 it is killed. On the way to ENDING and EMPTYING every process gets SIGTERM; a deadline that is set
 already can only come nearer by that.
 
-A suspension is another matter, and may be asked for in each phase::
+A suspension is another matter, and may be requested in each phase::
 
     ┌── a notice, a stopped leader ─────────────────────────────────────────┐
     │                                                                       ▼
-    NONE ── SUSPEND, an order ──► ASKED ── a notice, a stopped leader ──► REQUIRED
+    NONE ─ SUSPEND, an order ─► REQUESTED ── a notice, a stopped leader ──► REQUIRED
       ▲                             │
       └── the session declines ─────┘
 
-Without a deadline a suspension that was asked for is told to all processes at once, at each NEWS,
+Without a deadline a suspension that was requested is told to all processes at once, at each NEWS,
 and every ``REMIND_S``. After NONE the training goes on; REQUIRED takes no refusal.
 
 What each event does :class:`~hpcext.launch.attempt_events.Event` says.
@@ -74,7 +74,7 @@ class AttemptState:
     ----------
     phase : Phase
     suspension : Suspension
-    suspend_asked_at, kill_asked_at, notice_at : float or None
+    suspend_requested_at, end_requested_at, notice_at : float or None
         Instants for the record, in seconds since the epoch.
     """
 
@@ -84,8 +84,8 @@ class AttemptState:
         self._several = several
         self.phase = Phase.RUNNING
         self.suspension = Suspension.NONE
-        self.suspend_asked_at: float | None = None
-        self.kill_asked_at: float | None = None
+        self.suspend_requested_at: float | None = None
+        self.end_requested_at: float | None = None
         self.notice_at: float | None = None
         self._warned = False
         # The manager's last order to suspend; the suspensions declined before the present one.
@@ -142,31 +142,31 @@ class AttemptState:
     def _suspend(self, facts: Facts, now: Now) -> list[Effect]:
         """Have the session save itself and leave, if it can."""
         if self.suspension is Suspension.NONE:
-            self.suspension = Suspension.ASKED
-            self.suspend_asked_at = now.at
+            self.suspension = Suspension.REQUESTED
+            self.suspend_requested_at = now.at
             self._declined = facts.declined
         return self._tell_suspension(facts, now)
 
     def _require(self, facts: Facts, now: Now) -> list[Effect]:
         """Have the session save itself and leave; it is asked again even if its disk is full."""
         if self.suspension is Suspension.NONE:
-            self.suspend_asked_at = now.at
+            self.suspend_requested_at = now.at
         self.suspension = Suspension.REQUIRED
         return self._tell_suspension(facts, now)
 
     def _tell_suspension(self, facts: Facts, now: Now) -> list[Effect]:
         if self._kill_s is not None:
             return []
-        if self.suspension is Suspension.ASKED and facts.declined > self._declined:
+        if self.suspension is Suspension.REQUESTED and facts.declined > self._declined:
             # The session has answered that it cannot save, and is left to train.
             self.suspension = Suspension.NONE
-            self.suspend_asked_at = self._remind_s = None
+            self.suspend_requested_at = self._remind_s = None
             return [Effect.CONTINUE_SCRIPT]
         here = facts.here
         if not here and self._outlives(facts, now):
             return self._terminate(LEFTOVER_GRACE_S, now)
         self._remind_s = now.s + REMIND_S
-        return [Effect.HOLD_SCRIPT if here else self._release(facts), Effect.TELL_SUSPENSION]
+        return [Effect.STOP_SCRIPT if here else self._release(facts), Effect.TELL_SUSPENSION]
 
     def _release(self, facts: Facts) -> Effect:
         """Return what becomes of a script without a session.
@@ -193,7 +193,7 @@ class AttemptState:
         if order == "suspend" and self.suspension is Suspension.NONE and number > self._ordered:
             self._ordered = number
             return self._suspend(facts, now)
-        if order == "end" and self.kill_asked_at is None:
+        if order == "end" and self.end_requested_at is None:
             return self._end(now)
         return []
 
@@ -236,7 +236,7 @@ class AttemptState:
 
     def _spare(self) -> None:
         """Stop emptying the tree if only a shell died, of the signal that we have just got."""
-        if self.phase is Phase.EMPTYING and self.kill_asked_at is None:
+        if self.phase is Phase.EMPTYING and self.end_requested_at is None:
             self.phase, self._kill_s = Phase.REMAINING, None
 
     def _follow(self, event: Event, facts: Facts, now: Now) -> list[Effect]:
@@ -254,7 +254,7 @@ class AttemptState:
 
     def _end(self, now: Now) -> list[Effect]:
         """Tell all processes to end, and kill them after the grace."""
-        self.kill_asked_at = self.kill_asked_at or now.at
+        self.end_requested_at = self.end_requested_at or now.at
         return self._terminate(self._kill_grace_s, now)
 
     def _terminate(self, grace_s: float, now: Now) -> list[Effect]:

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hpcext import protocol
 from hpcext.launch import devices
+from hpcext.launch.launch_file import Launch
 
 
 def of_command(
-    added: Mapping[str, str],
-    own: Mapping[str, str],
-    compiled: Mapping[str, str],
-    *,
-    node: Mapping[str, Any],
-    suspend_timeout_s: float,
+    launch: Launch, own: Mapping[str, str], compiled: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the whole environment of a command: that of its supervisor, and what is added.
 
     Parameters
     ----------
-    added : Mapping of str to str
-        What the manager adds.
+    launch : Launch
+        It has what the manager adds.
     own : Mapping of str to str
         What the supervisor adds, which counts in any case.
     compiled : Mapping of str to str
         Where compiled code is kept, unless the user has said that.
-    node : Mapping
-        This node in ``launch.json``; empty if the batch system says which GPUs are ours.
-    suspend_timeout_s : float
 
     Raises
     ------
@@ -38,11 +30,11 @@ def of_command(
         The host does not have the GPUs of the node.
     """
     environ = dict(protocol.environ())
-    if devices.name() in added:
+    if devices.name() in launch.environ:
         environ = devices.without(environ)
-    environ.update(added)
+    environ.update(launch.environ)
     environ.update(own)
-    if (positions := node.get("gpus")) is not None:
+    if (positions := launch.node.get("gpus")) is not None:
         visible = _devices(environ, positions)
         environ = {**devices.without(environ), **devices.naming(visible)}
     for name, value in compiled.items():
@@ -51,7 +43,8 @@ def of_command(
     environ.setdefault("OMP_NUM_THREADS", "1")
     # torchrun kills, after 30 s by default, ranks that are still saving (torch/distributed/
     # launcher/api.py reads this as an int).
-    environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(math.ceil(suspend_timeout_s)))
+    timeout_s = math.ceil(launch.suspend_timeout_s)
+    environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(timeout_s))
     return environ
 
 

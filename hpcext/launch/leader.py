@@ -43,8 +43,8 @@ def of_step() -> Process | None:
     return None
 
 
-class Watched(Protocol):
-    """A leader, on this host or another."""
+class LeaderProcess(Protocol):
+    """The process of a leader, on this host or another."""
 
     def alive(self) -> bool:
         """Return whether it is there."""
@@ -53,7 +53,7 @@ class Watched(Protocol):
         """Return whether a signal has stopped it."""
 
 
-class Told:
+class RemoteLeader:
     """A leader on another host, of which only what is written down is known.
 
     Parameters
@@ -91,12 +91,12 @@ class Leader:
 
     Parameters
     ----------
-    process : Watched
+    process : LeaderProcess
     suspend_timeout_s : float
         Seconds that a session may take.
     """
 
-    def __init__(self, process: Watched, suspend_timeout_s: float) -> None:
+    def __init__(self, process: LeaderProcess, suspend_timeout_s: float) -> None:
         self._process = process
         self._suspend_timeout_s = suspend_timeout_s
         self._halt_s: float | None = None

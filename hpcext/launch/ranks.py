@@ -114,7 +114,7 @@ class Launcher(NodeRanks):
     # Changing the group.
 
     def _look(self) -> None:
-        change = self._asked()
+        change = self._requested()
         if change is None:
             return
         number = change.group.number
@@ -143,7 +143,7 @@ class Launcher(NodeRanks):
         else:
             self._finish_change()
 
-    def _asked(self) -> _Change | None:
+    def _requested(self) -> _Change | None:
         """Return the change under way, after taking up a new one that the manager asks for."""
         change = self._change
         if self.attempt is None or (change and change.proposed):

@@ -15,7 +15,7 @@ class Script:
     """The shells between a supervisor and a session, or its ``srun``.
 
     What a script does after its training must not run because the training has left in the middle.
-    So its shells are stopped when the session is told to leave. Once it has saved itself they are
+    So its shells are stopped while the session is suspending. Once it has saved itself they are
     killed; if its work was done and it has ended instead, they go on.
 
     Parameters
@@ -24,24 +24,24 @@ class Script:
 
     Attributes
     ----------
-    held : set of Process
+    stopped : set of Process
         Those that are stopped.
     """
 
     def __init__(self, supervisor: Process) -> None:
         self._supervisor = supervisor
-        self.held: set[Process] = set()
+        self.stopped: set[Process] = set()
 
-    def hold(self, processes: Iterable[Process]) -> None:
+    def stop(self, processes: Iterable[Process]) -> None:
         """Stop the shells above some processes."""
         for below in processes:
             for process in tree.ancestors(below.pid, self._supervisor.pid):
-                if tree.program(process) in _SHELLS and process not in self.held:
-                    self.held.add(process)
+                if tree.program(process) in _SHELLS and process not in self.stopped:
+                    self.stopped.add(process)
                     tree.send(process, signal.SIGSTOP)
 
     def release(self, *, suspended: bool) -> None:
         """Continue the shells, or kill them if the training was suspended."""
-        for process in self.held:
+        for process in self.stopped:
             tree.send(process, signal.SIGKILL if suspended else signal.SIGCONT)
-        self.held.clear()
+        self.stopped.clear()

@@ -90,7 +90,7 @@ def _tell(directory: Path, leads: str, stopped: bool) -> bool:
     now = process is not None and process.stopped()
     if now != stopped:
         try:
-            leader.Told.tell(directory, stopped=now)
+            leader.RemoteLeader.tell(directory, stopped=now)
         except OSError:
             return stopped
     return now

@@ -23,6 +23,7 @@ from hpcext.launch.attempt_facts import AttemptFacts
 from hpcext.launch.attempt_processes import AttemptProcesses
 from hpcext.launch.attempt_state import AttemptState
 from hpcext.launch.compiled import Compiled
+from hpcext.launch.launch_file import Launch
 from hpcext.launch.supervisor_files import SupervisorFiles
 
 if TYPE_CHECKING:
@@ -112,42 +113,21 @@ class Supervisor:
     """
 
     def __init__(self, directory: Path, launch: dict[str, Any], index: int | None = None) -> None:
-        self._attempt = int(launch["attempt"])
         self._me = protocol.Process.me()
-        self._argv = [str(word) for word in launch["argv"]]
-        self._cwd = str(launch["cwd"])
-        self._added = dict(launch["environ"])
-        several = int(self._added.get("HPCEXT_NUM_NODES", 1)) > 1
-        self._index = (protocol.step_index() if several else 0) if index is None else index
-        self._several = several or self._index > 0
-        self._files = SupervisorFiles(directory, launch, self._index)
-        self._log = Path(launch["log"])
-        if self._index:
-            self._log = self._log.with_name(f"log.node-{self._index}.txt")
-        self._gpus = len(launch["gpus"]) or int(self._added.get("HPCEXT_NUM_GPUS", 0))
-        self._suspend_timeout_s = float(launch["suspend_timeout_s"])
-        self._notices = bool(launch.get("notices"))
+        self._launch = Launch(launch, index)
+        self._files = SupervisorFiles(directory, launch, self._launch.index)
         self._seat = _seat(launch.get("mps"))
-        self._compiled = Compiled(self._added)
-        self._leader = leader.Leader.of(launch.get("leader", "none"), self._suspend_timeout_s)
+        self._compiled = Compiled(self._launch.environ)
         self._processes = AttemptProcesses(self._me, self._seat)
         self._state = AttemptState(
-            kill_grace_s=float(launch["kill_grace_s"]),
-            suspend_timeout_s=self._suspend_timeout_s,
-            several=self._several,
+            kill_grace_s=self._launch.kill_grace_s,
+            suspend_timeout_s=self._launch.suspend_timeout_s,
+            several=self._launch.several,
         )
-        # Nodes that the manager tells apart itself, since the batch system's signals and shares do
-        # not reach them.
-        nodes = launch.get("nodes") or []
-        self._node = dict(nodes[self._index]) if nodes else {}
-        if nodes:
-            told = leader.Told(directory)
-            self._leader = leader.Leader(told, self._suspend_timeout_s)
-        self._look_s = time.monotonic() if nodes or self._leader else None
-        # Who says the index of a node says also when it is to be left.
-        self._agent = index is not None and not nodes
+        self._leader = self._launch.leader(directory)
+        self._look_s = None if self._leader is None else time.monotonic()
         self._pid = 0
-        self._ending = ending.Ending(self._log)
+        self._ending = ending.Ending(self._launch.log)
         # The exit code of the command, and instants for the record, in seconds since the epoch.
         self._exit_code: int | None = None
         self._started_at = 0.0
@@ -155,17 +135,7 @@ class Supervisor:
 
     def claim(self) -> bool:
         """Become the only supervisor of this attempt, as :meth:`SupervisorFiles.claim` does."""
-        return self._files.claim(self._me, self._place())
-
-    def _place(self) -> dict[str, Any]:
-        """Return where Slurm has put us, and on which GPUs."""
-        if self._node:
-            return {"node": str(self._node["name"])}
-        place = protocol.Allocation.from_environ()
-        if place is None or not place.step:
-            return {}
-        gpus = [f"{place.node}:{index}" for index in place.gpus]
-        return {"step": place.step, "node": place.node, "gpus": gpus}
+        return self._files.claim(self._me, self._launch.place())
 
     def start(self) -> None:
         """Start the command. If it cannot be run, its log and the exit code say so.
@@ -178,17 +148,18 @@ class Supervisor:
         if self._seat is not None:
             self._sit_down(self._seat)
         command.become_reaper()
-        title = command.heading(self._attempt, self._gpus)
-        log = command.open_log(self._log, title)
+        launch = self._launch
+        title = command.heading(launch.attempt, launch.gpus)
+        log = command.open_log(launch.log, title)
         self._ending.begins(log)
         self._started_at = time.time()
         try:
             self._pid = command.start(
-                self._argv, self._environ(), cwd=self._cwd, log=log, notices=self._notices
+                launch.argv, self._environ(), cwd=launch.cwd, log=log, notices=launch.notices
             )
         except command.CommandError as error:
             self._ending.cannot_run = str(error)
-            command.write_line(log, self._log, f"hpcext: {error}")
+            command.write_line(log, launch.log, f"hpcext: {error}")
             self._main_ended(error.code)
         finally:
             os.close(log)
@@ -215,7 +186,7 @@ class Supervisor:
         # No child is left, so the command has been reaped too.
         code = self._exit_code if self._exit_code is not None else NOT_STARTED
         # Every node has its supervisor, and the others may not have ended.
-        self._compiled.end(completed=code == 0 and not suspended and not self._several)
+        self._compiled.end(completed=code == 0 and not suspended and not self._launch.several)
         self._files.record(self._end_of(code, suspended=suspended))
         if suspended:
             return protocol.EXIT_SUSPENDED
@@ -223,35 +194,25 @@ class Supervisor:
 
     def _environ(self) -> dict[str, str]:
         """Return the whole environment of the command."""
-        own = {
-            "HPCEXT_NOTIFY": str(self._me),
-            "HPCEXT_NODE_INDEX": str(self._index),
-            **(self._seat.environ() if self._seat is not None else {}),
-        }
-        return environment.of_command(
-            self._added,
-            own,
-            self._compiled.variables(),
-            node=self._node,
-            suspend_timeout_s=self._suspend_timeout_s,
-        )
+        own = {"HPCEXT_NOTIFY": str(self._me), "HPCEXT_NODE_INDEX": str(self._launch.index)}
+        if self._seat is not None:
+            own.update(self._seat.environ())
+        return environment.of_command(self._launch, own, self._compiled.variables())
 
     # The loop.
 
     def _wait(self) -> None:
         """Sleep until something happens, and do what is to be done about it."""
         deadlines = [at for at in (self._state.deadline_s, self._look_s) if at is not None]
-        if not deadlines:
-            signum = signal.sigwaitinfo(_WAKING).si_signo
+        if deadlines:
+            info = signal.sigtimedwait(_WAKING, max(0.0, min(deadlines) - time.monotonic()))
         else:
-            pause_s = max(0.0, min(deadlines) - time.monotonic())
-            info = signal.sigtimedwait(_WAKING, pause_s)
-            if info is None:
-                self._step(Event.DEADLINE)
-                self._look()
-                return
-            signum = info.si_signo
-        event = heard(signum, notices=self._notices, agent=self._agent)
+            info = signal.sigwaitinfo(_WAKING)
+        if info is None:
+            self._step(Event.DEADLINE)
+            self._look()
+            return
+        event = heard(info.si_signo, notices=self._launch.notices, agent=self._launch.agent)
         if event is not None:
             self._step(event)
 
@@ -275,7 +236,8 @@ class Supervisor:
             if effect is Effect.HAND_NEWS_DOWN:
                 self._hand_news_down()
             elif effect is Effect.TELL_MANAGER:
-                self._tell_manager()
+                if (manager := self._files.manager()) is not None:
+                    manager.send(protocol.NEWS_SIGNAL)
             else:
                 self._processes.affect(effect, facts)
 
@@ -289,11 +251,6 @@ class Supervisor:
             main = protocol.Process.of(self._pid)
             if main is not None and self._exit_code is None:
                 tree.tell(main, protocol.NEWS_SIGNAL)
-
-    def _tell_manager(self) -> None:
-        """Tell the manager that there is news, if there is a manager."""
-        if (manager := self._files.manager()) is not None:
-            manager.send(protocol.NEWS_SIGNAL)
 
     # The end.
 
@@ -321,8 +278,8 @@ class Supervisor:
             "exit_code": exit_code,
             "suspended": suspended,
             "started_at": self._started_at,
-            "suspend_asked_at": self._state.suspend_asked_at,
-            "kill_asked_at": self._state.kill_asked_at,
+            "suspend_asked_at": self._state.suspend_requested_at,
+            "kill_asked_at": self._state.end_requested_at,
             "notice_at": self._state.notice_at,
             "main_ended_at": self._main_ended_at,
             "ended_at": time.time(),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 
-from hpcext import backends
-from hpcext.batch import standing as standings
-from hpcext.batch.standing import Is, Standing
-from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
+from hpcext.batch.standing import Is
+from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.world import World
 from hpcext.manager import pilot, spool, standing
+from hpcext.manager.directory import find_or_none
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.views.reading import Follower
 from hpcext.protocol import JobId
@@ -75,7 +73,8 @@ def running(state_dir: Path) -> list[Path]:
         else:
             asked.setdefault(system, {})[job_id] = path
     for system, places in asked.items():
-        for path, found in _standings(system, places).items():
+        for job_id, found in spool.standings(system, places).items():
+            path = places[job_id]
             # A pilot whose jobs have all ended has nothing to change.
             if found.state is Is.UNKNOWN and _may_have_left(path):
                 raise NoManagerError(
@@ -84,17 +83,6 @@ def running(state_dir: Path) -> list[Path]:
                 )
             here += [path] if found.state in {Is.RUNS, Is.STOPPED} else []
     return [path for path in known if path in here]
-
-
-def _standings(system: str, places: Mapping[JobId, Path]) -> dict[Path, Standing]:
-    """How the pilots in these jobs stand, by one question."""
-    try:
-        backend = backends.find(system)
-        seen = backend.jobs().seen(list(places))
-    except (BatchError, InputError) as error:
-        name = backends.title(system)
-        return {each: standings.not_told(name, job, error.what) for job, each in places.items()}
-    return {path: backend.standing(job, seen.get(job)) for job, path in places.items()}
 
 
 def _may_have_left(directory: Path) -> bool:
@@ -124,7 +112,7 @@ def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[P
     first, second = words
     if first is None or second is not None:
         return (pilot.find(first, state_dir) if first else newest(state_dir)), second or ""
-    named = _named(first, state_dir)
+    named = find_or_none(first, state_dir)
     with contextlib.suppress(NoManagerError):
         latest = newest(state_dir)
         if _has(latest, first):
@@ -152,7 +140,7 @@ def to_change(job: str, state_dir: Path) -> Path:
         None runs, several do, or the word is not a job but a pilot.
     """
     directory = only_running(state_dir)
-    if job and not _has(directory, job) and _named(job, state_dir) is not None:
+    if job and not _has(directory, job) and find_or_none(job, state_dir) is not None:
         raise InputError(f"{clean(job)} is a pilot", do="say which job of it, too")
     return directory
 
@@ -204,13 +192,6 @@ def _left(directory: Path) -> int:
     if not follower.begun():
         return len(Submissions(directory / "submissions").jobs)
     return sum(1 for _ in follower.engine().world.unfinished())
-
-
-def _named(handle: str, state_dir: Path) -> Path | None:
-    try:
-        return pilot.find(handle, state_dir)
-    except NoManagerError:
-        return None
 
 
 def _has(directory: Path, job: str) -> bool:

@@ -6,7 +6,6 @@ Every start of a suspendable job waits for these imports, so nothing slow is imp
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import secrets
@@ -44,26 +43,17 @@ def host() -> str:
     return os.uname().nodename.partition(".")[0] or "localhost"
 
 
-class Pilot(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a pilot; ``pilot.json``.
+class NewPilot(msgspec.Struct, frozen=True, kw_only=True):
+    """What whoever makes a pilot says of it.
 
     Attributes
     ----------
-    id, name : str
-    policy : str
-    node : str
-        Name of the machine.
-    gpus : tuple of int
-        GPU indices that it may use; with `logical`, slots that stand for GPUs.
+    name : str
+    gpus : sequence of int
+        Indices of the GPUs that it may use on each node; with `logical`, slots that stand for GPUs.
     logical : bool
-    report_interval_s, suspend_timeout_s, decision_timeout_s : float
-        Settings that it was begun with.
-    began_at : float
-    profiles : str
-        Directory of the stored scaling curves that its jobs name and refine.
     batch : str
-        It is the script of a job of this batch system, if one is named, and has the GPUs `gpus`
-        on each of its nodes.
+        It is the script of a job of this batch system, if one is named.
     launcher : str
         What starts its jobs on the nodes of that job, where there are several ways.
     nodes : int
@@ -83,21 +73,12 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     file : str
         The job file that it was begun with, absolute; empty if there was none.
     notify : str
-        Whom to notify of its end and of jobs that fail, see :mod:`hpcext.manager.notice`.
+        Whom to notify of its end and of jobs that fail, see :mod:`hpcext.manager.notifications`.
     """
 
-    schema: Literal["hpcext.pilot/1"] = SCHEMA
-    id: str
     name: str
-    policy: str
-    node: str
-    gpus: tuple[int, ...]
-    logical: bool
-    report_interval_s: float
-    suspend_timeout_s: float
-    began_at: float
-    decision_timeout_s: float = DECISION_TIMEOUT_S
-    profiles: str = ""
+    gpus: Sequence[int]
+    logical: bool = False
     batch: str = ""
     launcher: str = ""
     nodes: int = 1
@@ -109,6 +90,35 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     shared: Shared | None = None
     file: str = ""
     notify: str = ""
+
+
+class Pilot(NewPilot, frozen=True, kw_only=True):
+    """The description of a pilot; ``pilot.json``.
+
+    Attributes
+    ----------
+    id : str
+    policy : str
+    node : str
+        Name of the machine.
+    report_interval_s, suspend_timeout_s, decision_timeout_s : float
+        Settings that it was begun with.
+    began_at : float
+    profiles : str
+        Directory of the stored scaling curves that its jobs name and refine.
+    """
+
+    schema: Literal["hpcext.pilot/1"] = SCHEMA
+    id: str
+    policy: str
+    node: str
+    gpus: tuple[int, ...]
+    logical: bool
+    report_interval_s: float
+    suspend_timeout_s: float
+    began_at: float
+    decision_timeout_s: float = DECISION_TIMEOUT_S
+    profiles: str = ""
     version: str = __version__
 
     @property
@@ -126,56 +136,6 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         """Return the node that it has, or one of several alike; its shared GPU is another one."""
         node = Node(self.node, len(self.own_gpus))
         return (node, self.shared.as_node(self.node)) if self.shared else (node,)
-
-
-@dataclasses.dataclass(frozen=True)
-class NewPilot:
-    """A pilot that is to be made.
-
-    Attributes
-    ----------
-    name : str
-    gpus : sequence of int
-        Indices of the GPUs of each node.
-    logical : bool
-        Slots stand for GPUs.
-    batch : str
-        Name of the batch system in whose job it runs; empty: it runs on this machine.
-    launcher : str
-        What starts attempts on nodes, where the batch system has several ways.
-    nodes : int
-    lead_s : float
-        How long before the end of its allocation it suspends its trainings.
-    requeue : bool
-        It goes back into the queue then.
-    alone : bool
-        It has one job, which has everything.
-    harvest : Terms, optional
-        It runs on leases.
-    stay : bool
-        It waits for more jobs when all are done.
-    shared : Shared, optional
-        A GPU that jobs share.
-    file : pathlib.Path, optional
-        Its job file.
-    notify : str
-        Whom to tell of failures and of the end.
-    """
-
-    name: str
-    gpus: Sequence[int]
-    logical: bool = False
-    batch: str = ""
-    launcher: str = ""
-    nodes: int = 1
-    lead_s: float = 0.0
-    requeue: bool = False
-    alone: bool = False
-    harvest: Terms | None = None
-    stay: bool = False
-    shared: Shared | None = None
-    file: Path | None = None
-    notify: str = ""
 
 
 def create(
@@ -223,30 +183,18 @@ def _pilot(new: NewPilot, settings: Settings) -> Pilot:
 
         find_policy(settings.policy, settings.origins.get("policy", "--policy"))
     stamp = time.strftime("%Y%m%d-%H%M%S")
+    said = msgspec.structs.asdict(new) | {"gpus": tuple(new.gpus)}
     return Pilot(
+        **said,
         id=f"{new.name}-{stamp}-{secrets.token_hex(2)}",
-        name=new.name,
         # One job that has everything: there is nothing to decide.
         policy="marble" if new.alone else settings.policy,
         node="a node of this pilot" if new.batch or new.harvest else host(),
-        gpus=tuple(new.gpus),
-        logical=new.logical,
         report_interval_s=settings.report_interval_s,
         suspend_timeout_s=settings.suspend_timeout_s,
         decision_timeout_s=settings.decision_timeout_s,
         began_at=time.time(),
         profiles=str(settings.state_dir.absolute() / "profiles"),
-        batch=new.batch,
-        launcher=new.launcher,
-        nodes=new.nodes,
-        lead_s=new.lead_s,
-        requeue=new.requeue,
-        alone=new.alone,
-        harvest=new.harvest,
-        stay=new.stay,
-        shared=new.shared,
-        file=str(new.file.absolute()) if new.file else "",
-        notify=new.notify,
     )
 
 
@@ -257,21 +205,30 @@ def _made_whole(path: Path, state_dir: Path, name: str) -> Iterator[Path]:
     Whoever is killed meanwhile leaves nothing at `path` that is in the way and no pilot. A pilot
     that is not beside the others is registered there by its `name`.
     """
-    draft = path
-    try:
-        register = state.make(state_dir, "pilots")
-        private.make_missing(path.parent)
-        if os.path.lexists(path):
-            raise FileExistsError
-        draft = Path(tempfile.mkdtemp(prefix=f"{_DRAFT}{path.name[:64]}-", dir=path.parent))
-        for folder in (".", "jobs", "submissions"):
-            private.make(draft / folder)
-        spool.make(draft)
+    register = state.make(state_dir, "pilots")
+    with contextlib.ExitStack() as stack:
+        with _about(path):
+            private.make_missing(path.parent)
+            if os.path.lexists(path):
+                raise FileExistsError
+            draft = Path(tempfile.mkdtemp(prefix=f"{_DRAFT}{path.name[:64]}-", dir=path.parent))
+            stack.callback(shutil.rmtree, draft, ignore_errors=True)
+            for folder in (".", "jobs", "submissions"):
+                private.make(draft / folder)
+            spool.make(draft)
         yield draft
-        if name:
-            (register / name).symlink_to(path)
-        draft.rename(path)
-        documents.sync_directory(path.parent)
+        with _about(path):
+            if name:
+                (register / name).symlink_to(path)
+            draft.rename(path)
+            documents.sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Say of which directory it is that it exists already, or cannot be made."""
+    try:
+        yield
     except FileExistsError:
         raise InputError(
             f"{path} exists", where="--dir", do=f"choose another, or hpcext run --resume {path}"
@@ -279,9 +236,6 @@ def _made_whole(path: Path, state_dir: Path, name: str) -> Iterator[Path]:
     except OSError as error:
         place = error.filename or path
         raise InputError(f"{place} cannot be made: {error.strerror}", where="--dir") from None
-    finally:
-        if draft != path:
-            shutil.rmtree(draft, ignore_errors=True)
 
 
 def load(directory: Path) -> Pilot:
@@ -330,6 +284,14 @@ def find(handle: str, state_dir: Path) -> Path:
             do=did_you_mean(handle, [pilot.name for _, pilot in there]) or f"ls {register}",
         )
     return named[0]
+
+
+def find_or_none(handle: str, state_dir: Path) -> Path | None:
+    """Return the directory of a pilot as :func:`find` does; None if there is none."""
+    try:
+        return find(handle, state_dir)
+    except NoManagerError:
+        return None
 
 
 def how_to_go_on(directory: Path) -> str:

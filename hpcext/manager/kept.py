@@ -16,7 +16,6 @@ from pathlib import Path
 from hpcext.core.engine import Engine
 from hpcext.core.values import State
 from hpcext.executors.attempt.directory import ATTEMPTS, CHECKPOINT
-from hpcext.manager.driver import Observe
 
 KEEP_COMPLETED = 64
 """The number of jobs, the last ones to complete, whose attempts stay."""
@@ -29,16 +28,14 @@ class Kept:
     ----------
     jobs : pathlib.Path
         The parent of the jobs' directories.
-    then : callable
-        Called after each turn.
     """
 
-    def __init__(self, jobs: Path, then: Observe) -> None:
-        self._jobs, self._then = jobs, then
+    def __init__(self, jobs: Path) -> None:
+        self._jobs = jobs
         self._seen = 0
         self._completed: collections.deque[str] = collections.deque()
 
-    def __call__(self, engine: Engine, now_s: float) -> None:
+    def __call__(self, engine: Engine, _now_s: float) -> None:
         """Look at the jobs that changed, after a turn of their driver.
 
         What is removed here is in the journal, which is written before any turn ends.
@@ -54,7 +51,6 @@ class Kept:
         self._completed.extend(job.id for job in late if job.id not in known)
         while len(self._completed) > KEEP_COMPLETED:
             forget(self._jobs / self._completed.popleft())
-        self._then(engine, now_s)
 
 
 def forget(job: Path) -> None:

@@ -25,11 +25,12 @@ from hpcext.backends.base import Backend
 from hpcext.core.engine import Engine
 from hpcext.core.errors import NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
+from hpcext.core.notification_methods import read_method
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
 from hpcext.executors.seats import machine_of
 from hpcext.launch.tree import boot_id
-from hpcext.manager import first_life, notice, places, requeued, spool
+from hpcext.manager import first_life, notifications, places, requeued, spool
 from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
 from hpcext.manager.decider import Decider
@@ -253,8 +254,16 @@ async def _run(
     profiles = profiles_for(Path(pilot.profiles or directory / "profiles"))
     executor: Executor
     inbox = Inbox(directory, pilot, engine, submissions, profiles, left_s=lambda: executor.left_s)
-    teller = notice.teller_of(directory, pilot.id, pilot.name, pilot.notify, observe)
-    then = Kept(directory / "jobs", then=teller or observe)
+    method = read_method(pilot.notify)
+    teller = notifications.Teller(directory, pilot.id, pilot.name, method) if method else None
+    refiner = Refiner(profiles, submissions.spec)
+    observers: list[Observe] = [refiner, Unmeasured(), Kept(directory / "jobs"), observe]
+    observers += [teller] if teller else []
+
+    def observe_all(engine: Engine, now_s: float) -> None:
+        for each in observers:
+            each(engine, now_s)
+
     policy = past.header.policy
     decider = Decider(
         find_policy(policy), quick=is_quick(policy), timeout_s=pilot.decision_timeout_s
@@ -266,7 +275,7 @@ async def _run(
         base_s=max(past.now_s, time.time() - past.header.began_at),
         interval_s=pilot.report_interval_s,
         requests=inbox.take,
-        observe=Refiner(profiles, submissions.spec, then=Unmeasured(then=then)),
+        observe=observe_all,
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,

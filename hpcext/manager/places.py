@@ -32,6 +32,10 @@ MAX_RESTARTS = 1000
 """Allocations of one batch job, whatever it gained in them."""
 
 
+def _never(*, gained: bool) -> None:
+    raise AssertionError("this machine, or leases, have no common end")
+
+
 @dataclasses.dataclass(frozen=True)
 class Resources:
     """A set of nodes, and what runs jobs on them.
@@ -44,14 +48,14 @@ class Resources:
         :class:`~hpcext.executors.processes.ProcessExecutor`.
     carry_on : callable
         Has the pilot go on in the next allocation; told with ``gained`` whether this one was of
-        any use.
+        any use. Only an allocation ends.
     gone : tuple of str
         Nodes that its allocation had, and has no more.
     """
 
     nodes: tuple[Node, ...]
     executor: Callable[..., Executor]
-    carry_on: Callable[..., None]
+    carry_on: Callable[..., None] = _never
     gone: tuple[str, ...] = ()
 
 
@@ -89,10 +93,7 @@ def _machine(pilot: Pilot) -> Resources:
             node=node, indices=pilot.own_gpus, hide_gpus=hide, shared=pilot.shared, **common
         )
 
-    def carry_on(*, gained: bool) -> None:
-        raise AssertionError("this machine has no end")
-
-    return Resources(nodes, executor, carry_on)
+    return Resources(nodes, executor)
 
 
 def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Resources:
@@ -121,10 +122,7 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Reso
             **common,
         )
 
-    def carry_on(*, gained: bool) -> None:
-        raise AssertionError("leases have no common end")
-
-    return Resources(nodes, executor, carry_on)
+    return Resources(nodes, executor)
 
 
 def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Callable[[], int]:
@@ -148,7 +146,19 @@ def _job(pilot: Pilot, engine: Engine, directory: Path) -> Resources:
             f"pilot {pilot.name} runs inside a job of {backend.title}, and this is none",
             do=f"hpcext pilot resubmit {pilot.id}",
         )
-    has = backend.place(_run(pilot, directory, _orphans(engine)))
+    run = PilotRun(
+        id=pilot.id,
+        name=pilot.name,
+        directory=directory,
+        node=host(),
+        gpus=pilot.gpus,
+        logical=pilot.logical,
+        lead_s=pilot.lead_s,
+        alone=pilot.alone,
+        launcher=pilot.launcher,
+        orphans=_orphans(engine),
+    )
+    has = backend.place(run)
     made: list[Executor] = []
 
     def executor(**common: Any) -> Executor:
@@ -164,21 +174,6 @@ def _job(pilot: Pilot, engine: Engine, directory: Path) -> Resources:
             log.warning("nothing was saved before the time limit: not put back into the queue")
 
     return Resources(has.nodes, executor, carry_on, has.gone)
-
-
-def _run(pilot: Pilot, directory: Path, orphans: tuple[tuple[str, int, str], ...] = ()) -> PilotRun:
-    return PilotRun(
-        id=pilot.id,
-        name=pilot.name,
-        directory=directory,
-        node=host(),
-        gpus=pilot.gpus,
-        logical=pilot.logical,
-        lead_s=pilot.lead_s,
-        alone=pilot.alone,
-        launcher=pilot.launcher,
-        orphans=orphans,
-    )
 
 
 def _orphans(engine: Engine) -> tuple[tuple[str, int, str], ...]:

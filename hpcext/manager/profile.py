@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import secrets
 import shutil
 import signal
 import time
@@ -245,9 +244,7 @@ class _Observer:
 
     def _cancel(self, job: Job) -> None:
         """Ask the manager, as any other terminal would."""
-        request = {"schema": spool.REQUEST, "verb": "cancel", "job": job.id}
-        path = self._directory / "requests" / f"{secrets.token_hex(8)}.json"
-        documents.write_json(path, request, durable=False)
+        spool.put(self._directory, "cancel", job=job.id)
         os.kill(os.getpid(), protocol.NEWS_SIGNAL)
 
     def _done(self, job: Job, exit_code: int | None) -> None:

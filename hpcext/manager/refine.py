@@ -15,7 +15,6 @@ from hpcext.core.values import Job, State, total
 from hpcext.executors.gpu_facts import gpu_facts
 from hpcext.executors.gpus import find_gpus
 from hpcext.jobfile import JobSpec
-from hpcext.manager.driver import Observe
 from hpcext.profiles import Measurement, Profiles
 from hpcext.scaling.kinds import alike
 
@@ -138,14 +137,11 @@ class Refiner:
     profiles : Profiles
     spec : callable
         Job id → the job's specification.
-    then : callable
-        Called after each turn.
     """
 
-    def __init__(self, profiles: Profiles, spec: Callable[[str], JobSpec], then: Observe) -> None:
+    def __init__(self, profiles: Profiles, spec: Callable[[str], JobSpec]) -> None:
         self._profiles = profiles
         self._spec = spec
-        self._then = then
         self._submitted = 0
         self._named: set[str] = set()
         self._watches: dict[str, _Watch] = {}
@@ -169,7 +165,6 @@ class Refiner:
                 self._store(name, watch)
             if job.state.final:
                 self._named.discard(name)
-        self._then(engine, now_s)
 
     def _gpu(self, kind: str) -> str:
         """Return the kind of a node's GPUs in profiles: the driver's name, if they are as here."""

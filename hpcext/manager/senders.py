@@ -1,4 +1,4 @@
-"""Sends a notice by mail, to a webhook or to a command; errors do not contain its secrets."""
+"""Sends a notification by mail, to a webhook or to a command; errors do not contain its secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SENDMAIL = ("sendmail", "/usr/sbin/sendmail", "/usr/lib/sendmail")
 _SAID_CHARS = 120
 
 
-class Notice(msgspec.Struct, frozen=True):
+class Notification(msgspec.Struct, frozen=True):
     """A message to a user.
 
     Attributes
@@ -43,7 +43,7 @@ class Notice(msgspec.Struct, frozen=True):
         One line.
     text : str
     document : Mapping
-        The same for programs, schema ``hpcext.notice/1``.
+        The same for programs, schema ``hpcext.notification/1``.
     """
 
     subject: str
@@ -55,22 +55,22 @@ class Notice(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self.document)
 
 
-def send(way: NotificationMethod, notice: Notice) -> None:
-    """Send a notice.
+def send(method: NotificationMethod, notification: Notification) -> None:
+    """Send a notification.
 
     Raises
     ------
     HpcextError
         It did not get through.
     """
-    _SENDERS[way.kind](way, notice)
+    _SENDERS[method.kind](method, notification)
 
 
-def _mail(way: NotificationMethod, notice: Notice) -> None:
+def _mail(method: NotificationMethod, notification: Notification) -> None:
     """Send by the first program that accepts the message."""
-    address = way.target or pwd.getpwuid(os.getuid()).pw_name
+    address = method.target or pwd.getpwuid(os.getuid()).pw_name
     failures = []
-    for argv, data in _mailers(address, notice):
+    for argv, data in _mailers(address, notification):
         try:
             return _run(argv, data)
         except HpcextError as error:
@@ -78,11 +78,13 @@ def _mail(way: NotificationMethod, notice: Notice) -> None:
     raise HpcextError("; ".join(failures) or "there is no sendmail, and no mail")
 
 
-def _mailers(address: str, notice: Notice) -> Iterator[tuple[list[str], bytes]]:
+def _mailers(address: str, notification: Notification) -> Iterator[tuple[list[str], bytes]]:
     # Some programs called mail take a line that begins with ~ for an order (GNU's), wherever
     # it comes from.
-    text = "".join(f" {line}\n" if line[:1] in "~." else f"{line}\n" for line in _lines(notice))
-    subject = clean(notice.subject)
+    text = "".join(
+        f" {line}\n" if line[:1] in "~." else f"{line}\n" for line in _lines(notification)
+    )
+    subject = clean(notification.subject)
     plain = ["-s", subject, address], text.encode(errors="backslashreplace")
     if (slurms := _slurms()) and os.access(slurms, os.X_OK):
         # As slurmctld calls it: slurm.conf(5), MailProg.
@@ -97,8 +99,8 @@ def _mailers(address: str, notice: Notice) -> Iterator[tuple[list[str], bytes]]:
         yield [program, *plain[0]], plain[1]
 
 
-def _lines(notice: Notice) -> Sequence[str]:
-    return [clean(line) for line in notice.text.split("\n")]
+def _lines(notification: Notification) -> Sequence[str]:
+    return [clean(line) for line in notification.text.split("\n")]
 
 
 def _slurms() -> str:
@@ -118,9 +120,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow nothing."""
 
 
-def _webhook(way: NotificationMethod, notice: Notice) -> None:
+def _webhook(method: NotificationMethod, notification: Notification) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": f"hpcext/{__version__}"}
-    request = urllib.request.Request(way.target, notice.encoded(), headers, method="POST")
+    request = urllib.request.Request(method.target, notification.encoded(), headers, method="POST")
     opener = urllib.request.OpenerDirector()
     # None of files, of FTP or of data: by default there are.
     for handler in (
@@ -141,7 +143,7 @@ def _webhook(way: NotificationMethod, notice: Notice) -> None:
 def _posted(
     opener: urllib.request.OpenerDirector, request: urllib.request.Request
 ) -> tuple[str, bool]:
-    """Return why a notice was refused, empty if it was not; and whether to try it later."""
+    """Return why a notification was refused, empty if it was not; and whether to try it later."""
     try:
         with opener.open(request, timeout=TRY_S):
             return "", False
@@ -156,17 +158,17 @@ def _posted(
         return type(error).__name__, True
 
 
-def _command(way: NotificationMethod, notice: Notice) -> None:
-    document = notice.document
+def _command(method: NotificationMethod, notification: Notification) -> None:
+    document = notification.document
     pilot, counts = document["pilot"], document["jobs"]
     told = {
-        "HPCEXT_NOTICE": document["event"],
-        "HPCEXT_NOTICE_PILOT": pilot["id"],
-        "HPCEXT_NOTICE_DIRECTORY": pilot["directory"],
-        "HPCEXT_NOTICE_FAILED": str(counts["failed"]),
-        "HPCEXT_NOTICE_LEFT": str(counts["left"]),
+        "HPCEXT_NOTIFICATION": document["event"],
+        "HPCEXT_NOTIFICATION_PILOT": pilot["id"],
+        "HPCEXT_NOTIFICATION_DIRECTORY": pilot["directory"],
+        "HPCEXT_NOTIFICATION_FAILED": str(counts["failed"]),
+        "HPCEXT_NOTIFICATION_LEFT": str(counts["left"]),
     }
-    _run(way.argv, notice.encoded(), {**protocol.environ(), **told})
+    _run(method.argv, notification.encoded(), {**protocol.environ(), **told})
 
 
 def _run(argv: Sequence[str], data: bytes, environ: Mapping[str, str] | None = None) -> None:
@@ -199,7 +201,7 @@ def _run(argv: Sequence[str], data: bytes, environ: Mapping[str, str] | None = N
         raise HpcextError(f"{name}: exit code {process.returncode}{more}")
 
 
-_SENDERS: Mapping[str, Callable[[NotificationMethod, Notice], None]] = {
+_SENDERS: Mapping[str, Callable[[NotificationMethod, Notification], None]] = {
     "mail": _mail,
     "webhook": _webhook,
     "command": _command,

@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -138,14 +138,20 @@ class Manager(Protocol):
         """Send it a signal; return False if it is gone."""
 
 
-def standing_of(system: str, job_id: JobId) -> Standing:
-    """How a batch job stands; asks once."""
+def standings(system: str, job_ids: Collection[JobId]) -> dict[JobId, Standing]:
+    """Return how batch jobs stand, by one question."""
     try:
         backend = backends.find(system)
-        seen = backend.jobs().seen([job_id]).get(job_id)
+        seen = backend.jobs().seen(list(job_ids))
     except (BatchError, InputError) as error:
-        return standing.not_told(backends.title(system), job_id, error.what)
-    return backend.standing(job_id, seen)
+        name = backends.title(system)
+        return {each: standing.not_told(name, each, error.what) for each in job_ids}
+    return {each: backend.standing(each, seen.get(each)) for each in job_ids}
+
+
+def standing_of(system: str, job_id: JobId) -> Standing:
+    """Return how a batch job stands; asks once."""
+    return standings(system, [job_id])[job_id]
 
 
 class BatchManager:

@@ -6,7 +6,6 @@ Every start of such a job waits for these imports, so nothing slow is imported h
 from __future__ import annotations
 
 import fcntl
-import functools
 import importlib.util
 import os
 import stat
@@ -21,7 +20,7 @@ from hpcext.backends import batch_job
 from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.backends.suspendable_job import SuspendableJob
 from hpcext.config import Settings
-from hpcext.core.errors import HpcextError, InputError, NoManagerError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.jobfile import Gpus, JobSpec
 from hpcext.manager import directory as directories
 from hpcext.manager import spool
@@ -83,7 +82,7 @@ def prepare(
     for package in NEEDED:
         if importlib.util.find_spec(package) is None:
             raise HpcextError(f"the Python package {package} is missing", where=sys.prefix)
-    directory = job.earlier(functools.partial(_named, settings.state_dir))
+    directory = job.earlier(lambda name: directories.find_or_none(name, settings.state_dir))
     if job.restored and directory is not None:
         spool.put(directory, "resume", job="1")
     first = None
@@ -102,13 +101,6 @@ def prepare(
             # Else the next allocation would take it for one that can be gone on with.
             directories.remove(directory, settings.state_dir)
         raise
-
-
-def _named(state_dir: Path, name: str) -> Path | None:
-    try:
-        return directories.find(name, state_dir)
-    except NoManagerError:
-        return None
 
 
 def spec(command: Sequence[str], slots: int, lead_s: int) -> JobSpec:

@@ -23,7 +23,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,6 +32,7 @@ from hpcext.batch.jobs import as_job
 from hpcext.config import Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.harvest.leases import Terms
+from hpcext.jobtext import job_text
 from hpcext.manager import locks, spool
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submission
@@ -95,21 +96,17 @@ class Ticket(NamedTuple):
 
     def job_file(self) -> str:
         """Return a job file of the trainer."""
-        environ = ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in self.environ.items())
-        lines = [
-            "[[job]]",
-            f"name = {_toml(self.trainer)}",
-            f"command = [{', '.join(map(_toml, self.command))}]",
-            f"workdir = {_toml(self.workdir)}",
-            f"nodes = {{min = {self.nodes.min}, max = {self.nodes.max}}}",
-            f"gpus = {{min = {self.gpus.min}, max = {self.gpus.max}}}",
+        job = {
+            "name": self.trainer,
+            "command": self.command,
+            "workdir": self.workdir,
+            "nodes": self.nodes._asdict(),
+            "gpus": self.gpus._asdict(),
             # Its exit code is what the user of the ticket is to see, at once.
-            "retries = 0",
-            f"env = {{{environ}}}",
-        ]
-        if self.scaling:
-            lines.append(f"scaling = {_toml(self.scaling)}")
-        return "\n".join([*lines, ""])
+            "retries": 0,
+            "env": self.environ,
+        }
+        return job_text({**job, "scaling": self.scaling} if self.scaling else job)
 
 
 def key_of(job_id: JobId, words: Sequence[str]) -> str:
@@ -357,9 +354,3 @@ def forget(directory: Path, key: str) -> None:
 
 def _lock(directory: Path, key: str) -> Path:
     return directory / FOLDER / f"{key}.lock"
-
-
-def _toml(text: str) -> str:
-    """Return a basic string of TOML, which, unlike JSON, escapes DEL and has no surrogate pairs."""
-    quoted: Any = json.dumps(text, ensure_ascii=False)
-    return str(quoted).replace("\x7f", "\\u007f")

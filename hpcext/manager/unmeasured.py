@@ -6,7 +6,6 @@ import logging
 
 from hpcext.core.engine import Engine
 from hpcext.core.values import Job, Record
-from hpcext.manager.driver import Observe
 from hpcext.text import listed
 
 log = logging.getLogger(__name__)
@@ -27,20 +26,13 @@ def unmeasured(job: Job, record: Record) -> str:
 
 
 class Unmeasured:
-    """An observer of the trials of an engine that warns once of each sweep.
+    """An observer of the trials of an engine that warns once of each sweep."""
 
-    Parameters
-    ----------
-    then : callable
-        Called after each turn.
-    """
-
-    def __init__(self, then: Observe) -> None:
-        self._then = then
+    def __init__(self) -> None:
         self._submitted = 0
         self._watched: dict[str, tuple[object, ...]] = {}
 
-    def __call__(self, engine: Engine, now_s: float) -> None:
+    def __call__(self, engine: Engine, _now_s: float) -> None:
         """Look at the trials that have come to no rung yet, after a turn of their driver."""
         jobs, records = engine.world.jobs, engine.world.records
         if len(jobs) != self._submitted:
@@ -56,4 +48,3 @@ class Unmeasured:
                 self._watched = {k: v for k, v in self._watched.items() if v != rules}
             elif records[name].rungs or jobs[name].state.final:
                 del self._watched[name]
-        self._then(engine, now_s)

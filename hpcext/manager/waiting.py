@@ -170,6 +170,11 @@ def status_of(world: World) -> int:
     return 1 if any(not job.done for job in jobs) else 0
 
 
+def shell_status(code: int) -> int:
+    """Return an exit code of a process, negative for a signal, as shells report it."""
+    return code if code >= 0 else 128 - code
+
+
 def left_in(world: World) -> str:
     """Return how many jobs have not ended, and how many never ran, as words; empty for none."""
     left = world.unfinished()

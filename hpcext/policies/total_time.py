@@ -7,6 +7,7 @@ the same problem approximately; all three share this module's estimates of each 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
@@ -41,11 +42,7 @@ class Options(msgspec.Struct, frozen=True):
 
 def allocate(now: Snapshot, options: Options) -> Target:
     """Give each job its part of the division with the least total time."""
-    return periodic(now, options.interval_s, _allocate)
-
-
-def _allocate(now: Snapshot) -> Target:
-    return divide.settle(now, least)
+    return periodic(now, options.interval_s, functools.partial(divide.settle, decide=least))
 
 
 def least(asks: Sequence[Candidate], gpus: Gpus) -> Plan:

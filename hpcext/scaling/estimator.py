@@ -107,7 +107,7 @@ class Worth(NamedTuple):
         Samples per second, converted to those of the initial batch.
     batch : int
         Samples in a step: as reported, else the best.
-    efficiency : float
+    statistical_efficiency : float
         Progress of a sample in that batch, relative to one in the initial batch.
     gain : float
         Relative gain in goodput with one more GPU, with the best batch of each.
@@ -115,7 +115,7 @@ class Worth(NamedTuple):
 
     goodput: float
     batch: int
-    efficiency: float
+    statistical_efficiency: float
     gain: float
 
 
@@ -133,7 +133,7 @@ def worth(known: Estimate, gpus: int, nodes: int, kind: str = "") -> Worth | Non
         most = model.most_batch or MOST_TIMES * model.initial_batch
         batch = min(gpus * int(choice.batch) * (int(choice.accumulation) + 1), most)
     kept = model._replace(initial_batch=batch, most_batch=batch)
-    efficiency = float(model.efficiency(batch))
+    efficiency = float(model.statistical_efficiency(batch))
     goodput = efficiency * float(_best(kept, (gpus,), (nodes,))[0])
     if not (goodput > 0 and math.isfinite(goodput + now + more)):
         return None
@@ -243,7 +243,13 @@ def _goodput(known: Estimate, kind: str) -> Goodput | None:
     # The reported parameters may be impossibly fast.
     if theta is None or theta.gradient_s(1.0) < LEAST_PASS_S:
         return None
-    model = Goodput(
+    model = goodput_of(said, theta)
+    return model if _best(model, (_fewest(model),), (1,))[0] > 0 else None
+
+
+def goodput_of(said: GoodputReport, theta: throughput.Throughput) -> Goodput:
+    """Return the model of a job with these parameters of its throughput, by its report."""
+    return Goodput(
         theta,
         said.noise_scale,
         said.initial_batch,
@@ -252,7 +258,6 @@ def _goodput(known: Estimate, kind: str) -> Goodput | None:
         said.most_per_gpu,
         said.accumulates,
     )
-    return model if _best(model, (_fewest(model),), (1,))[0] > 0 else None
 
 
 def _fitted(said: GoodputReport, observed: Sequence[Observed]) -> throughput.Throughput | None:

@@ -57,7 +57,7 @@ class Goodput(NamedTuple):
         The total batch that the user chose, M0, at least 1; smaller ones are not considered.
     most_batch : int, optional
         Largest total batch; default 32 times the initial one. With `initial_batch` itself the batch
-        is fixed, and efficiency is 1 (section 4.2, "non-adaptive jobs").
+        is fixed, and statistical efficiency is 1 (section 4.2, "non-adaptive jobs").
     least_per_gpu : int
         Fewest samples of a GPU in a pass: batch normalisation needs some.
     most_per_gpu : int, optional
@@ -74,7 +74,7 @@ class Goodput(NamedTuple):
     most_per_gpu: int | None = None
     accumulates: bool = True
 
-    def efficiency(self, total_batch: ArrayLike) -> Floats:
+    def statistical_efficiency(self, total_batch: ArrayLike) -> Floats:
         """Return the progress of a sample in a batch, relative to the initial batch (eq. 6).
 
         Parameters
@@ -134,7 +134,7 @@ class Goodput(NamedTuple):
         passes = np.hstack([first, np.minimum(first + 1, np.maximum(high, 1))])
         total = np.minimum(np.tile(count * batch, 2) * passes, most)
         step_s = (passes - 1) * np.tile(gradient_s, 2) + np.tile(last_s, 2)
-        goodput = total * self.efficiency(total) / step_s
+        goodput = total * self.statistical_efficiency(total) / step_s
         goodput[np.tile((low > high) | (gpus.reshape(-1, 1) < 1), 2)] = 0.0
         row, column = np.arange(len(goodput)), np.argmax(goodput, axis=1)
         runs = goodput[row, column] > 0

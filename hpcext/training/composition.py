@@ -254,9 +254,9 @@ class Training:
     # -- boundaries
 
     def boundary(self) -> bool:
-        """Stop, save, resize or go on between two steps, as all ranks agree.
+        """Suspend, save, resize or go on between two steps, as all ranks agree.
 
-        If the state could not be saved for a stop, the training goes on.
+        If the state could not be saved for a suspension, the training goes on.
 
         Returns
         -------
@@ -280,12 +280,12 @@ class Training:
         """Do at a boundary what all ranks agreed on; return whether the ranks have changed."""
         coordinator = self.coordinator
         self._compare_ranks()
-        agreed = coordinator.ask(self.resizing.next_group())
+        agreed = coordinator.agree(self.resizing.next_group())
         keeper.look()
         if coordinator.rehearsal is not None:
             coordinator.rehearsal.stepped(coordinator.step, coordinator.reporter.fresh())
-        if agreed.stop:
-            if not self._goes_on():
+        if agreed.suspend:
+            if not self._rehearses_on():
                 self.suspend(self.loop.place, self.state.random())
         elif agreed.save:
             what = self._to_write(self.loop.place, self.state.random())
@@ -309,7 +309,7 @@ class Training:
         for note in found:
             self.coordinator.reporter.note(note)
 
-    def _goes_on(self) -> bool:
+    def _rehearses_on(self) -> bool:
         """Return whether a rehearsal makes more steps, as if there were no suspension."""
         rehearsal, ranks = self.coordinator.rehearsal, self.coordinator.ranks
         if rehearsal is None:
@@ -335,9 +335,9 @@ class Training:
         if self.coordinator.rehearsal is not None:
             self.resume = self.coordinator.rehearsal.checkpoint or self.resume
 
-    def look(self, place: Position, random: Tree) -> None:
-        """Stop at a boundary within a validation if all ranks agree."""
-        if self.coordinator.look():
+    def suspend_if_agreed(self, place: Position, random: Tree) -> None:
+        """Suspend at a boundary within a validation if all ranks agree."""
+        if self.coordinator.agree_to_suspend():
             self._end_rehearsal()
             self.suspend(place, random)
 

@@ -1,4 +1,4 @@
-"""The coordinator of a training process: it hears what is asked, agrees, saves, answers, reports.
+"""The coordinator of a training process: it hears requests, agrees, saves, answers, reports.
 
 Whatever trains (a session's loop, or a library with callbacks) calls it between two steps. It looks
 for a request to suspend, agrees with the other ranks on what happens here, has checkpoints written
@@ -106,7 +106,7 @@ class Coordinator:
         self._every_s = checkpoint_every_s
         self._every_steps = checkpoint_every_steps
         self._on_suspend = tuple(on_suspend)
-        self._save_asked = False
+        self._save_requested = False
         self._saved_s = time.monotonic()
 
     # -- the beginning
@@ -130,7 +130,7 @@ class Coordinator:
         look : callable
             Returns the state of the process, by kind.
         """
-        self.rehearsal = Rehearsal.asked(self.attempt, rank, look)
+        self.rehearsal = Rehearsal.of(self.attempt, rank, look)
 
     def mark(self) -> None:
         """Record, for a rehearsal, the state that is written or restored here."""
@@ -159,7 +159,7 @@ class Coordinator:
         if self.rehearsal is None or self.rehearsal.checkpoint is None:
             self.reporter.stepped(step, done)
 
-    def ask(self, resize: int = 0) -> Control:
+    def agree(self, resize: int = 0) -> Control:
         """Return what all ranks agreed on at the step before; call it between two steps.
 
         Parameters
@@ -169,39 +169,38 @@ class Coordinator:
         """
         if self.store is None:
             return Control()
-        agreed = self.ranks.exchange(
-            Control(stop=int(self._request.asked()), save=int(self._due()), resize=resize)
-        )
+        suspend, save = int(self._request.suspend_requested()), int(self._due())
+        agreed = self.ranks.exchange(Control(suspend, save, resize))
         if self._every_steps and self.step % self._every_steps == 0:
             agreed = agreed._replace(save=1)
         return agreed
 
-    def look(self) -> bool:
-        """Return whether to stop; call it between two batches of a validation."""
+    def agree_to_suspend(self) -> bool:
+        """Return whether to suspend, as all agreed; call it between two batches of a validation."""
         if self.store is None:
             return False
-        agreed = self.ranks.exchange(Control(stop=int(self._request.asked())))
+        agreed = self.ranks.exchange(Control(suspend=int(self._request.suspend_requested())))
         if agreed.save:
             # The request came too late for the last step; it is made again after the next one.
-            self._save_asked = False
-        return bool(agreed.stop)
+            self._save_requested = False
+        return bool(agreed.suspend)
 
     def _due(self) -> bool:
-        """Return whether to ask for a periodic checkpoint; once only: the answer comes later."""
+        """Return whether to request a periodic checkpoint; once only: the answer comes later."""
         due = (
             self.ranks.rank == 0
             and self._every_s is not None
-            and not self._save_asked
+            and not self._save_requested
             and time.monotonic() - self._saved_s >= self._every_s
         )
-        self._save_asked = self._save_asked or due
+        self._save_requested = self._save_requested or due
         return due
 
     # -- checkpoints
 
     def save(self, write: Write) -> None:
         """Write a periodic checkpoint; the training goes on if writing fails."""
-        self._save_asked = False
+        self._save_requested = False
         if self.store is None:
             return
         try:
@@ -213,7 +212,7 @@ class Coordinator:
 
     def save_beside(self, stage: Stage) -> None:
         """Begin a periodic checkpoint that is written while the training goes on."""
-        self._save_asked = False
+        self._save_requested = False
         stage(
             functools.partial(self._saved, self.step),
             functools.partial(self._not_saved, self.step),
@@ -307,7 +306,8 @@ class Coordinator:
     def _decline(self, failure: Exception | None, took_s: float) -> None:
         """Go on without having been suspended; pause before the next try.
 
-        A manager that must have the GPUs asks again, and ends the training when its time is over.
+        A manager that must have the GPUs requests it again, and ends the training when its time is
+        over.
         """
         pause_s = (
             min(max(DECLINED_PAUSE_S, 4 * took_s), DECLINED_PAUSE_MAX_S) if self.attempt else 0.0
@@ -315,12 +315,12 @@ class Coordinator:
         self._request.decline(pause_s)
         if failure:
             warn(
-                f"asked to suspend at step {self.step}, but that could not be saved ({failure}); "
-                "the training goes on"
+                f"the suspension at step {self.step} is declined, since that could not be saved "
+                f"({failure}); the training goes on"
             )
             self.reporter.declined(reason(failure))
-        # A periodic one that was asked for at the same time would have failed as well.
-        self._save_asked, self._saved_s = False, time.monotonic()
+        # A periodic one that was requested at the same time would have failed as well.
+        self._save_requested, self._saved_s = False, time.monotonic()
 
     def write(self, write: Write) -> Checkpoint | None:
         """Write a checkpoint of the present step, and report it.

@@ -21,6 +21,9 @@ DECLINED_PAUSE_S, DECLINED_PAUSE_MAX_S = 1.0, 30.0
 """Shortest and longest pause, in seconds, after a suspension that could not be saved: all ranks
 wait while one of them writes. The pause is four times as long as the try took."""
 
+_LEAVE, _DECLINE, _GO_ON = range(3)
+"""What to do where the final checkpoint was not written; when ranks differ, the smallest counts."""
+
 FENCED, NOT_SAVED, SAVED = range(3)
 """Outcomes of a try to save for a suspension; when ranks differ, the smallest counts."""
 
@@ -52,7 +55,7 @@ def write_last(
     failed : callable
         Called with the first failure of this rank.
     """
-    pause_s, told = PAUSE_S, False
+    pause_s, reported = PAUSE_S, False
     begun = time.monotonic()
     while True:
         failure: OSError | None = None
@@ -62,18 +65,19 @@ def write_last(
             failure = error
         if ranks.smallest(0 if failure else 1):
             return
-        if failure and not told:
+        if failure and not reported:
             failed(failure)
-            told = True
+            reported = True
             if supervised:
                 reporter.waits_to_save(reason(failure))
         if not supervised:
             return
         late = time.monotonic() - begun > GIVE_UP_S
-        wish = ranks.smallest(0 if late else 1 if request.asked() else 2)
-        if wish == 0:
+        own = _LEAVE if late else _DECLINE if request.suspend_requested() else _GO_ON
+        agreed = ranks.smallest(own)
+        if agreed == _LEAVE:
             leave(EXIT_NOT_SAVED)
-        if wish == 1:
+        if agreed == _DECLINE:
             request.decline(DECLINED_PAUSE_S)
             if failure:
                 reporter.declined(reason(failure))

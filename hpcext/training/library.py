@@ -23,7 +23,7 @@ _NOWHERE = b"-"
 
 _ROOM_BYTES = 1 << 20
 
-STOP, SAVE = "stop", "save"
+SUSPEND, SAVE = "suspend", "save"
 """What the ranks may agree on, to be done at the next place where the library can do it."""
 
 Fill = Callable[[Path], None]
@@ -120,9 +120,9 @@ class LibraryCheckpoints:
         self._coordinator.stepped(step, self._work(step))
 
     def agree(self) -> str:
-        """Return what the ranks agreed on after this step: STOP, SAVE, or nothing."""
-        agreed = self._coordinator.ask()
-        return STOP if agreed.stop else SAVE if agreed.save else ""
+        """Return what the ranks agreed on after this step: SUSPEND, SAVE, or nothing."""
+        agreed = self._coordinator.agree()
+        return SUSPEND if agreed.suspend else SAVE if agreed.save else ""
 
     def writing(self, facts: Mapping[str, Any], fill: Fill) -> Write:
         """Return what writes a checkpoint, for the coordinator.

@@ -10,7 +10,7 @@ class Control(NamedTuple):
 
     Attributes
     ----------
-    stop : int
+    suspend : int
         1: suspend.
     save : int
         1: write a periodic checkpoint. Only rank 0 requests it, so that one clock decides.
@@ -18,7 +18,7 @@ class Control(NamedTuple):
         Number of the next process group, for rescaling in place; 0: none.
     """
 
-    stop: int = 0
+    suspend: int = 0
     save: int = 0
     resize: int = 0
 
@@ -38,9 +38,9 @@ class Ranks:
     _sum: list[float] | None = None
     _gathered: list[list[float]] | None = None
 
-    def exchange(self, wish: Control) -> Control:
+    def exchange(self, requests: Control) -> Control:
         """Send this rank's requests; return what all ranks agreed on, perhaps one call late."""
-        return wish
+        return requests
 
     def begin_sum(self, values: list[float]) -> None:
         """Begin to add up numbers over all ranks; one sum at a time."""

@@ -56,7 +56,7 @@ class Rehearsal:
         self.checkpoint: Checkpoint | None = None
 
     @classmethod
-    def asked(
+    def of(
         cls, attempt: protocol.Attempt | None, rank: int, look: Callable[[], Mapping[str, Any]]
     ) -> Rehearsal | None:
         """Make a rehearsal if the attempt is one; else return None."""

@@ -313,12 +313,12 @@ class Session(Reporting):
                 yield batch
                 if looks > 0 or ranks.size == 1:
                     looks -= 1
-                    training.look(place, random)
+                    training.suspend_if_agreed(place, random)
         finally:
             # Left by `break`: the other ranks still exchange.
             while looks > 0 and ranks.size > 1:
                 looks -= 1
-                training.look(place, random)
+                training.suspend_if_agreed(place, random)
 
     def finish(self) -> None:
         """Write the final checkpoint, so that a rerun trains no more.

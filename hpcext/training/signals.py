@@ -32,7 +32,7 @@ class SuspendRequest:
     ----------
     watch : bool
         False: this process cannot be suspended; the signal keeps its meaning (Ctrl-Z), and
-        :meth:`asked` is always False.
+        :meth:`suspend_requested` is always False.
     supervised : bool
         Outlive the SIGUSR1 that tells supervisors of news. They start us so, but launchers of MPI
         pass it on to ranks that they have started with all signals as by default.
@@ -59,7 +59,7 @@ class SuspendRequest:
         if watch and SUSPEND_SIGNAL not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
             self._catch()
 
-    def asked(self) -> bool:
+    def suspend_requested(self) -> bool:
         """Return whether a suspension is requested; it stays so until :meth:`decline`."""
         if not self._watch:
             return False
@@ -99,7 +99,7 @@ class SuspendRequest:
 
 
 class News:
-    """Notices from the launcher of this rank: SIGUSR1, blocked and polled."""
+    """News from the launcher of this rank: SIGUSR1, blocked and polled."""
 
     def __init__(self) -> None:
         # The launcher has done both; a shell between it and this process may have undone the first.
@@ -107,7 +107,7 @@ class News:
         signal.pthread_sigmask(signal.SIG_BLOCK, (NEWS_SIGNAL,))
 
     def came(self) -> bool:
-        """Return whether a notice has come since the last call."""
+        """Return whether news has come since the last call."""
         return NEWS_SIGNAL in signal.sigpending() and bool(signal.sigtimedwait((NEWS_SIGNAL,), 0))
 
 

@@ -34,7 +34,7 @@ from hpcext.protocol import environ
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.coordinator import Coordinator, Write
-from hpcext.training.library import SAVE, STOP, LibraryCheckpoints
+from hpcext.training.library import SAVE, SUSPEND, LibraryCheckpoints
 from hpcext.training.ranks import Ranks
 from hpcext.training.torch.random import TorchRandom
 from hpcext.training.torch.ranks import TorchRanks
@@ -168,7 +168,7 @@ class Suspend(transformers.TrainerCallback):
     # -- between two steps
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Count a step, and agree whether to stop or save before the next one."""
+        """Count a step, and agree whether to suspend or save before the next one."""
         self._checkpoints.stepped(state.global_step, {})
         self._due = self._checkpoints.agree() or self._due
         self._evaluation_comes(control)
@@ -178,11 +178,11 @@ class Suspend(transformers.TrainerCallback):
         self._evaluation_comes(control)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop or save if agreed, after the last epoch's logs, evaluation and checkpoints."""
+        """Suspend or save if agreed, after the last epoch's logs, evaluation and checkpoints."""
         self._carry_out()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop or save if agreed, after the last step's logs, evaluation and checkpoints."""
+        """Suspend or save if agreed, after the last step's logs, evaluation and checkpoints."""
         self._carry_out()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -194,11 +194,11 @@ class Suspend(transformers.TrainerCallback):
             length = len(loader) if isinstance(loader, Sized) else 0
             # All ranks must exchange equally often, also those with fewer batches.
             self._looks = self._coordinator.ranks.smallest(length)
-        if self._due != STOP and (self._looks > 0 or self._coordinator.ranks.size == 1):
+        if self._due != SUSPEND and (self._looks > 0 or self._coordinator.ranks.size == 1):
             self._looks -= 1
-            if self._coordinator.look():
-                self._due = STOP
-        if self._due == STOP:
+            if self._coordinator.agree_to_suspend():
+                self._due = SUSPEND
+        if self._due == SUSPEND:
             now = self._random.random()
             self._random.set_random(self._before)
             self._suspend(pending={"save": bool(control.should_save)})
@@ -232,7 +232,7 @@ class Suspend(transformers.TrainerCallback):
 
     def _carry_out(self) -> None:
         due, self._due = self._due, ""
-        if due == STOP:
+        if due == SUSPEND:
             self._suspend(pending=None)
         elif due == SAVE:
             self._coordinator.save(self._writing())

@@ -64,7 +64,7 @@ def test_what_trials_are_compared_by(script: Path, capsys: pytest.CaptureFixture
         Trial("train", {"lr": "1"}, **rules), Trial("train", {"lr": "2"}, **rules),
     ]  # fmt: skip
     assert main(["sweep", str(script), "--grid", "lr=1"]) == 0
-    assert 'trial = {sweep = "train", settings = {"lr" = "1"}}' in capsys.readouterr().out
+    assert 'trial = {sweep = "train", settings = {lr = "1"}}' in capsys.readouterr().out
 
 
 def test_a_draw_of_the_combinations(script: Path) -> None:

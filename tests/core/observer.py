@@ -167,7 +167,7 @@ class Observer:
             self.completed.add(fact.job)
 
     def _note_rescaled(self, held: Held, fact: f.Rescaled) -> None:
-        """It has what it says; but who was told to stop may still have all of it."""
+        """It has what it says; but what is stopping may still have all of it."""
         if held.resized_s is None or held.resize != fact.resize:
             return
         held.resized_s = None

@@ -227,7 +227,7 @@ def test_no_answer_is_followed_by_a_suspension_then_by_a_kill(bench: Bench) -> N
     assert bench.job("1").why.endswith(
         "could not be resized in place: it did not answer within 60 s"
     )
-    # Late now: it was told to stop, and whatever it had until then is free when it is gone.
+    # Late now: it is suspending, and whatever it had until then is free when it is gone.
     assert bench.step(66, bench.answer("1", *gpus(n=5))) == []
     assert (bench.job("1").state, bench.job("1").held) == (v.State.STOPPING, {"n": 5})
     assert bench.step(125) == ["kill 1"]

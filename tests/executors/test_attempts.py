@@ -592,7 +592,7 @@ def test_a_suspension_is_told_with_its_parts(directory: Directory) -> None:
     )
 
 
-def test_a_job_that_suspended_itself_was_not_asked(directory: Directory) -> None:
+def test_a_job_that_suspended_itself_had_no_request(directory: Directory) -> None:
     directory.put("suspended.json", SUSPENDED)
     directory.put("exit.json", EXIT, suspended=True, suspend_asked_at=None)
     ended = directory.files.ended()
@@ -783,7 +783,7 @@ def test_a_failure_counts_whichever_node_was_ended_for_it(
         if changes is not None:
             document = {**EXIT, "suspend_asked_at": None, "main_ended_at": 102.0, **changes}
             (files.directory / where / "exit.json").write_text(json.dumps(document))
-    ended = files.failed_untold()
+    ended = files.failed_by_itself()
     if failed is None:
         assert ended is None
     else:

@@ -79,6 +79,8 @@ def leave(step: int) -> None:
 
 # As sessions do: a shell between the supervisor and us may have cleared the mask.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+# As it is below a supervisor, but not below Apptainer; it is sent to all processes of a step.
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 if attempt.notices:
     # What the batch system sends to every process is its word to the supervisor.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -14,8 +14,8 @@ Words on the command line, in any order:
 ``daemon``     leaves a stubborn daemon behind, in its own session and without environment
 ``short``      ends by itself as soon as it is ready, with exit code 0
 ``linger``     acknowledges its suspension and does not end
-``done``       ends with exit code 0 when told to suspend itself: its work was done just then
-``killed``     is killed when told to suspend itself; ``saved``: its last step was saved
+``done``       ends with exit code 0 when it is to suspend: its work was done just then
+``killed``     is killed when it is to suspend; ``saved``: its last step was saved
 ``full``       cannot save: answers each suspension by that, and goes on
 ``callbacks``  has something to do between its acknowledgement and its end
 =============  ===================================================================================

@@ -32,7 +32,7 @@ GRACE_S, TIMEOUT_S = 5.0, 40.0
 EPOCH = 1e9
 WITH_DEADLINE = {Phase.ENDING, Phase.SAVING, Phase.EMPTYING}
 NOTICES = {Event.NOTICE, Event.EARLY_NOTICE, Event.WARNING}
-SCRIPT = {Effect.HOLD_SCRIPT, Effect.CONTINUE_SCRIPT, Effect.KILL_SCRIPT}
+SCRIPT = {Effect.STOP_SCRIPT, Effect.CONTINUE_SCRIPT, Effect.KILL_SCRIPT}
 
 
 class Found(NamedTuple):
@@ -225,7 +225,7 @@ def test_what_is_told_to_end_is_neither_stopped_nor_told_to_suspend(
 ) -> None:
     for step in told(story, several=several):
         if step.phase[0] in WITH_DEADLINE and step.phase[1] in WITH_DEADLINE:
-            assert not {Effect.STOP, Effect.TELL_SUSPENSION, Effect.HOLD_SCRIPT} & {*step.effects}
+            assert not {Effect.STOP, Effect.TELL_SUSPENSION, Effect.STOP_SCRIPT} & {*step.effects}
 
 
 @given(stories(), st.booleans())
@@ -255,13 +255,13 @@ def test_a_refusal_is_believed_only_of_a_suspension_that_is_not_required(
     for step in told(story, several=several):
         before, after = step.suspension
         assert before is not Suspension.REQUIRED or after is Suspension.REQUIRED, step
-        if before is Suspension.ASKED and after is Suspension.NONE:
+        if before is Suspension.REQUESTED and after is Suspension.NONE:
             assert step.found.declined > asked_of, step
             assert step.effects[0] is Effect.CONTINUE_SCRIPT
             assert Effect.TELL_SUSPENSION not in step.effects
         # Refused and ordered anew in one step.
         anew = step.found.declined > asked_of and Effect.TELL_SUSPENSION in step.effects
-        if after is Suspension.ASKED and (before is Suspension.NONE or anew):
+        if after is Suspension.REQUESTED and (before is Suspension.NONE or anew):
             asked_of = step.found.declined
 
 
@@ -290,7 +290,7 @@ def test_a_script_is_held_while_its_session_leaves_and_killed_once_that_has_save
     story: list[tuple[Event | None, Found, float]], several: bool
 ) -> None:
     for step in told(story, several=several):
-        if Effect.HOLD_SCRIPT in step.effects:
+        if Effect.STOP_SCRIPT in step.effects:
             assert step.found.here, step
         if Effect.KILL_SCRIPT in step.effects:
             assert step.found.suspended or step.found.unsaved, step
@@ -330,12 +330,12 @@ def test_what_is_killed_is_killed_again_after_pauses_that_grow() -> None:
     pauses_s = [after - before for before, after in itertools.pairwise(at_s)]
     assert pauses_s == sorted(pauses_s)
     assert pauses_s[-1] == pytest.approx(KILL_PAUSE_MAX_S)
-    assert attempt.state.kill_asked_at == EPOCH + 100.0
+    assert attempt.state.end_requested_at == EPOCH + 100.0
 
 
 def test_a_command_is_ended_that_outlives_its_session() -> None:
     attempt = Attempt()
-    assert attempt.meets(Event.SUSPEND, SESSION) == [Effect.HOLD_SCRIPT, Effect.TELL_SUSPENSION]
+    assert attempt.meets(Event.SUSPEND, SESSION) == [Effect.STOP_SCRIPT, Effect.TELL_SUSPENSION]
     effects = attempt.waits(LEFT)
     assert effects == [Effect.KILL_SCRIPT, Effect.TELL_SUSPENSION]
     since_s = attempt.now_s
@@ -359,7 +359,7 @@ def test_a_session_whose_shell_died_of_the_notice_saves_itself() -> None:
     attempt.meets(Event.MAIN_ENDED)
     # No notice has been heard yet.
     assert attempt.meets(Event.REMAINDER, SESSION) == [Effect.TERMINATE]
-    assert attempt.meets(Event.NOTICE, SESSION) == [Effect.HOLD_SCRIPT, Effect.TELL_SUSPENSION]
+    assert attempt.meets(Event.NOTICE, SESSION) == [Effect.STOP_SCRIPT, Effect.TELL_SUSPENSION]
     assert attempt.meets(Event.REMAINDER, SESSION) == []
     assert attempt.state.deadline_s == attempt.now_s + TIMEOUT_S
     assert attempt.meets(Event.REMAINDER, LEFT) == [Effect.TERMINATE]
@@ -372,7 +372,7 @@ def test_an_order_is_obeyed_once_and_a_later_one_again() -> None:
     assert Effect.TELL_SUSPENSION in attempt.meets(Event.LOOK, first)
     refused = first._replace(declined=1)
     assert attempt.waits(refused) == [Effect.CONTINUE_SCRIPT]
-    assert attempt.state.suspend_asked_at is None
+    assert attempt.state.suspend_requested_at is None
     assert attempt.meets(Event.LOOK, refused) == []
     second = refused._replace(order=("suspend", 2))
     assert Effect.TELL_SUSPENSION in attempt.meets(Event.LOOK, second)

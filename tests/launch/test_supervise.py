@@ -304,6 +304,7 @@ def test_what_cannot_save_is_left_to_train_until_it_is_asked_anew(stage: Stage, 
 def test_where_the_batch_system_wants_it_to_go_it_is_asked_again_and_again(stage: Stage) -> None:
     supervisor = stage.run(*stage.plain("block", "stubborn", "full"), notices=True)
     stage.wait_said("ready")
+    stage.wait_for((stage.directory / "report.json").exists, "the session")
     supervisor.send_signal(signal.SIGUSR2)
     stage.wait_said("told", 3)
     supervisor.kill()
@@ -336,6 +337,7 @@ def test_a_notice_is_a_suspension_where_there_is_a_session(
     training = " ".join(stage.plain("block", "stubborn", "callbacks"))
     supervisor = stage.run("bash", "-c", f"{training}; exit 3", notices=True)
     stage.wait_said("ready")
+    stage.wait_for((stage.directory / "report.json").exists, "the session")
     for process in psutil.Process(supervisor.pid).children(recursive=True):
         process.send_signal(signum)
     time.sleep(pause_s)

@@ -149,7 +149,7 @@ def test_a_periodic_checkpoint_that_cannot_be_written_stops_nothing(tmp_path: Pa
 
 
 def test_without_its_last_checkpoint_a_training_is_not_over(tmp_path: Path) -> None:
-    """The disk is full at the end; asked to suspend meanwhile, it says so, and waits for room."""
+    """The disk is full at the end; a suspension is declined meanwhile, and it waits for room."""
     whole, job = training(tmp_path / "whole"), training(tmp_path / "job")
     finished(whole.run())
     waited = job.run("--every-steps=8", "--full=2.9", "--ask=ended:2")

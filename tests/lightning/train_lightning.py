@@ -109,7 +109,7 @@ def arguments(words):
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--signal", nargs="*", default=[], help="as 0.3=SIGUSR1: EPOCH.BATCH")
     parser.add_argument("--full", help="no large file can be written from then on, on rank 0")
-    parser.add_argument("--hold", help="wait there, in the first attempt, to be asked to suspend")
+    parser.add_argument("--hold", help="wait there, in the first attempt, for a suspension")
     parser.add_argument("--twice", action="store_true")
     parser.add_argument("--dropped", action="store_true")
     args = parser.parse_args(words)

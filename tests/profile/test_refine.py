@@ -31,18 +31,13 @@ class Stage:
             "cnn", [Measurement(at=0, gpus=1, steps_per_s=1, seconds=1, source="job")]
         )
         spec = JobSpec("job", ("true",), profile=profile)
-        self.turns = 0
-        self.refine = Refiner(self.profiles, lambda _: spec, self.observe)
+        self.refine = Refiner(self.profiles, lambda _: spec)
         self.engine = Engine(find_policy("marble"))
         self.now_s, self.op, self.step, self.done = 0.0, 0, 0, 0.0
         job = Job("1", "job", 1, sizes=(1, 2, 3, 4), optimal=2)
         self.tell(f.NodeJoined(Node("n", 4, kind)), f.Submitted(job))
         self.op = self.engine.world.jobs["1"].op
         self.begin("n:0", "n:1")
-
-    def observe(self, engine: Engine, now_s: float) -> None:
-        assert (engine, now_s) == (self.engine, self.now_s)
-        self.turns += 1
 
     def tell(self, *facts: f.Fact) -> None:
         actions, _ = self.engine.step(self.now_s, facts)
@@ -77,9 +72,7 @@ def test_a_job_that_ran_long_enough_is_stored_when_it_ends(tmp_path: Path) -> No
     stage.train(SKIP_S, 2.0)  # warm-up
     stage.train(2 * ENOUGH_S, 10.0)
     assert stage.learned() == []
-    turns = stage.turns
     stage.end()
-    assert stage.turns == turns + 1
     assert stage.learned() == [(2, 10.0, None)]
     (last,) = stage.profiles.load("cnn").measurements[1:]
     assert (last.source, last.gpu, last.nodes) == ("job", "slot", 1)

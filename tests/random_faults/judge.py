@@ -14,7 +14,7 @@ from plan import Job, Plan
 
 SAMPLES = 48
 NOT_SAVED = 74
-"""Exit code of a training that was asked to suspend and could not save."""
+"""Exit code of a training that was to suspend and could not save."""
 
 Line = dict[str, Any]
 

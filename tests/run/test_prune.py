@@ -12,7 +12,7 @@ import pexpect
 import pytest
 from site_of_test import Site, wait_for
 
-from hpcext.cli import tidy
+from hpcext.checks import age_s
 from hpcext.core.errors import InputError
 
 DYING = """
@@ -153,11 +153,11 @@ def test_sizes_are_listed_and_old_pilots_are_a_finding(site: Site) -> None:
 )
 def test_what_is_no_age(text: str) -> None:
     with pytest.raises(InputError, match="--older-than") as refused:
-        tidy.age_s(text)
+        age_s(text, "--older-than")
     assert str(refused.value).isprintable()
 
 
 def test_ages() -> None:
-    assert [tidy.age_s(text) for text in ("0s", "2m", "12h", "30d", "2w")] == [
+    assert [age_s(text, "--older-than") for text in ("0s", "2m", "12h", "30d", "2w")] == [
         0.0, 120.0, 43_200.0, 2_592_000.0, 1_209_600.0,
     ]  # fmt: skip

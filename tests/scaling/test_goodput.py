@@ -30,7 +30,7 @@ def tried(job: Goodput, gpus: int, nodes: int) -> float:
     valid = (total >= job.initial_batch) & (gpus * batch * (passes - 1) < most) & (batch <= room)
     total = np.minimum(total, most)
     seconds = job.throughput.step_s(gpus, nodes, batch, passes - 1)
-    return float((np.where(valid, total * job.efficiency(total), 0.0) / seconds).max())
+    return float((np.where(valid, total * job.statistical_efficiency(total), 0.0) / seconds).max())
 
 
 @st.composite
@@ -74,7 +74,7 @@ def check(job: Goodput, gpus: int, nodes: int, near: float) -> None:
     assert total >= job.initial_batch
     total = min(total, job.most_batch)
     seconds = float(job.throughput.step_s(gpus, nodes, batch, accumulation))
-    assert goodput == pytest.approx(total * float(job.efficiency(total)) / seconds)
+    assert goodput == pytest.approx(total * float(job.statistical_efficiency(total)) / seconds)
 
 
 @given(
@@ -104,12 +104,15 @@ def test_many_sizes_at_once_are_as_each_alone() -> None:
     assert job.best(8, [1, 2]).goodput[0] > job.best(8, [1, 2]).goodput[1]
 
 
-def test_efficiency() -> None:
+def test_statistical_efficiency() -> None:
     """Eq. 6; 1 at the initial batch, and everywhere if no batch is too large."""
     job = Goodput(THETA, 300.0, 100)
-    assert job.efficiency([100, 700]) == pytest.approx([1.0, 0.4])
-    assert job._replace(noise_scale=0.0).efficiency(400) == pytest.approx(0.25)
-    assert job._replace(noise_scale=math.inf).efficiency([100, 10**9]).tolist() == [1.0, 1.0]
+    assert job.statistical_efficiency([100, 700]) == pytest.approx([1.0, 0.4])
+    assert job._replace(noise_scale=0.0).statistical_efficiency(400) == pytest.approx(0.25)
+    assert job._replace(noise_scale=math.inf).statistical_efficiency([100, 10**9]).tolist() == [
+        1.0,
+        1.0,
+    ]
 
 
 def test_a_noisy_gradient_wants_a_large_batch_and_a_clear_one_the_initial_one() -> None:

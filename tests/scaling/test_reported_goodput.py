@@ -169,7 +169,7 @@ def test_what_a_job_is_worth_where_it_is() -> None:
     found = worth(Estimate(goodput=report(batch=256)), 4, 1)
     assert found is not None
     assert found.batch == 256
-    assert found.efficiency == pytest.approx(1064 / 1256)
+    assert found.statistical_efficiency == pytest.approx(1064 / 1256)
     kept = float(THETA.samples_per_s(4, 1, 64))
     assert found.goodput == pytest.approx(kept * 1064 / 1256, rel=0.01)
     four, five = model.best(np.array([4, 5]), 1).goodput

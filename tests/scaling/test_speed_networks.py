@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from hpcext.scaling.speed.networks import HELD_OUT, NETWORKS, Learner, Lstm, SimpleRnn, trained
+from hpcext.scaling.speed.networks import (
+    HELD_OUT,
+    HIDDEN,
+    NETWORKS,
+    Learner,
+    Lstm,
+    SimpleRnn,
+    trained,
+)
 from hpcext.scaling.speed.online import Floats
 
 ROWS = np.random.default_rng(3).normal(0, 1, (60, 3))
@@ -43,7 +51,7 @@ def test_the_recurrent_ones_are_those_of_pytorch(name: str) -> None:
     network = {"rnn": SimpleRnn, "lstm": Lstm}[name]()
     weights, inputs, _ = case(name)
     arrays = network.split(weights)
-    theirs = {"rnn": torch.nn.RNN, "lstm": torch.nn.LSTM}[name](1, network.hidden, batch_first=True)
+    theirs = {"rnn": torch.nn.RNN, "lstm": torch.nn.LSTM}[name](1, HIDDEN, batch_first=True)
     theirs.double()
     with torch.no_grad():
         theirs.weight_ih_l0.copy_(torch.tensor(arrays["in"].T))

@@ -20,7 +20,7 @@ import numpy as np
 from hpcext import checks, config, documents, jobfile, protocol
 from hpcext.admin import manifest
 from hpcext.backends.batch_job import Submitted
-from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.lsf import requeue as lsf_requeue
 from hpcext.backends.lsf import suspend as lsf_suspend
 from hpcext.batch import lsf, slurm
 from hpcext.batch.lsf import (
@@ -510,7 +510,7 @@ PARSERS = {
         (b'{"schema": "hpcext.slurm-job/1", "job_id": 7, "options": ["-N2"]}',),
     ),
     "how often a pilot was requeued": Parser(
-        placed(lsf_job.BEFORE_FILE, lsf_job.restarts), (b'{"times": 2}',)
+        placed(lsf_requeue.BEFORE_FILE, lsf_requeue.restarts), (b'{"times": 2}',)
     ),
     "how often an LSF job has begun": Parser(
         placed(lsf_suspend.FILE, lambda place: refused(lambda: lsf_suspend.runs(place))),

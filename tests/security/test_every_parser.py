@@ -122,6 +122,7 @@ RANKS = "ranks of one training say it to each other"
 CHECKED = "part of a file whose checksum was verified before"
 
 REASONS = {
+    "backends/lsf/steps.py:_by_node": OWN,
     "executors/attempt/directory.py:left_on": MANAGER,
     "executors/gpu_facts.py:_nvidias": "a driver gives numbers",
     "executors/gpus.py:amd_gpus": KERNEL,
@@ -150,24 +151,29 @@ REASONS = {
     "launch/agent.py:_Attempt.can_leave": "of a report it compares one key",
     "launch/agent.py:main": MANAGER,
     "launch/ending.py:oom_kills": KERNEL,
-    "manager/notice.py:_read": MANAGER,
+    "manager/notifications.py:_read": MANAGER,
     "manager/spool.py:batch_job_of": MANAGER,
     "launch/supervisor_files.py:SupervisorFiles._of_this_attempt": (
         "of the document it compares keys"
     ),
     "launch/supervisor_files.py:SupervisorFiles.manager": MANAGER,
+    "launch/supervisor_files.py:SupervisorFiles.unsaved": (
+        "of the report it compares one key, and of the other file it reads digits"
+    ),
+    "checks.py:age_s": "an argument of a command, which its user gives",
     "launch/ranks.py:": "a signal's number",
-    "launch/ranks.py:Launcher._asked": MANAGER,
+    "launch/ranks.py:Launcher._requested": MANAGER,
     "launch/ranks.py:_on_several": MANAGER,
-    "launch/leader.py:Told.stopped": ATTEMPT,
+    "launch/leader.py:RemoteLeader.stopped": ATTEMPT,
     "launch/spread.py:_end_of": ATTEMPT,
     "manager/pilot.py:_host_of_our_job": MANAGER,
     "manager/first_life.py:standing": MANAGER,
     "launch/spread.py:spread": MANAGER,
-    "launch/supervisor.py:Supervisor.__init__": MANAGER,
+    "launch/launch_file.py:Launch.__init__": MANAGER,
     "launch/supervisor.py:_launch": MANAGER,
     "launch/sweep.py:main": "digits, which it looks at before",
     "launch/tree.py:_minds": KERNEL,
+    "launch/tree.py:_own_pid": KERNEL,
     "launch/tree.py:_pids": KERNEL,
     "launch/tree.py:_stat": KERNEL,
     "launch/tree.py:tell": "a signal's number",

@@ -1,4 +1,4 @@
-"""The efficiency of a harvester, from what its trainers state and were measured at."""
+"""The utilisation efficiency of a harvester, from what its trainers state and were measured at."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcext.core.values import Job, State
 from hpcext.jobfile import JobSpec
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.metrics import figures
-from hpcext.sim.pilots.harvested import Efficiency, Offered, efficiency
+from hpcext.sim.pilots.harvested import Offered, UtilisationEfficiency, utilisation_efficiency
 from hpcext.sim.replay.run import How, Named, Scenario, run
 from hpcext.sim.replay.tasks import NodeSource, Task, simulate_task
 
@@ -33,8 +33,10 @@ def seen(rate: float, gpus: int = 1, kind: str = "") -> tuple[Observed, ...]:
     return (Observed(gpus, gpus, rate, seconds=60.0, kind=kind),)
 
 
-def found(jobs: Sequence[Job], nodes: float, lasted_s: float, spec: JobSpec = SPEC) -> Efficiency:
-    return efficiency(jobs, lambda _: spec, "equal_share", Offered(nodes, 1, lasted_s))
+def found(
+    jobs: Sequence[Job], nodes: float, lasted_s: float, spec: JobSpec = SPEC
+) -> UtilisationEfficiency:
+    return utilisation_efficiency(jobs, lambda _: spec, "equal_share", Offered(nodes, 1, lasted_s))
 
 
 def test_the_shape_is_stated_and_the_speed_was_measured() -> None:
@@ -99,7 +101,9 @@ def test_from_a_journal_it_is_what_the_simulator_says_of_the_same_run(
     time.passed(engine.world, 1800.0)
     samples = replace(SPEC, work_unit="samples")
     offered = Offered(time.held_s / 1800, 1, 1800.0)
-    live = efficiency([*engine.world.jobs.values()], lambda _: samples, "bftrainer", offered)
+    live = utilisation_efficiency(
+        [*engine.world.jobs.values()], lambda _: samples, "bftrainer", offered
+    )
     simulated = figures(simulate_task(task)[0])
     assert offered.nodes == pytest.approx(simulated.offered_gpu_h * 2)
     assert live.value == pytest.approx(simulated.ideal_share)

@@ -140,10 +140,16 @@ def named(name: str) -> tuple[list[Run], About]:
     return runs, About(name, (name,), {"Option": name})
 
 
+@pytest.fixture(scope="module")
+def plain() -> Page:
+    """A page whose names are of letters."""
+    return Page(page(*named("plain")))
+
+
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:20]))
-def test_names_do_no_harm(name: str, tmp_path: Path) -> None:
+def test_names_do_no_harm(name: str, plain: Page, tmp_path: Path) -> None:
     text = write(tmp_path, *named(name)).read_text()
-    read, plain = Page(text), Page(page(*named("plain")))
+    read = Page(text)
     # The same tags with the same attributes as with a name of letters.
     kinds, usual = ({(tag, *sorted(each)) for tag, each in found.tags} for found in (read, plain))
     assert kinds == usual

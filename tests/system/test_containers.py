@@ -1,7 +1,8 @@
-"""Apptainer as the command of a training, as docs/site.md has it.
+"""Containers as the command of a training, as docs/site.md has it.
 
-It is installed by the test, where it can be had. Debian's sid has it: ``in-release 26.05 pytest -m
-slow tests/system/test_containers.py``.
+Apptainer is installed by the test, where it can be had. Debian's sid has it: ``in-release 26.05
+pytest -m slow tests/system/test_containers.py``. A pid namespace, which some containers have, can
+be had everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import REPOSITORY, Cluster
-from test_pilot import submit
+from test_pilot import again, submit
 from test_pilot_ends import requeued
 from test_suspendable import Batch
 
@@ -32,7 +33,7 @@ def apptainer() -> str:
     return "apptainer"
 
 
-def inside(slurm: Cluster, place: Site, apptainer: str) -> list[str]:
+def inside(slurm: Cluster, place: Site, apptainer: str, *options: str) -> list[str]:
     """A counter in a container whose image is a directory; what it needs is bound into it."""
     image = place.path / "image"
     for name in ("etc", "proc", "sys", "dev", "tmp", "var/tmp", "home", "usr"):
@@ -48,15 +49,17 @@ def inside(slurm: Cluster, place: Site, apptainer: str) -> list[str]:
     # That of the outside stays there.
     own = f"LD_LIBRARY_PATH={slurm.root}/lib"
     script = f"test -e /etc/of-the-image && exec env {own} {counter}"
-    return [apptainer, "exec", "--bind", binds, str(image), "sh", "-c", script]
+    return [apptainer, "exec", *options, "--bind", binds, str(image), "sh", "-c", script]
 
 
+@pytest.mark.parametrize("options", [(), ("--pid",)], ids=["plain", "pid"])
 @pytest.mark.parametrize("kind", ["suspendable", "pilot"])
 def test_preempted_a_training_in_a_container_goes_on(
-    slurm: Cluster, place: Site, apptainer: str, kind: str
+    slurm: Cluster, place: Site, apptainer: str, kind: str, options: tuple[str, ...]
 ) -> None:
+    """In a pilot its user suspends and resumes it, too, before that."""
     batch = Batch(slurm, place)
-    command = inside(slurm, place, apptainer)
+    command = inside(slurm, place, apptainer, *options)
     if kind == "pilot":
         place.write_jobs({**place.counter("only", gated=True, gpus=1), "command": command})
         where = ("--partition=harvest", "--nodelist=n1")
@@ -64,11 +67,40 @@ def test_preempted_a_training_in_a_container_goes_on(
     else:
         script = place.path / "train.sh"
         script.write_text(f"exec {shlex.join(command)}\n")
-        options = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
-        batch.submit(["sh", str(script)], *options)
+        where = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
+        batch.submit(["sh", str(script)], *where)
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    if kind == "pilot":
+        place.run_until_done("suspend", str(place.pilot), "only")
+        why = ("why", str(place.pilot), "only")
+        wait_for(lambda: "is suspended" in place.run(*why).out, "suspension")
+        assert place.run("resume", str(place.pilot), "only").code == 0
+        again(place, "1", 2)
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    place.open("only")
+    batch.wait_is("COMPLETED")
+    assert batch.counted() == list(range(1, 41))
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_preempted_a_training_with_pids_of_its_own_goes_on(
+    slurm: Cluster, place: Site, after: bool
+) -> None:
+    """What the script has after it runs once, when the training is done."""
+    batch = Batch(slurm, place)
+    container = "unshare --user --map-root-user --pid --fork --mount-proc"
+    counter = shlex.join(place.counter("only", gated=True)["command"])
+    script = place.path / "train.sh"
+    script.write_text(f"{container} sh -c {shlex.quote(counter + '; echo inner')}; echo outer\n")
+    if not after:
+        script.write_text(f"exec {container} {counter}\n")
+    options = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
+    batch.submit(["sh", str(script)], *options)
     wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
     batch.preempt("n1")
     requeued(slurm, batch.id)
     place.open("only")
     batch.wait_is("COMPLETED")
     assert batch.counted() == list(range(1, 41))
+    assert (batch.output().count("inner\n"), batch.output().count("outer\n")) == (after, after)

@@ -1,13 +1,16 @@
-"""Launchers of MPI as the command of a training: ``mpirun`` of Open MPI, ``mpiexec`` of MPICH.
+"""Launchers of MPI as the command of a training: ``mpirun``, ``mpiexec``, ``srun --mpi``.
 
-The ranks are below the supervisor, so what it says reaches each of them; docs/site.md has the
-commands.
+The ranks are below the supervisor, or marked by it, so what it says reaches each of them;
+docs/site.md has the commands.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from test_pilot_ends import requeued
 from test_suspendable import Batch
 
 TRAIN = Path(__file__).parent / "train.py"
+TRAIN_MPI = Path(__file__).parent / "train_mpi.py"
 
 
 @pytest.fixture(params=["openmpi", pytest.param("mpich", marks=pytest.mark.slow)])
@@ -28,6 +32,8 @@ def mpirun(request: pytest.FixtureRequest) -> list[str]:
     program = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.hydra"}[request.param]
     found = re.search(rf"^{name} (-.*) sh ranks.sh$", page, re.M)
     assert found
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program} here")
     return [program, *shlex.split(found[1].replace("{gpus}", "2"))]
 
 
@@ -80,3 +86,86 @@ def test_a_suspendable_script_of_mpirun_is_preempted_and_goes_on(
     assert batch.output().count("trained to step 12 on 2") == 1
     assert batch.output().count("over\n") == 1
     assert not (run / "gate").exists()
+
+
+@pytest.fixture(scope="session")
+def mpi4py(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the package lies; it is fetched if it can be."""
+    place = tmp_path_factory.mktemp("mpi4py")
+    words = ("-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place), "mpi4py")
+    said = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    if said.returncode:
+        pytest.skip(f"no mpi4py can be had here: {said.stderr.strip().splitlines()[-1]}")
+    return place
+
+
+def library(name: str) -> Path:
+    """Where the loader finds one of the machine's libraries."""
+    known = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    found = re.search(rf"^\s*{re.escape(name)} .*=> (.*)$", known, re.M)
+    if found is None:
+        pytest.skip(f"no {name} here")
+    return Path(found[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "nodes"), [("pmi2", 2), ("pmix", 1)])
+def test_a_suspendable_script_of_srun_with_mpi_is_preempted_and_goes_on(
+    slurm: Cluster, place: Site, mpi4py: Path, way: str, nodes: int
+) -> None:
+    """MPICH speaks PMI-2 with Slurm, and Open MPI PMIx, of which two nodes cannot share a /tmp."""
+    batch = Batch(slurm, place)
+    run, code = place.path / "run", place.path / "mpi"
+    slurm.as_user("mkdir", str(run))
+    shutil.copytree(mpi4py, code)
+    code.chmod(0o755)
+    paths = {"PYTHONPATH": f"{code}:$PYTHONPATH"}
+    if way == "pmi2":
+        # As mpi4py calls the library, which Debian has under another name.
+        (code / "libmpi.so.12").symlink_to(library("libmpich.so.12"))
+        paths |= {"LD_LIBRARY_PATH": f"{code}:$LD_LIBRARY_PATH", "MPI4PY_MPIABI": "mpich"}
+    else:
+        library("libmpi.so.40")
+        # What slurmd itself loads, when it begins.
+        library("libpmix.so")
+    lines = [f"export {name}={value}" for name, value in paths.items()]
+    lines.append(f"srun --mpi={way} --ntasks=2 {slurm.python} {TRAIN_MPI} {run} && echo over")
+    script = place.path / "train.sh"
+    script.write_text("\n".join([*lines, ""]))
+    options = (f"--nodes={nodes}", "--ntasks=2", "--exclude=n3,n4", "--gres=gpu:2")
+    batch.submit(["sh", str(script)], "--partition=harvest", *options)
+    wait_for((run / "where").exists, "the gate")
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    batch.wait_is("COMPLETED")
+    assert batch.output().count("trained to step 12 on 2") == 1
+    assert batch.output().count("MPI counts 2") == 1
+    assert batch.output().count("over\n") == 1
+    # It did not begin anew, for then it would have waited at the gate.
+    assert not (run / "gate").exists()
+    (job,) = place.document("status", f"job-{batch.id}")["jobs"]
+    assert (job["suspends"], job["lost_steps"]) == (1, 0)
+
+
+@pytest.mark.slow
+def test_a_script_whose_mpirun_has_lost_its_ranks_to_a_preemption_is_not_done(
+    slurm: Cluster, place: Site
+) -> None:
+    """On several nodes they are below daemons that Slurm ends at once: it begins anew."""
+    if shutil.which("mpirun.openmpi") is None:
+        pytest.skip("no mpirun.openmpi here")
+    batch = Batch(slurm, place)
+    run = place.path / "run"
+    slurm.as_user("mkdir", str(run))
+    words = shlex.join(["mpirun.openmpi", "-n", "2", *ranks(place, free_ports(1)[0])])
+    script = place.path / "train.sh"
+    script.write_text(f"export RUN={run}\n{words}\necho over\n")
+    options = ("--nodes=2", "--ntasks=2", "--exclude=n3,n4", "--gres=gpu:2")
+    batch.submit(["sh", str(script)], "--partition=harvest", *options)
+    wait_for((run / "where").exists, "the gate")
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    (run / "gate").touch()
+    batch.wait_is("COMPLETED")
+    assert batch.output().count("trained to step 12 on 2") == 1
+    assert batch.output().count("over\n") == 1

@@ -18,7 +18,7 @@ from nursery import Fork
 from hpcext.protocol import Attempt, Process
 
 HERE = Path(__file__).parent
-WAIT_S = 120.0
+WAIT_S = 240.0
 
 Started = subprocess.Popen[str] | Fork
 Act = Callable[[Started], object]

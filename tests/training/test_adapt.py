@@ -67,7 +67,8 @@ def test_it_comes_to_the_batch_of_most_goodput(gpus: int, phi: float) -> None:
     step_s = TRUE.step_s(gpus, 1, last.per_gpu, last.passes(gpus) - 1)
     # Where half of a pass, the prior, promises nothing of a larger batch, none is tried.
     share = 0.8 if (gpus, phi) == (4, 50.0) else 0.93
-    assert last.total * float(truth.efficiency(last.total)) / float(step_s) > share * most
+    worth = float(truth.statistical_efficiency(last.total))
+    assert last.total * worth / float(step_s) > share * most
     for split in splits:
         assert BOUNDS.initial_batch <= split.total <= BOUNDS.most_batch
         assert split.per_gpu <= 128

@@ -21,7 +21,7 @@ class Request(SuspendRequest):
         super().__init__(watch=False)
         self.looks = after
 
-    def asked(self) -> bool:
+    def suspend_requested(self) -> bool:
         self.looks -= 1
         return self.looks < 0
 
@@ -96,7 +96,7 @@ def test_without_a_manager_it_is_tried_once() -> None:
     assert (disk.tries, len(disk.told)) == (1, 1)
 
 
-def test_asked_to_suspend_it_says_that_it_cannot_and_goes_on_trying() -> None:
+def test_it_declines_a_suspension_and_goes_on_trying() -> None:
     disk = Disk(full=7)
     end(disk, asked=3)
     assert disk.tries == 8

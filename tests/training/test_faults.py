@@ -64,7 +64,7 @@ def test_full_disk(tmp_path: Path, disk: object) -> None:
     run = job.run_held(35, end_training, "--every=10", "--ask=step:25")
     # Periodic ones fail with a line each, and training goes on; it may be killed within the last.
     assert run.output.count("not written") in {2, 3}
-    # So it does when it is asked to suspend itself; that it cannot, it says, and does not pretend.
+    # So it does when a suspension is requested; it declines, and does not pretend.
     assert steps(job) == list(range(35))
     assert run.suspended is None
     assert "could not be saved" in run.output

@@ -105,7 +105,7 @@ def test_a_suspension_that_cannot_be_saved_is_none(tmp_path: Path, ranks: int, a
 
 
 def test_without_its_last_checkpoint_a_training_is_not_over(tmp_path: Path) -> None:
-    """The disk is full at the end; asked to suspend meanwhile, it says so, and waits for room."""
+    """The disk is full at the end; a suspension is declined meanwhile, and it waits for room."""
     whole, job = training(tmp_path / "whole"), training(tmp_path / "job")
     finished(whole.run())
     waited = job.run("--every-steps=9", "--full=23", "--ask=end")

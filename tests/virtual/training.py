@@ -51,8 +51,8 @@ class Training:
             coordinator.stepped(step, float(step))
             if step == self._steps:
                 break
-            agreed = coordinator.ask()
-            if agreed.stop:
+            agreed = coordinator.agree()
+            if agreed.suspend:
                 coordinator.suspend(self._write)
             elif agreed.save:
                 coordinator.save(self._write)

@@ -11,6 +11,7 @@ from typing import Any
 from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse_array
 from hpcext.backends.batch_job import Submitted
 from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.lsf import requeue
 from hpcext.backends.lsf import suspend as lsf_suspend
 from hpcext.backends.lsf import ticket as lsf_ticket
 from hpcext.backends.lsf.script import LsfScript
@@ -101,9 +102,9 @@ class Lsf(Backend):
         """As the base class has it."""
         here = LsfJob.from_environ()
         if here is not None and alone:
-            lsf_suspend.requeue(here, directory)
+            requeue.go_back(here, directory)
         elif here is not None:
-            lsf_job.requeue(directory)
+            requeue.mark_pilot(directory)
 
     def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
         """As the base class has it."""
@@ -147,7 +148,7 @@ def _hosts(run: PilotRun, here: LsfJob) -> JobPlace:
         raise NoManagerError(f"LSF does not say which hosts job {here.name} has")
     gpus = len(run.gpus)
     nodes = tuple(Node(name, gpus) for name, _ in listed)
-    times = lsf_job.restarts(run.directory)
+    times = requeue.restarts(run.directory)
     common: dict[str, Any] = {
         "job_id": here.name,
         "restarts": here.number or times,
@@ -163,8 +164,8 @@ def _hosts(run: PilotRun, here: LsfJob) -> JobPlace:
         executor = functools.partial(
             LsfSteps, nodes=nodes, launcher=launcher, orphans=run.orphans, **common
         )
-    requeue = functools.partial(lsf_job.requeue, run.directory)
-    return JobPlace(nodes, executor, requeue, times)
+    goes_back = functools.partial(requeue.mark_pilot, run.directory)
+    return JobPlace(nodes, executor, goes_back, times)
 
 
 def _script(run: PilotRun, here: LsfJob) -> JobPlace:
@@ -181,5 +182,5 @@ def _script(run: PilotRun, here: LsfJob) -> JobPlace:
         node=node,
         indices=run.gpus,
     )
-    requeue = functools.partial(lsf_suspend.requeue, here, run.directory)
-    return JobPlace((node,), executor, requeue, runs - 1)
+    goes_back = functools.partial(requeue.go_back, here, run.directory)
+    return JobPlace((node,), executor, goes_back, runs - 1)

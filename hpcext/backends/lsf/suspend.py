@@ -1,4 +1,4 @@
-"""The LSF job of a suspendable training: its leader, what is known of it, its requeue.
+"""The LSF job of a suspendable training: its leader, and what is known of it.
 
 LSF knows one process of such a job, its leader. That is the script written here, which runs the
 manager; scripts that LSF runs beside the job (``lsf_scripts/``) find both by :func:`register`.
@@ -6,25 +6,21 @@ manager; scripts that LSF runs beside the job (``lsf_scripts/``) find both by :f
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import shutil
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from hpcext import documents, private, protocol
 from hpcext.backends import batch_job
+from hpcext.backends.lsf import requeue
 from hpcext.backends.lsf.job import SUBMITTED
-from hpcext.batch import lsf, runner
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.core.errors import BatchError, InputError
+from hpcext.core.errors import InputError
 from hpcext.jobfile import JobSpec
 from hpcext.text import shown
-
-log = logging.getLogger(__name__)
 
 SCHEMA = "hpcext.lsf-suspendable/1"
 FILE = "run.json"
@@ -33,32 +29,7 @@ COMMAND, SCRIPT = "command.sh", "lsf_script"
 CHECKPOINT = "hpcext"
 """In a checkpoint directory of LSF: the directory of the training, from echkpnt.hpcext."""
 
-HOLD = "hold"
-"""A file of hpcext-job-control: a user stopped the job, which is to wait until it is resumed."""
-
-AGAIN = "again"
-"""A file that says that trainings have left and the job is to go on.
-
-The leader and hpcext-job-control look for it.
-"""
-
-HELD = 128 + signal.SIGTERM
-"""Exit status of a job that is to wait.
-
-One of REQUEUE_EXIT_VALUES would override brequeue -H, and the job would begin again by itself.
-"""
-
-KILLED_S = 30.0
-"""Seconds that brequeue may take to kill the job, by a daemon that has other things to do."""
-
 _STDIN = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-
-_BEGIN = "cd / && rm -f {again} {hold}\n"
-_FINISH = """if [ -e {again} ]; then [ ! -e {hold} ] || exit {held}; exit {suspended}; fi
-{show}
-if [ "$code" = {suspended} ]; then code=1; fi
-if [ -n "$told" ]; then code=143; fi
-"""
 
 
 class LsfSuspendable:
@@ -245,57 +216,10 @@ def write_script(directory: Path, hpcext: Sequence[str] = batch_job.HPCEXT) -> P
     log_path = directory / "jobs" / "1" / "log.txt"
     # What a job that is put back into the queue printed LSF does not keep: all is shown at the end.
     show = ":" if log_path.is_symlink() else f"cat {shlex.quote(str(log_path))}"
-    again, hold = (shlex.quote(str(directory / name)) for name in (AGAIN, HOLD))
+    lines = requeue.suspendable_lines(directory, ends=show)
     return batch_job.write_script(
-        directory,
-        begin=_BEGIN.format(again=again, hold=hold),
-        ends="HUP INT TERM",
-        finish=_FINISH.format(
-            again=again, hold=hold, held=HELD, suspended=protocol.EXIT_SUSPENDED, show=show
-        ),
-        hpcext=hpcext,
+        directory, begin=lines.begin, ends="HUP INT TERM", finish=lines.finish, hpcext=hpcext
     )
-
-
-def requeue(job: LsfJob, directory: Path) -> None:
-    """Have LSF run the job again, if nobody has killed it.
-
-    The exit value does it where LSB_EXIT_REQUEUE, documented with REQUEUE_EXIT_VALUES, tells the
-    job so. An esub cannot ask for such a value (none of its keys is ``-Q``), so elsewhere
-    brequeue(1) does it, on the user's own job. Nothing is submitted anew: the job keeps its id and
-    its options.
-    """
-    hold = (directory / HOLD).exists()
-    try:
-        state = lsf.Commands().end(job.name).state
-    except BatchError as error:
-        log.warning("what state the job is in is not known: %s", error)
-        state = "running"
-    # It is suspended where LSF does not wait for hpcext-job-control.
-    if state not in {"running", "suspended"}:
-        log.warning("not put back into the queue: the job is %s", state)
-        return
-    # hpcext-job-control waits for it, and LSF for that.
-    documents.write_file(directory / AGAIN, b"")
-    if job.requeues and not hold:
-        log.warning("job %s goes back into the queue", job.name)
-        return
-    ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    # brequeue inherits that: what it asks for may come before it has ended, and to all of the job.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    try:
-        runner.run(["brequeue", *(["-H"] if hold else []), str(job.name)])
-    except BatchError as error:
-        log.warning("job %s is not put back into the queue: %s", job.name, error)
-        if job.requeues:
-            # Held it cannot be, but it goes on.
-            (directory / HOLD).unlink(missing_ok=True)
-        else:
-            (directory / AGAIN).unlink()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return
-    log.warning("job %s goes back into the queue%s", job.name, ", until it is resumed" * hold)
-    signal.sigtimedwait(ends, KILLED_S)
 
 
 def _read(directory: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A ticket that is a job of LSF: what the job starter makes of it, and how it is requeued.
+"""A ticket that is a job of LSF: what the job starter makes of it, and why it ends.
 
 While a job ends, nothing tells why: bkill(1) and brequeue(1) send SIGINT and SIGTERM, and bjobs(1)
 says RUN until the host has reported. Afterwards it is EXIT, or PEND.
@@ -18,13 +18,14 @@ from pathlib import Path
 
 from hpcext import documents, protocol, state
 from hpcext.backends import batch_job
+from hpcext.backends.lsf import requeue
 from hpcext.backends.lsf import suspend as lsf_suspend
 from hpcext.backends.own_job import Ending
 from hpcext.batch import lsf
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.launch.tree import boot_id
-from hpcext.protocol import EXIT_SUSPENDED, JobId
+from hpcext.protocol import JobId
 
 TICKET = "hpcext.lsf-ticket/1"
 
@@ -69,8 +70,7 @@ class LsfTicket:
     def begin(self, state_dir: Path) -> None:
         """Make this process known to hpcext-job-control."""
         self._directory = directory = _found(self._here) or _made(self._here, state_dir)
-        for name in (lsf_suspend.AGAIN, lsf_suspend.HOLD):
-            (directory / name).unlink(missing_ok=True)
+        requeue.begin(directory)
         me = protocol.Process.me()
         facts = {"schema": TICKET, "pid": me.pid, "start": me.start, "boot_id": boot_id()}
         documents.write_json(directory / _PROCESS, facts, durable=False)
@@ -106,14 +106,13 @@ class LsfTicket:
         return lsf.Commands().end(self.id).end_s
 
     def go_back(self) -> int | None:
-        """Requeue it by its exit value if that works, else by brequeue, as suspendable jobs do."""
+        """Requeue it as suspendable jobs are."""
         assert self._directory is not None
         self._goes_back = True
-        lsf_suspend.requeue(self._here, self._directory)
-        self._goes_back = (self._directory / lsf_suspend.AGAIN).exists()
-        held = (self._directory / lsf_suspend.HOLD).exists()
-        status = lsf_suspend.HELD if held else EXIT_SUSPENDED
-        return status if self._goes_back else None
+        requeue.go_back(self._here, self._directory)
+        status = requeue.status(self._directory)
+        self._goes_back = status is not None
+        return status
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
         """Return those that stay EXIT: one that is to run again is PEND, or PSUSP, soon after."""

@@ -18,21 +18,11 @@ from pathlib import Path
 
 from hpcext.batch import lsf, runner
 from hpcext.batch.leasing import LEASE, Held, Idle, Order, Other
-from hpcext.batch.lsf import (
-    idle as lsf_idle,
-)
-from hpcext.batch.lsf import (
-    inside as lsf_inside,
-)
-from hpcext.batch.lsf import (
-    jobs as lsf_jobs,
-)
-from hpcext.batch.lsf import (
-    probe as lsf_probe,
-)
-from hpcext.batch.lsf import (
-    reserved as lsf_reserved,
-)
+from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf import inside as lsf_inside
+from hpcext.batch.lsf import jobs as lsf_jobs
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf import reserved as lsf_reserved
 from hpcext.batch.lsf.engine import Engine
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent

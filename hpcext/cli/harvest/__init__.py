@@ -14,6 +14,7 @@ import msgspec
 
 from hpcext import backends
 from hpcext.batch.leasing import Idle, Leasing
+from hpcext.checks import check_range
 from hpcext.cli.harvest import shown as harvest_view
 from hpcext.cli.managing import add_output
 from hpcext.cli.output import Output
@@ -30,7 +31,7 @@ from hpcext.manager.views import reading
 from hpcext.manager.views.harvest_report import harvest_document
 from hpcext.policies import find_policy
 from hpcext.render.words import duration
-from hpcext.sim.pilots.harvested import Offered, efficiency
+from hpcext.sim.pilots.harvested import Offered, utilisation_efficiency
 
 MAX_S = 86_400
 
@@ -129,15 +130,14 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 def start(args: argparse.Namespace, out: Output) -> int:
     """Run a harvester until all trainers are done."""
     for flag, value in (("--max-nodes", args.max_nodes), ("--max-parallel", args.max_parallel)):
-        if value is not None and not 1 <= value <= MAX_NODES:
-            raise InputError(str(value), where=flag, valid=f"1 to {MAX_NODES}")
+        if value is not None:
+            check_range(flag, value, 1, MAX_NODES)
     for flag, seconds, least in (
         ("--interval", args.interval, 1),
         ("--idle", args.idle, 5),
         ("--least", args.least, 60),
     ):
-        if not least <= seconds <= MAX_S:
-            raise InputError(f"{seconds:g}", where=flag, valid=f"{least} to {MAX_S} seconds")
+        check_range(flag, seconds, least, MAX_S, " seconds")
     settings = load_settings(flags={"policy": _policy(args), "notify": args.notify})
     find_policy(settings.policy, "--policy")
     specs: tuple[JobSpec, ...] = ()
@@ -160,7 +160,7 @@ def start(args: argparse.Namespace, out: Output) -> int:
     directory = pilots.create(
         specs,
         pilots.NewPilot(
-            file=args.jobs,
+            file=str(args.jobs.absolute()) if args.jobs else "",
             notify=settings.notify,
             name=args.name or name_after(args.jobs),
             gpus=range(terms.gpus),
@@ -212,7 +212,7 @@ def report(args: argparse.Namespace, out: Output) -> int:
     found = reading.read(directory)
     document = harvest_document(directory, found.world, found.node_time)
     away_s = found.node_time.away_s
-    reached = efficiency(
+    reached = utilisation_efficiency(
         tuple(found.world.jobs.values()),
         Submissions(directory / "submissions").spec,
         found.policy,
@@ -305,8 +305,7 @@ def make_terms(
             where="--slots",
             do="give a number of slots, or set harvest_gpus",
         )
-    if not 1 <= gpus <= MAX_GPUS:
-        raise InputError(str(gpus), where=flag, valid=f"1 to {MAX_GPUS}")
+    check_range(flag, gpus, 1, MAX_GPUS)
     return Terms(
         partition=partition,
         system=chosen,

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
-import os
-import pwd
-import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext.cli.output import Output
+from hpcext import private
+from hpcext.checks import age_s
+from hpcext.cli.output import Output, write_file
 from hpcext.cli.report import page as report_page
 from hpcext.cli.report import saved as report_saved
 from hpcext.cli.report import view as report_view
 from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError, InputError, refused
-from hpcext.documents import write_file
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.extras import need
 from hpcext.manager import pilot as pilots
 from hpcext.manager.views import reading
@@ -28,9 +27,6 @@ from hpcext.manager.views.reading import Follower, Reading
 from hpcext.text import shown
 
 FORMATS = ("text", "html", "json", "csv")
-
-_SPANS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
-_SPAN = re.compile(rf"([0-9]{{1,6}})([{''.join(_SPANS)}])")
 
 
 def add(subparsers: Any) -> None:
@@ -64,7 +60,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         need("matplotlib", "--format html")
     since = None if args.since is None else read_since(args.since, now)
     parts = list(_parts(_readings(args.pilots, out), since, out))
-    document = account(parts, user=_own_name(), since=since, until=now)
+    document = account(parts, user=private.own_name(), since=since, until=now)
     if args.saved:
         report_saved.add_saved(document, parts, out)
     if form == "text":
@@ -82,7 +78,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.output is None:
         out.raw(data)
     else:
-        _write(args.output, data)
+        write_file(args.output, data)
     return 0
 
 
@@ -100,8 +96,8 @@ def read_since(text: str, now: float) -> float:
     InputError
         It is neither, or in the future.
     """
-    if found := _SPAN.fullmatch(text):
-        return now - int(found[1]) * _SPANS[found[2]]
+    with contextlib.suppress(InputError):
+        return now - age_s(text, "--since")
     try:
         at = datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -160,18 +156,3 @@ def _parts(readings: Iterator[Reading], since: float | None, out: Output) -> Ite
                     "compacted since then"
                 )
             yield part
-
-
-def _own_name() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        # In a container a user may have no name.
-        return str(os.getuid())
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        write_file(path, data, mode=0o644)
-    except OSError as error:
-        raise refused(error, str(path)) from None

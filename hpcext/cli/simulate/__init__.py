@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from hpcext.cli.fits import check_jobs, check_specs
 from hpcext.cli.output import Output
 from hpcext.cli.simulate.runs import each
+from hpcext.cli.simulate.tasks import tasks_of
 from hpcext.cli.simulate.view import show
-from hpcext.config import load_settings
-from hpcext.core.band import NONE, read_band
-from hpcext.core.errors import InputError
-from hpcext.core.values import Node
+from hpcext.core.band import NONE
 from hpcext.extras import need
-from hpcext.manager.refine import profiles_for
-from hpcext.manager.submissions import check_fits
 from hpcext.numerals import whole
-from hpcext.policies import find_policy
 from hpcext.sim.evaluate.comparison import Watts, compared
 from hpcext.sim.evaluate.outcome import Run
 from hpcext.sim.evaluate.store import Key, Store, digest
-from hpcext.sim.pilots.recording import read_recording
-from hpcext.sim.replay.sources import MOST_GPUS
-from hpcext.sim.replay.tasks import NodeSource, Task
+from hpcext.sim.replay.tasks import Task
 from hpcext.sim.report import files
 from hpcext.sim.report.page import About
-from hpcext.sim.workloads.find import RECORDING, job_file
 from hpcext.text import shown
-
-ON_NODES = ("exclusive", "marble", "equal_share", "bftrainer", "optimus", "pollux")
-ON_HOLES = ("equal_share", "exclusive", "marble", "bftrainer", "pollux")
-"""Policies that ``--compare`` compares on idle nodes; the others are measured against the first."""
-
-OF_MEASURED = ("exclusive", "marble", "tiresias", "optimus:interval_s=60", "pollux")
-"""Policies that ``--compare`` compares on measured trainings.
-
-They are those that Pollux was compared with, all looking every 60 s as there; what a batch system
-does; and the default policy of a pilot.
-"""
-
-REPORT_S = 30.0
-"""Seconds between reports of progress, as in a live training, where policies learn from them."""
-
 
 ORACLE = (
     "With an oracle: policies are told the true speeds of jobs and how much these have to do, which"
@@ -146,7 +119,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--autoscale",
         default=NONE,
         metavar="LOW:HIGH",
-        help="hold as many nodes as keep the efficiency of jobs within this band",
+        help="hold as many nodes as keep their utility within this band",
     )
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="where the measurements of measured trainings are"
@@ -192,7 +165,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Simulate what the command line says; return 1 if some job did not complete."""
     if args.report:
         need("matplotlib", "--report")
-    tasks = _tasks(args)
+    tasks = tasks_of(args)
     store = Store(args.report) if args.report else None
     try:
         runs = _simulated(tasks, store, args.workers, out)
@@ -210,127 +183,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
         show(out, rows)
         _left_over(runs, out)
     return 0 if all(job.state == "completed" for run_ in runs for job in run_.jobs) else 1
-
-
-def _tasks(args: argparse.Namespace) -> list[Task]:
-    """Return a task for every policy with every seed; all are checked before the first one runs."""
-    base = _task(args)
-    if args.compare and args.policy:
-        do = "leave out one of the two: several --policy are compared anyway"
-        raise InputError("chooses the policies, and so does --policy", where="--compare", do=do)
-    if args.oracle and args.learn:
-        do = "leave out one of the two"
-        raise InputError("tells policies what --learn hides", where="--oracle", do=do)
-    policies = args.policy or (_compared(base) if args.compare else [base.policy])
-    for policy in policies:
-        find_policy(policy)
-    seeds = args.seed or [0]
-    for name, values in (("--policy", policies), ("--seed", seeds)):
-        if len(set(values)) < len(values):
-            raise InputError("the same value twice", where=name)
-    tasks = [replace(base, policy=policy, seed=seed) for policy in policies for seed in seeds]
-    _check(tasks)
-    return tasks
-
-
-def _task(args: argparse.Namespace) -> Task:
-    """Return what all runs have in common, under the policy of the settings."""
-    place, settings = _place(args), load_settings()
-    profiles = profiles_for(settings.state_dir / "profiles")
-    return Task(
-        workload=args.workload,
-        policy=settings.policy,
-        place=place,
-        learn=args.learn,
-        oracle=args.oracle,
-        launch_s=args.launch_s,
-        checkpoint_s=args.checkpoint_s,
-        interference=args.interference,
-        rescale=args.rescale_cost,
-        fail_s=args.fail_s,
-        report_s=REPORT_S if args.learn else None,
-        until_s=args.hours * 3600 if args.hours else None,
-        profiles=str(profiles.directory),
-        gpu=profiles.gpu,
-        data=str(args.data) if args.data else "",
-        autoscale=read_band(args.autoscale),
-    )
-
-
-def _compared(task: Task) -> Sequence[str]:
-    """Return the policies that are compared if none are named."""
-    source = task.place.find()
-    if task.jobs(source).measured:
-        return OF_MEASURED
-    return ON_HOLES if task.place.harvest else ON_NODES
-
-
-def _place(args: argparse.Namespace) -> NodeSource:
-    """Return where the jobs run; refuse options that mean nothing there."""
-    for name, value, given in (
-        ("--main-nodes", args.main_nodes, args.main),
-        ("--gpus-per-node", args.gpus_per_node, args.idle or args.main),
-        ("--skip", args.skip, args.idle),
-        ("--known-ends", args.known_ends or None, args.idle or args.main),
-    ):
-        if value is not None and not given:
-            means = {"--main-nodes": "--main", "--skip": "--idle"}.get(name, "--idle or --main")
-            raise InputError(f"says nothing without {means}", where=name, do="leave it out")
-    if args.main and not args.main_nodes:
-        do = "say how many nodes the machine has"
-        raise InputError("is missing", where="--main-nodes", do=do)
-    return NodeSource(
-        _nodes(args),
-        args.idle or "",
-        args.main or "",
-        args.main_nodes or 0,
-        args.per_node,
-        args.gpus_per_node or 1,
-        args.skip or 0,
-        args.known_ends,
-    )
-
-
-def _nodes(args: argparse.Namespace) -> str:
-    """Return the machine: as the option says, or that of a recorded pilot."""
-    if args.nodes or args.idle or args.main:
-        return args.nodes or ""
-    if not args.workload.endswith(RECORDING):
-        do = "say where the jobs run: --nodes 4x4, say, --idle TRACE or --main LOG"
-        raise InputError("is missing", where="--nodes", do=do)
-    return read_recording(Path(args.workload)).machine
-
-
-def _check(tasks: Sequence[Task]) -> None:
-    """Read all files once, and refuse jobs that can never run, before hours of simulation."""
-    task = tasks[0]
-    place, source = task.place, task.place.find()
-    if place.idle and not source.files and ":" not in place.idle:
-        do = "say --hours, or how long the trace is, as summit:hours=48"
-        if place.known:
-            # To know the ends, all of the trace is read beforehand: --hours would not end that.
-            do = "say how long the trace is, as summit:hours=48"
-        if place.known or task.until_s is None:
-            raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)
-    if task.autoscale is not None and len({(one.gpus, one.kind) for one in source.nodes}) > 1:
-        raise InputError("counts nodes that are alike", where="--autoscale", do="leave it out")
-    measured = task.jobs(source).measured
-    if task.data and not measured:
-        do = "leave it out: only measured trainings need it"
-        raise InputError("says nothing of this workload", where="--data", do=do)
-    most = place.main_nodes or MOST_GPUS
-    specs = task.specs()
-    if specs and source.nodes:
-        check_specs(specs, source.nodes, str(job_file(task.workload)))
-    elif specs:
-        node = Node("an idle node", place.gpus)
-        check_fits(specs, [node], str(job_file(task.workload)), most)
-    # What measured trainings need depends on the policy, so they are checked under each.
-    for known in {one.policy: one for one in tasks}.values() if measured else [task]:
-        jobs = (job for job, _ in known.jobs(source).jobs(known.seed))
-        if not check_jobs(jobs, source.nodes, most, task.workload):
-            raise InputError("no jobs in it that ran", where=task.workload)
-    collections.deque(source.read(), maxlen=0)
 
 
 def _simulated(tasks: Sequence[Task], store: Store | None, workers: int, out: Output) -> list[Run]:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import documents
-from hpcext.cli.output import Output
+from hpcext.checks import check_range
+from hpcext.cli.output import Output, write_file
 from hpcext.cli.sweep.space import Range, Space, propose
 from hpcext.config import load_settings
-from hpcext.core.errors import InputError, refused
+from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record
 from hpcext.extras import need
 from hpcext.jobfields import metric
 from hpcext.jobfile import MAX_JOBS, parse_jobs
+from hpcext.jobtext import job_text
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool
 from hpcext.manager.views import reading
-from hpcext.text import clean, counted, shown
+from hpcext.text import counted, shown
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
@@ -125,7 +125,9 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
         # Read it back, so that errors come now, and not when it is submitted.
         parse_jobs(text, "--grid", Path.cwd())
     if args.out is not None:
-        _write(args.out, text)
+        if args.out.exists():
+            raise InputError(f"{args.out} exists", where="--out", do="choose another name")
+        write_file(args.out, text.encode())
         out.line(f"{counted(len(chosen), 'job')} in {args.out}")
     elif args.optuna is not None:
         base = str(Path.cwd())
@@ -134,15 +136,6 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
     else:
         out.raw(text.encode())
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        if path.exists():
-            raise InputError(f"{path} exists", where="--out", do="choose another name")
-        documents.write_file(path, text.encode(), mode=0o644)
-    except OSError as error:
-        raise refused(error, str(path)) from None
 
 
 def _pilot(args: argparse.Namespace) -> Path:
@@ -178,40 +171,23 @@ def job_file(
     began : int
         The number of trials that exist already.
     """
+    judged: dict[str, Any] = {}
+    if rules.metric:
+        judged |= {"metric": rules.metric, "goal": rules.goal}
+    if rules.first is not None:
+        judged |= {"first": rules.first, "factor": rules.factor}
     found = []
     for number, chosen in enumerate(settings, start=began + 1):
         words = [f"--{key}={value}" for key, value in chosen.items()]
-        command = [*LAUNCH, str(script.absolute()), *words, *rest]
-        lines = [
-            f"name = {_toml(_name(script, number, chosen))}",
-            f"command = [{', '.join(map(_toml, command))}]",
-            f"nodes = {{min = {nodes[0]}, max = {nodes[1]}}}",
-            f"gpus = {{min = {gpus[0]}, max = {gpus[1]}}}",
-            f"trial = {{{', '.join(_trial(rules, chosen))}}}",
-        ]
-        if scaling is not None:
-            lines.append(f"scaling = {_toml(scaling)}")
-        found.append("\n".join(["[[job]]", *lines, ""]))
-    return "\n".join(found)
-
-
-def _trial(rules: Trial, chosen: dict[str, str]) -> Iterator[str]:
-    yield f"sweep = {_toml(rules.sweep)}"
-    yield f"settings = {{{', '.join(f'{_toml(k)} = {_toml(v)}' for k, v in chosen.items())}}}"
-    if rules.metric:
-        yield f"metric = {_toml(rules.metric)}, goal = {_toml(rules.goal)}"
-    if rules.first is not None:
-        yield f"first = {rules.first}, factor = {rules.factor}"
-
-
-def _toml(text: str) -> str:
-    """Return a string in TOML: as in JSON, except for non-ASCII characters and DEL."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # File names may be any bytes.
-        raise InputError(f"{clean(text)} is not UTF-8, and a job file is", do="rename it") from None
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+        job: dict[str, Any] = {
+            "name": _name(script, number, chosen),
+            "command": [*LAUNCH, str(script.absolute()), *words, *rest],
+            "nodes": {"min": nodes[0], "max": nodes[1]},
+            "gpus": {"min": gpus[0], "max": gpus[1]},
+            "trial": {"sweep": rules.sweep, "settings": chosen, **judged},
+        }
+        found.append(job if scaling is None else {**job, "scaling": scaling})
+    return job_text(*found)
 
 
 def _tried(args: argparse.Namespace, rules: Trial) -> list[tuple[Job, Trial, Record]]:
@@ -219,8 +195,7 @@ def _tried(args: argparse.Namespace, rules: Trial) -> list[tuple[Job, Trial, Rec
     for flag in ("random", "metric"):
         if getattr(args, flag) is None:
             raise InputError(f"needs --{flag}", where="--optuna")
-    if not 1 <= args.random <= MAX_JOBS:
-        raise InputError(str(args.random), where="--random", valid=f"1 to {MAX_JOBS}")
+    check_range("--random", args.random, 1, MAX_JOBS)
     world = reading.read(_pilot(args)).world
     return [
         (job, job.trial, world.records[job.id])

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from hpcext.cli.output import Output
-from hpcext.cli.top.view import Look
 from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import InputError
 from hpcext.extras import need
-from hpcext.manager import pilot as pilots
-from hpcext.manager.views.reading import Follower, Followers, Reading
+from hpcext.manager.views.reading import Followers
 
 
 def add(subparsers: Any) -> None:
@@ -32,28 +29,12 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Show the view until told to quit."""
     need("textual")
-    look = _look(args.pilot)
+    named = [args.pilot] if args.pilot else []
+    followers = Followers(load_settings().state_dir, named)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("needs a terminal", do="see hpcext status, or hpcext report")
     from hpcext.cli.top.app import Top  # noqa: PLC0415  (Textual is slow to import; an extra)
 
-    top = Top(look)
+    top = Top(lambda: list(followers.read(recent=True)))
     top.run()
     return top.return_code or 0
-
-
-def _look(handle: str | None) -> Look:
-    """Return a function that reads the pilots to show."""
-    state_dir = load_settings().state_dir
-    if handle is None:
-        followers = Followers(state_dir)
-        return lambda: list(followers.read(recent=True))
-    follower = Follower(pilots.find(handle, state_dir))
-
-    def one() -> Sequence[Reading | HpcextError]:
-        try:
-            return [follower.read()]
-        except HpcextError as error:
-            return [error]
-
-    return one

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcext.checks import check_range
 from hpcext.cli.output import Output
 from hpcext.cli.trace import pilot as trace_pilot
 from hpcext.cli.trace.report import idle_document, log_document, say_idle, say_log
@@ -173,7 +174,7 @@ def from_slurm(args: argparse.Namespace, out: Output) -> int:
 def from_lsf(args: argparse.Namespace, out: Output) -> int:
     """Make a log from the output of bhist or bacct."""
     if args.year is not None:
-        _check("--year", args.year, 1990, 2100)
+        check_range("--year", args.year, 1990, 2100)
 
     def parse(lines: Iterable[str]) -> Iterator[slurm.Row]:
         return lsf.parse_lsf(lines, year=args.year, without=args.without)
@@ -185,7 +186,7 @@ def from_lsf(args: argparse.Namespace, out: Output) -> int:
 def _write_log(
     args: argparse.Namespace, out: Output, rows: Iterable[tuple[int, slurm.Row]], origin: str
 ) -> int:
-    _check("--reorder", args.reorder, 0, MOST_REORDER)
+    check_range("--reorder", args.reorder, 0, MOST_REORDER)
     left: Counter[str] = Counter()
     tally = SwfTally()
     jobs = in_order(_kept(rows, left), args.source, args.reorder)
@@ -255,8 +256,8 @@ def from_looks(args: argparse.Namespace, out: Output) -> int:
 
 def holes(args: argparse.Namespace, out: Output) -> int:
     """Let a simulated main queue run a log, and write the idle nodes that it leaves."""
-    _check("--depth", args.depth, 0, MOST_DEPTH)
-    _check("--reorder", args.reorder, 0, MOST_REORDER)
+    check_range("--depth", args.depth, 0, MOST_DEPTH)
+    check_range("--reorder", args.reorder, 0, MOST_REORDER)
     nodes, procs_per_node = _machine(args)
     queue = MainQueue(nodes, procs_per_node=procs_per_node, depth=args.depth)
     tally = IdleTally()
@@ -282,13 +283,13 @@ def _machine(args: argparse.Namespace) -> tuple[int, int]:
     stated = header_count(header, "MaxNodes")
     nodes, procs_per_node = args.nodes or stated, args.procs_per_node
     if args.nodes is not None:
-        _check("--nodes", args.nodes, 1, MOST_NODES)
+        check_range("--nodes", args.nodes, 1, MOST_NODES)
     if nodes is None:
         do = "give --nodes"
         raise InputError("no MaxNodes in its header", where=str(args.source), do=do)
     if procs_per_node is None:
         procs_per_node = max(1, (header_count(header, "MaxProcs") or 1) // (stated or nodes))
-    _check("--procs-per-node", procs_per_node, 1, MOST_NODES)
+    check_range("--procs-per-node", procs_per_node, 1, MOST_NODES)
     return nodes, procs_per_node
 
 
@@ -296,12 +297,12 @@ def made_up(args: argparse.Namespace, out: Output) -> int:
     """Generate a trace."""
     machine = find_machine(args.machine)
     if args.nodes is not None:
-        _check("--nodes", args.nodes, 1, MOST_NODES)
+        check_range("--nodes", args.nodes, 1, MOST_NODES)
         machine = machine.resized(args.nodes)
     if not 0 < args.hours <= MOST_HOURS:
         valid = f"more than 0, at most {MOST_HOURS}"
         raise InputError(f"{args.hours:g}", where="--hours", valid=valid)
-    _check("--seed", args.seed, 0, (1 << 63) - 1)
+    check_range("--seed", args.seed, 0, (1 << 63) - 1)
     tally = IdleTally()
     write_idle(args.output, tally(generate(machine, args.seed, args.hours)))
     stats = tally.stats(nodes=machine.nodes, end_s=3600 * args.hours)
@@ -311,7 +312,7 @@ def made_up(args: argparse.Namespace, out: Output) -> int:
 def stat(args: argparse.Namespace, out: Output) -> int:
     """Describe a trace or a log."""
     if args.nodes is not None:
-        _check("--nodes", args.nodes, 1, MOST_NODES)
+        check_range("--nodes", args.nodes, 1, MOST_NODES)
     first = next(read_lines(args.file, MOST_TEXT_BYTES))[1]
     args.output = args.file
     if first.removeprefix("\ufeff").startswith(HEADER):
@@ -343,8 +344,3 @@ def _say_idle(
     else:
         say_idle(out, args.output, stats, said)
     return 0
-
-
-def _check(flag: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise InputError(str(value), where=flag, valid=f"{least} to {most}")

@@ -1,4 +1,4 @@
-"""The effect of what users, managers and policies want: requests, a drain, a decision."""
+"""The effect of requests of users, of a drain, and of a decision."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def submitted(world: World, now_s: float, fact: Submitted) -> Cause:
 
 
 def hold(world: World, now_s: float, fact: Hold) -> Cause:
-    """Have a job suspended until its user resumes it."""
-    return _wish(world, fact.job, deferred.hold)
+    """Put a job on hold until its user resumes it: what it runs is suspended."""
+    return _request(world, fact.job, deferred.hold)
 
 
 def release(world: World, now_s: float, fact: Release) -> Cause:
     """Let a job run again."""
-    return _wish(world, fact.job, lambda _job: deferred.RELEASED)
+    return _request(world, fact.job, lambda _job: deferred.RELEASED)
 
 
 def resize(world: World, now_s: float, fact: Resize) -> Cause:
-    """Have a job run on as many GPUs as its user wants."""
-    return _wish(world, fact.job, lambda job: deferred.resized(job, fact))
+    """Have a job run on as many GPUs as its user requests."""
+    return _request(world, fact.job, lambda job: deferred.resized(job, fact))
 
 
 def cancel(world: World, now_s: float, fact: Cancel) -> Cause:
@@ -60,11 +60,11 @@ def cancel(world: World, now_s: float, fact: Cancel) -> Cause:
     if job is not None and job.state is State.PENDING:
         world.finish(job, now_s, State.CANCELLED, why="cancelled by its user")
         return Cause.REQUEST
-    return _wish(world, fact.job, lambda _job: deferred.CANCELLED)
+    return _request(world, fact.job, lambda _job: deferred.CANCELLED)
 
 
-def _wish(world: World, job_id: str, changes: Callable[[Job], dict[str, Any]]) -> Cause:
-    """Change a job as its user wants it, if it has not ended."""
+def _request(world: World, job_id: str, changes: Callable[[Job], dict[str, Any]]) -> Cause:
+    """Change a job as its user requests, if it has not ended."""
     job = world.waiting(job_id)
     if job is None:
         return NOTHING

@@ -42,28 +42,17 @@ class State(str, enum.Enum):
 _FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 _ACTIVE = frozenset({State.STARTING, State.RUNNING, State.RESCALING, State.STOPPING})
 
+_LEFT = frozenset({State.PENDING, *_FINAL})
+"""States in which a job holds nothing."""
+
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.PENDING: frozenset({State.STARTING, State.CANCELLED}),
-    State.STARTING: frozenset(
-        {State.RUNNING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
-         State.CANCELLED}
-    ),
-    State.RUNNING: frozenset(
-        {State.RESCALING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
-         State.CANCELLED}
-    ),
-    State.RESCALING: frozenset(
-        {State.RUNNING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
-         State.CANCELLED}
-    ),
-    State.STOPPING: frozenset(
-        {State.RUNNING, State.RESCALING, State.PENDING, State.COMPLETED, State.FAILED,
-         State.CANCELLED}
-    ),
-    State.COMPLETED: frozenset(),
-    State.FAILED: frozenset(),
-    State.CANCELLED: frozenset(),
-}  # fmt: skip
+    State.STARTING: _LEFT | {State.RUNNING, State.STOPPING},
+    State.RUNNING: _LEFT | {State.RESCALING, State.STOPPING},
+    State.RESCALING: _LEFT | {State.RUNNING, State.STOPPING},
+    State.STOPPING: _LEFT | {State.RUNNING, State.RESCALING},
+    **dict.fromkeys(_FINAL, frozenset()),
+}
 """The one table of what may follow what."""
 
 

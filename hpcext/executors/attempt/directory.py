@@ -24,7 +24,7 @@ from hpcext.executors.attempt.readings import MAX_STEPS, count, instant, spans
 from hpcext.executors.attempt.reports import Reports
 from hpcext.executors.attempt.sizes import Sizes
 from hpcext.executors.attempt.surroundings import Surroundings
-from hpcext.executors.attempt.verdict import exit_code, failed_untold, how_it_failed
+from hpcext.executors.attempt.verdict import exit_code, failed_by_itself, how_it_failed
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.numerals import whole
@@ -280,11 +280,11 @@ class AttemptFiles:
         code, why = self._first_failure()
         return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
 
-    def failed_untold(self) -> Ended | None:
-        """Return how it failed on one of several nodes before anybody told it to end, if it did."""
+    def failed_by_itself(self) -> Ended | None:
+        """Return how it failed on one of several nodes before it was to suspend or end; or None."""
         nodes = (0, *self.others)
         ends = [self._of_node(at, protocol.EXIT_FILE, protocol.EXIT) or {} for at in nodes]
-        index = failed_untold(ends) if self.others else None
+        index = failed_by_itself(ends) if self.others else None
         if index is None:
             return None
         why = f"on its node {index}: {how_it_failed(ends[index], self._supervisor_log())}"

@@ -19,7 +19,7 @@ _MAX_STALL_S = 1e6
 
 
 class Sizes:
-    """The number of GPUs of an attempt: asks it to change that, and reads what it has.
+    """The number of GPUs of an attempt: requests changes of it, and reads what it has.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ class Sizes:
         self._directory = directory
         self._identity = identity
         self._read = read
-        self._told = 0
+        self._heard = 0
 
-    def ask(
+    def request(
         self, resize: int, gpus: Sequence[str], devices: str, nodes: Sequence[int] = ()
     ) -> None:
         """Write down what the attempt is to have.
@@ -55,7 +55,7 @@ class Sizes:
         Raises
         ------
         OSError
-            It was not asked.
+            Nothing is requested.
         """
         document = {
             "schema": protocol.RESCALE,
@@ -69,12 +69,12 @@ class Sizes:
         }
         documents.write_json(self._directory / protocol.RESCALE_FILE, document)
 
-    def asked(self) -> int:
-        """Return the number of the last change that was asked for."""
+    def requested(self) -> int:
+        """Return the number of the last change that was requested."""
         return _number(self._read(protocol.RESCALE_FILE, protocol.RESCALE))
 
-    def wanted(self) -> tuple[str, ...]:
-        """Return the GPUs that it was last asked to have; none if nothing was asked."""
+    def requested_gpus(self) -> tuple[str, ...]:
+        """Return the GPUs of the last change that was requested; none if none was."""
         return _gpus(self._read(protocol.RESCALE_FILE, protocol.RESCALE) or {})
 
     def had(self) -> tuple[str, ...]:
@@ -86,30 +86,30 @@ class Sizes:
     def held(self) -> tuple[str, ...]:
         """Return the GPUs that it may use: those of both sizes, until it has answered a change."""
         answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED)
-        asked = self._read(protocol.RESCALE_FILE, protocol.RESCALE)
+        requested = self._read(protocol.RESCALE_FILE, protocol.RESCALE)
         now = self.had()
-        if _number(asked) <= _number(answer):
+        if _number(requested) <= _number(answer):
             return now
-        return tuple(dict.fromkeys((*now, *_gpus(asked or {}))))
+        return tuple(dict.fromkeys((*now, *_gpus(requested or {}))))
 
     def nodes(self) -> Mapping[str, int]:
         """Return the node's index of each GPU that it may use."""
         answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED) or {}
         launch = self._read(protocol.LAUNCH_FILE, protocol.LAUNCH) or {}
-        asked = self._read(protocol.RESCALE_FILE, protocol.RESCALE) or {}
+        requested = self._read(protocol.RESCALE_FILE, protocol.RESCALE) or {}
         hosts = dict.fromkeys(gpu.rpartition(":")[0] for gpu in _gpus(launch))
         order = {host: index for index, host in enumerate(hosts)}
         first = {gpu: order[gpu.rpartition(":")[0]] for gpu in _gpus(launch)}
-        known = {**first, **_indices(asked), **_indices(answer)}
+        known = {**first, **_indices(requested), **_indices(answer)}
         return {gpu: known.get(gpu, 0) for gpu in self.held()}
 
     def news(self) -> Rescaled | None:
         """Return what it has answered since the last call."""
         answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED) or {}
         number = _number(answer)
-        if number <= self._told:
+        if number <= self._heard:
             return None
-        self._told = number
+        self._heard = number
         return Rescaled(
             self._identity.job,
             self._identity.op,

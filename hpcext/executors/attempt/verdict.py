@@ -34,8 +34,8 @@ def exit_code(document: Mapping[str, Any]) -> int | None:
     return code if type(code) is int and -MAX_CODE <= code <= MAX_CODE else None
 
 
-def failed_untold(ends: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return which node of an attempt failed first, before anybody told any of them to end.
+def failed_by_itself(ends: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return which node of an attempt failed first, before any of them was to suspend or end.
 
     After such a failure ``srun`` ends what runs on the other nodes, by the signal of a preemption.
     That they got it makes of the failure neither an eviction nor a suspension.
@@ -50,15 +50,15 @@ def failed_untold(ends: Sequence[Mapping[str, Any]]) -> int | None:
     int or None
         The node's index; None if there was no such failure.
     """
-    told = [instant(end, key) for end in ends for key in ("notice_at", "suspend_asked_at")]
-    told_at = min((at for at in told if at is not None), default=math.inf)
+    stops = [instant(end, key) for end in ends for key in ("notice_at", "suspend_asked_at")]
+    stop_at = min((at for at in stops if at is not None), default=math.inf)
     failures = [
         (ended_at, index)
         for index, end in enumerate(ends)
         # A shell dies of SIGTERM itself, a moment before its supervisor gets the signal.
         if exit_code(end) not in {None, 0, *_TERMINATED}
         and (ended_at := instant(end, "main_ended_at")) is not None
-        and ended_at < told_at
+        and ended_at < stop_at
     ]
     return min(failures)[1] if failures else None
 

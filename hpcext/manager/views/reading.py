@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -172,30 +172,38 @@ class Follower:
 
 
 class Followers:
-    """The pilots of this user, each with its follower.
+    """Pilots of this user, each with its follower.
 
     Parameters
     ----------
     state_dir : pathlib.Path
+    named : collection of str
+        Directories, ids or names; all pilots if empty.
+
+    Raises
+    ------
+    NoManagerError
+        There is no pilot of such a name.
     """
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, named: Collection[str] = ()) -> None:
         self._state_dir = state_dir
+        self._named = [pilot.find(handle, state_dir) for handle in named]
         self._each: dict[Path, Follower] = {}
 
     def read(self, *, recent: bool = False) -> Iterator[Reading | HpcextError]:
-        """Read all of them, newest first; yield the error of one that cannot be read.
+        """Read them, by default newest first; yield the error of one that cannot be read.
 
         Parameters
         ----------
         recent : bool
-            Only those that run, or did within a day.
+            Of all pilots, only those that run, or did within a day.
         """
-        found = [path for path, _ in pilot.known(self._state_dir)]
+        found = self._named or [path for path, _ in pilot.known(self._state_dir)]
         self._each = {path: self._each.get(path) or Follower(path) for path in found}
         for follower in self._each.values():
             try:
-                if not recent or follower.recent():
+                if self._named or not recent or follower.recent():
                     yield follower.read()
             except HpcextError as error:
                 yield error

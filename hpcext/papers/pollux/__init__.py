@@ -7,7 +7,7 @@ which the authors measured on a real cluster.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -222,13 +222,20 @@ class _Fairness(NamedTuple):
         ]
 
 
+def _each_workload(
+    plan: _Plan, policy: str, what: str, papers: Sequence[float], why: str = ""
+) -> Iterator[Row]:
+    """Yield the average JCT under a policy of each published workload."""
+    for number, paper in zip(WORKLOADS, papers, strict=True):
+        known = number in plan.workloads and not (plan.how.quick and policy == GENETIC)
+        ours = plan.one(policy, "jct_s", workload=number) if known else None
+        yield _row(plan, f"{what}, workload {number}", ours, paper, unit="s", why=why)
+
+
 def _by_workload(plan: _Plan) -> Table:
-    rows = []
+    rows: list[Row] = []
     for policy in (TIRESIAS, OPTIMUS, GENETIC):
-        for number, paper in zip(WORKLOADS, PUBLISHED[policy], strict=True):
-            known = number in plan.workloads and not (plan.how.quick and policy == GENETIC)
-            ours = plan.one(policy, "jct_s", workload=number) if known else None
-            rows.append(_row(plan, f"{NAMES[policy]}, workload {number}", ours, paper, unit="s"))
+        rows += _each_workload(plan, policy, NAMES[policy], PUBLISHED[policy])
     return Table(
         "Average JCT of each published workload, beside the authors' simulator",
         tuple(rows),
@@ -237,10 +244,7 @@ def _by_workload(plan: _Plan) -> Table:
 
 
 def _lower(plan: _Plan) -> Table:
-    rows = []
-    for number, paper in zip(WORKLOADS, PUBLISHED[EXACT], strict=True):
-        ours = plan.one(EXACT, "jct_s", workload=number) if number in plan.workloads else None
-        rows.append(_row(plan, f"{NAMES[EXACT]}, workload {number}", ours, paper, unit="s"))
+    rows = _each_workload(plan, EXACT, NAMES[EXACT], PUBLISHED[EXACT])
     return Table(
         "The same objective solved exactly, beside the authors' genetic search: average JCT",
         tuple(rows),
@@ -248,11 +252,8 @@ def _lower(plan: _Plan) -> Table:
 
 
 def _shorter(plan: _Plan) -> Table:
-    rows = []
-    for number, paper in zip(WORKLOADS, PUBLISHED[EXACT], strict=True):
-        ours = plan.one(JCT, "jct_s", workload=number) if number in plan.workloads else None
-        why = "that is what it is for"
-        rows.append(_row(plan, f"average JCT, workload {number}", ours, paper, unit="s", why=why))
+    why = "that is what it is for"
+    rows = list(_each_workload(plan, JCT, "average JCT", PUBLISHED[EXACT], why))
     for load in MADE_LOADS[:1] if plan.how.quick else MADE_LOADS:
         share = _less(plan.made(JCT, load), plan.made(EXACT, load))
         what = f"less than {NAMES[EXACT]}, on made workloads at {load:g} times the load"

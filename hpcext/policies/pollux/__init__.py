@@ -10,9 +10,9 @@ The paper searches allocation matrices at random (:mod:`hpcext.policies.pollux.g
 largest value over counts is found exactly here (:mod:`hpcext.policies.solve.apportion`), and then
 placed.
 
-A job that reports no goodput (:mod:`hpcext.scaling.estimator`) has efficiency 1, as non-adaptive
-jobs in the paper. With ``objective=jct`` some rules differ (:mod:`hpcext.policies.pollux.jct`), for
-short completion times.
+A job that reports no goodput (:mod:`hpcext.scaling.estimator`) has statistical efficiency 1, as
+non-adaptive jobs in the paper. With ``objective=jct`` some rules differ
+(:mod:`hpcext.policies.pollux.jct`), for short completion times.
 
 A choice that the paper leaves open: for p < 0 the mean is 0 if one job gets nothing, whatever the
 others get. Here such a job counts as if it were so slow that no gain of the others outweighs it: as

@@ -21,8 +21,6 @@ The paper says of the search that it perturbs and combines matrices and finally 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,23 +61,15 @@ def evaluate(
     Returns
     -------
     array of float, shape (...)
-
-    Raises
-    ------
-    ValueError
-        Shapes do not fit, a speedup or factor is negative or not finite, or a job has GPUs for
-        which it has no speedup.
     """
-    allocations = np.asarray(allocations)
-    _check(speedups, current, factors, p)
-    if allocations.ndim < 2 or allocations.shape[-2:] != current.shape:
-        raise ValueError(f"allocations {allocations.shape} are not (..., {current.shape})")
-    if allocations.dtype.kind not in "iu" or (allocations < 0).any():
-        raise ValueError("allocations: counts of GPUs are whole numbers of at least 0")
-    most = int(allocations.sum(axis=-1).max(initial=0))
-    if most >= speedups.shape[1]:
-        raise ValueError(f"a job has {most} GPUs; speedups end at {speedups.shape[1] - 1}")
-    return _fitness(allocations, speedups, current, factors, p)
+    counts, several = allocations.sum(axis=-1), np.count_nonzero(allocations, axis=-1) > 1
+    found = speedups[np.arange(len(speedups)), counts, several.astype(np.int64)]
+    found = np.where((allocations != current).any(axis=-1), found * factors, found)
+    # A speedup of 0 has the logarithm -inf and the reciprocal inf: both make the mean 0.
+    with np.errstate(divide="ignore"):
+        if p == 0:
+            return np.asarray(np.exp(np.log(found).mean(axis=-1)))
+        return np.asarray((found**p).mean(axis=-1) ** (1 / p))
 
 
 def search(
@@ -115,25 +105,15 @@ def search(
     -------
     array of int, shape (j, n)
         It fits, and its fitness is not less than that of `current` if that fits.
-
-    Raises
-    ------
-    ValueError
-        Shapes or values are out of range.
     """
-    _check(speedups, current, factors, p)
-    capacity, most = np.asarray(capacity), np.asarray(most)
-    _check_limits(speedups, capacity, current, most)
-    if population < 1 or generations < 1:
-        raise ValueError(f"population={population}, generations={generations}: both must be > 0")
     now = np.minimum(current, capacity)
     kept = _repaired(current[np.newaxis].astype(np.int64), capacity, most, rng)
-    fitness = _fitness(kept, speedups, current, factors, p)
+    fitness = evaluate(kept, speedups, current, factors, p)
     for _ in range(generations):
         new = _mutated(_children(kept, fitness, population, rng), now, capacity, rng)
         new = _unlike(_repaired(new, capacity, most, rng), kept)
         kept = np.concatenate([kept, new])
-        fitness = np.append(fitness, _fitness(new, speedups, current, factors, p))
+        fitness = np.append(fitness, evaluate(new, speedups, current, factors, p))
         best = np.argsort(-fitness, kind="stable")[:population]
         kept, fitness = kept[best], fitness[best]
     found: Ints = kept[0]
@@ -158,19 +138,6 @@ def fits(allocations: Ints, capacity: Ints, most: Ints) -> Flags:
     alone = (_distributed(allocations).sum(axis=-2) <= 1).all(axis=-1)
     found: Flags = np.asarray(room & small & alone & (allocations >= 0).all(axis=(-2, -1)))
     return found
-
-
-def _fitness(
-    allocations: Ints, speedups: Floats, current: Ints, factors: Floats, p: float
-) -> Floats:
-    counts, several = allocations.sum(axis=-1), np.count_nonzero(allocations, axis=-1) > 1
-    found = speedups[np.arange(len(speedups)), counts, several.astype(np.int64)]
-    found = np.where((allocations != current).any(axis=-1), found * factors, found)
-    # A speedup of 0 has the logarithm -inf and the reciprocal inf: both make the mean 0.
-    with np.errstate(divide="ignore"):
-        if p == 0:
-            return np.asarray(np.exp(np.log(found).mean(axis=-1)))
-        return np.asarray((found**p).mean(axis=-1) ** (1 / p))
 
 
 def _distributed(allocations: Ints) -> Flags:
@@ -242,37 +209,3 @@ def _unlike(new: Ints, kept: Ints) -> Ints:
             seen.add(key)
             found.append(number)
     return new[found]
-
-
-def _check(speedups: Floats, current: Ints, factors: Floats, p: float) -> None:
-    """Check the arguments common to :func:`evaluate` and :func:`search`."""
-    if current.ndim != 2 or not len(current):
-        raise ValueError(f"current {current.shape} is not (jobs, nodes), with a job at least")
-    jobs = len(current)
-    if speedups.ndim != 3 or speedups.shape[0] != jobs or speedups.shape[2] != 2:
-        raise ValueError(f"speedups {speedups.shape} are not ({jobs}, sizes, 2)")
-    if factors.shape != (jobs,):
-        raise ValueError(f"factors {factors.shape} are not ({jobs},)")
-    for name, values in (("speedups", speedups), ("factors", factors)):
-        bad = ~(np.isfinite(values) & (values >= 0))
-        if bad.any():
-            raise ValueError(f"{name}: {values[bad][0]} is not a finite number of at least 0")
-    if not math.isfinite(p):
-        raise ValueError(f"p={p}: must be finite")
-
-
-def _check_limits(speedups: Floats, capacity: Ints, current: Ints, most: Ints) -> None:
-    """Check the further arguments of :func:`search`."""
-    jobs, nodes = current.shape
-    for name, values, shape in (
-        ("capacity", capacity, (nodes,)),
-        ("most", most, (jobs,)),
-        ("current", current, (jobs, nodes)),
-    ):
-        if values.shape != shape:
-            raise ValueError(f"{name} {values.shape} is not {shape}")
-        if values.dtype.kind not in "iu" or (values < 0).any():
-            raise ValueError(f"{name}: counts of GPUs are whole numbers of at least 0")
-    largest = min(int(most.max()), int(capacity.sum()))
-    if largest >= speedups.shape[1]:
-        raise ValueError(f"a job may have {largest} GPUs; speedups end at {speedups.shape[1] - 1}")

@@ -24,6 +24,7 @@ from hpcext.scaling.speed.online import Floats, Model
 
 LOOK_BACK = 2
 HIDDEN = 10
+"""Units of the hidden layer."""
 
 HELD_OUT = 0.2
 """Share of the rows, the newest, that are held out from training and decide when to stop."""
@@ -44,19 +45,10 @@ Arrays = dict[str, Floats]
 
 
 class Network(ABC):
-    """A network as a function of its weights, which are one vector, and its inputs.
-
-    Parameters
-    ----------
-    hidden : int
-        Units of its hidden layer.
-    """
+    """A network as a function of its weights, which are one vector, and its inputs."""
 
     name: str
     shapes: Mapping[str, tuple[int, ...]]
-
-    def __init__(self, hidden: int = HIDDEN) -> None:
-        self.hidden = hidden
 
     @property
     def size(self) -> int:
@@ -114,11 +106,10 @@ class Narx(Network):
 
     name = "narx"
 
-    def __init__(self, hidden: int = HIDDEN) -> None:
-        super().__init__(hidden)
+    def __init__(self) -> None:
         inputs = LOOK_BACK + 2 * (LOOK_BACK + 1)
         self.shapes = {
-            "in": (inputs, hidden), "in_add": (hidden,), "out": (hidden, 1), "out_add": (1,),
+            "in": (inputs, HIDDEN), "in_add": (HIDDEN,), "out": (HIDDEN, 1), "out_add": (1,),
         }  # fmt: skip
 
     def windows(self, rows: Floats) -> Floats:
@@ -152,12 +143,11 @@ class Recurrent(Network):
 
     gates = 1
 
-    def __init__(self, hidden: int = HIDDEN) -> None:
-        super().__init__(hidden)
-        wide = self.gates * hidden
+    def __init__(self) -> None:
+        wide = self.gates * HIDDEN
         self.shapes = {
-            "in": (1, wide), "again": (hidden, wide), "add": (wide,),
-            "out": (hidden, 1), "out_add": (1,),
+            "in": (1, wide), "again": (HIDDEN, wide), "add": (wide,),
+            "out": (HIDDEN, 1), "out_add": (1,),
         }  # fmt: skip
 
     def windows(self, rows: Floats) -> Floats:
@@ -180,7 +170,7 @@ class SimpleRnn(Recurrent):
 
     def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
         """Return the outputs, one for each input, and the hidden states."""
-        states = [np.zeros((len(inputs), self.hidden))]
+        states = [np.zeros((len(inputs), HIDDEN))]
         for speed in inputs.T:
             total = speed[:, None] @ weights["in"] + states[-1] @ weights["again"] + weights["add"]
             states.append(np.tanh(total))
@@ -208,7 +198,7 @@ class Lstm(Recurrent):
 
     def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
         """Return the outputs, one for each input, and the states of all steps."""
-        state = cell = np.zeros((len(inputs), self.hidden))
+        state = cell = np.zeros((len(inputs), HIDDEN))
         kept = []
         for speed in inputs.T:
             total = speed[:, None] @ weights["in"] + state @ weights["again"] + weights["add"]

@@ -48,22 +48,17 @@ class Nodes:
     ----------
     levels : iterable of (float, int)
         Instants, ascending, and the number of nodes from each on. The last one stays.
+
+    Attributes
+    ----------
+    times_s, counts : array of float
+        The same, each by itself.
     """
 
     def __init__(self, levels: Iterable[tuple[float, int]]) -> None:
         times, counts = zip(*levels, strict=True)
-        self._times = np.array(times, dtype=np.float64)
-        self._counts = np.array(counts, dtype=np.float64)
-
-    @property
-    def times_s(self) -> Floats:
-        """Instants at which the number of nodes changes, ascending."""
-        return self._times
-
-    @property
-    def counts(self) -> Floats:
-        """Number of nodes from each of these instants on."""
-        return self._counts
+        self.times_s = np.array(times, dtype=np.float64)
+        self.counts = np.array(counts, dtype=np.float64)
 
     def spans(self, until_s: float, useful: float = math.inf) -> tuple[Floats, Floats]:
         """Return for how long there is each number of nodes until an instant.
@@ -75,8 +70,8 @@ class Nodes:
         seconds, nodes : array of float
             Nodes ascending.
         """
-        edges = np.append(self._times[self._times < until_s], until_s)
-        counts = np.minimum(self._counts[: len(edges) - 1], useful)
+        edges = np.append(self.times_s[self.times_s < until_s], until_s)
+        counts = np.minimum(self.counts[: len(edges) - 1], useful)
         nodes, which = np.unique(counts, return_inverse=True)
         long_s = np.bincount(which, weights=np.diff(edges))
         group = np.arange(len(nodes)) * min(SPANS, len(nodes)) // len(nodes)

@@ -50,7 +50,7 @@ class Offered(NamedTuple):
     away_s: float = 0.0
 
 
-class Efficiency(msgspec.Struct, frozen=True):
+class UtilisationEfficiency(msgspec.Struct, frozen=True):
     """The use that was made of nodes.
 
     Attributes
@@ -75,9 +75,9 @@ class Efficiency(msgspec.Struct, frozen=True):
     nodes: float = 0.0
 
 
-def efficiency(
+def utilisation_efficiency(
     jobs: Sequence[Job], spec: Callable[[str], JobSpec], policy: str, offered: Offered
-) -> Efficiency:
+) -> UtilisationEfficiency:
     """Return U of a harvester so far.
 
     Parameters
@@ -93,11 +93,13 @@ def efficiency(
     jobs = [job for job in jobs if job.estimate.done or not _given_up(job)]
     units = {spec(job.id).work_unit for job in jobs}
     if why := _unknown(jobs, units, offered):
-        return Efficiency(why=why, nodes=offered.nodes)
+        return UtilisationEfficiency(why=why, nodes=offered.nodes)
     curves = {job.id: _curve(job, spec(job.id), jobs) for job in jobs}
     for job in jobs:
         if not curves[job.id]:
-            return Efficiency(why=f"of {job.name} no speed is known", nodes=offered.nodes)
+            return UtilisationEfficiency(
+                why=f"of {job.name} no speed is known", nodes=offered.nodes
+            )
     done = math.fsum(job.estimate.done for job in jobs)
     kept = frozenset(curves)
     told = sorted(jobs, key=lambda job: (job.submitted_s, job.order))
@@ -107,11 +109,11 @@ def efficiency(
     try:
         ideal = staying(stay, free, find_policy(policy), policy, How())
     except (RuntimeError, InputError) as error:
-        return Efficiency(why=f"nodes that stay: {error}", nodes=offered.nodes)
+        return UtilisationEfficiency(why=f"nodes that stay: {error}", nodes=offered.nodes)
     if not ideal:
         why = f"{offered.nodes:.2f} nodes that stay could not have trained them"
-        return Efficiency(why=why, nodes=offered.nodes)
-    return Efficiency(done / ideal, "", done, ideal, units.pop(), offered.nodes)
+        return UtilisationEfficiency(why=why, nodes=offered.nodes)
+    return UtilisationEfficiency(done / ideal, "", done, ideal, units.pop(), offered.nodes)
 
 
 def _unknown(jobs: Sequence[Job], units: set[str], offered: Offered) -> str:

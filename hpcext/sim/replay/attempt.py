@@ -7,10 +7,12 @@ import enum
 import math
 from collections.abc import Mapping
 
-from hpcext.core.facts import Rescaled
+from msgspec.structs import replace
+
+from hpcext.core.facts import Progressed, Rescaled
 from hpcext.core.values import Action, Alloc
 from hpcext.sim.replay.floor import node_of, nodes_of
-from hpcext.sim.replay.physics import Luck, Physics, Stretch, Where
+from hpcext.sim.replay.physics import Luck, Physics, Said, Stretch, Where
 
 STILL = Stretch(0.0)
 """The stretch of an attempt that does not train."""
@@ -139,6 +141,27 @@ class Attempt:
     def saved_steps(self) -> float:
         """Return the steps in the newest checkpoint, as of when it stopped training."""
         return max(0.0, self.steps - (self.done - self.saved) / self.stretch.step_work)
+
+    def reached(self, now_s: float) -> Progressed:
+        """Return how far it has come, in work and in steps."""
+        done, saved, steps = self.trained_to(now_s), self.saved_to(now_s), self.steps_to(now_s)
+        saved_steps = max(0.0, steps - (done - saved) / self.stretch.step_work)
+        return Progressed(self.order.job, self.order.op, whole(steps), whole(saved_steps), done)
+
+    def progress(self, now_s: float, said: Said | None = None) -> Progressed:
+        """Report how far it has come, its speed, and what it says of itself; record that it did."""
+        reached = self.reached(now_s)
+        trained = reached.done > self.base
+        first, self.reported = trained and not self.reported, self.reported or trained
+        loss = said.loss if said else None
+        return replace(
+            reached,
+            rate=self.stretch.rate if trained else None,
+            metrics={"loss": loss} if loss is not None and math.isfinite(loss) else {},
+            diverged=() if loss is None or math.isfinite(loss) else ("loss",),
+            resume_s={"restore_s": self.physics.resume_s} if first else None,
+            goodput=said.goodput if said else None,
+        )
 
     def chosen(self, alloc: Alloc) -> tuple[str, ...]:
         """Return the GPUs that it uses of an allocation, those that it trains on first."""

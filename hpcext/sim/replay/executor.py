@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NamedTuple
 
@@ -402,35 +401,11 @@ class Simulated:
         """Return how far an attempt has come; its speed is told when it trains again or ends."""
         if attempt.phase is Phase.OVER:
             return ()
-        order, steps = attempt.order, attempt.steps_to(self._heap.now_s)
-        saved_steps = steps - (attempt.done - attempt.saved) / attempt.stretch.step_work
-        step, saved = whole(steps), whole(max(0.0, saved_steps))
-        return (Progressed(order.job, order.op, step, saved, attempt.done),)
+        return (attempt.reached(self._heap.now_s),)
 
     def _progress(self, attempt: Attempt, said: Said | None = None) -> Progressed:
-        now_s, order, loss = self._heap.now_s, attempt.order, said.loss if said else None
-        self._untold.pop(order.job, None)
-        done, saved = attempt.trained_to(now_s), attempt.saved_to(now_s)
-        steps = attempt.steps_to(now_s)
-        saved_steps = steps - (done - saved) / attempt.stretch.step_work
-        trained = done > attempt.base
-        rate = attempt.stretch.rate if trained else None
-        parts = {"restore_s": attempt.physics.resume_s} if trained else None
-        if attempt.reported:
-            parts = None
-        attempt.reported |= trained
-        return Progressed(
-            order.job,
-            order.op,
-            whole(steps),
-            whole(max(0.0, saved_steps)),
-            done,
-            rate,
-            metrics={"loss": loss} if loss is not None and math.isfinite(loss) else {},
-            diverged=() if loss is None or math.isfinite(loss) else ("loss",),
-            resume_s=parts,
-            goodput=said.goodput if said else None,
-        )
+        self._untold.pop(attempt.order.job, None)
+        return attempt.progress(self._heap.now_s, said)
 
     def _tell(self, attempt: Attempt, *facts: Fact, late: bool) -> tuple[Fact, ...]:
         """Make facts known, now or late, and perhaps twice."""

@@ -33,8 +33,8 @@ class Heap:
         The virtual clock; never goes back.
     """
 
-    def __init__(self, now_s: float = 0.0) -> None:
-        self.now_s = now_s
+    def __init__(self) -> None:
+        self.now_s = 0.0
         self._events: list[tuple[float, int, Produce]] = []
         self._sequence = itertools.count()
 

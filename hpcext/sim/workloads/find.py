@@ -31,7 +31,7 @@ from hpcext.sim.workloads.generated import (
 from hpcext.sim.workloads.jobfiles import read_job_file
 from hpcext.sim.workloads.logged import read_logged
 from hpcext.sim.workloads.recorded import recorded_jobs
-from hpcext.sim.workloads.workload import Jobs, Setting, Workload, changed
+from hpcext.sim.workloads.workload import Setting, Workload, changed
 from hpcext.text import did_you_mean, shown
 
 VALID = (
@@ -44,30 +44,31 @@ TABLES = (".csv", ".csv.gz")
 
 
 def find_workload(text: str, setting: Setting) -> Workload:
-    """Return the workload of this name.
+    """Return the workload of this name, made for a setting.
 
     Raises
     ------
     InputError
         There is none, or a job in it does not state its speed and its work.
     """
+    found = _found(text, setting)
+    return found._replace(jobs=lambda seed: changed(found.jobs(seed), setting))
+
+
+def _found(text: str, setting: Setting) -> Workload:
     path = Path(text)
     if found := generated(text, setting):
         return found
     if path.suffix == JOB_FILE:
         known = read_job_file(path, elastic=setting.elastic, profiles=setting.profiles)
-        return Workload(text, lambda _: changed(known, setting), (path,))
+        return Workload(text, lambda _: known, (path,))
     if path.suffix == RECORDING:
         recording = read_recording(path)
-        return Workload(
-            text, lambda _: changed(recorded_jobs(recording), setting), (path,), recording.report_s
-        )
+        return Workload(text, lambda _: recorded_jobs(recording), (path,), recording.report_s)
     if text.endswith((".swf", ".swf.gz")):
         return Workload(
             text,
-            lambda _: changed(
-                read_logged(path, gpus=setting.gpus, per_node=setting.per_node), setting
-            ),
+            lambda _: read_logged(path, gpus=setting.gpus, per_node=setting.per_node),
             (path,),
         )
     if text.endswith(TABLES):
@@ -100,19 +101,14 @@ def _table(text: str, path: Path, given: str, setting: Setting) -> Workload:
         )
     if given:
         raise InputError("trainers have no options", where=f"WORKLOAD {shown(text)}")
-    return Workload(
-        text, lambda _: changed(trainers.read_trainers(path, gpus=setting.gpus), setting), (path,)
-    )
+    return Workload(text, lambda _: trainers.read_trainers(path, gpus=setting.gpus), (path,))
 
 
 def _measured(text: str, path: Path, given: str, setting: Setting) -> Workload:
     options = read_options(Measured, given, f"WORKLOAD {path}")
     folder, way = folder_of(options.data, setting.data, path.parent), way_of(options, setting)
-
-    def jobs(_: int) -> Jobs:
-        return changed(_trainings(path, folder, way), setting)
-
-    return Workload(text, jobs, (path, *measurements(folder)), REPORT_S, measured=True)
+    files = (path, *measurements(folder))
+    return Workload(text, lambda _: _trainings(path, folder, way), files, REPORT_S, measured=True)
 
 
 def _trainings(path: Path, folder: Path, way: WorkloadOptions) -> Iterator[tuple[Job, Physics]]:

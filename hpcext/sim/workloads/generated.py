@@ -25,7 +25,7 @@ from hpcext.sim.workloads.applications import (
 )
 from hpcext.sim.workloads.jobfiles import read_job_file
 from hpcext.sim.workloads.philly import SHARES, make_philly
-from hpcext.sim.workloads.workload import Jobs, Setting, Workload, changed
+from hpcext.sim.workloads.workload import Jobs, Setting, Workload
 from hpcext.text import clean, shown
 
 WHERE = "WORKLOAD"
@@ -102,7 +102,7 @@ def _philly(text: str, given: str, setting: Setting) -> Workload:
     folder, way = folder_of(options.data, setting.data), way_of(options, setting)
 
     def jobs(seed: int) -> Jobs:
-        return changed(application_jobs(make_philly(seed, load=options.load), folder, way), setting)
+        return application_jobs(make_philly(seed, load=options.load), folder, way)
 
     files = measurements(folder, SHARES)
     return Workload(text, jobs, files, REPORT_S, measured=True)
@@ -110,14 +110,12 @@ def _philly(text: str, given: str, setting: Setting) -> Workload:
 
 def _capes(text: str, given: str, setting: Setting) -> Workload:
     level = _one_of(given, capes.JOBS, f"{WHERE} capes", "contention")
-    return Workload(
-        text, lambda seed: changed(capes.capes_jobs(capes.arrivals_s(level, seed)), setting)
-    )
+    return Workload(text, lambda seed: capes.capes_jobs(capes.arrivals_s(level, seed)))
 
 
 def _marble(text: str, given: str, setting: Setting) -> Workload:
     number = int(_one_of(given, map(str, marble.SETS), f"{WHERE} marble", "set"))
-    return Workload(text, lambda _: changed(marble.set_jobs(number), setting))
+    return Workload(text, lambda _: marble.set_jobs(number))
 
 
 def _poisson(text: str, given: str, setting: Setting) -> Workload:
@@ -133,7 +131,7 @@ def _poisson(text: str, given: str, setting: Setting) -> Workload:
             do = "leave `after` out: here jobs come at random"
             raise InputError(what, where=clean(options.of), do=do)
     make = functools.partial(poisson_jobs, models, options.jobs, options.mean_s)
-    return Workload(text, lambda seed: changed(make(seed), setting), (path,) if path else ())
+    return Workload(text, make, (path,) if path else ())
 
 
 def poisson_jobs(

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from hpcext.core.estimate import Estimate, GoodputReport
 from hpcext.core.values import Job
+from hpcext.scaling.estimator import goodput_of as reported
 from hpcext.scaling.goodput import MOST_TIMES, Goodput
 from hpcext.scaling.throughput import Throughput
 from hpcext.sim.pilots.recording import Adapting, Ran, Recording
@@ -36,15 +37,7 @@ class Choice(NamedTuple):
 def model_of(said: GoodputReport, noise: float) -> Goodput:
     """Return the goodput that a training with throughput reports, at a noise scale."""
     assert said.throughput is not None
-    return Goodput(
-        Throughput(*said.throughput),
-        noise,
-        said.initial_batch,
-        said.most_batch,
-        said.least_per_gpu,
-        said.most_per_gpu,
-        said.accumulates,
-    )
+    return reported(said, Throughput(*said.throughput))._replace(noise_scale=noise)
 
 
 def kept(model: Goodput, total: int, gpus: int, nodes: int) -> Choice | None:
@@ -57,7 +50,7 @@ def kept(model: Goodput, total: int, gpus: int, nodes: int) -> Choice | None:
 def goodput_of(model: Goodput, choice: Choice, gpus: int, nodes: int) -> float:
     """Return samples per second, converted to those of the initial batch."""
     step_s = model.throughput.step_s(gpus, nodes, choice.per_gpu, choice.accumulation)
-    return float(choice.total * model.efficiency(choice.total) / step_s)
+    return float(choice.total * model.statistical_efficiency(choice.total) / step_s)
 
 
 class Trained:
@@ -87,7 +80,7 @@ class Trained:
         until = self._from[after] if after < len(self._from) else math.inf
         if done < self._known_from:
             until = min(until, self._known_from)
-        return Stretch(rate, until, float(total * model.efficiency(total)))
+        return Stretch(rate, until, float(total * model.statistical_efficiency(total)))
 
     def said(self, where: Where, done: float) -> Said:
         """Return its goodput, once it knows that."""
@@ -156,15 +149,4 @@ def _job(ran: Ran, order: int) -> Job:
 
 def _physics(ran: Ran) -> Physics:
     speed = ran.speed if ran.adapting is None else Trained(ran.adapting, ran.work)
-    costs = ran.costs
-    return Physics(
-        speed,
-        ran.work,
-        resume_s=costs.resume_s,
-        suspend_s=costs.suspend_s,
-        leave_s=costs.leave_s,
-        in_place=costs.in_place,
-        join_s=costs.join_s,
-        rescale_up_s=costs.rescale_up_s,
-        rescale_down_s=costs.rescale_down_s,
-    )
+    return Physics(speed, ran.work, **asdict(ran.costs))

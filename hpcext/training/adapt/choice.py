@@ -92,7 +92,7 @@ def best(
     choice = model.best(gpus, nodes)
     passes = now.passes(gpus)
     step_s = theta.step_s(gpus, nodes, now.per_gpu, passes - 1)
-    goodput = float(now.total * model.efficiency(now.total) / step_s)
+    goodput = float(now.total * model.statistical_efficiency(now.total) / step_s)
     split = None
     if float(choice.goodput) > BETTER * goodput:
         per_gpu, passes = int(choice.batch), int(choice.accumulation) + 1

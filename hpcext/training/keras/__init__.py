@@ -199,7 +199,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Stop here if requested; the validation begins anew on resumption."""
-        self.session.look()
+        self.session.suspend_if_agreed()
 
     def on_test_end(self, logs: Any = None) -> None:
         """Record the end of the validation."""

@@ -131,7 +131,7 @@ class FitSession(Session):
         self._stepped = True
 
     def between(self) -> None:
-        """Stop or save if requested: before the first batch, between two, or after the last."""
+        """Suspend or save if requested: before the first batch, between two, or after the last."""
         if self._arrived is not None:
             # A DataLoader of PyTorch has drawn a number since, when its iteration began.
             self.training.state.set_random(self._arrived)
@@ -149,10 +149,10 @@ class FitSession(Session):
         place, random = dataclasses.replace(self.training.loop.place), self.training.state.random()
         self._metrics.validated = place, random
 
-    def look(self) -> None:
-        """Stop if requested, between two batches of a validation."""
+    def suspend_if_agreed(self) -> None:
+        """Suspend between two batches of a validation if all ranks agree."""
         if self._metrics.validated is not None and self.training.keeper is not None:
-            self.training.look(*self._metrics.validated)
+            self.training.suspend_if_agreed(*self._metrics.validated)
 
     def end_validation(self) -> None:
         """Record that the validation is over."""

@@ -26,7 +26,7 @@ from hpcext.protocol import environ
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.coordinator import Coordinator, Write
 from hpcext.training.data.elastic_loader import ElasticLoader
-from hpcext.training.library import STOP, LibraryCheckpoints
+from hpcext.training.library import SUSPEND, LibraryCheckpoints
 from hpcext.training.lightning.random_states import RandomStates
 from hpcext.training.lightning.trainer import (
     FILE,
@@ -262,7 +262,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Count a batch, and agree whether to stop or save before the next one."""
+        """Count a batch, and agree whether to suspend or save before the next one."""
         if self._loader is not None:
             self._loader.trained()
         if trainer.fit_loop._should_accumulate():
@@ -276,7 +276,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Stop or save if agreed: all hooks, validation and schedules of the last step have run.
+        """Suspend or save if agreed: all hooks, validation and schedules of the last step have run.
 
         The batch that was just read is read again on resumption.
         """
@@ -298,7 +298,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             self._restore_random()
         self._random.keep()
         self._validation = {"completed": loop.batch_progress.total.completed}
-        if self._due == STOP:
+        if self._due == SUSPEND:
             self._carry_out(trainer)
         finite = (n for n in trainer.num_val_batches if not math.isinf(n))
         # All ranks must exchange equally often, also those with fewer batches.
@@ -315,8 +315,8 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         if not self._fitting or not (self._looks > 0 or alone):
             return
         self._looks -= 1
-        if self._coordinator.look():
-            self._due = STOP
+        if self._coordinator.agree_to_suspend():
+            self._due = SUSPEND
             self._carry_out(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -364,9 +364,9 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         leave_in_validation(checkpoint, self._validation["completed"])
 
     def _carry_out(self, trainer: Any) -> None:
-        """Stop or save, as agreed."""
+        """Suspend or save, as agreed."""
         due, self._due = self._due, ""
-        if due == STOP:
+        if due == SUSPEND:
             self._random.gather(self._coordinator.ranks)
             self._coordinator.mark()
             self._coordinator.suspend(

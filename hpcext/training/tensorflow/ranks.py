@@ -40,21 +40,21 @@ class StarRanks(Ranks):
     def __init__(self, directory: Path, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self._wish: Control | None = None
-        self._wishes: list[Control] = []
+        self._own: Control | None = None
+        self._others: list[Control] = []
         # Numbers that this rank has begun to send, and on rank 0 those of the others.
         self._numbers: list[float] | None = None
         self._told: list[list[float]] = []
         with _entry(directory) as path:
             self._peers = self._listen(path) if rank == 0 else {0: self._connect(path)}
 
-    def exchange(self, wish: Control) -> Control:
+    def exchange(self, requests: Control) -> Control:
         """Return what was agreed on since the last call, and send the next requests."""
         agreed = self._take()
-        if not agreed.stop:
-            self._wish = wish
+        if not agreed.suspend:
+            self._own = requests
             if self.rank != 0:
-                self._put(0, _VECTOR.pack(*wish))
+                self._put(0, _VECTOR.pack(*requests))
         return agreed
 
     def settle(self) -> None:
@@ -104,14 +104,14 @@ class StarRanks(Ranks):
 
     def _take(self) -> Control:
         """Return what the exchange under way agreed on."""
-        mine, self._wish = self._wish, self._wish if self.rank == 0 else None
+        mine, self._own = self._own, self._own if self.rank == 0 else None
         if mine is None:
             return Control()
         if self.rank != 0:
             return Control(*_VECTOR.unpack(self._get(0)))
         self._collect()
-        agreed = Control(*map(max, zip(mine, *self._wishes, strict=True)))
-        self._wish, self._wishes = None, []
+        agreed = Control(*map(max, zip(mine, *self._others, strict=True)))
+        self._own, self._others = None, []
         self.broadcast(_VECTOR.pack(*agreed))
         return agreed
 
@@ -120,8 +120,8 @@ class StarRanks(Ranks):
         if self.rank != 0:
             return
         peers = range(1, self.size)
-        if self._wish is not None and not self._wishes:
-            self._wishes = [Control(*_VECTOR.unpack(self._get(peer))) for peer in peers]
+        if self._own is not None and not self._others:
+            self._others = [Control(*_VECTOR.unpack(self._get(peer))) for peer in peers]
         if self._numbers is not None and not self._told:
             self._told = [_unpacked(self._get(peer)) for peer in peers]
 

@@ -37,11 +37,11 @@ class TorchRanks(Ranks):
         """The control group: nothing of the training's own traffic goes through it."""
         return self._group
 
-    def exchange(self, wish: Control) -> Control:
+    def exchange(self, requests: Control) -> Control:
         """Return what was agreed on since the last call, and send the next requests."""
         agreed = self._take()
-        if not agreed.stop and not agreed.resize:
-            self._values[:] = wish
+        if not agreed.suspend and not agreed.resize:
+            self._values[:] = requests
             self._work = dist.all_reduce(
                 self._vector, op=dist.ReduceOp.MAX, group=self._group, async_op=True
             )

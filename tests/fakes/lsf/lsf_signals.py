@@ -36,6 +36,9 @@ def deliver(site: Site, job: Job, *signums: signal.Signals) -> None:
 
 def known(site: Site, job: Job) -> tuple[list[int], list[int]]:
     """Processes of a job that its host knows, and their process groups; its leader's first."""
+    if not job.group:
+        # It has never begun, and group 0 is that of who asks.
+        return [], []
     parents, groups = _processes()
     found = {pid for pid, group in groups.items() if group == job.group}
     if time.time() - job.started_at >= site.pim_s:

@@ -14,9 +14,9 @@ import pytest
 from site_of_test import Site, wait_for
 
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.core.notification_methods import NotificationMethod, read_way, shown_way
+from hpcext.core.notification_methods import NotificationMethod, read_method, shown_method
 from hpcext.manager import senders
-from hpcext.manager.senders import Notice, send
+from hpcext.manager.senders import Notification, send
 
 TOKEN = "T0KEN-secret"
 
@@ -63,7 +63,8 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
     place.server.server_close()
 
 
-NOTICE = Notice("hpcext: pilot jobs ended", "hpcext: pilot jobs ended\n~! touch gone\n.\nbye", {
+SUBJECT = "hpcext: pilot jobs ended"
+NOTIFICATION = Notification(SUBJECT, f"{SUBJECT}\n~! touch gone\n.\nbye", {
     "event": "ended",
     "pilot": {"id": "jobs-1", "name": "jobs", "directory": "/p"},
     "jobs": {"failed": 2, "left": 0},
@@ -80,7 +81,7 @@ def test_jobs_that_fail_are_one_message_and_the_end_is_told_once(site: Site, hoo
     done = site.run("run", "jobs.toml", "--gpus=3", "--dir", str(site.pilot), "--notify", way)
     assert done.code == 1
     (told,) = hook.got
-    assert (told["schema"], told["event"]) == ("hpcext.notice/1", "ended")
+    assert (told["schema"], told["event"]) == ("hpcext.notification/1", "ended")
     assert told["jobs"] == {"total": 3, "completed": 1, "failed": 2, "cancelled": 0, "left": 0}
     assert [job["name"] for job in told["failed"]] == ["a", "b"]
     assert told["failed"][0]["why"] == "exit code 3; last line of its log: no data"
@@ -156,14 +157,14 @@ def test_what_may_pass_is_tried_again_and_a_refusal_is_not(
     monkeypatch.setattr(senders, "PAUSES_S", (0.0, 0.0))
     way = NotificationMethod("webhook", hook.url)
     hook.answers = [(503, ""), (429, "")]
-    send(way, NOTICE)
+    send(way, NOTIFICATION)
     assert len(hook.got) == 3
     hook.answers = [(500, "")] * 3
     with pytest.raises(HpcextError, match=r"^it answered 500$"):
-        send(way, NOTICE)
+        send(way, NOTIFICATION)
     hook.answers = [(404, "")]
     with pytest.raises(HpcextError, match=r"^it answered 404$"):
-        send(way, NOTICE)
+        send(way, NOTIFICATION)
     assert len(hook.got) == 7
 
 
@@ -172,7 +173,7 @@ def test_an_answer_leads_nowhere(hook: Hook, target: str) -> None:
     for code in (301, 302, 307, 308):
         hook.answers = [(code, target)]
         with pytest.raises(HpcextError, match=rf"^it answered {code}$"):
-            send(NotificationMethod("webhook", hook.url), NOTICE)
+            send(NotificationMethod("webhook", hook.url), NOTIFICATION)
     assert len(hook.got) == 4
 
 
@@ -180,7 +181,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, hook: Hook) -> None:
     monkeypatch.setattr(senders, "PAUSES_S", (0.0,))
     hook.server.server_close()
     with pytest.raises(HpcextError) as raised:
-        send(NotificationMethod("webhook", hook.url), NOTICE)
+        send(NotificationMethod("webhook", hook.url), NOTIFICATION)
     assert "refused" in str(raised.value)
     assert TOKEN not in str(raised.value)
 
@@ -206,7 +207,7 @@ def keeping(path: Path) -> Path:
 
 def test_mail_goes_by_sendmail(tools: Path) -> None:
     keeping(tools / "sendmail")
-    send(NotificationMethod("mail", "me@example.org"), NOTICE)
+    send(NotificationMethod("mail", "me@example.org"), NOTIFICATION)
     assert (tools / "sendmail.argv").read_text().splitlines() == ["-i", "me@example.org"]
     head, _, body = (tools / "sendmail.in").read_text().partition("\n\n")
     assert "To: me@example.org\n" in head
@@ -218,34 +219,33 @@ def test_mail_goes_by_the_program_of_slurm_first_and_by_another_if_that_fails(to
     mail = keeping(tools / "slurm-mail")
     program(tools / "scontrol", f"echo 'MailDomain  = (null)'; echo 'MailProg   = {mail}'")
     keeping(tools / "sendmail")
-    send(NotificationMethod("mail", ""), NOTICE)
+    send(NotificationMethod("mail", ""), NOTIFICATION)
     argv = (tools / "slurm-mail.argv").read_text().splitlines()
     assert argv[:2] == ["-s", "hpcext: pilot jobs ended"]
     assert len(argv) == 3
-    assert argv[2] not in {"", NOTICE.subject}
+    assert argv[2] not in {"", NOTIFICATION.subject}
     # A line that begins with ~ is an order to GNU's mail.
     assert "\n~" not in (tools / "slurm-mail.in").read_text()
     assert not (tools / "sendmail.argv").exists()
     program(mail, "exit 1")
-    send(NotificationMethod("mail", ""), NOTICE)
+    send(NotificationMethod("mail", ""), NOTIFICATION)
     assert (tools / "sendmail.argv").exists()
     program(tools / "sendmail", "echo no relay >&2; exit 75")
     program(tools / "mail", "exit 1")
     with pytest.raises(HpcextError, match="sendmail: exit code 75: no relay"):
-        send(NotificationMethod("mail", ""), NOTICE)
+        send(NotificationMethod("mail", ""), NOTIFICATION)
 
 
 def test_a_command_gets_the_document_and_some_variables(tools: Path) -> None:
     tell = program(
         tools / "tell", f'env > {tools}/env; echo "$@" > {tools}/words; cat > {tools}/in'
     )
-    send(NotificationMethod("command", f"{tell} 'a b' $HOME"), NOTICE)
-    assert json.loads((tools / "in").read_text()) == NOTICE.document
+    send(NotificationMethod("command", f"{tell} 'a b' $HOME"), NOTIFICATION)
+    assert json.loads((tools / "in").read_text()) == NOTIFICATION.document
     assert (tools / "words").read_text() == "a b $HOME\n"
     found = (tools / "env").read_text().splitlines()
-    assert {"HPCEXT_NOTICE=ended", "HPCEXT_NOTICE_PILOT=jobs-1", "HPCEXT_NOTICE_FAILED=2"} <= set(
-        found
-    )
+    assert {"HPCEXT_NOTIFICATION=ended", "HPCEXT_NOTIFICATION_PILOT=jobs-1"} <= set(found)
+    assert "HPCEXT_NOTIFICATION_FAILED=2" in found
 
 
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(
@@ -254,7 +254,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(
     monkeypatch.setattr(senders, "PROGRAM_S", 0.5)
     tell = program(tools / "tell", f"sleep 1000 & echo $! > {tools}/pid; wait")
     with pytest.raises(HpcextError, match=r"tell: took longer than 0.5 s"):
-        send(NotificationMethod("command", str(tell)), NOTICE)
+        send(NotificationMethod("command", str(tell)), NOTIFICATION)
     if (tools / "pid").exists() and (text := (tools / "pid").read_text()):
         wait_for(lambda: not _runs(int(text)), "the end of what it started")
 
@@ -267,8 +267,9 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_command_that_is_not_there(tools: Path) -> None:
+    method = NotificationMethod("command", f"{tools / 'nothing'} --token {TOKEN}")
     with pytest.raises(HpcextError, match="nothing: No such file"):
-        send(NotificationMethod("command", str(tools / "nothing") + f" --token {TOKEN}"), NOTICE)
+        send(method, NOTIFICATION)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +284,8 @@ def test_a_command_that_is_not_there(tools: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_way_is_shown_without_its_secrets(said: str, shown: str) -> None:
-    assert shown_way(said) == shown
-    assert TOKEN not in str(read_way(said))
+    assert shown_method(said) == shown
+    assert TOKEN not in str(read_method(said))
 
 
 @pytest.mark.parametrize(
@@ -298,5 +299,5 @@ def test_a_way_is_shown_without_its_secrets(said: str, shown: str) -> None:
 )  # fmt: skip
 def test_what_is_no_way_is_refused_without_its_secrets(said: str) -> None:
     with pytest.raises(InputError) as raised:
-        read_way(said)
+        read_method(said)
     assert TOKEN not in str(raised.value)

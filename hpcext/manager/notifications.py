@@ -20,16 +20,15 @@ from typing import Any
 from hpcext import documents
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
-from hpcext.core.notification_methods import NotificationMethod, read_way
+from hpcext.core.notification_methods import NotificationMethod
 from hpcext.core.values import Job, State
 from hpcext.manager.directory import host
-from hpcext.manager.driver import Observe
-from hpcext.manager.senders import Notice, send
+from hpcext.manager.senders import Notification, send
 from hpcext.text import clean, counted
 
 log = logging.getLogger(__name__)
 
-SCHEMA = "hpcext.notice/1"
+SCHEMA = "hpcext.notification/1"
 NOTIFIED = "hpcext.notified/1"
 NOTIFIED_FILE = "notified.json"
 
@@ -58,29 +57,24 @@ class Teller:
         The pilot's.
     id, name : str
         The pilot's.
-    way : NotificationMethod
-    then : Observe
-        Called next.
+    method : NotificationMethod
     """
 
-    def __init__(
-        self, directory: Path, id: str, name: str, way: NotificationMethod, *, then: Observe
-    ) -> None:
+    def __init__(self, directory: Path, id: str, name: str, method: NotificationMethod) -> None:
         self._directory = directory
         self._pilot = {"id": id, "name": name, "directory": str(directory), "host": host()}
-        self._way, self._then = way, then
+        self._method = method
         self._lock = threading.Lock()
         self._told = _read(directory)
         self._final, self._look_s = 0, float("-inf")
         self._untold: list[Job] = []
         self._since_s = 0.0
         self._told_s = float("-inf")
-        self._waiting: queue.SimpleQueue[Notice | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Notification | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def __call__(self, engine: Engine, now_s: float) -> None:
         """Look at what is new, and tell it when it is time."""
-        self._then(engine, now_s)
         if now_s >= self._look_s:
             self._look(engine, now_s)
         due_s = max(self._since_s + GATHER_S, self._told_s + LULL_S)
@@ -127,16 +121,16 @@ class Teller:
         failed, self._untold = self._untold, []
         if failed:
             self._remember(failed_until_s=max(job.since_s for job in failed))
-        self._waiting.put(self._notice(event, engine, failed))
+        self._waiting.put(self._notification(event, engine, failed))
         if self._thread is None:
             # A daemon thread: not waited for if a manager is killed, or a network does not answer.
             self._thread = threading.Thread(target=self._send_all, daemon=True)
             self._thread.start()
 
     def _send_all(self) -> None:
-        while (notice := self._waiting.get()) is not None:
+        while (notification := self._waiting.get()) is not None:
             try:
-                send(self._way, notice)
+                send(self._method, notification)
                 self._remember(problem="")
             except HpcextError as error:
                 self._failed(str(error))
@@ -144,7 +138,7 @@ class Teller:
                 self._failed(f"{type(error).__name__}")
 
     def _failed(self, why: str) -> None:
-        problem = f"{self._way} was not told: {clean(why)}"
+        problem = f"{self._method} was not told: {clean(why)}"
         self._remember(problem=problem)
         log.warning("%s", problem)
 
@@ -158,7 +152,7 @@ class Teller:
             except OSError as error:
                 log.warning("%s: %s", NOTIFIED_FILE, error.strerror)
 
-    def _notice(self, event: str, engine: Engine, failed: Sequence[Job]) -> Notice:
+    def _notification(self, event: str, engine: Engine, failed: Sequence[Job]) -> Notification:
         states = Counter(job.state for job in engine.world.jobs.values())
         final = {state.value: states[state] for state in State if state.final}
         total = len(engine.world.jobs)
@@ -186,13 +180,7 @@ class Teller:
             "more_failed": more,
             "at": datetime.datetime.fromtimestamp(time.time(), datetime.timezone.utc).isoformat(),
         }
-        return Notice(subject, text, document)
-
-
-def teller_of(directory: Path, id: str, name: str, said: str, then: Observe) -> Teller | None:
-    """Return what notifies of a pilot in the way that was asked for, if one was."""
-    way = read_way(said)
-    return Teller(directory, id, name, way, then=then) if way else None
+        return Notification(subject, text, document)
 
 
 def problem_of(directory: Path) -> str:

@@ -1,0 +1,61 @@
+"""The text of job files that hpcext itself writes; :mod:`hpcext.jobfile` reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hpcext.core.errors import InputError
+from hpcext.text import clean
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def job_text(*jobs: Mapping[str, Any]) -> str:
+    """Return a job file.
+
+    Parameters
+    ----------
+    *jobs : Mapping of str to Any
+        Fields of a job → strings, numbers, sequences and mappings of these.
+
+    Raises
+    ------
+    InputError
+        A string is not UTF-8, as file names may be.
+
+    Examples
+    --------
+    >>> print(job_text({"name": "a", "gpus": {"min": 1}}), end="")
+    [[job]]
+    name = "a"
+    gpus = {min = 1}
+    """
+    tables = (
+        "".join(f"{key} = {_value(value)}\n" for key, value in fields.items()) for fields in jobs
+    )
+    return "\n".join(f"[[job]]\n{table}" for table in tables)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        pairs = (f"{_key(key)} = {_value(each)}" for key, each in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    return _string(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _string(key)
+
+
+def _string(text: str) -> str:
+    """Return a string in TOML: as in JSON, except for non-ASCII characters and DEL."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{clean(text)} is not UTF-8, and a job file is", do="rename it") from None
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

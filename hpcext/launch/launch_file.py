@@ -1,0 +1,88 @@
+"""What ``launch.json`` says to the supervisor of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.launch.leader import Leader, RemoteLeader
+
+
+class Launch:
+    """What to run on this node, and how.
+
+    Parameters
+    ----------
+    document : Mapping
+        ``launch.json``.
+    index : int or None
+        The index of this node; None if Slurm says it, or there is one node.
+
+    Attributes
+    ----------
+    attempt : int
+    argv : list of str
+    cwd : str
+    environ : dict
+        Variables that the manager adds to the environment.
+    index : int
+    several : bool
+        Whether the attempt is on several nodes.
+    log : pathlib.Path
+        Where the command prints on this node.
+    gpus : int
+        The number of GPUs of the attempt.
+    kill_grace_s, suspend_timeout_s : float
+    notices : bool
+        Whether the batch system may send its notices to every process.
+    node : dict
+        This node, if the manager tells nodes apart itself, since the batch system's signals and
+        shares do not reach them; else empty.
+    agent : bool
+        Whether an agent has started us: who says the index of a node says also when it is to be
+        left.
+    """
+
+    def __init__(self, document: Mapping[str, Any], index: int | None) -> None:
+        self.attempt = int(document["attempt"])
+        self.argv = [str(word) for word in document["argv"]]
+        self.cwd = str(document["cwd"])
+        self.environ = dict(document["environ"])
+        several = int(self.environ.get("HPCEXT_NUM_NODES", 1)) > 1
+        self.index = (protocol.step_index() if several else 0) if index is None else index
+        self.several = several or self.index > 0
+        self.log = Path(document["log"])
+        if self.index:
+            self.log = self.log.with_name(f"log.node-{self.index}.txt")
+        self.gpus = len(document["gpus"]) or int(self.environ.get("HPCEXT_NUM_GPUS", 0))
+        self.kill_grace_s = float(document["kill_grace_s"])
+        self.suspend_timeout_s = float(document["suspend_timeout_s"])
+        self.notices = bool(document.get("notices"))
+        nodes = document.get("nodes") or []
+        self.node: dict[str, Any] = dict(nodes[self.index]) if nodes else {}
+        self.agent = index is not None and not nodes
+        self._leader = str(document.get("leader", "none"))
+
+    def leader(self, directory: Path) -> Leader | None:
+        """Return the leader of the batch job, which is to be watched; None if there is none.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+            The directory of the attempt.
+        """
+        if self.node:
+            return Leader(RemoteLeader(directory), self.suspend_timeout_s)
+        return Leader.of(self._leader, self.suspend_timeout_s)
+
+    def place(self) -> dict[str, Any]:
+        """Return where the batch system has put us, and on which GPUs, for ``supervisor.json``."""
+        if self.node:
+            return {"node": str(self.node["name"])}
+        place = protocol.Allocation.from_environ()
+        if place is None or not place.step:
+            return {}
+        gpus = [f"{place.node}:{index}" for index in place.gpus]
+        return {"step": place.step, "node": place.node, "gpus": gpus}
