@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcext.training.checkpoint import CheckpointError
-from hpcext.training.checkpoint.state import State, Tree
+from hpcext.training.checkpoint.state import Source, State, Tree
 
 Array = npt.NDArray[Any]
 Named = Sequence[tuple[str, Any]]
@@ -36,6 +36,14 @@ class KerasState(State):
     """
 
     format = "keras/1"
+    sources = (
+        *State.sources,
+        Source(
+            keras.random.SeedGenerator,
+            lambda each: np.asarray(each.state.numpy()).tolist(),
+            lambda each, state: each.state.assign(np.array(state, dtype=each.state.dtype)),
+        ),
+    )
     valid = (
         "a Keras model, optimizer, metric, variable, seed generator or callback, an array, "
         "a generator, or an object with both"
@@ -119,10 +127,6 @@ class KerasState(State):
         kinds = (keras.Variable, *_HOLDERS, keras.callbacks.Callback)
         return isinstance(value, kinds) or super().knows(value)
 
-    def draws(self, value: Any) -> bool:
-        """Return whether a value is a source of random numbers."""
-        return isinstance(value, keras.random.SeedGenerator) or super().draws(value)
-
     def hold(self, variable: Any) -> None:
         """Save the present value of this variable in the next checkpoint."""
         self._held[id(variable)] = np.array(variable.numpy())
@@ -199,19 +203,6 @@ class KerasState(State):
                 ) from error
 
         object.__setattr__(optimizer, "build", build_and_assign)
-
-    # -- random numbers
-
-    def _generator_state(self, generator: Any) -> Any:
-        if isinstance(generator, keras.random.SeedGenerator):
-            return np.asarray(generator.state.numpy()).tolist()
-        return super()._generator_state(generator)
-
-    def _set_generator(self, generator: Any, state: Any) -> None:
-        if isinstance(generator, keras.random.SeedGenerator):
-            generator.state.assign(np.array(state, dtype=generator.state.dtype))
-        else:
-            super()._set_generator(generator, state)
 
 
 def _trained(value: Any) -> list[Any]:

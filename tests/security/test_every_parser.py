@@ -207,10 +207,9 @@ REASONS = {
     "training/data/undivided.py:compare": RANKS,
     "training/lightning/random_states.py:RandomStates.gather": RANKS,
     "training/lightning/random_states.py:RandomStates.restore": CHECKED,
-    "training/checkpoint/state.py:State._generator_state": OWN,
+    "training/checkpoint/state.py:_numpy_state": OWN,
     "training/tensorflow/cluster.py:_launched": "what who starts a training says to it",
     "training/balance/balancing.py:Balancing._names": RANKS,
-    "training/torch/sharded.py:ShardedKeeper.load": CHECKED,
     "training/torch/sharded.py:write_shards": RANKS,
 }
 """Reader → why it is not in the table."""

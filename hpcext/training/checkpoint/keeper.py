@@ -18,7 +18,8 @@ class Keeper:
 
     The ranks of a data-parallel job hold the same weights and differ in their random states only.
     Those travel to rank 0, which writes one file: every further file would be another wait for the
-    disk.
+    disk. A keeper for ranks that hold different parts of the state defines the hooks
+    :meth:`restored`, :meth:`divided` and :meth:`all_copied`, and how a checkpoint is committed.
 
     Parameters
     ----------
@@ -84,8 +85,9 @@ class Keeper:
         """
         path = checkpoint.path / self._state.file
         tree = self._state.read(path)
+        objects = self.restored(checkpoint, tree["objects"])
         try:
-            self._state.apply(tree["objects"])
+            self._state.apply(objects)
         except CheckpointError as error:
             raise CheckpointError(str(error), where=path) from error
         parts: list[Tree] = json.loads(tree["random"])
@@ -178,30 +180,57 @@ class Keeper:
         """Free the memory of copies: nothing more will be staged."""
         self._copier.forget()
 
+    # -- hooks
+
+    def restored(self, checkpoint: Checkpoint, objects: Tree) -> Tree:
+        """Return the objects of a checkpoint, completed from further files of it."""
+        return objects
+
+    def divided(self, whole: Tree | None) -> Tree | None:
+        """Return this rank's part of what is to be written; None if it has none.
+
+        Parameters
+        ----------
+        whole : dict or None
+            The objects of rank 0 and the random states of all ranks; None on other ranks.
+        """
+        return whole
+
+    def all_copied(self, copied: bool) -> bool:
+        """Return whether every rank that writes has copied its part, given whether this one has."""
+        return copied
+
+    # -- one checkpoint
+
     def _capture(self, random: Tree) -> Tree | None:
-        """Return what to write, on the rank that writes; arrays and tensors are not copied."""
+        """Return what to write, on the ranks that write; arrays and tensors are not copied."""
         parts = self._ranks.gather(json.dumps(random).encode())
         if self._ranks.rank != 0:
-            return None
-        return {
-            "objects": self._state.capture(),
-            "random": "[" + ",".join(part.decode() for part in parts) + "]",
-        }
+            return self.divided(None)
+        return self.divided(
+            {
+                "objects": self._state.capture(),
+                "random": "[" + ",".join(part.decode() for part in parts) + "]",
+            }
+        )
 
     def _copy(self, tree: Tree) -> Tree | None:
         """Copy a tree; return None where there is no memory for it."""
+        copy: Tree | None = None
+        crowded = "no room on another rank"
         try:
-            copy: Tree = self._copier.copy(tree)
+            copy = self._copier.copy(tree)
         except MemoryError as error:
+            # Before other ranks are asked, which may take their time.
             self._copier.forget()
-            self._warn_crowded(error)
-            return None
-        return copy
-
-    def _warn_crowded(self, error: MemoryError) -> None:
+            crowded = str(error)
+        if self.all_copied(copy is not None):
+            return copy
+        self._copier.forget()
         if not self._crowded:
             self._crowded = True
-            warn(f"checkpoints are written between the steps, not beside them: {error}")
+            warn(f"checkpoints are written between the steps, not beside them: {crowded}")
+        return None
 
     def _commit(self, step: int, facts: Mapping[str, Any], tree: Tree) -> Checkpoint | None:
         return self.store.commit(

@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -20,6 +20,33 @@ from hpcext.training.checkpoint.hashing import HashingFile
 from hpcext.training.checkpoint.staging import Copier
 
 Tree = dict[str, Any]
+
+
+class Source(NamedTuple):
+    """A kind of random number generator, and how its state is taken and set.
+
+    Attributes
+    ----------
+    kind : type
+    get : callable
+        Given a generator, returns its state as a JSON value.
+    set : callable
+        Given a generator and such a state, sets it.
+    """
+
+    kind: type
+    get: Callable[[Any], Any]
+    set: Callable[[Any, Any], object]
+
+
+def _numpy_state(generator: np.random.Generator) -> Any:
+    # MT19937 and Philox hold arrays.
+    text = json.dumps(generator.bit_generator.state, default=lambda array: array.tolist())
+    return json.loads(text)
+
+
+def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
+    generator.bit_generator.state = state
 
 
 class State:
@@ -36,10 +63,16 @@ class State:
     ------
     TypeError
         An object is none of these.
+
+    Attributes
+    ----------
+    sources : tuple of Source
+        Kinds of random number generators; each rank has its own.
     """
 
     format = "numpy/1"
     file = "state.npz"
+    sources: tuple[Source, ...] = (Source(np.random.Generator, _numpy_state, _set_numpy_state),)
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         given = {name: value for name, value in objects.items() if value is not None}
@@ -47,7 +80,8 @@ class State:
             refusal = self.refusal(value)
             if refusal:
                 raise TypeError(f"Session({name}=...): {refusal}")
-        self._generators = {name: value for name, value in given.items() if self.draws(value)}
+        kinds = {name: self._source(value) for name, value in given.items()}
+        self._generators = {n: (given[n], source) for n, source in kinds.items() if source}
         self._objects = {n: value for n, value in given.items() if n not in self._generators}
 
     valid = "an array, a dict of arrays, a numpy.random.Generator, or an object with both"
@@ -84,13 +118,13 @@ class State:
 
     def knows(self, value: Any) -> bool:
         """Return whether this value's state can be saved and restored."""
-        if isinstance(value, np.ndarray | dict) or self.draws(value):
+        if isinstance(value, np.ndarray | dict) or self._source(value):
             return True
         return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
-    def draws(self, value: Any) -> bool:
-        """Return whether a value is a source of random numbers, which each rank has its own of."""
-        return isinstance(value, np.random.Generator)
+    def _source(self, value: Any) -> Source | None:
+        """Return the kind of a random number generator; None for other values."""
+        return next((each for each in self.sources if isinstance(value, each.kind)), None)
 
     def check(self) -> None:
         """Check now, not when a checkpoint is due, that all of the state can be saved.
@@ -167,7 +201,7 @@ class State:
         return {
             "python": random.getstate(),
             "numpy": [kind, np.asarray(keys).tolist(), position, has_gauss, cached],
-            "generators": {n: self._generator_state(g) for n, g in self._generators.items()},
+            "generators": {n: s.get(g) for n, (g, s) in self._generators.items()},
         }
 
     def set_random(self, states: Tree) -> None:
@@ -176,22 +210,14 @@ class State:
         random.setstate((version, tuple(words), gauss))
         kind, keys, *rest = states["numpy"]
         np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
-        for name, generator in self._generators.items():
+        for name, (generator, source) in self._generators.items():
             if name in states["generators"]:
-                self._set_generator(generator, states["generators"][name])
+                source.set(generator, states["generators"][name])
 
     def seed(self, seed: int) -> None:
         """Seed the global sources of random numbers."""
         random.seed(seed)
         np.random.seed(seed % 2**32)
-
-    def _generator_state(self, generator: Any) -> Any:
-        # MT19937 and Philox hold arrays.
-        text = json.dumps(generator.bit_generator.state, default=lambda array: array.tolist())
-        return json.loads(text)
-
-    def _set_generator(self, generator: Any, state: Any) -> None:
-        generator.bit_generator.state = state
 
     # -- the file
 

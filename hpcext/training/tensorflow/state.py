@@ -14,10 +14,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hpcext.training.checkpoint.state import Tree
+from hpcext.training.checkpoint.state import Source, Tree
 from hpcext.training.keras_state import KerasState, Named
 
 _Trackable = tf.__internal__.tracking.Trackable
+_GENERATOR = Source(
+    tf.random.Generator,
+    lambda each: {"algorithm": each.algorithm, "state": each.state.numpy().tolist()},
+    lambda each, state: each.reset(np.array(state["state"], dtype=np.int64)),
+)
 
 
 class TensorFlowState(KerasState):
@@ -28,6 +33,7 @@ class TensorFlowState(KerasState):
     """
 
     format = "tensorflow/1"
+    sources = (*KerasState.sources, _GENERATOR)
     valid = (
         "what tf.train.Checkpoint takes (a model, an optimizer, a tf.Module, a tf.Variable), "
         "a generator, a Keras callback, an array, or an object with both"
@@ -45,10 +51,6 @@ class TensorFlowState(KerasState):
     def knows(self, value: Any) -> bool:
         """Return whether this value's state can be saved and restored."""
         return isinstance(value, tf.Variable | _Trackable) or super().knows(value)
-
-    def draws(self, value: Any) -> bool:
-        """Return whether a value is a source of random numbers."""
-        return isinstance(value, tf.random.Generator) or super().draws(value)
 
     def variables(self, value: Any) -> Named | None:
         """List the variables of an object by their place in its graph; None if it has none."""
@@ -90,7 +92,7 @@ class TensorFlowState(KerasState):
         generator = _global_generator()
         return {
             **super().random(),
-            "tensorflow": generator and self._generator_state(generator),
+            "tensorflow": generator and _GENERATOR.get(generator),
             "eager": _eager_seeds(),
         }
 
@@ -101,24 +103,13 @@ class TensorFlowState(KerasState):
         super().set_random(states)
         generator = _global_generator()
         if generator is not None and states["tensorflow"] is not None:
-            self._set_generator(generator, states["tensorflow"])
+            _GENERATOR.set(generator, states["tensorflow"])
 
     def seed(self, seed: int) -> None:
         """Seed the global sources of random numbers."""
         super().seed(seed)
         tf.random.set_seed(seed)
         tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
-
-    def _generator_state(self, generator: Any) -> Any:
-        if isinstance(generator, tf.random.Generator):
-            return {"algorithm": generator.algorithm, "state": generator.state.numpy().tolist()}
-        return super()._generator_state(generator)
-
-    def _set_generator(self, generator: Any, state: Any) -> None:
-        if isinstance(generator, tf.random.Generator):
-            generator.reset(np.array(state["state"], dtype=np.int64))
-        else:
-            super()._set_generator(generator, state)
 
 
 def _tracked(state: TensorFlowState, root: Any) -> Named:

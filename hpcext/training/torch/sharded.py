@@ -70,6 +70,8 @@ class ShardedKeeper(Keeper):
     ranks : Ranks
     """
 
+    _state: TorchState
+
     def __init__(self, store: Store, state: TorchState, ranks: Ranks) -> None:
         super().__init__(store, state, ranks)
         # A group of its own: a thread communicates in it while the training uses the others.
@@ -79,35 +81,23 @@ class ShardedKeeper(Keeper):
         """Raise RuntimeError: shards cannot be divided anew in place."""
         raise RuntimeError(self._state.in_place_refusal)
 
-    def load(self, checkpoint: Checkpoint) -> Tree | None:
-        """Set the state to that of a checkpoint; see the base class."""
-        path = checkpoint.path / self._state.file
-        tree = self._state.read(path)
-        live = self._state.capture()
-        shards = _targets(tree["objects"], live, cast(TorchState, self._state).objects)
+    def restored(self, checkpoint: Checkpoint, objects: Tree) -> Tree:
+        """Return the objects with their shards, which every rank reads for itself."""
+        shards = _targets(objects, self._state.capture(), self._state.objects)
         read_shards(checkpoint, shards, self._writers)
-        tree["objects"] = _joined(tree["objects"], shards)
-        try:
-            self._state.apply(tree["objects"])
-        except CheckpointError as error:
-            raise CheckpointError(str(error), where=path) from error
-        parts: list[Tree] = json.loads(tree["random"])
-        return parts[self._ranks.rank] if self._ranks.rank < len(parts) else None
+        joined: Tree = _joined(objects, shards)
+        return joined
 
-    def _capture(self, random: Tree) -> Tree:
-        whole = super()._capture(random)
+    def divided(self, whole: Tree | None) -> Tree:
+        """Return the shards of this rank, and on rank 0 the rest."""
         shards: Shards = {}
         rest = _separated(whole["objects"] if whole else self._state.capture(), (), shards)
         return {"shards": shards, "whole": whole and {**whole, "objects": rest}}
 
-    def _copy(self, tree: Tree) -> Tree | None:
-        copy = super()._copy(tree)
+    def all_copied(self, copied: bool) -> bool:
+        """Return whether every rank has copied its shards."""
         # All or none: else some ranks would write in the thread while the others wait in the step.
-        if self._ranks.smallest(0 if copy is None else 1):
-            return copy
-        self._copier.forget()
-        self._warn_crowded(MemoryError("no room on another rank"))
-        return None
+        return bool(self._ranks.smallest(int(copied)))
 
     def _commit(self, step: int, facts: Mapping[str, Any], tree: Tree) -> Checkpoint | None:
         if self._writers.rank != 0:

@@ -14,7 +14,7 @@ import torch
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.checkpoint.hashing import HashingFile
 from hpcext.training.checkpoint.staging import Copier, like
-from hpcext.training.checkpoint.state import Tree
+from hpcext.training.checkpoint.state import Source, State, Tree
 from hpcext.training.torch.random import TorchRandom, from_text, to_text
 from hpcext.training.torch.whole import Given, present, state_of
 
@@ -38,6 +38,14 @@ class TorchState(TorchRandom):
 
     format = "torch/1"
     file = "state.pt"
+    sources = (
+        *State.sources,
+        Source(
+            torch.Generator,
+            lambda each: to_text(each.get_state()),
+            lambda each, state: each.set_state(from_text(state)),
+        ),
+    )
     valid = "a module, an optimizer, a tensor, an array, a generator, or an object with both"
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
@@ -74,10 +82,6 @@ class TorchState(TorchRandom):
     def knows(self, value: Any) -> bool:
         """Return whether this value's state can be saved and restored."""
         return isinstance(value, torch.Tensor) or super().knows(value)
-
-    def draws(self, value: Any) -> bool:
-        """Return whether a value is a source of random numbers."""
-        return isinstance(value, torch.Generator) or super().draws(value)
 
     def check(self) -> None:
         """Check that all of the state can be saved; raise TypeError or RuntimeError if not."""
@@ -205,17 +209,6 @@ class TorchState(TorchRandom):
             check_settings(optimizer, saved["param_groups"])
             raise
         check_settings(optimizer, optimizer.param_groups)
-
-    def _generator_state(self, generator: Any) -> Any:
-        if isinstance(generator, torch.Generator):
-            return to_text(generator.get_state())
-        return super()._generator_state(generator)
-
-    def _set_generator(self, generator: Any, state: Any) -> None:
-        if isinstance(generator, torch.Generator):
-            generator.set_state(from_text(state))
-        else:
-            super()._set_generator(generator, state)
 
     def write(self, file: HashingFile, tree: Tree) -> None:
         """Write a tree to a file."""
