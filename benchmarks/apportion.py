@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.apportion import ValueTable, apportion
 
 RNG = np.random.default_rng(11)
 GROW_S, SHRINK_S, FORWARD_S = 20.0, 5.0, 120.0
@@ -23,17 +23,17 @@ DENSE_MOST = 1e8
 """Operations of the dense programme that are waited for."""
 
 
-def trainer(most: int, now: int) -> Table:
+def trainer(most: int, now: int) -> ValueTable:
     """Eq. 16 for one trainer that has so many nodes now."""
     sizes = np.arange(most + 1)
     speeds = np.where(
         sizes > 0, RNG.uniform(50, 500) * np.maximum(sizes, 1) ** RNG.uniform(0.5, 0.95), 0
     )
     cost_s = np.where(sizes > now, GROW_S, np.where(sizes < now, SHRINK_S, 0.0))
-    return Table(sizes, FORWARD_S * speeds - speeds[now] * cost_s)
+    return ValueTable(sizes, FORWARD_S * speeds - speeds[now] * cost_s)
 
 
-def trainers(jobs: int, nodes: int, most: int = 64) -> list[Table]:
+def trainers(jobs: int, nodes: int, most: int = 64) -> list[ValueTable]:
     """Some of them wait, the others share what there is."""
     tables, left = [], nodes
     for _ in range(jobs):
@@ -43,12 +43,14 @@ def trainers(jobs: int, nodes: int, most: int = 64) -> list[Table]:
     return tables
 
 
-def rigid(sizes: Sequence[int], values: Sequence[float]) -> list[Table]:
+def rigid(sizes: Sequence[int], values: Sequence[float]) -> list[ValueTable]:
     """Jobs of one size each."""
-    return [Table(np.array([0, s]), np.array([0.0, v])) for s, v in zip(sizes, values, strict=True)]
+    return [
+        ValueTable(np.array([0, s]), np.array([0.0, v])) for s, v in zip(sizes, values, strict=True)
+    ]
 
 
-def dense(tables: Sequence[Table], total: int) -> float:
+def dense(tables: Sequence[ValueTable], total: int) -> float:
     """The value alone, by the programme over all options and all totals."""
     best = np.zeros(total + 1)
     for table in tables:
@@ -73,7 +75,7 @@ def main(times: int) -> None:
     """Print a line for each instance."""
     sizes = RNG.integers(20, 64, 1000).tolist()
     alike = trainer(64, 0)
-    power = Table(np.r_[0, 2 ** np.arange(7)], np.r_[0, (2.0 ** np.arange(7)) ** 0.8])
+    power = ValueTable(np.r_[0, 2 ** np.arange(7)], np.r_[0, (2.0 ** np.arange(7)) ** 0.8])
     instances = {
         "10 x 100": (trainers(10, 100), 100),
         "30 x 400": (trainers(30, 400), 400),

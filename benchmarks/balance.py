@@ -33,7 +33,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hpcext.scaling.balance import Line, level
-from hpcext.training.balance import Balance, Measured
+from hpcext.training.balance import Balance, MeasuredBatch
 from hpcext.training.torch import Session
 
 BATCH, BLOCK = 128, 50
@@ -223,7 +223,7 @@ def cost() -> None:
                 if turn == times:
                     tracemalloc.start()
                 told = [
-                    balance.tell(Measured(size, line.at(size), 1.0), 0.1, turn)
+                    balance.tell(MeasuredBatch(size, line.at(size), 1.0), 0.1, turn)
                     for line, size in zip(lines, balance.sizes, strict=True)
                 ]
                 began_s = time.perf_counter()

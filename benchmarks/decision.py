@@ -18,7 +18,7 @@ from hpcext.core.engine import Engine
 from hpcext.core.facts import Fact, NodeJoined, Progressed, Submitted
 from hpcext.core.values import Action, Job, Node
 from hpcext.policies import find_policy
-from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.executor import SimulatedExecutor
 from hpcext.sim.replay.heap import Heap, drive
 from hpcext.sim.replay.physics import Physics
 
@@ -69,7 +69,7 @@ def run(count: int, seed: int = 1) -> tuple[Timed, float]:
         work = source.uniform(500, 5000)
         physics[str(order)] = Physics(speed, work, launch_s=1, resume_s=3, suspend_s=1)
     heap = Heap()
-    executor = Simulated(heap, NODES, physics, report_s=60.0)
+    executor = SimulatedExecutor(heap, NODES, physics, report_s=60.0)
     facts: list[Fact] = [NodeJoined(node) for node in NODES]
     facts += [Submitted(job) for job in jobs]
     heap.at(0.0, lambda: facts)

@@ -20,12 +20,12 @@ import numpy as np
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Cause, Job, Node, Snapshot
 from hpcext.policies import find_policy
-from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.apportion import ValueTable, apportion
 
 WIDE = 8
 
 
-def tables(jobs: int) -> list[Table]:
+def tables(jobs: int) -> list[ValueTable]:
     """Trainers on up to 64 nodes, of a power law, some of which run now (Eq. 16)."""
     rng = np.random.default_rng(jobs)
     sizes = np.arange(65)
@@ -34,7 +34,7 @@ def tables(jobs: int) -> list[Table]:
         speed = rng.uniform(50, 500) * sizes ** rng.uniform(0.5, 0.95)
         now = int(rng.integers(0, 20))
         cost_s = np.select([sizes > now, sizes < now], [20.0, 5.0])
-        found.append(Table(sizes, 120.0 * speed - speed[now] * cost_s))
+        found.append(ValueTable(sizes, 120.0 * speed - speed[now] * cost_s))
     return found
 
 

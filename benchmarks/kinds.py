@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.apportion import ValueTable, apportion
 from hpcext.policies.solve.kinds import share
 
 CHANGE_S, STOP_S, FORWARD_S = 20.0, 5.0, 120.0
@@ -23,7 +23,7 @@ MACHINES = 4
 
 def offer(
     rng: np.random.Generator, kinds: Mapping[str, int], most: int, now: tuple[str, int]
-) -> dict[str, Table]:
+) -> dict[str, ValueTable]:
     """One job that has so many of a kind now."""
     sizes = np.arange(most + 1)
     speed = rng.uniform(50, 500)
@@ -33,13 +33,13 @@ def offer(
     for kind in kinds:
         cost_s = np.where((sizes == now[1]) & (kind == now[0] or now[1] == 0), 0.0, CHANGE_S)
         cost_s[0] = STOP_S
-        found[kind] = Table(sizes, FORWARD_S * speeds[kind] - has * cost_s)
+        found[kind] = ValueTable(sizes, FORWARD_S * speeds[kind] - has * cost_s)
     return found
 
 
 def offers(
     rng: np.random.Generator, jobs: int, totals: Mapping[str, int], most: int = 64
-) -> list[dict[str, Table]]:
+) -> list[dict[str, ValueTable]]:
     """Some of them wait, the others share what there is."""
     found, left = [], dict(totals)
     for _ in range(jobs):

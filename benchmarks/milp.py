@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.milp import Trainer, gain_table, solve_map
-from hpcext.policies.solve.solvers import Limit, Search, cbc, highs
+from hpcext.policies.solve.solvers import Search, SearchLimit, cbc, highs
 
 NODES = (1, 2, 4, 8, 16, 32, 64)
 SAMPLES_PER_S = {
@@ -64,11 +64,11 @@ def current(jobs: int, nodes: int, rng: np.random.Generator) -> np.ndarray[Any, 
 class Timed:
     """A solver that knows what its searches took."""
 
-    def __init__(self, solver: Callable[[Any, Limit], Search]) -> None:
+    def __init__(self, solver: Callable[[Any, SearchLimit], Search]) -> None:
         self.solver = solver
         self.took_s = 0.0
 
-    def __call__(self, problem: Any, limit: Limit) -> Search:
+    def __call__(self, problem: Any, limit: SearchLimit) -> Search:
         """Search."""
         begin = time.perf_counter()
         search = self.solver(problem, limit)

@@ -20,11 +20,11 @@ from pathlib import Path
 from hpcext.core.values import Job
 from hpcext.policies import find_policy
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.replay.sources import facts
 from hpcext.sim.replay.tasks import NodeSource, Task, simulate_task
 from hpcext.sim.traces.generate import find_machine, generate
-from hpcext.sim.traces.idle import Change
+from hpcext.sim.traces.idle import NodeChange
 from hpcext.sim.workloads.trainers import Trainer, simulated
 
 POLICIES = ("bftrainer:parallel=10", "equal_share:parallel=10")
@@ -52,7 +52,7 @@ def made_up(policy: str, hours: float) -> None:
     """Replay so many hours."""
     changes = 0
 
-    def counted() -> Iterator[Change]:
+    def counted() -> Iterator[NodeChange]:
         nonlocal changes
         for change in generate(find_machine("summit"), seed=1, hours=hours):
             changes += 1
@@ -60,7 +60,9 @@ def made_up(policy: str, hours: float) -> None:
 
     scenario = Scenario(trainers(hours), (), facts(counted(), 1))
     began_s = time.process_time()
-    found = run(scenario, find_policy(policy), Named(policy), How(until_s=3600 * hours))
+    found = run(
+        scenario, find_policy(policy), Named(policy), SimulationOptions(until_s=3600 * hours)
+    )
     show(policy, changes, time.process_time() - began_s, found.events, found.decisions)
 
 

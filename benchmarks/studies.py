@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from hpcext.training.adapt import Agent
+from hpcext.training.adapt import PolluxAgent
 from hpcext.training.adapt.configurations import Split
 from hpcext.training.adapt.noise import NoiseScale, Squares
 from hpcext.training.torch import Session
@@ -112,13 +112,13 @@ class HeldBatch(Adapting):
         if self.always:
             self.begun()._next_step = 0
 
-    def tell(self, agent: Agent, mine: tuple[float, float, float, float] | None) -> None:
+    def tell(self, agent: PolluxAgent, mine: tuple[float, float, float, float] | None) -> None:
         """Keep what was measured."""
         if mine is not None:
             self.measured.add(Squares(*mine))
         super().tell(agent, mine)
 
-    def choose(self, agent: Agent) -> Split | None:
+    def choose(self, agent: PolluxAgent) -> Split | None:
         """Choose nothing where the batch is held."""
         return None if self.held else super().choose(agent)
 
@@ -134,7 +134,7 @@ class Held(Session):
         self.adapting.clock = clock
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> PolluxAgent:
         """What chooses."""
         return self.adapting.begun()
 

@@ -8,16 +8,16 @@ from typing import NamedTuple
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.facts import Fact
 from hpcext.core.values import Action, Job, Node, Record
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.heap import Observe
 from hpcext.sim.replay.physics import Faults, Physics
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 
 
 class Played(NamedTuple):
     """A run; jobs and records as they were last, by id; and each action with its instant."""
 
-    run: Run
+    run: SimulatedRun
     jobs: dict[str, Job]
     records: dict[str, Record]
     actions: tuple[tuple[float, Action], ...]
@@ -61,6 +61,6 @@ def play(
     coming = [(job, physics[job.id]) for job in sorted(jobs, key=lambda job: job.submitted_s)]
     changes = [(when_s, (fact,)) for when_s, fact in sorted(inputs, key=lambda each: each[0])]
     scenario = Scenario(coming, tuple(nodes), changes)
-    how = How(seed, faults or Faults(), report_s)
+    how = SimulationOptions(seed, faults or Faults(), report_s)
     done = run(scenario, policy, Named("played"), how, watcher)
     return Played(done, last_jobs, last_records, tuple(given))

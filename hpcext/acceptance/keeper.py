@@ -53,7 +53,7 @@ def note(directory: Path, kind: str, what: object) -> None:
 
 def system_of(key: str) -> System:
     """Return a batch system by its name."""
-    return on_lsf.Lsf() if key == "lsf" else on_slurm.Slurm()
+    return on_lsf.LsfSystem() if key == "lsf" else on_slurm.SlurmSystem()
 
 
 def remove(system: System, directory: Path) -> list[str]:

@@ -11,7 +11,7 @@ from hpcext.batch.leasing import Held, Idle
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
-from hpcext.batch.lsf.engine import Engine
+from hpcext.batch.lsf.engine import LsfEngine
 from hpcext.batch.lsf.leasing import LsfLeasing, gpu_words
 from hpcext.config import load_settings
 from hpcext.protocol import JobId
@@ -19,7 +19,7 @@ from hpcext.protocol import JobId
 _QUEUE = "lsb.queues: JOB_CONTROLS and JOB_STARTER as docs/lsf.md has them"
 
 
-class Lsf:
+class LsfSystem:
     """LSF as a :class:`~hpcext.acceptance.systems.System`."""
 
     key = "lsf"
@@ -57,7 +57,7 @@ class Lsf:
     }
 
     @functools.cached_property
-    def _engine(self) -> Engine:
+    def _engine(self) -> LsfEngine:
         return lsf_probe.known()
 
     def release(self) -> str:

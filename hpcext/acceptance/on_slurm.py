@@ -13,7 +13,7 @@ from hpcext.doctor.slurm_plugin import FLAG
 from hpcext.protocol import JobId
 
 
-class Slurm:
+class SlurmSystem:
     """Slurm as a :class:`~hpcext.acceptance.systems.System`."""
 
     key = "slurm"

@@ -34,7 +34,7 @@ ANSWER_S = 120.0
 """Seconds that may pass for something that a batch system does at once."""
 
 
-class Terms(NamedTuple):
+class RunTerms(NamedTuple):
     """The terms of a run, from its command line.
 
     Attributes
@@ -65,7 +65,7 @@ class Stage:
     Parameters
     ----------
     system : System
-    terms : Terms
+    terms : RunTerms
     directory : pathlib.Path
         On a file system that all hosts share; removed at the end.
     hosts : tuple of Idle
@@ -75,7 +75,7 @@ class Stage:
     """
 
     def __init__(
-        self, system: System, terms: Terms, directory: Path, hosts: tuple[Idle, ...], flags: str
+        self, system: System, terms: RunTerms, directory: Path, hosts: tuple[Idle, ...], flags: str
     ) -> None:
         self.system, self.terms, self.directory = system, terms, directory
         self.hosts = hosts

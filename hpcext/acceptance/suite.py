@@ -31,7 +31,7 @@ from hpcext.acceptance.scenario import (
     StoppedError,
     Word,
 )
-from hpcext.acceptance.stage import Stage, Terms
+from hpcext.acceptance.stage import RunTerms, Stage
 from hpcext.acceptance.systems import System
 from hpcext.batch.leasing import Idle
 from hpcext.core.errors import HpcextError, InputError
@@ -48,13 +48,13 @@ _LOOK_S = 0.5
 Tell = Callable[[Result], None]
 
 
-def table(system: System, terms: Terms, hosts: Sequence[Idle], no_flags: str) -> list[Scenario]:
+def table(system: System, terms: RunTerms, hosts: Sequence[Idle], no_flags: str) -> list[Scenario]:
     """Return all scenarios, whether this site can have them or not.
 
     Parameters
     ----------
     system : System
-    terms : Terms
+    terms : RunTerms
     hosts : sequence of Idle
     no_flags : str
         Why no flag makes jobs suspendable; empty if one does.
@@ -73,7 +73,7 @@ def table(system: System, terms: Terms, hosts: Sequence[Idle], no_flags: str) ->
 
 def names(system: System) -> tuple[str, ...]:
     """Return the names of scenarios that may be chosen."""
-    terms = Terms("", "", (), 0.0, 0.0, 0.0)
+    terms = RunTerms("", "", (), 0.0, 0.0, 0.0)
     return tuple(dict.fromkeys(each.name for each in table(system, terms, (), "")))
 
 
@@ -110,13 +110,13 @@ def check_above(system: System, above: str, hosts: Sequence[Idle]) -> None:
         raise InputError(f"{above} has not {', '.join(missing)}", where="--above")
 
 
-class Run:
+class AcceptanceRun:
     """One acceptance run; use it in a ``with`` statement, whose end removes all that it has made.
 
     Parameters
     ----------
     system : System
-    terms : Terms
+    terms : RunTerms
     hosts : tuple of Idle
     state_dir : pathlib.Path
         On a file system that all hosts share.
@@ -127,7 +127,7 @@ class Run:
     def __init__(
         self,
         system: System,
-        terms: Terms,
+        terms: RunTerms,
         hosts: tuple[Idle, ...],
         state_dir: Path,
         only: Sequence[str] = (),
@@ -152,7 +152,7 @@ class Run:
             text=True,
         )
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> AcceptanceRun:
         return self
 
     def __exit__(self, *_: object) -> None:

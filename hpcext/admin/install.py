@@ -86,7 +86,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """The planned change of one file.
 
     Attributes
@@ -104,7 +104,7 @@ class Change:
     piece: Piece | None = None
 
 
-def plan(place: InstallLocation, pieces: Sequence[Piece]) -> list[Change]:
+def plan(place: InstallLocation, pieces: Sequence[Piece]) -> list[FileChange]:
     """Plan an installation: return its changes, in their order.
 
     Parameters
@@ -123,7 +123,7 @@ def plan(place: InstallLocation, pieces: Sequence[Piece]) -> list[Change]:
         place.check(piece.path)
     changes = _drafts(place, [*installed.files, *(str(piece.path) for piece in pieces)])
     for piece in pieces:
-        changes.append(Change(_verb(place, piece, installed), piece.path, piece))
+        changes.append(FileChange(_verb(place, piece, installed), piece.path, piece))
     wanted = {str(piece.path) for piece in pieces}
     # From an older version, or from an installation with other directories.
     changes += [each for each in _removals(place, installed) if str(each.path) not in wanted]
@@ -150,13 +150,13 @@ def _verb(place: InstallLocation, piece: Piece, installed: Manifest) -> str:
     )
 
 
-def apply(place: InstallLocation, changes: Sequence[Change], built_for: str = "") -> None:
+def apply(place: InstallLocation, changes: Sequence[FileChange], built_for: str = "") -> None:
     """Carry out a plan of :func:`plan`.
 
     Parameters
     ----------
     place : InstallLocation
-    changes : sequence of Change
+    changes : sequence of FileChange
     built_for : str
         As in the manifest.
 
@@ -190,7 +190,7 @@ def apply(place: InstallLocation, changes: Sequence[Change], built_for: str = ""
     place.save(msgspec.structs.replace(now, files={**after, **kept}))
 
 
-def plan_removal(place: InstallLocation, flag: str) -> list[Change]:
+def plan_removal(place: InstallLocation, flag: str) -> list[FileChange]:
     """Plan an uninstallation: return its changes, in their order.
 
     Parameters
@@ -216,7 +216,7 @@ def plan_removal(place: InstallLocation, flag: str) -> list[Change]:
     return [*_drafts(place, list(installed.files)), *_removals(place, installed)]
 
 
-def remove(place: InstallLocation, changes: Sequence[Change]) -> None:
+def remove(place: InstallLocation, changes: Sequence[FileChange]) -> None:
     """Carry out a plan of :func:`plan_removal`; changed files stay in place, and listed."""
     installed = place.installed() or Manifest()
     for change in changes:
@@ -240,7 +240,7 @@ def _remove_directories(place: InstallLocation, names: Collection[str]) -> None:
             place.on_disk(Path(name)).rmdir()
 
 
-def _drafts(place: InstallLocation, names: Sequence[str]) -> list[Change]:
+def _drafts(place: InstallLocation, names: Sequence[str]) -> list[FileChange]:
     """Return the removal of half-written files that a killed installation has left."""
     changes = []
     for path in (place.home / manifest.NAME, *map(Path, names)):
@@ -248,11 +248,11 @@ def _drafts(place: InstallLocation, names: Sequence[str]) -> list[Change]:
         for draft in documents.drafts(place.on_disk(path)):
             # In a shared directory, such as /tmp, somebody else may own a file of that name.
             if draft.lstat().st_uid in {0, os.geteuid()}:
-                changes.append(Change("remove", path.with_name(draft.name)))
+                changes.append(FileChange("remove", path.with_name(draft.name)))
     return list(dict.fromkeys(changes))
 
 
-def _removals(place: InstallLocation, installed: Manifest) -> list[Change]:
+def _removals(place: InstallLocation, installed: Manifest) -> list[FileChange]:
     """Return the removals of the installed files, in reverse: a file goes before what it loads."""
     changes = []
     for name, known in reversed(installed.files.items()):
@@ -260,7 +260,7 @@ def _removals(place: InstallLocation, installed: Manifest) -> list[Change]:
         place.check(path.parent)
         found = found_there(place, path)
         verb = "missing" if found is None else "remove" if found in known else "changed"
-        changes.append(Change(verb, path))
+        changes.append(FileChange(verb, path))
     return changes
 
 

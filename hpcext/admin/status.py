@@ -28,7 +28,7 @@ ANSWER_S = 20.0
 DAMAGE = ("changed", "missing")
 
 
-class Step(NamedTuple):
+class DaemonStep(NamedTuple):
     """What must be done with a daemon, and why; empty if the daemon could not be asked."""
 
     daemon: str
@@ -52,7 +52,7 @@ class Status:
         ``whole``, ``changed``, ``missing``, or ``foreign``: in our directory, but not ours.
     left : tuple of Edit
         What files of the site lack.
-    steps : tuple of Step
+    steps : tuple of DaemonStep
     """
 
     hpcext: str
@@ -60,7 +60,7 @@ class Status:
     runs: str = ""
     files: tuple[tuple[str, Path], ...] = ()
     left: tuple[Edit, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[DaemonStep, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -108,7 +108,7 @@ def of_slurm(place: InstallLocation) -> Status:
             )
             facts = slurm_site.parse_config(said)
         except BatchError as error:
-            steps.append(Step("slurmctld", "", clean(error.what)))
+            steps.append(DaemonStep("slurmctld", "", clean(error.what)))
     files = slurm_files(place, installed, release=runs)
     left: list[Edit] = []
     # Without the line that names the command, it is unknown which command the rules should run.
@@ -150,7 +150,7 @@ def _number(text: str) -> str:
     return text.split()[1]
 
 
-def _slurm_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
+def _slurm_steps(files: Files, facts: Mapping[str, str]) -> Iterator[DaemonStep]:
     """Yield what must be done with daemons that have not read the settings in slurm.conf yet."""
     text = read(files.path("slurm.conf"))
     for key, value in slurm_conf.settings(files):
@@ -159,14 +159,16 @@ def _slurm_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
         if not slurm_conf.has(text, key, value) or value in now.split(","):
             continue
         if key == "JobSubmitPlugins":
-            yield Step("slurmctld", "systemctl restart slurmctld", f"{key} has a new plugin")
+            yield DaemonStep("slurmctld", "systemctl restart slurmctld", f"{key} has a new plugin")
         else:
             daemons = "slurmd" if key in HOOKS else "slurmctld"
-            yield Step(daemons, "scontrol reconfigure", f"{key} has {value} in slurm.conf alone")
+            yield DaemonStep(
+                daemons, "scontrol reconfigure", f"{key} has {value} in slurm.conf alone"
+            )
     yield from _lua_steps(files, facts)
 
 
-def _lua_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
+def _lua_steps(files: Files, facts: Mapping[str, str]) -> Iterator[DaemonStep]:
     """Yield what must be done after our rules changed.
 
     slurmctld reads the site's script again only when that script is newer, not when ours is.
@@ -181,7 +183,9 @@ def _lua_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
     except (OSError, ValueError):
         return
     if newest > known:
-        yield Step("slurmctld", f"touch {site}", "rules of hpcext are newer than those it has read")
+        yield DaemonStep(
+            "slurmctld", f"touch {site}", "rules of hpcext are newer than those it has read"
+        )
 
 
 def of_lsf(place: InstallLocation, serverdir: Path) -> Status:
@@ -196,9 +200,9 @@ def of_lsf(place: InstallLocation, serverdir: Path) -> Status:
             queues = lsf_idle.parse_queues(said)
             if not any(f"{serverdir}/{STARTER}" in queue.starter for queue in queues):
                 why = f"no queue has {serverdir}/{STARTER}"
-                steps.append(Step("mbatchd", "badmin reconfig", why))
+                steps.append(DaemonStep("mbatchd", "badmin reconfig", why))
         except BatchError as error:
-            steps.append(Step("mbatchd", "", clean(error.what)))
+            steps.append(DaemonStep("mbatchd", "", clean(error.what)))
     files = tuple(_files(place, installed))
     return Status(installed.hpcext, files=files, steps=tuple(steps))
 

@@ -20,7 +20,7 @@ from hpcext.text import did_you_mean, shown
 
 if TYPE_CHECKING:
     from hpcext.backends.base import Backend
-    from hpcext.backends.batch_job import Submitted
+    from hpcext.backends.batch_job import SubmittedPilot
     from hpcext.batch.leasing import Leasing
 
 BUILT_IN = {
@@ -182,11 +182,11 @@ def title(name: str) -> str:
         return name
 
 
-def submitted(name: str) -> Submitted:
+def submitted(name: str) -> SubmittedPilot:
     """Return what is noted of the job of a pilot, even if nothing brings its backend any more."""
-    from hpcext.backends.batch_job import Submitted  # noqa: PLC0415  (it is in this folder)
+    from hpcext.backends.batch_job import SubmittedPilot  # noqa: PLC0415  (it is in this folder)
 
     try:
         return find(name).submitted
     except InputError:
-        return Submitted(name, "job.json", name, submit="")
+        return SubmittedPilot(name, "job.json", name, submit="")

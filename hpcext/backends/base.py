@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from hpcext.backends.batch_job import Submitted
+from hpcext.backends.batch_job import SubmittedPilot
 from hpcext.backends.own_job import OwnJob
 from hpcext.backends.suspendable_job import SuspendableJob
 from hpcext.batch.jobs import Jobs, Seen
@@ -327,9 +327,9 @@ class Backend(abc.ABC):
     # What follows from that.
 
     @property
-    def submitted(self) -> Submitted:
+    def submitted(self) -> SubmittedPilot:
         """What is noted in the directory of a pilot of its job."""
-        return Submitted(self.name, "job.json", self.title, submit=self.command)
+        return SubmittedPilot(self.name, "job.json", self.title, submit=self.command)
 
     def submit(self, directory: Path, order: PilotOrder, settings: Settings) -> JobId:
         """Submit a pilot for the first time; return the id of its job.

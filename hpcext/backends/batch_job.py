@@ -80,7 +80,7 @@ def write_script(
     return directory / SCRIPT
 
 
-class Submitted:
+class SubmittedPilot:
     """What is written down of the job of a pilot.
 
     Parameters

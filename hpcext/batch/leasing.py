@@ -110,7 +110,7 @@ class Other(NamedTuple):
     asked_s: float | None = None
 
 
-class Order(NamedTuple):
+class LeaseSubmission(NamedTuple):
     """A lease to be asked for.
 
     Attributes
@@ -176,7 +176,7 @@ class Leasing(Protocol):
     def script(self, agent: str, directory: Path) -> str:
         """Return the script of a lease's job, which runs this shell command on its node."""
 
-    def submit(self, order: Order, script: Path) -> int:
+    def submit(self, order: LeaseSubmission, script: Path) -> int:
         """Ask for a lease; return the id of its job."""
 
     def cancel(self, job_id: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from hpcext import __version__, backends
 from hpcext.acceptance import keeper, suite
 from hpcext.acceptance.scenario import Result
-from hpcext.acceptance.stage import Terms
+from hpcext.acceptance.stage import RunTerms
 from hpcext.acceptance.systems import NOUNS, System
 from hpcext.checks import check_range
 from hpcext.cli import main as cli
@@ -93,11 +93,14 @@ def run(key: str, args: argparse.Namespace, out: Output) -> int:
         raise InputError(error.what, do=error.do) from None
     if os.geteuid() == 0:
         out.note("batch systems treat root differently: run this as an ordinary user")
-    terms = Terms(args.partition, args.above, args.rest, args.age, args.silence, suite.MOST_S)
+    terms = RunTerms(args.partition, args.above, args.rest, args.age, args.silence, suite.MOST_S)
     began_s, began = time.time(), time.monotonic()
     named = [host.name for host in hosts]
     out.line(f"hpcext {__version__} on {release}, {args.partition}: {', '.join(named)}")
-    with _told() as told, suite.Run(system, terms, hosts, load_settings().state_dir, only) as it:
+    with (
+        _told() as told,
+        suite.AcceptanceRun(system, terms, hosts, load_settings().state_dir, only) as it,
+    ):
         results = _go(it, told, out)
     _show(results, out)
     passed = all(result.verdict != "failed" for result in results)
@@ -137,7 +140,7 @@ def _check(system: System, args: argparse.Namespace) -> list[str]:
     return only
 
 
-def _go(it: suite.Run, told: _Told, out: Output) -> list[Result]:
+def _go(it: suite.AcceptanceRun, told: _Told, out: Output) -> list[Result]:
     """Try the scenarios, then remove all that they made; return their results, in order."""
     results: list[Result] = []
     began_s = time.monotonic()

@@ -13,7 +13,7 @@ from hpcext import __version__
 from hpcext.admin import install as installing
 from hpcext.admin import lsf, slurm, slurm_conf, status
 from hpcext.admin.edits import Edit, StillNamedError, as_json
-from hpcext.admin.install import Change, InstallLocation
+from hpcext.admin.install import FileChange, InstallLocation
 from hpcext.admin.manifest import Manifest
 from hpcext.admin.status import Status
 from hpcext.admin.trust import ROOT
@@ -215,7 +215,7 @@ def install_lsf(args: argparse.Namespace, out: Output) -> int:
 
 def _carry_out(
     place: InstallLocation,
-    changes: Sequence[Change],
+    changes: Sequence[FileChange],
     args: argparse.Namespace,
     out: Output,
     built_for: str = "",
@@ -266,7 +266,7 @@ def _refuse(edits: Sequence[Edit], do: str, out: Output) -> None:
 
 def _uninstall(
     place: InstallLocation,
-    changes: Sequence[Change],
+    changes: Sequence[FileChange],
     args: argparse.Namespace,
     out: Output,
     unneeded: Sequence[Edit] = (),
@@ -323,12 +323,12 @@ def _status(found: Status, args: argparse.Namespace, out: Output) -> int:
     return 0 if (found.whole if args.prefix != ROOT else found.complete) else 1
 
 
-def _show(changes: Sequence[Change], out: Output) -> None:
+def _show(changes: Sequence[FileChange], out: Output) -> None:
     out.table(("", "file"), [(change.verb, str(change.path)) for change in changes])
 
 
 def _document(
-    changes: Sequence[Change], args: argparse.Namespace, out: Output, **more: Any
+    changes: Sequence[FileChange], args: argparse.Namespace, out: Output, **more: Any
 ) -> None:
     if args.json:
         done = [{"do": change.verb, "path": str(change.path)} for change in changes]

@@ -11,7 +11,7 @@ from hpcext.cli.output import Output
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import InputError
 from hpcext.doctor.checks import CHECKS
-from hpcext.doctor.checkup import Asked, Finding, examine
+from hpcext.doctor.checkup import CheckOptions, Finding, examine
 from hpcext.jobfile import read_jobs
 
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         # Before anything else is looked at.
         read_jobs(args.job)
     found: list[Finding] = []
-    asked = Asked(_settings(), args.submit, args.queue, args.job, args.probe)
+    asked = CheckOptions(_settings(), args.submit, args.queue, args.job, args.probe)
     for finding in examine(CHECKS, asked):
         found.append(finding)
         said = "; ".join(filter(None, (finding.says, finding.why, finding.do)))

@@ -26,10 +26,10 @@ from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
 from hpcext.policies import names as every_policy
 from hpcext.policies.common import ONE_NODE
-from hpcext.policies.solve.apportion import Table
+from hpcext.policies.solve.apportion import ValueTable
 from hpcext.policies.solve.kinds import share
-from hpcext.scaling.estimator import Sizes, speedups
-from hpcext.sim.replay.sources import Group, numbered, read_nodes
+from hpcext.scaling.estimator import GpuCounts, speedups
+from hpcext.sim.replay.sources import NodeGroup, numbered, read_nodes
 from hpcext.sim.workloads.jobfiles import unstated
 
 OPTIMUM = "optimum"
@@ -144,7 +144,7 @@ def _nodes(text: str, gpus: int | None) -> tuple[Node, ...]:
     if whole(text.removeprefix("-")) is not None:
         if gpus is None:
             raise InputError("is missing", where="--gpus", do="say how many GPUs each node has")
-        return numbered([Group(int(text), gpus)], "--nodes", "--gpus")
+        return numbered([NodeGroup(int(text), gpus)], "--nodes", "--gpus")
     if gpus is not None:
         raise InputError("--gpus together with kinds", where="--nodes", do="leave out --gpus")
     return read_nodes(text, valid=VALID)
@@ -192,8 +192,8 @@ def _best(jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
     return Division(OPTIMUM, counts, division.value, bound=bound, kinds=kinds)
 
 
-def _table(speeds: Mapping[int, float]) -> Table:
-    return Table(np.array([0, *speeds]), np.array([0.0, *speeds.values()]))
+def _table(speeds: Mapping[int, float]) -> ValueTable:
+    return ValueTable(np.array([0, *speeds]), np.array([0.0, *speeds.values()]))
 
 
 def _speeds(job: Job, kind: str) -> dict[int, float]:
@@ -204,7 +204,7 @@ def _speeds(job: Job, kind: str) -> dict[int, float]:
     """
     fewest, most = job.nodes or ONE_NODE
     sizes = sorted({size * nodes for nodes in range(fewest, most + 1) for size in job.sizes})
-    known = speedups(job.estimate, Sizes.on_one_node(np.array(sizes)), kind)
+    known = speedups(job.estimate, GpuCounts.on_one_node(np.array(sizes)), kind)
     return {} if known is None else dict(zip(sizes, known.tolist(), strict=True))
 
 

@@ -189,7 +189,7 @@ def _numbers(text: str) -> list[int]:
     return sorted(found)
 
 
-def _told(size: measuring.Size) -> str:
+def _told(size: measuring.SizeResult) -> str:
     if size.error:
         return f"{counted(size.gpus, 'GPU')}: {size.error}"
     unit = "samples" if size.samples_per_s is not None else "steps"
@@ -200,7 +200,7 @@ def _told(size: measuring.Size) -> str:
 
 def _report(
     name: str,
-    found: Sequence[measuring.Size],
+    found: Sequence[measuring.SizeResult],
     measured: Sequence[Measurement],
     out: Output,
     *,

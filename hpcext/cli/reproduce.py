@@ -15,7 +15,7 @@ from hpcext.cli.output import Output
 from hpcext.core.errors import InputError, refused
 from hpcext.extras import need
 from hpcext.papers import PAPERS, find_papers, reproduce
-from hpcext.papers.study import FAR, How, Row, Study, Table
+from hpcext.papers.study import FAR, Extent, Row, Study, Table
 from hpcext.render.csv import as_csv
 
 SCHEMA = "hpcext.reproduce/1"
@@ -83,14 +83,14 @@ def _say_left_out(name: str, out: Output) -> None:
             out.note(f"{name}: without one comparison, as {error}")
 
 
-def _how(args: argparse.Namespace) -> How:
+def _how(args: argparse.Namespace) -> Extent:
     for seed in args.seed:
         check_range("--seed", seed, 0, MOST_SEED)
     check_range("--workers", args.workers, 1, MOST_WORKERS)
     if args.data and not args.data.is_dir():
         raise InputError("no such directory", where=f"--data {args.data}")
     # The same seed twice would make a spread look smaller than it is.
-    return How(args.data, tuple(dict.fromkeys(args.seed)), args.workers, args.quick)
+    return Extent(args.data, tuple(dict.fromkeys(args.seed)), args.workers, args.quick)
 
 
 def _make_folder(path: Path) -> None:
@@ -101,7 +101,7 @@ def _make_folder(path: Path) -> None:
         raise refused(error, f"--out {path}") from None
 
 
-def _document(studies: dict[str, Study], how: How) -> dict[str, Any]:
+def _document(studies: dict[str, Study], how: Extent) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "seeds": list(how.seeds),

@@ -13,7 +13,7 @@ from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.manager import cleaning
 from hpcext.manager import pilot as pilots
-from hpcext.manager.cleaning import Kept, Plan
+from hpcext.manager.cleaning import Kept, RemovalPlan
 from hpcext.text import counted, sized
 
 SCHEMA = "hpcext.removed/1"
@@ -103,10 +103,10 @@ def _finish(args: argparse.Namespace, out: Output) -> list[str]:
 
 
 def _carry_out(
-    going: Sequence[Plan], kept: Sequence[Kept], args: argparse.Namespace, out: Output
+    going: Sequence[RemovalPlan], kept: Sequence[Kept], args: argparse.Namespace, out: Output
 ) -> bool:
     """Show what would be removed, ask, and remove it; return whether all of it was."""
-    done: list[Plan] = []
+    done: list[RemovalPlan] = []
     all_went = True
     size = sum(each.size.bytes for each in going)
     out.table(("pilot", "goes", "size", "directory"), [_row(each) for each in going])
@@ -128,7 +128,9 @@ def _carry_out(
     return all_went
 
 
-def _agreed(question: str, going: Sequence[Plan], args: argparse.Namespace, out: Output) -> bool:
+def _agreed(
+    question: str, going: Sequence[RemovalPlan], args: argparse.Namespace, out: Output
+) -> bool:
     """Return whether the user agrees.
 
     Raises
@@ -150,14 +152,18 @@ def _agreed(question: str, going: Sequence[Plan], args: argparse.Namespace, out:
     return answer
 
 
-def _row(plan: Plan) -> tuple[str, ...]:
+def _row(plan: RemovalPlan) -> tuple[str, ...]:
     parts = counted(len(plan.parts), "part") if plan.parts else "all of it"
     left = f", with {counted(plan.left, 'unfinished job')}" if plan.left else ""
     return plan.id, parts + left, sized(plan.size.bytes), str(plan.directory)
 
 
 def _document(
-    going: Sequence[Plan], kept: Sequence[Kept], done: Sequence[Plan], *, dry_run: bool
+    going: Sequence[RemovalPlan],
+    kept: Sequence[Kept],
+    done: Sequence[RemovalPlan],
+    *,
+    dry_run: bool,
 ) -> dict[str, Any]:
     return {
         "schema": SCHEMA,

@@ -30,7 +30,7 @@ _SIGNS = {"resumed": "↻", "resized": "↔", "promoted": "▲", "demoted": "▽
 _WINDOWS = {"": "All", "86400": "Last day", "3600": "Last hour", "600": "Last 10 min"}
 
 
-class Window(NamedTuple):
+class TimeWindow(NamedTuple):
     """The part of time that is drawn.
 
     Attributes
@@ -42,12 +42,12 @@ class Window(NamedTuple):
     last_s: float | None = None
 
     @classmethod
-    def asked(cls, last: str) -> Window:
+    def asked(cls, last: str) -> TimeWindow:
         """Parse the window in an address; anything that is not offered means all."""
         return cls(float(last) if last and last in _WINDOWS else None)
 
 
-def timeline(view: PilotView, window: Window) -> list[str]:
+def timeline(view: PilotView, window: TimeWindow) -> list[str]:
     """Return the section: windows to choose from, the lanes, and all of it as a table."""
     if not view.spans:
         return ["<p>No job has had a GPU yet.</p>"]
@@ -198,7 +198,7 @@ def _legend() -> str:
     )
 
 
-def _choice(window: Window) -> str:
+def _choice(window: TimeWindow) -> str:
     asked = "" if window.last_s is None else f"{window.last_s:.0f}"
     links = []
     for last, words in _WINDOWS.items():

@@ -52,7 +52,7 @@ def overview(found: Document) -> str:
     return _page("hpcext", body, found.read_at, "")
 
 
-def pilot(view: PilotView, found: Document, window: lanes.Window) -> str:
+def pilot(view: PilotView, found: Document, window: lanes.TimeWindow) -> str:
     """Return the page of one pilot or harvester."""
     body = [
         _head(view),

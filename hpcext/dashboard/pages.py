@@ -15,7 +15,7 @@ import msgspec
 from hpcext.core.errors import HpcextError
 from hpcext.dashboard import page
 from hpcext.dashboard.document import Document, LocalGpus, document
-from hpcext.dashboard.lanes import Window
+from hpcext.dashboard.lanes import TimeWindow
 from hpcext.executors.gpu_facts import gpu_facts, mps_runs
 from hpcext.manager.directory import host
 from hpcext.manager.views.reading import REPLAY_SHARE, Reading
@@ -41,7 +41,7 @@ def now(read: Read) -> Document:
     return document(itertools.islice(read(), page.MOST_PILOTS), time.time(), machine)
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """An answer: its media type and its content."""
 
     kind: str
@@ -64,7 +64,7 @@ class Pages:
         self._stale_s = 0.0
         folder = importlib.resources.files("hpcext.dashboard") / "static"
         self._files = {
-            name: Answer(kind, (folder / name).read_bytes()) for name, kind in FILES.items()
+            name: Response(kind, (folder / name).read_bytes()) for name, kind in FILES.items()
         }
 
     def document(self) -> Document:
@@ -78,7 +78,7 @@ class Pages:
                 self._stale_s = ended_s + max(FRESH_S, REPLAY_SHARE * (ended_s - began_s))
             return self._found
 
-    def answer(self, path: str, query: str) -> Answer | None:
+    def answer(self, path: str, query: str) -> Response | None:
         """Return the answer for an address below the token, such as ``pilot/ID/``, or None."""
         if path in self._files:
             return self._files[path]
@@ -94,14 +94,14 @@ class Pages:
                     if view.id == id:
                         if what:
                             return _json(msgspec.structs.replace(found, pilots=(view,)))
-                        window = Window.asked(parse_qs(query).get("last", [""])[0])
+                        window = TimeWindow.asked(parse_qs(query).get("last", [""])[0])
                         return _html(page.pilot(view, found, window))
         return None
 
 
-def _html(body: str) -> Answer:
-    return Answer(HTML, body.encode("utf-8", "backslashreplace"))
+def _html(body: str) -> Response:
+    return Response(HTML, body.encode("utf-8", "backslashreplace"))
 
 
-def _json(found: Document) -> Answer:
-    return Answer(JSON, msgspec.json.encode(found) + b"\n")
+def _json(found: Document) -> Response:
+    return Response(JSON, msgspec.json.encode(found) + b"\n")

@@ -22,7 +22,7 @@ Verdict = Literal["ok", "note", "wrong"]
 """Verdict of a finding; ``note``: something is missing that only some users need."""
 
 
-class Asked(NamedTuple):
+class CheckOptions(NamedTuple):
     """The arguments of a check.
 
     Attributes
@@ -81,7 +81,7 @@ class Check(NamedTuple):
     """
 
     name: str
-    run: Callable[[Asked], Iterable[Finding]]
+    run: Callable[[CheckOptions], Iterable[Finding]]
     why: str
     within_s: float = 60.0
 
@@ -108,7 +108,7 @@ def run_python(*words: str, within_s: float) -> subprocess.CompletedProcess[str]
 class _Run:
     """A running check. One that hangs, as a file system may for ever, is left in its thread."""
 
-    def __init__(self, check: Check, asked: Asked) -> None:
+    def __init__(self, check: Check, asked: CheckOptions) -> None:
         self._check = check
         self._asked = asked
         self._found: list[Finding] = []
@@ -143,13 +143,13 @@ class _Run:
         return finding._replace(why=self._check.why)
 
 
-def examine(checks: Sequence[Check], asked: Asked) -> Iterator[Finding]:
+def examine(checks: Sequence[Check], asked: CheckOptions) -> Iterator[Finding]:
     """Run all checks at once, and yield their findings in order.
 
     Parameters
     ----------
     checks : sequence of Check
-    asked : Asked
+    asked : CheckOptions
     """
     began = time.monotonic()
     for check, run in [(check, _Run(check, asked)) for check in checks]:

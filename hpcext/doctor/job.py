@@ -19,11 +19,11 @@ from pathlib import Path
 from hpcext import protocol
 from hpcext.core.saving import lost
 from hpcext.core.values import Job, Record
-from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.keeper import END_S, PILOT
 from hpcext.doctor.rehearsed import compared, told
 from hpcext.doctor.rehearsed import steps as steps_after
-from hpcext.doctor.trial import EndedError, Trial, parts, steps
+from hpcext.doctor.trial import EndedError, TrialManager, parts, steps
 from hpcext.jobfile import JobSpec, read_jobs
 
 BEGIN_S = 180.0
@@ -38,7 +38,7 @@ MOST_S = 7200.0
 _TOO_SOON = "the job ended before it could be suspended"
 
 
-def check(asked: Asked) -> Iterator[Finding]:
+def check(asked: CheckOptions) -> Iterator[Finding]:
     """Rehearse a suspension, if a job file is given."""
     if asked.jobs is None:
         return
@@ -49,7 +49,7 @@ def check(asked: Asked) -> Iterator[Finding]:
         yield Finding("job", "note", says, "try it in a pilot, and suspend it there")
         return
     directory = Path(tempfile.mkdtemp(prefix="hpcext-doctor-"))
-    trial = Trial(_manager(asked.jobs, first, directory), directory, first.name)
+    trial = TrialManager(_manager(asked.jobs, first, directory), directory, first.name)
     try:
         yield from _tried(trial, first)
     except EndedError as error:
@@ -69,7 +69,7 @@ def _manager(jobs: Path, first: JobSpec, directory: Path) -> list[str]:
     return [*rehearsal, sys.executable, "-m", "hpcext", *words, "--dir", str(directory / PILOT)]
 
 
-def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
+def _tried(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
     trial.wait(END_S, lambda job, _: job.state.active)
     trial.hold_others()
     job, record = trial.wait(BEGIN_S, lambda job, record: job.run.registered and steps(record) > 0)

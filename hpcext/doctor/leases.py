@@ -27,7 +27,7 @@ FEWEST_RPCS = 10
 ROOT = "an administrator sets"
 
 
-class Site(NamedTuple):
+class SlurmConfiguration(NamedTuple):
     """The configuration of a Slurm.
 
     Attributes
@@ -59,13 +59,13 @@ class Site(NamedTuple):
         return self.partitions.get(partition, {}).get(key, "")
 
 
-def look(site: Site, partition: str) -> Iterator[Finding]:
+def look(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
     """Yield the findings of all rules."""
     for rule in RULES:
         yield from rule(site, partition)
 
 
-def preemption(site: Site, partition: str) -> Iterator[Finding]:
+def preemption(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
     """Check that other users' jobs preempt leases by ending them, not by stopping them."""
     name = "preemption"
     kind = site.config.get("PreemptType", "")
@@ -103,7 +103,7 @@ def preemption(site: Site, partition: str) -> Iterator[Finding]:
     yield from _tiers(site, partition)
 
 
-def _tiers(site: Site, partition: str) -> Iterator[Finding]:
+def _tiers(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
     """Check that every other partition with these nodes is of a higher tier."""
     name = "preemption"
     nodes = site.members.get(partition, frozenset())
@@ -145,7 +145,7 @@ def above(
     return sorted((name for name in theirs if tier(name) > tier(partition)), key=tier)
 
 
-def grace(site: Site, partition: str) -> Iterator[Finding]:
+def grace(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
     """Check the time to save before a preemption, a time limit or scancel ends a job."""
     saving = site.saving_s
     needs = "" if saving is None else f", and saving took {saving:.1f} s"
@@ -179,7 +179,7 @@ def _suggested(saving_s: float | None) -> int:
     return max(60, math.ceil((saving_s or 0) / 30) * 60)
 
 
-def notice(site: Site, partition: str) -> Iterator[Finding]:
+def notice(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
     """Check that the signal that a batch job requested also comes at a preemption."""
     name = "signal at preemption"
     key, word = signal_at_preemption(site.release)
@@ -195,7 +195,7 @@ def notice(site: Site, partition: str) -> Iterator[Finding]:
     )
 
 
-def requeue(site: Site, partition: str) -> Iterator[Finding]:
+def requeue(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
     """Check that a preempted job can be requeued."""
     if site.config.get("JobRequeue", "1") != "0":
         yield Finding("requeue", "ok", "JobRequeue=1")
@@ -218,7 +218,7 @@ _HIDDEN: Mapping[str, tuple[Verdict, str]] = {
 """Values of PrivateData that matter, with verdict and reason."""
 
 
-def private(site: Site, partition: str) -> Iterator[Finding]:
+def private(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
     """Check which information users cannot see."""
     hidden = words(site.config.get("PrivateData", ""))
     for what, (verdict, why) in _HIDDEN.items():
@@ -230,7 +230,7 @@ def private(site: Site, partition: str) -> Iterator[Finding]:
         yield Finding("PrivateData", "ok", "hides nothing that a harvester looks at")
 
 
-def backfill(site: Site, partition: str) -> Iterator[Finding]:
+def backfill(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
     """Check that leases, which come last in the queue, are considered at all."""
     name = "backfill"
     if site.config.get("SchedulerType", "") != "sched/backfill":
@@ -242,7 +242,9 @@ def backfill(site: Site, partition: str) -> Iterator[Finding]:
     yield from found or [Finding(name, "ok", "nothing keeps the scheduler from considering leases")]
 
 
-def _backfill(site: Site, said: Mapping[str, str], partition: str) -> Iterator[Finding]:
+def _backfill(
+    site: SlurmConfiguration, said: Mapping[str, str], partition: str
+) -> Iterator[Finding]:
     def finding(says: str, do: str, why: str) -> Finding:
         return Finding("backfill", "note", says, f"{ROOT} {do}", why)
 
@@ -287,12 +289,12 @@ def _backfill(site: Site, said: Mapping[str, str], partition: str) -> Iterator[F
         yield finding(says, f"bf_window={longest_s / 60:.0f}", why)
 
 
-def _limit_s(site: Site, partition: str) -> float:
+def _limit_s(site: SlurmConfiguration, partition: str) -> float:
     limit_s = parse_time_limit(site.of(partition, "MaxTime"))
     return math.inf if limit_s is None else limit_s
 
 
-RULES: tuple[Callable[[Site, str], Iterable[Finding]], ...] = (
+RULES: tuple[Callable[[SlurmConfiguration, str], Iterable[Finding]], ...] = (
     preemption,
     grace,
     notice,

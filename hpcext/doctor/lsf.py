@@ -12,11 +12,11 @@ from hpcext.admin import manifest
 from hpcext.batch import lsf, runner
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import probe as lsf_probe
-from hpcext.batch.lsf.engine import NEEDED, Engine
+from hpcext.batch.lsf.engine import NEEDED, LsfEngine
 from hpcext.batch.lsf.probe import ANSWER_S
 from hpcext.core.errors import BatchError
 from hpcext.doctor import lsf_abilities, lsf_conf, lsf_queues
-from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.text import clean, listed, shown
 
 JOB_S = 300.0
@@ -26,7 +26,7 @@ _POLL_S = 1.0
 _INSTALL = "the owner of LSF_SERVERDIR runs hpcext-admin install lsf"
 
 
-def check(asked: Asked) -> Iterator[Finding]:
+def check(asked: CheckOptions) -> Iterator[Finding]:
     """Check whatever can be known without a job."""
     if not lsf_probe.is_there():
         yield Finding("lsf", "note", "there are no LSF commands on this machine")
@@ -52,7 +52,7 @@ def check(asked: Asked) -> Iterator[Finding]:
         yield Finding("lsf", "note", says, do)
 
 
-def _queues(engine: Engine, asked: Asked) -> Iterator[Finding]:
+def _queues(engine: LsfEngine, asked: CheckOptions) -> Iterator[Finding]:
     queues = lsf_idle.parse_queues(runner.run(["bqueues", "-l"], timeout_s=ANSWER_S))
     started = [queue.name for queue in queues if "hpcext-starter" in queue.starter]
     again = [queue.name for queue in queues if "85" in queue.requeue.split()]
@@ -71,7 +71,7 @@ def _queues(engine: Engine, asked: Asked) -> Iterator[Finding]:
     yield from judged(asked, queues)
 
 
-def judged(asked: Asked, queues: Sequence[lsf_idle.Queue]) -> Iterator[Finding]:
+def judged(asked: CheckOptions, queues: Sequence[lsf_idle.LsfQueue]) -> Iterator[Finding]:
     """Check the queue of leases, which the settings or ``--probe`` name."""
     wanted = asked.probe or (asked.settings.harvest_partition if asked.settings else "")
     for queue in queues:
@@ -107,7 +107,7 @@ def _scripts() -> Finding:
     return Finding(name, "ok", clean(f"esub and starter of hpcext {__version__} in {place}"))
 
 
-def job(asked: Asked) -> Iterator[Finding]:
+def job(asked: CheckOptions) -> Iterator[Finding]:
     """Submit a test job and check whatever only a job can tell."""
     if not asked.submit or not lsf_probe.is_there():
         return

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hpcext.batch import lsf
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
-from hpcext.batch.lsf.engine import Engine
+from hpcext.batch.lsf.engine import LsfEngine
 from hpcext.core.errors import BatchError
 from hpcext.doctor.checkup import Finding
 from hpcext.text import clean, listed
@@ -42,11 +42,11 @@ class Ability(NamedTuple):
 
     name: str
     words: str
-    there: Callable[[Engine], bool | None]
+    there: Callable[[LsfEngine], bool | None]
     instead: str = ""
     without: str = ""
 
-    def look(self, engine: Engine) -> Finding:
+    def look(self, engine: LsfEngine) -> Finding:
         """Check an engine for this ability."""
         there = self.there(engine)
         if there:
@@ -61,7 +61,7 @@ class Ability(NamedTuple):
         return Finding(NAME, "note", f"{self.name}: not here ({lacks}); {self.without}")
 
 
-def _has(command: str, *options: str) -> Callable[[Engine], bool]:
+def _has(command: str, *options: str) -> Callable[[LsfEngine], bool]:
     """Make a check for options by the help of a command; a command without help counts as IBM's."""
     return lambda engine: command in engine.commands and not engine.lacks(command, *options)
 
@@ -143,12 +143,12 @@ TABLE: tuple[Ability, ...] = (
 )
 
 
-def look(engine: Engine, launcher: str) -> Iterator[Finding]:
+def look(engine: LsfEngine, launcher: str) -> Iterator[Finding]:
     """Check an engine for each ability, and for the fields of ``bjobs -o``.
 
     Parameters
     ----------
-    engine : Engine
+    engine : LsfEngine
     launcher : str
         The setting ``lsf_launcher``.
     """
@@ -158,7 +158,7 @@ def look(engine: Engine, launcher: str) -> Iterator[Finding]:
         yield _fields()
 
 
-def _launcher(row: Ability, engine: Engine, wanted: str) -> Finding:
+def _launcher(row: Ability, engine: LsfEngine, wanted: str) -> Finding:
     if wanted in engine.commands:
         return Finding(NAME, "ok", f"{row.name}: {wanted}")
     if wanted == "blaunch" and "lsrun" in engine.commands:

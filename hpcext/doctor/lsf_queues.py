@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hpcext.batch.lsf.idle import Queue
+from hpcext.batch.lsf.idle import LsfQueue
 from hpcext.doctor.checkup import Finding
 from hpcext.protocol import EXIT_SUSPENDED
 from hpcext.text import listed, shown
@@ -17,13 +17,13 @@ from hpcext.text import listed, shown
 _OWNER = "an administrator has lsb.queues say"
 
 
-def look(queue: Queue, queues: Sequence[Queue]) -> Iterator[Finding]:
+def look(queue: LsfQueue, queues: Sequence[LsfQueue]) -> Iterator[Finding]:
     """Apply all rules to a queue."""
     for rule in RULES:
         yield from rule(queue, queues)
 
 
-def above(queue: Queue, queues: Iterable[Queue]) -> list[Queue]:
+def above(queue: LsfQueue, queues: Iterable[LsfQueue]) -> list[LsfQueue]:
     """Find the queues whose jobs preempt those of a queue, the most urgent first (PREEMPTION)."""
     found = [
         each
@@ -46,7 +46,7 @@ def _names(preemption: str, kind: str, name: str) -> bool:
     return found[1] is None or name in listed_ or "all" in listed_
 
 
-def preemption(queue: Queue, queues: Sequence[Queue]) -> Iterator[Finding]:
+def preemption(queue: LsfQueue, queues: Sequence[LsfQueue]) -> Iterator[Finding]:
     """Check that jobs of other queues take hosts back from leases."""
     name, of = "preemption", shown(queue.name)
     if first := above(queue, queues):
@@ -58,7 +58,7 @@ def preemption(queue: Queue, queues: Sequence[Queue]) -> Iterator[Finding]:
     yield Finding(name, "note", says, do, "others would wait for leases until these end")
 
 
-def suspension(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
+def suspension(queue: LsfQueue, _queues: Sequence[LsfQueue]) -> Iterator[Finding]:
     """Check that a lease receives the signal by which a host is taken back."""
     name, of = "job controls", shown(queue.name)
     said = queue.controls.get("SUSPEND", "")
@@ -82,7 +82,7 @@ def suspension(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
         yield Finding(name, "note", says, do, "such leases are killed, and lose unsaved work")
 
 
-def rerunnable(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
+def rerunnable(queue: LsfQueue, _queues: Sequence[LsfQueue]) -> Iterator[Finding]:
     """Check that jobs of the queue are rerunnable: LSF takes GPUs back from no others."""
     name, of = "rerunnable", shown(queue.name)
     if queue.rerunnable:
@@ -93,7 +93,7 @@ def rerunnable(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
     yield Finding(name, "note", f"{of}: not RERUNNABLE", do, why)
 
 
-def exit_values(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
+def exit_values(queue: LsfQueue, _queues: Sequence[LsfQueue]) -> Iterator[Finding]:
     """Check that no exit value begins a finished job again, except that of a suspension."""
     name, of = "exit values", shown(queue.name)
     values = queue.requeue.split()
@@ -107,7 +107,7 @@ def exit_values(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
         yield Finding(name, "ok", says)
 
 
-RULES: tuple[Callable[[Queue, Sequence[Queue]], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[LsfQueue, Sequence[LsfQueue]], Iterator[Finding]], ...] = (
     preemption, suspension, rerunnable, exit_values,
 )  # fmt: skip
 """The rules, in the order in which their findings are shown."""

@@ -18,7 +18,7 @@ from typing import Any
 import hpcext
 from hpcext import backends, config
 from hpcext.core.errors import InputError
-from hpcext.doctor.checkup import Asked, Finding, run_python
+from hpcext.doctor.checkup import CheckOptions, Finding, run_python
 from hpcext.executors import gpu_facts
 from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.executors.gpus import find_gpus
@@ -62,14 +62,14 @@ _NO_GPUS = "to run jobs on the CPU, give the number of slots that they share: hp
 _AMDSMI = "install amd-smi-lib of ROCm 6.3 or later, and pip install /opt/rocm/share/amd_smi"
 
 
-def python(asked: Asked) -> Iterator[Finding]:
+def python(asked: CheckOptions) -> Iterator[Finding]:
     """Check the interpreter, and this hpcext."""
     here = Path(hpcext.__file__).parent
     yield Finding("hpcext", "ok", f"{hpcext.__version__} in {clean(str(here))}")
     yield Finding("python", "ok", f"{platform.python_version()}, {clean(sys.executable)}")
 
 
-def packages(asked: Asked) -> Iterator[Finding]:
+def packages(asked: CheckOptions) -> Iterator[Finding]:
     """Check the packages that hpcext needs."""
     found, missing = [], []
     for name in PACKAGES:
@@ -83,12 +83,12 @@ def packages(asked: Asked) -> Iterator[Finding]:
         yield Finding("packages", "wrong", f"{name} is not installed", f"pip install {name}")
 
 
-def torch(asked: Asked) -> Iterator[Finding]:
+def torch(asked: CheckOptions) -> Iterator[Finding]:
     """Check PyTorch, as trainings would import it."""
     yield _framework("torch")
 
 
-def tensorflow(asked: Asked) -> Iterator[Finding]:
+def tensorflow(asked: CheckOptions) -> Iterator[Finding]:
     """Check TensorFlow, as trainings would import it."""
     yield _framework("tensorflow")
 
@@ -116,7 +116,7 @@ def _framework(name: str) -> Finding:
     return Finding(name, "ok", f"{version}, {counted(int(seen), 'GPU')}" if gpus else version)
 
 
-def gpus(asked: Asked) -> Iterator[Finding]:
+def gpus(asked: CheckOptions) -> Iterator[Finding]:
     """Check the GPUs that this process may use."""
     yield from _amds() if devices.name() == devices.ROCR else _nvidias()
 
@@ -188,14 +188,14 @@ def _names(nvml: Any) -> list[str]:
     return [gpu_facts.text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
 
 
-def settings(asked: Asked) -> Iterator[Finding]:
+def settings(asked: CheckOptions) -> Iterator[Finding]:
     """Check that all settings can be read, and list where non-defaults come from."""
     found = config.load_settings()
     stated = [f"{name} ({origin})" for name, origin in found.origins.items() if origin != "default"]
     yield Finding("settings", "ok", ", ".join(stated) or "all are defaults")
 
 
-def state_directory(asked: Asked) -> Iterator[Finding]:
+def state_directory(asked: CheckOptions) -> Iterator[Finding]:
     """Check that pilots can keep their directories, and that nodes can see them."""
     name = "state_dir"
     if asked.settings is None:
@@ -224,7 +224,7 @@ def state_directory(asked: Asked) -> Iterator[Finding]:
         yield Finding(name, "ok", says + shared)
 
 
-def pilots(asked: Asked) -> Iterator[Finding]:
+def pilots(asked: CheckOptions) -> Iterator[Finding]:
     """Check how much disk space pilots hold."""
     if asked.settings is None:
         yield Finding("pilots", "note", "not checked, because the settings cannot be read")
@@ -248,7 +248,7 @@ def pilots(asked: Asked) -> Iterator[Finding]:
     yield Finding("pilots", "note", f"{says}, {sized(old)} older than 30 days", do, why)
 
 
-def batch(asked: Asked) -> Iterator[Finding]:
+def batch(asked: CheckOptions) -> Iterator[Finding]:
     """Check which batch system hpcext would use."""
     if asked.settings is None:
         return

@@ -25,9 +25,9 @@ from hpcext.core.saving import lost
 from hpcext.core.values import Job, Record, State
 from hpcext.doctor import counting, keeper
 from hpcext.doctor import slurm as doctor_slurm
-from hpcext.doctor.checkup import Asked, Finding
-from hpcext.doctor.probe_main import LsfMain, Main, SlurmMain
-from hpcext.doctor.trial import EndedError, Trial, parts, steps
+from hpcext.doctor.checkup import CheckOptions, Finding
+from hpcext.doctor.probe_main import LsfMain, MainJobSystem, SlurmMain
+from hpcext.doctor.trial import EndedError, TrialManager, parts, steps
 from hpcext.harvest.leases import Terms
 from hpcext.jobfile import Gpus, JobSpec, Nodes
 from hpcext.launch import agent
@@ -62,11 +62,11 @@ class _Probe:
     node : Idle
         One that is idle, as those are that may be had.
     terms : Terms
-    main : Main
+    main : MainJobSystem
     settings : Settings
     """
 
-    def __init__(self, node: Idle, terms: Terms, main: Main, settings: Settings) -> None:
+    def __init__(self, node: Idle, terms: Terms, main: MainJobSystem, settings: Settings) -> None:
         self._partition = terms.partition
         self._main = main
         self._like = node
@@ -96,7 +96,7 @@ class _Probe:
         self._name = f"hpcext-probe-{secrets.token_hex(4)}"
         command = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(self._pilot)]
         names = [f"{main.name}:{name}" for name in (self._leases, self._name)]
-        self._trial = Trial(command, directory, _NAME, names)
+        self._trial = TrialManager(command, directory, _NAME, names)
 
     def end(self) -> None:
         """End everything."""
@@ -239,7 +239,7 @@ _NOT_SEEN = "it was not tested how soon other users' jobs start here"
 _DO_MAIN = "ask somebody who may use a higher partition to request the node meanwhile"
 
 
-def check(asked: Asked) -> Iterator[Finding]:
+def check(asked: CheckOptions) -> Iterator[Finding]:
     """Run the probe, if a partition is given."""
     if not asked.probe or asked.settings is None:
         return
@@ -264,7 +264,7 @@ def check(asked: Asked) -> Iterator[Finding]:
         probe.end()
 
 
-def _main(settings: Settings) -> Main | None:
+def _main(settings: Settings) -> MainJobSystem | None:
     """Return the batch system that the settings name, or the one found on this machine."""
     if settings.batch != "slurm" and lsf_probe.is_there():
         return LsfMain(settings)

@@ -19,7 +19,7 @@ from hpcext.doctor import leases, lsf_queues
 from hpcext.text import clean
 
 
-class Main(Protocol):
+class MainJobSystem(Protocol):
     """The main job's batch system.
 
     Attributes

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcext.core.errors import InputError
-from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.manager import locks, spool
 from hpcext.text import clean, counted
 
@@ -42,7 +42,7 @@ print(time.time(), flush=True)
 _ELSEWHERE = "set a state_dir on another file system"
 
 
-def check(asked: Asked) -> Iterator[Finding]:
+def check(asked: CheckOptions) -> Iterator[Finding]:
     """Run all checks in a directory that is removed afterwards."""
     if asked.settings is None:
         return

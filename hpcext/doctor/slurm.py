@@ -13,7 +13,7 @@ from hpcext.batch.slurm import idle as slurm_idle
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import BatchError
 from hpcext.doctor import leases, slurm_plugin
-from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.measured import saving_s
 from hpcext.text import clean, counted, shown
 
@@ -30,7 +30,7 @@ APART_S = 5.0
 """Harmless difference of clocks in seconds: a lease ends half a minute before its hole does."""
 
 
-def check(asked: Asked) -> Iterator[Finding]:
+def check(asked: CheckOptions) -> Iterator[Finding]:
     """Run all checks; skip those that need the controller if that does not answer."""
     if not is_there():
         yield Finding("slurm", "note", "there are no Slurm commands on this machine")
@@ -56,7 +56,7 @@ def is_there() -> bool:
     return bool(shutil.which("scontrol") and shutil.which("sbatch"))
 
 
-def _no_controller(asked: Asked, error: BatchError) -> Finding:
+def _no_controller(asked: CheckOptions, error: BatchError) -> Finding:
     """Return a fault on a machine of a cluster, or else a note: mere commands are harmless."""
     says = "Slurm's commands are here, but no controller answers"
     wanted = asked.settings is not None and asked.settings.batch == "slurm"
@@ -106,7 +106,7 @@ def _requeue(config: Mapping[str, str]) -> Finding:
 
 
 def _harvest(
-    asked: Asked, config: Mapping[str, str], release: tuple[int, int]
+    asked: CheckOptions, config: Mapping[str, str], release: tuple[int, int]
 ) -> Iterator[Finding]:
     name = "harvest_partition"
     settings = asked.settings
@@ -124,7 +124,7 @@ def _harvest(
         return
     idle = sum(node.idle for node in nodes.values())
     yield Finding(name, "ok", f"{shown(partition)}: {counted(len(nodes), 'node')}, {idle} idle now")
-    site = leases.Site(
+    site = leases.SlurmConfiguration(
         release=release,
         config=config,
         partitions=slurm_site.parse_partitions(_said(slurm_site.partitions_command())),

@@ -26,7 +26,7 @@ class EndedError(HpcextError):
     """The job ended before the awaited event."""
 
 
-class Trial:
+class TrialManager:
     """A manager, held by a keeper.
 
     Parameters

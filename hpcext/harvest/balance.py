@@ -15,7 +15,7 @@ from hpcext.harvest.account import Account
 from hpcext.harvest.ground import Ground
 from hpcext.harvest.lease import Lease, Loss, surplus
 from hpcext.harvest.lease_jobs import LeaseJobs
-from hpcext.harvest.leases import Hole, Request, Terms, requests
+from hpcext.harvest.leases import Hole, LeaseRequest, Terms, requests
 from hpcext.harvest.neighbours import Neighbours
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ AT_ONCE = 16
 """Leases that are asked for in one cycle at most."""
 
 
-class Balance:
+class LeaseBalance:
     """The rule that brings the number of leases to what is wanted, beside other harvesters.
 
     Parameters
@@ -158,10 +158,10 @@ class Balance:
             return {}
         return await asyncio.to_thread(self._jobs.system.ends, self._name)
 
-    def _looked(self, short: Iterable[Hole], part: int | None, now: float) -> missing.Looked:
+    def _looked(self, short: Iterable[Hole], part: int | None, now: float) -> missing.Look:
         """Return what this look has shown, for who asks why there is no lease."""
         ground, own = self._ground, self._own()
-        return missing.Looked(
+        return missing.Look(
             partition=self._terms.partition,
             gpus=0 if self._terms.logical else self._terms.gpus,
             nodes=ground.nodes,
@@ -212,7 +212,7 @@ class Balance:
 
     def _takes(
         self, holes: Iterable[Hole], taken: Collection[str], want: int, now: float
-    ) -> list[Request]:
+    ) -> list[LeaseRequest]:
         """Choose the idle nodes of which to ask for leases."""
         return requests(
             [
@@ -246,7 +246,7 @@ class Balance:
                 continue
             hole = self._ground.hole(node, ends.get(node, math.inf))
             if minutes := self._terms.minutes(hole, now):
-                await self._jobs.request([Request(node, minutes)], claim=True)
+                await self._jobs.request([LeaseRequest(node, minutes)], claim=True)
                 more -= 1
 
     def _count(self, short: Collection[Hole]) -> None:

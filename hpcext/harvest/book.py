@@ -22,7 +22,7 @@ from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Node
 from hpcext.executors.base import Emit
 from hpcext.harvest import account as lease_account
-from hpcext.harvest.balance import Balance
+from hpcext.harvest.balance import LeaseBalance
 from hpcext.harvest.ground import Ground
 from hpcext.harvest.lease import Lease, Loss, read_all
 from hpcext.harvest.lease_jobs import LeaseJobs
@@ -134,7 +134,7 @@ class LeaseBook:
             over=self._over,
             join=self._join,
         )
-        self._balance = Balance(
+        self._balance = LeaseBalance(
             name=name,
             terms=terms,
             leases=self.leases,

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from hpcext import backends, documents, private
 from hpcext.batch.jobs import UNKNOWN
-from hpcext.batch.leasing import THERE, WAITING, Held, Order
+from hpcext.batch.leasing import THERE, WAITING, Held, LeaseSubmission
 from hpcext.core.errors import BatchError
 from hpcext.harvest.account import Account
 from hpcext.harvest.ground import Ground
 from hpcext.harvest.lease import Lease
-from hpcext.harvest.leases import Request, Terms
+from hpcext.harvest.leases import LeaseRequest, Terms
 from hpcext.harvest.neighbours import Neighbours
 from hpcext.launch import agent
 from hpcext.numerals import whole
@@ -129,12 +129,12 @@ class LeaseJobs:
         except BatchError as error:
             log.warning("some leases may still be waiting to start: %s", error)
 
-    async def request(self, requests: Iterable[Request], *, claim: bool = False) -> None:
+    async def request(self, requests: Iterable[LeaseRequest], *, claim: bool = False) -> None:
         """Ask for leases.
 
         Parameters
         ----------
-        requests : iterable of Request
+        requests : iterable of LeaseRequest
         claim : bool
             They wait for nodes that other harvesters have.
         """
@@ -233,7 +233,7 @@ class LeaseJobs:
 
     # Asking for one.
 
-    async def _request(self, request: Request, *, claim: bool) -> None:
+    async def _request(self, request: LeaseRequest, *, claim: bool) -> None:
         lease = self._new(request, claim=claim)
         script = lease.directory / "lease.sh"
         try:
@@ -249,7 +249,7 @@ class LeaseJobs:
         self._leases[lease.number] = lease
         self._ground.lost.discard(lease.node)
         self._account.leases += 1
-        order = Order(
+        order = LeaseSubmission(
             name=self._name,
             number=lease.number,
             partition=self._terms.partition,
@@ -270,7 +270,7 @@ class LeaseJobs:
             self._account.refused += 1
             self._over(lease)
 
-    def _new(self, request: Request, *, claim: bool) -> Lease:
+    def _new(self, request: LeaseRequest, *, claim: bool) -> Lease:
         now = time.time()
         # Unlike that of any before, of another manager too: they are remembered for a while.
         self._last = max(self._last + 1, int(now))

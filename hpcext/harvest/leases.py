@@ -100,7 +100,7 @@ class Hole(NamedTuple):
     fits_s: float = math.inf
 
 
-class Request(NamedTuple):
+class LeaseRequest(NamedTuple):
     """A lease to ask for; `planned`: it ends when somebody needs the node."""
 
     node: str
@@ -138,7 +138,7 @@ def requests(
     terms: Terms,
     now_s: float,
     seed: str = "",
-) -> list[Request]:
+) -> list[LeaseRequest]:
     """Choose which holes to take, those first that last longest.
 
     Parameters
@@ -167,7 +167,7 @@ def requests(
     for hole in long:
         if minutes := terms.minutes(hole, now_s):
             until_s = now_s + (minutes + 1) * MINUTE_S + terms.before_s
-            found.append(Request(hole.node, minutes, until_s > hole.ends_s))
+            found.append(LeaseRequest(hole.node, minutes, until_s > hole.ends_s))
     return found[: max(0, room)]
 
 

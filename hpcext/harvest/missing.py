@@ -12,7 +12,7 @@ from hpcext.batch.leasing import Idle
 from hpcext.text import are, counted, listed
 
 
-class Looked(NamedTuple):
+class Look(NamedTuple):
     """What was seen at a look.
 
     Attributes
@@ -53,14 +53,14 @@ class Looked(NamedTuple):
     tickets_keep: bool = False
 
 
-def why(looked: Looked) -> str:
+def why(looked: Look) -> str:
     """Say what is missing for a lease; empty where nothing is known to be.
 
     Examples
     --------
-    >>> why(Looked("killable", 2, {}))
+    >>> why(Look("killable", 2, {}))
     'killable has no nodes'
-    >>> why(Looked("killable", 0, {}, waiting={"n1": "Job slot limit reached"}))
+    >>> why(Look("killable", 0, {}, waiting={"n1": "Job slot limit reached"}))
     'its lease of n1 waits in the queue: Job slot limit reached'
     """
     if looked.coming:
@@ -78,7 +78,7 @@ def why(looked: Looked) -> str:
     return _of_idle(looked) if looked.idle else _of_none(looked)
 
 
-def _of_none(looked: Looked) -> str:
+def _of_none(looked: Look) -> str:
     able = [each for each in looked.nodes.values() if each.gpus >= looked.gpus]
     if looked.gpus and not able:
         most = max(each.gpus for each in looked.nodes.values())
@@ -95,7 +95,7 @@ def _of_none(looked: Looked) -> str:
     return f"no node of {looked.partition} is idle (0 of {len(there)}){kept}{tickets}"
 
 
-def _of_idle(looked: Looked) -> str:
+def _of_idle(looked: Look) -> str:
     free = set(looked.idle)
     if soon := free - set(looked.steady):
         return (

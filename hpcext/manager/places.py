@@ -21,7 +21,7 @@ from hpcext.harvest.executor import LeaseExecutor
 from hpcext.harvest.lease import recorded as recorded_nodes
 from hpcext.harvest.leases import Terms, first, wanted
 from hpcext.manager.directory import host
-from hpcext.policies.autoscale import Autoscaler, Nodes, loss
+from hpcext.policies.autoscale import Autoscaler, AvailableNodes, loss
 
 if TYPE_CHECKING:
     from hpcext.manager.directory import Pilot
@@ -132,7 +132,7 @@ def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Calla
         jobs = engine.world.unfinished()
         kinds = {node.kind for node in engine.world.nodes.values()}
         most = min(terms.max_nodes, wanted(jobs, terms))
-        nodes = Nodes(most, terms.gpus, kinds.pop() if len(kinds) == 1 else "")
+        nodes = AvailableNodes(most, terms.gpus, kinds.pop() if len(kinds) == 1 else "")
         return autoscaler.wanted(time.monotonic(), first(jobs, terms), nodes)
 
     return want

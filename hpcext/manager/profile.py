@@ -49,7 +49,7 @@ SUSPEND_TIMEOUT_S = 5.0
 _LINE_CHARS = 200
 
 
-class Size(msgspec.Struct, frozen=True, kw_only=True):
+class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a command on one number of GPUs.
 
     Attributes
@@ -96,8 +96,8 @@ def measure(
     logical: bool,
     seconds: float,
     settings: Settings,
-    tell: Callable[[Size], None],
-) -> tuple[list[Size], signal.Signals | None]:
+    tell: Callable[[SizeResult], None],
+) -> tuple[list[SizeResult], signal.Signals | None]:
     """Run a command on each number of GPUs for a while.
 
     Each run has a directory for checkpoints of its own, which is removed with everything else.
@@ -121,7 +121,7 @@ def measure(
 
     Returns
     -------
-    sizes : list of Size
+    sizes : list of SizeResult
         Those that were tried.
     stopped_by : signal.Signals or None
         The signal that ended it before all were.
@@ -214,8 +214,8 @@ def _mark(document: dict[str, Any]) -> Mark:
 class _Observer:
     """An observer of the pilot that has each job cancelled when its speed is known."""
 
-    def __init__(self, directory: Path, seconds: float, tell: Callable[[Size], None]) -> None:
-        self.sizes: list[Size] = []
+    def __init__(self, directory: Path, seconds: float, tell: Callable[[SizeResult], None]) -> None:
+        self.sizes: list[SizeResult] = []
         self._directory = directory
         self._seconds = seconds
         self._tell = tell
@@ -250,25 +250,25 @@ class _Observer:
     def _done(self, job: Job, exit_code: int | None) -> None:
         run = self._runs.get(job.id)
         if run is None:  # It could not be started; or not was, before all was ended.
-            size = Size(gpus=job.sizes[0], error=job.why)
+            size = SizeResult(gpus=job.sizes[0], error=job.why)
         else:
             run.look()
             size = self._result(run, job, exit_code)
         self.sizes.append(size)
         self._tell(size)
 
-    def _result(self, run: _Run, job: Job, exit_code: int | None) -> Size:
+    def _result(self, run: _Run, job: Job, exit_code: int | None) -> SizeResult:
         if job.state is State.COMPLETED and len(run.marks) > 2:
             del run.marks[-1]  # reported when all was done and saved, not when the step was
         known = run.speed()
         if job.state is State.FAILED:
             last = _last_line(run.files.directory.parent / "log.txt")
-            return Size(gpus=run.gpus, error=f"exit code {exit_code}: {last or 'no output'}")
+            return SizeResult(gpus=run.gpus, error=f"exit code {exit_code}: {last or 'no output'}")
         if known is None or known.seconds < LEAST_S:
-            return Size(gpus=run.gpus, error=self._why_unknown(run, job))
+            return SizeResult(gpus=run.gpus, error=self._why_unknown(run, job))
         # A training that does not count samples reports its steps as its work.
         samples = [mark.done for mark in run.marks] != [mark.step for mark in run.marks]
-        return Size(
+        return SizeResult(
             gpus=run.gpus,
             steps_per_s=known.steps_per_s,
             samples_per_s=known.done_per_s if samples and known.done_per_s > 0 else None,

@@ -25,7 +25,7 @@ LEFT = 4
 """Exit status of a manager that ended before its jobs did, without a signal to end."""
 
 
-class Outcome(NamedTuple):
+class RequestOutcome(NamedTuple):
     """The outcome of a request.
 
     Attributes
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
     text: str
 
 
-Look = Callable[[World], "Outcome | None"]
+Look = Callable[[World], "RequestOutcome | None"]
 """A function that returns the outcome of a request by now; None for nothing yet."""
 
 
@@ -48,8 +48,8 @@ def wait(
     look: Look,
     *,
     timeout_s: float,
-    ended: Callable[[World], Outcome] | None = None,
-) -> Outcome:
+    ended: Callable[[World], RequestOutcome] | None = None,
+) -> RequestOutcome:
     """Wait for the outcome of a request.
 
     Parameters
@@ -87,25 +87,25 @@ def wait(
 # What became of each verb.
 
 
-def of_suspend(job: Job) -> Outcome | None:
+def of_suspend(job: Job) -> RequestOutcome | None:
     """Return the outcome of a suspension: the job holds nothing, and is on hold."""
     if job.on_hold and job.state is State.PENDING:
         if not job.attempt:
-            return Outcome(0, f"{job.name} is suspended: it has not started yet")
+            return RequestOutcome(0, f"{job.name} is suspended: it has not started yet")
         lost = job.step - job.saved_step
         step = f"at step {job.saved_step}" + (f"; {counted(lost, 'step')} lost" if lost > 0 else "")
-        return Outcome(0, f"{job.name} is suspended {step}")
+        return RequestOutcome(0, f"{job.name} is suspended {step}")
     return None if job.on_hold or job.hold_deferred else _came_to_nothing(job)
 
 
-def of_resume(job: Job) -> Outcome | None:
+def of_resume(job: Job) -> RequestOutcome | None:
     """Return the outcome of resuming: the job runs, or has completed."""
     if job.on_hold or job.cancelling:
         return _came_to_nothing(job)
     return _runs(job) if job.state is State.RUNNING else None
 
 
-def of_resize(job: Job, gpus: int) -> Outcome | None:
+def of_resize(job: Job, gpus: int) -> RequestOutcome | None:
     """Return the outcome of a resize: the job runs on these GPUs; 0 stands for any it may have."""
     asked = job.sizes == (gpus,) if gpus else not job.stated
     if not asked or job.on_hold or job.hold_deferred or job.cancelling:
@@ -114,25 +114,25 @@ def of_resize(job: Job, gpus: int) -> Outcome | None:
     return _runs(job) if job.state is State.RUNNING and has else None
 
 
-def of_cancel(job: Job) -> Outcome | None:
+def of_cancel(job: Job) -> RequestOutcome | None:
     """Return the outcome of a cancellation: the job is cancelled."""
-    return Outcome(0, f"{job.name} is cancelled") if job.state is State.CANCELLED else None
+    return RequestOutcome(0, f"{job.name} is cancelled") if job.state is State.CANCELLED else None
 
 
-def _runs(job: Job) -> Outcome:
+def _runs(job: Job) -> RequestOutcome:
     nodes = f" of {len(job.held)} nodes" if len(job.held) > 1 else ""
-    return Outcome(0, f"{job.name} runs on {counted(len(job.gpus), 'GPU')}{nodes}")
+    return RequestOutcome(0, f"{job.name} runs on {counted(len(job.gpus), 'GPU')}{nodes}")
 
 
-def _came_to_nothing(job: Job) -> Outcome:
+def _came_to_nothing(job: Job) -> RequestOutcome:
     why = f": {reason(job)}" if reason(job) else ""
-    return Outcome(1, f"{job.name} is {display_state(job)}{why}")
+    return RequestOutcome(1, f"{job.name} is {display_state(job)}{why}")
 
 
-def of_job(job_id: str, look: Callable[[Job], Outcome | None]) -> Look:
+def of_job(job_id: str, look: Callable[[Job], RequestOutcome | None]) -> Look:
     """Return a look at the job of this id; once it has ended there is nothing more to come."""
 
-    def of_world(world: World) -> Outcome | None:
+    def of_world(world: World) -> RequestOutcome | None:
         job = world.jobs[job_id]
         found = look(job)
         return found if found or not job.state.final else _came_to_nothing(job)
@@ -143,20 +143,22 @@ def of_job(job_id: str, look: Callable[[Job], Outcome | None]) -> Look:
 def of_submit(job_ids: Collection[str]) -> Look:
     """Return a look whether all of these jobs have ended."""
 
-    def of_world(world: World) -> Outcome | None:
+    def of_world(world: World) -> RequestOutcome | None:
         jobs = [world.jobs[job_id] for job_id in job_ids]
         if not all(job.state.final for job in jobs):
             return None
         if lost := [job for job in jobs if not job.done]:
-            return Outcome(1, f"not completed: {listed(f'{job.id} ({job.name})' for job in lost)}")
-        return Outcome(0, f"{counted(len(jobs), 'job')} completed")
+            return RequestOutcome(
+                1, f"not completed: {listed(f'{job.id} ({job.name})' for job in lost)}"
+            )
+        return RequestOutcome(0, f"{counted(len(jobs), 'job')} completed")
 
     return of_world
 
 
-def of_drain(world: World) -> Outcome:
+def of_drain(world: World) -> RequestOutcome:
     """Return the outcome of a drain: the manager has ended."""
-    return Outcome(status_of(world), left_in(world) or "all jobs have ended")
+    return RequestOutcome(status_of(world), left_in(world) or "all jobs have ended")
 
 
 # How a manager ends.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hpcext import seams
 from hpcext.checks import unknown
 from hpcext.core.errors import InputError
-from hpcext.papers.study import How, Study
+from hpcext.papers.study import Extent, Study
 
 
 class Paper(NamedTuple):
@@ -60,7 +60,7 @@ def find_papers(name: str, where: str) -> Sequence[str]:
     return (name,)
 
 
-def reproduce(name: str, how: How) -> Study:
+def reproduce(name: str, how: Extent) -> Study:
     """Run the experiments of a paper.
 
     Raises

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from hpcext.core.values import Node
-from hpcext.papers.study import How, Row, Study, Table, figure, many
+from hpcext.papers.study import Extent, Row, Study, Table, figure, many
 from hpcext.policies import find_policy
 from hpcext.sim.replay import run as replay
 from hpcext.sim.workloads.capes import (
@@ -113,7 +113,7 @@ def run(case: CapesRun) -> Outcome:
     known = STATED if strategy.stated else replace(STATED, stated={})
     given = list(capes_jobs(arrivals_s(case.contention, case.seed), known))
     nodes = tuple(Node(f"node{number}", GPUS) for number in range(1, NODES + 1))
-    how = replay.How(case.seed, report_s=REPORT_S if strategy.reports else None)
+    how = replay.SimulationOptions(case.seed, report_s=REPORT_S if strategy.reports else None)
     policy = find_policy(strategy.policy)
     result = replay.run(replay.Scenario(given, nodes), policy, replay.Named(strategy.policy), how)
     times = [(row.submitted_s, row.ended_s) for row in result.jobs if row.ended_s is not None]
@@ -134,7 +134,7 @@ def _peak(begins: Sequence[float], ends: Sequence[float]) -> int:
     return most
 
 
-def study(how: How) -> Study:
+def study(how: Extent) -> Study:
     """Reproduce Table 3; quick: without extreme contention, and with one seed."""
     contentions = [name for name in JOBS if not how.quick or name != "extreme"]
     seeds = how.seeds[:1] if how.quick else how.seeds

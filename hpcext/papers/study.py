@@ -89,7 +89,7 @@ class Study(msgspec.Struct, frozen=True):
     assumed: tuple[str, ...] = ()
 
 
-class How(msgspec.Struct, frozen=True):
+class Extent(msgspec.Struct, frozen=True):
     """The extent of a reproduction.
 
     Attributes

@@ -28,7 +28,7 @@ from hpcext.core.values import Cause, Job, Node, Snapshot
 from hpcext.policies.common import fixed
 from hpcext.policies.placement.candidates import asks_of, speeds
 from hpcext.policies.pollux.fitness import allowed
-from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.apportion import ValueTable, apportion
 
 TRIED = 128
 """Most numbers of nodes that are compared: all up to this one, else as many, spaced evenly by their
@@ -38,7 +38,7 @@ NOTHING = 1e-9
 """Relative gain in the sum of speed-ups below which nodes are useless."""
 
 
-class Nodes(NamedTuple):
+class AvailableNodes(NamedTuple):
     """Nodes that could be had.
 
     Attributes
@@ -57,7 +57,7 @@ class Nodes(NamedTuple):
 
 
 def gains(
-    jobs: Sequence[Job], nodes: Nodes, counts: Iterable[int] | None = None
+    jobs: Sequence[Job], nodes: AvailableNodes, counts: Iterable[int] | None = None
 ) -> dict[int, float]:
     """Return the largest sum of the jobs' speed-ups for each number of nodes.
 
@@ -65,7 +65,7 @@ def gains(
     ----------
     jobs : sequence of Job
         In the order of the queue. Those that are not ready get nothing.
-    nodes : Nodes
+    nodes : AvailableNodes
     counts : iterable of int, optional
         Numbers of nodes, ascending; by default those of :func:`tried`.
 
@@ -87,7 +87,7 @@ def gains(
         tables = []
         for each, value in zip(sizes, values, strict=True):
             fits = each.nodes <= count
-            tables.append(Table(each.gpus[fits], value[fits]))
+            tables.append(ValueTable(each.gpus[fits], value[fits]))
         found[count] = apportion(tables, count * nodes.gpus).value
     return found
 
@@ -162,7 +162,7 @@ class Autoscaler:
         self._about: tuple[str, ...] | None = None
         self._until_s = 0.0
 
-    def wanted(self, now_s: float, jobs: Iterable[Job], nodes: Nodes) -> int:
+    def wanted(self, now_s: float, jobs: Iterable[Job], nodes: AvailableNodes) -> int:
         """Return how many nodes are worth having now.
 
         Parameters
@@ -171,7 +171,7 @@ class Autoscaler:
             Seconds by any monotonic clock.
         jobs : iterable of Job
             Jobs that may run, in the order of the queue.
-        nodes : Nodes
+        nodes : AvailableNodes
             Nodes that could be had at most.
         """
         ready = tuple(job for job in jobs if job.ready)
@@ -191,14 +191,14 @@ class Autoscaler:
         return min(self._last, nodes.most)
 
 
-class Loss(NamedTuple):
+class ReleaseCost(NamedTuple):
     """The cost of giving up a node: jobs that must be suspended, and jobs that change in place."""
 
     suspended: int = 0
     changed: int = 0
 
 
-def loss(jobs: Iterable[Job], node: str) -> Loss | None:
+def loss(jobs: Iterable[Job], node: str) -> ReleaseCost | None:
     """Return what the loss of a node would cost jobs; None if one could not be suspended now.
 
     Parameters
@@ -217,7 +217,7 @@ def loss(jobs: Iterable[Job], node: str) -> Loss | None:
             changed += 1
         elif job.held:
             suspended += 1
-    return Loss(suspended, changed)
+    return ReleaseCost(suspended, changed)
 
 
 class Outlook(NamedTuple):
@@ -242,7 +242,7 @@ def outlook(jobs: Sequence[Job], nodes: Sequence[Node]) -> Outlook | None:
         return None
     gpus, kind = alike.pop()
     count = len(nodes)
-    found = gains(jobs, Nodes(count + 1, gpus, kind), (count, count + 1))
+    found = gains(jobs, AvailableNodes(count + 1, gpus, kind), (count, count + 1))
     if not found[count] > 0:
         return None
     return Outlook(found[count] / (count * gpus), found[count + 1] / found[count] - 1)

@@ -20,7 +20,7 @@ from hpcext.policies.periodic import periodic
 from hpcext.policies.placement import divide
 from hpcext.policies.placement.candidates import Candidate, Gpus, On, Values, speeds
 from hpcext.policies.placement.divide import Plan
-from hpcext.scaling.estimator import Sizes, alone_s, speedups
+from hpcext.scaling.estimator import GpuCounts, alone_s, speedups
 
 UNKNOWN_S = 3600.0
 """Assumed least remaining time, in seconds on one GPU, of a job of which nothing is known."""
@@ -67,7 +67,7 @@ def worth(asks: Sequence[Candidate], kinds: Collection[str]) -> divide.Worth:
         longest[job] = max(longest.get(job, 0.0), float(each[1:].max(initial=0.0)))
     waits = 2.0 * sum(longest.values(), 1.0)
 
-    def of(job: Job, sizes: Sizes, on: On) -> Values:
+    def of(job: Job, sizes: GpuCounts, on: On) -> Values:
         found = -(times[job.id, on.kind] + change_s(job, sizes, on))
         found[0] = -waits
         return found
@@ -75,7 +75,7 @@ def worth(asks: Sequence[Candidate], kinds: Collection[str]) -> divide.Worth:
     return of
 
 
-def time_left_s(job: Job, sizes: Sizes, kind: str) -> Values:
+def time_left_s(job: Job, sizes: GpuCounts, kind: str) -> Values:
     """Return ``t_j`` on each size, times the job's weight; infinite on none."""
     known = speedups(job.estimate, sizes, kind, ring=True)
     if known is None:
@@ -98,7 +98,7 @@ def _spent_s(job: Job) -> float:
     spent_s = 0.0
     for kind in dict.fromkeys(each.kind for each in seen):
         here = [each for each in seen if each.kind == kind]
-        sizes = Sizes(
+        sizes = GpuCounts(
             np.array([each.gpus for each in here]), np.array([each.nodes for each in here])
         )
         known = speedups(job.estimate, sizes, kind, ring=True)
@@ -107,7 +107,7 @@ def _spent_s(job: Job) -> float:
     return spent_s
 
 
-def change_s(job: Job, sizes: Sizes, on: On) -> Values:
+def change_s(job: Job, sizes: GpuCounts, on: On) -> Values:
     """Return the cost of a running job's change to each size, in seconds times its weight."""
     has = total(job.goal)
     up_s, down_s = changes_s(job)

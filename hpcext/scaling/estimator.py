@@ -33,22 +33,24 @@ MOST = 1e15
 """Largest speed, batch, loss, and inverse of a speed: anything beyond is a mistake."""
 
 
-class Sizes(NamedTuple):
+class GpuCounts(NamedTuple):
     """Numbers of GPUs, and of their nodes: two arrays of one shape; 0 GPUs are on 0 nodes."""
 
     gpus: NDArray[Any]
     nodes: NDArray[np.int64]
 
     @classmethod
-    def on_one_node(cls, gpus: NDArray[Any]) -> Sizes:
+    def on_one_node(cls, gpus: NDArray[Any]) -> GpuCounts:
         """Return sizes that are each on one node."""
         return cls(gpus, (gpus > 0).astype(np.int64))
 
 
-ONE = Sizes(np.array([1]), np.array([1]))
+ONE = GpuCounts(np.array([1]), np.array([1]))
 
 
-def speedups(known: Estimate, sizes: Sizes, kind: str = "", *, ring: bool = False) -> Floats | None:
+def speedups(
+    known: Estimate, sizes: GpuCounts, kind: str = "", *, ring: bool = False
+) -> Floats | None:
     """Return speeds as multiples of that on one GPU; None if no speed is known.
 
     Where kinds of GPUs are told apart, that one GPU is of the kind on which the job is slowest, so
@@ -93,7 +95,7 @@ def rate_alone(known: Estimate, *, ring: bool = False) -> float | None:
     if not known.observed:
         return _alone(known, ring)
     longest = max(known.observed, key=lambda each: each.seconds)
-    sizes = Sizes(np.array([longest.gpus]), np.array([longest.nodes]))
+    sizes = GpuCounts(np.array([longest.gpus]), np.array([longest.nodes]))
     there = speedups(known, sizes, longest.kind, ring=ring)
     return None if there is None else longest.rate / float(there[0])
 
@@ -200,7 +202,7 @@ def _observed(known: Estimate, kind: str) -> tuple[Observed, ...]:
     return tuple(each for each in known.observed if each.kind == there)
 
 
-def _speeds(known: Estimate, sizes: Sizes, ring: bool, kind: str) -> Floats | None:
+def _speeds(known: Estimate, sizes: GpuCounts, ring: bool, kind: str) -> Floats | None:
     """Return speeds in any unit that is the same for all sizes and kinds."""
     if not ring and (model := _goodput(known, kind)) is not None:
         return _goodputs(model, sizes)
@@ -212,7 +214,7 @@ def _speeds(known: Estimate, sizes: Sizes, ring: bool, kind: str) -> Floats | No
     return _one(seen, ring) if sizes is ONE else _modelled(seen, sizes, ring)
 
 
-def _modelled(seen: tuple[_Seen, ...], sizes: Sizes, ring: bool) -> Floats:
+def _modelled(seen: tuple[_Seen, ...], sizes: GpuCounts, ring: bool) -> Floats:
     running = np.maximum(sizes.gpus, 1)
     if ring:
         found = _ring(seen).speed(running)
@@ -269,7 +271,7 @@ def _fitted(said: GoodputReport, observed: Sequence[Observed]) -> throughput.Thr
     return _pollux(seen) if seen else None
 
 
-def _goodputs(model: Goodput, sizes: Sizes) -> Floats:
+def _goodputs(model: Goodput, sizes: GpuCounts) -> Floats:
     """Return samples per second with the best batch, converted to those of the initial one.
 
     A job file may allow sizes on which the job cannot run by its report. There it is taken to be as

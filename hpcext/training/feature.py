@@ -16,7 +16,7 @@ from hpcext.training.balance.clock import Clock
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.checkpoint import Store
 from hpcext.training.checkpoint.keeper import Keeper
-from hpcext.training.checkpoint.state import State, Tree
+from hpcext.training.checkpoint.state import TrainingState, Tree
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.loop import Loop
 from hpcext.training.ranks import Ranks
@@ -111,7 +111,7 @@ class Framework(Feature):
 
     Attributes
     ----------
-    state : State
+    state : TrainingState
         The state, once it is made.
     unsaved : collection or None
         Objects that are deliberately not saved; None: any.
@@ -122,7 +122,7 @@ class Framework(Feature):
     wrap = "average them"
     divisible = "batch_sampler=session.batch_sampler(data, global_batch=...)"
 
-    state: State
+    state: TrainingState
     unsaved: Collection[Any] | None = ()
 
     def join(self) -> Ranks:
@@ -136,9 +136,9 @@ class Framework(Feature):
             )
         return Ranks()
 
-    def make_state(self, objects: dict[str, Any]) -> State:
+    def make_state(self, objects: dict[str, Any]) -> TrainingState:
         """Make the state of the objects that the script names."""
-        self.state = State(objects)
+        self.state = TrainingState(objects)
         return self.state
 
     def make_keeper(self, store: Store, ranks: Ranks) -> Keeper:

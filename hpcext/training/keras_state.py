@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcext.training.checkpoint import CheckpointError
-from hpcext.training.checkpoint.state import Source, State, Tree
+from hpcext.training.checkpoint.state import Source, TrainingState, Tree
 
 Array = npt.NDArray[Any]
 Named = Sequence[tuple[str, Any]]
@@ -27,7 +27,7 @@ _OPTIMIZER = keras.optimizers.Optimizer
 _HOLDERS = (keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer)
 
 
-class KerasState(State):
+class KerasState(TrainingState):
     """The state of Keras models, optimizers, metrics and callbacks.
 
     An optimizer that is not built when it is restored gets its slots when it is built. Of a
@@ -37,7 +37,7 @@ class KerasState(State):
 
     format = "keras/1"
     sources = (
-        *State.sources,
+        *TrainingState.sources,
         Source(
             keras.random.SeedGenerator,
             lambda each: np.asarray(each.state.numpy()).tolist(),

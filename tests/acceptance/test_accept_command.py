@@ -22,8 +22,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def idle(_: object, partition: str) -> Mapping[str, Idle]:
         return {"harvest": {"n1": IDLE}, "other": {"n2": IDLE}}.get(partition, {})
 
-    monkeypatch.setattr(on_slurm.Slurm, "release", lambda _: "slurm 22.05.8")
-    monkeypatch.setattr(on_slurm.Slurm, "idle", idle)
+    monkeypatch.setattr(on_slurm.SlurmSystem, "release", lambda _: "slurm 22.05.8")
+    monkeypatch.setattr(on_slurm.SlurmSystem, "idle", idle)
     monkeypatch.setenv("HPCEXT_STATE_DIR", str(tmp_path / "state"))
 
 
@@ -55,7 +55,7 @@ def test_what_cannot_be_is_refused(
 def test_no_host_is_idle(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(on_slurm.Slurm, "idle", lambda *_: {"n1": IDLE._replace(idle=False)})
+    monkeypatch.setattr(on_slurm.SlurmSystem, "idle", lambda *_: {"n1": IDLE._replace(idle=False)})
     assert admin.main(["accept", "slurm", "--partition", "harvest", "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["where"], error["do"]) == ("--partition", "try again later")
@@ -67,6 +67,6 @@ def test_what_follows_two_dashes_is_for_the_batch_system() -> None:
 
 
 def test_every_scenario_that_can_fail_says_what_to_change() -> None:
-    for system in (on_slurm.Slurm(), on_lsf.Lsf()):
+    for system in (on_slurm.SlurmSystem(), on_lsf.LsfSystem()):
         without = {"slurm": {"migrate", "notice", "stop", "suspend"}, "lsf": set()}[system.key]
         assert {*suite.names(system), suite.REMOVAL} - without == system.changes.keys()

@@ -17,11 +17,11 @@ from hpcext.batch.jobs import End
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
-from hpcext.batch.lsf.engine import Engine, Release
+from hpcext.batch.lsf.engine import LsfEngine, LsfRelease
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.core.errors import BatchError, InputError
 
-IBM = Engine(Release("IBM Spectrum LSF", "10.1.0.15", "c"), frozenset(), {})
+IBM = LsfEngine(LsfRelease("IBM Spectrum LSF", "10.1.0.15", "c"), frozenset(), {})
 BALSAM = """{
  "COMMAND":"bjobs",
  "JOBS":47,

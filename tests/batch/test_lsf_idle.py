@@ -10,14 +10,14 @@ import pytest
 
 from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf import idle as lsf_idle
-from hpcext.batch.lsf.engine import Engine, Release, parse_options, parse_release
-from hpcext.batch.lsf.idle import Gpu, Load, Queue, Window
+from hpcext.batch.lsf.engine import LsfEngine, LsfRelease, parse_options, parse_release
+from hpcext.batch.lsf.idle import BackfillWindow, Load, LsfGpu, LsfQueue
 from hpcext.batch.lsf.reserved import Reserved, parse_reserved
 from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
 
 RECORDED = Path(__file__).parent / "recorded" / "lsf"
-ANY = Queue("q", "Open:Active", math.inf, ("all",), backfill=True)
+ANY = LsfQueue("q", "Open:Active", math.inf, ("all",), backfill=True)
 NOW = time.mktime((2026, 11, 23, 12, 30, 0, 0, 0, -1))  # a Monday
 
 
@@ -80,7 +80,7 @@ def test_what_is_no_json(text: str) -> None:
 
 def test_gpus() -> None:
     gpus = lsf_idle.parse_gpus(said("bhosts-gpu.txt"))
-    assert gpus["n-62-11-10"] == 2 * (Gpu("TeslaV100_PCIE_32GB", 0),)
+    assert gpus["n-62-11-10"] == 2 * (LsfGpu("TeslaV100_PCIE_32GB", 0),)
     assert [gpu.jobs for gpu in gpus["n-62-11-14"]] == [1, 1]
     loads = {name: Load(name, "ok", 32, 0, 0) for name in gpus}
     nodes = lsf_idle.idle_nodes(loads, gpus, ANY)
@@ -95,7 +95,7 @@ def test_gpus() -> None:
 
 
 def test_gpus_of_several_models_are_of_none() -> None:
-    both = (Gpu("A", 0), Gpu("B", 0))
+    both = (LsfGpu("A", 0), LsfGpu("B", 0))
     nodes = lsf_idle.idle_nodes({"a": Load("a", "ok", 8, 0, 0)}, {"a": both}, ANY)
     assert (nodes["a"].gpus, nodes["a"].kind) == (2, "")
 
@@ -104,7 +104,7 @@ def test_windows() -> None:
     (window,) = lsf_idle.parse_windows(said("bslots-long.txt"))
     assert (window.slots, window.run_s) == (70, 6 * 3600 + 37 * 60)
     assert window.hosts["m4071"] == 11
-    assert lsf_idle.parse_windows(said("bslots-short.txt")) == (Window(2, math.inf, {}),)
+    assert lsf_idle.parse_windows(said("bslots-short.txt")) == (BackfillWindow(2, math.inf, {}),)
     assert lsf_idle.parse_windows(said("bslots-none.txt")) == ()
 
 
@@ -112,8 +112,8 @@ def test_windows_whose_hosts_take_several_lines() -> None:
     text = "SLOTS: 3\nRUNTIME: 1 hour 30 minutes\nHOSTS: 2*a\n    1*b\n\n"
     text += "SLOTS: 9\nRUNTIME: 40 minutes\nHOSTS: 4*a 4*b c\n"
     assert lsf_idle.parse_windows(text) == (
-        Window(3, 5400, {"a": 2, "b": 1}),
-        Window(9, 2400, {"a": 4, "b": 4, "c": 1}),
+        BackfillWindow(3, 5400, {"a": 2, "b": 1}),
+        BackfillWindow(9, 2400, {"a": 4, "b": 4, "c": 1}),
     )
     with pytest.raises(BatchError, match="not a duration"):
         lsf_idle.parse_windows("SLOTS: 1\nRUNTIME: soon\n")
@@ -123,7 +123,7 @@ def test_queues() -> None:
     text = said("bqueues-long.txt")
     queue = lsf_idle.parse_queue(text)
     hosts = ("gpu-01", "gpu-02", "gpu-03", "gpu-04")
-    assert queue == Queue(
+    assert queue == LsfQueue(
         "gpu", "Open:Active", 2880 * 60, hosts, backfill=False, controls={}, priority=50
     )
     frozen = lsf_idle.parse_queue(text[text.index("QUEUE: frozen") :])
@@ -188,8 +188,11 @@ def test_at_new_year() -> None:
 def test_ends() -> None:
     loads = {name: Load(name, "ok", 4, 0, 0) for name in "abcd"}
     loads |= {name: Load(name, "closed_Full", 4, 0, 4) for name in "ef"}
-    windows = [Window(12, 3600, {"a": 4, "b": 2, "e": 4}), Window(4, 7200, {"a": 4})]
-    windows.append(Window(4, math.inf, {"c": 4}))
+    windows = [
+        BackfillWindow(12, 3600, {"a": 4, "b": 2, "e": 4}),
+        BackfillWindow(4, 7200, {"a": 4}),
+    ]
+    windows.append(BackfillWindow(4, math.inf, {"c": 4}))
     reserved = [Reserved("r", 1600.0, ("a", "d")), Reserved("s", 9000.0, ("a",))]
     found = lsf_idle.ends(loads, windows, reserved, 1000.0, backfill=True)
     # Of b only a part is offered; f is kept, and nobody says for how long.
@@ -202,13 +205,13 @@ def test_ends() -> None:
 @pytest.mark.parametrize(
     ("name", "release"),
     [
-        ("lsid.txt", Release("IBM Spectrum LSF Community Edition", "10.1.0.15", "test-cluster")),
-        ("lsid-documented.txt", Release("LSF", "10.1.0", "lsf10")),
+        ("lsid.txt", LsfRelease("IBM Spectrum LSF Community Edition", "10.1.0.15", "test-cluster")),
+        ("lsid-documented.txt", LsfRelease("LSF", "10.1.0", "lsf10")),
         ("lsid-suite.txt",
-         Release("IBM Spectrum LSF Connetor for Kubernetes", "10.1.0.0", "myCluster")),
+         LsfRelease("IBM Spectrum LSF Connetor for Kubernetes", "10.1.0.0", "myCluster")),
     ],
 )  # fmt: skip
-def test_releases(name: str, release: Release) -> None:
+def test_releases(name: str, release: LsfRelease) -> None:
     assert parse_release(said(name)) == release
     with pytest.raises(BatchError, match="not a release"):
         parse_release("ls_getmastername: LIM is down; try later\n")
@@ -220,8 +223,8 @@ def test_options_are_those_that_help_names() -> None:
     short = parse_options(said("bhosts-usage.txt"))
     assert {"-w", "-l", "-R"} <= short
     assert not {"-gpu", "-o", "-json", "-X"} & short
-    none = Release("", "", "")
-    full = Engine(none, frozenset({"bhosts"}), {"bhosts": whole})
+    none = LsfRelease("", "", "")
+    full = LsfEngine(none, frozenset({"bhosts"}), {"bhosts": whole})
     assert lsf_idle.hosts_command(full)[:2] == ["bhosts", "-X"]
-    old = Engine(none, frozenset({"bhosts"}), {"bhosts": short})
+    old = LsfEngine(none, frozenset({"bhosts"}), {"bhosts": short})
     assert lsf_idle.hosts_command(old, ["a"]) == ["bhosts", "-w", "a"]

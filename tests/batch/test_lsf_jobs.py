@@ -11,7 +11,7 @@ import pytest
 
 from hpcext.batch import lsf, runner
 from hpcext.batch.jobs import End
-from hpcext.batch.leasing import Idle, Order
+from hpcext.batch.leasing import Idle, LeaseSubmission
 from hpcext.batch.lsf import (
     engine as lsf_engine,
 )
@@ -27,13 +27,13 @@ from hpcext.batch.lsf import (
 from hpcext.batch.lsf import (
     probe as lsf_probe,
 )
-from hpcext.batch.lsf.engine import Engine, Release
+from hpcext.batch.lsf.engine import LsfEngine, LsfRelease
 from hpcext.core.errors import BatchError
 from hpcext.jobfile import parse_toml
 
 RECORDED = Path(__file__).parent / "recorded" / "volclava-2.2"
-VOLCLAVA = Engine(
-    Release("volclava project", "2.2", "clusterD"),
+VOLCLAVA = LsfEngine(
+    LsfRelease("volclava project", "2.2", "clusterD"),
     frozenset({"bsub", "bjobs", "bhosts", "bqueues", "bkill", "lsrun"}),
     {
         "bsub": frozenset({"-J", "-Jd", "-q", "-m", "-n", "-R", "-W", "-o", "-r"}),
@@ -42,7 +42,7 @@ VOLCLAVA = Engine(
         "bparams": frozenset({"-l"}),
     },
 )
-IBM = Engine(Release("IBM Spectrum LSF", "10.1.0.15", "c"), frozenset(), {})
+IBM = LsfEngine(LsfRelease("IBM Spectrum LSF", "10.1.0.15", "c"), frozenset(), {})
 
 
 def said(name: str) -> str:
@@ -178,7 +178,7 @@ class Bjobs:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Engine], None]:
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[LsfEngine], None]:
     """Have the LSF of this machine be one, with what is kept of it in a place of the test's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(lsf_probe, "_memory", None)
@@ -186,7 +186,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Engine]
 
 
 def test_fields_that_are_refused_are_asked_for_once(
-    engine: Callable[[Engine], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    engine: Callable[[LsfEngine], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     engine(VOLCLAVA)
     bjobs = Bjobs(monkeypatch)
@@ -208,7 +208,7 @@ def test_fields_that_are_refused_are_asked_for_once(
 
 
 def test_fields_that_an_engine_passes_over(
-    engine: Callable[[Engine], None], monkeypatch: pytest.MonkeyPatch
+    engine: Callable[[LsfEngine], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine(VOLCLAVA)
     answers = {"-o": said("bjobs-o-jobid_stat_exec_host-json.txt"), "-l": said("bjobs-a-l.txt")}
@@ -216,7 +216,9 @@ def test_fields_that_an_engine_passes_over(
     assert lsf.Commands().end(15).end_s is not None
 
 
-def test_no_json_at_all(engine: Callable[[Engine], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_json_at_all(
+    engine: Callable[[LsfEngine], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine(VOLCLAVA._replace(options={"bjobs": frozenset({"-a", "-l", "-w"})}))
     answers = {"-w": said("bjobs-a-w.txt"), "-l": said("bjobs-a-l.txt")}
     monkeypatch.setattr(runner, "run", lambda argv, **_: answers[argv[1]])
@@ -237,7 +239,7 @@ def test_no_json_at_all(engine: Callable[[Engine], None], monkeypatch: pytest.Mo
     ],
 )
 def test_no_jobs_is_an_answer_and_a_failure_is_none(
-    engine: Callable[[Engine], None],
+    engine: Callable[[LsfEngine], None],
     monkeypatch: pytest.MonkeyPatch,
     stdout: str,
     stderr: str,
@@ -256,7 +258,7 @@ def test_no_jobs_is_an_answer_and_a_failure_is_none(
 
 
 def test_what_is_kept_is_of_these_very_commands(
-    engine: Callable[[Engine], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    engine: Callable[[LsfEngine], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -275,7 +277,7 @@ def test_what_is_kept_is_of_these_very_commands(
 
 
 def test_a_document_of_somebody_else_is_not_believed(
-    engine: Callable[[Engine], None], monkeypatch: pytest.MonkeyPatch
+    engine: Callable[[LsfEngine], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine(VOLCLAVA)
     lsf_probe.learn(VOLCLAVA)
@@ -292,7 +294,9 @@ def test_a_document_of_somebody_else_is_not_believed(
 
 # What bsub is asked for.
 
-ORDER = Order("hpcext-7", 3, "q", (), Idle("h", True, False, 2, "", 4, 0), 2, 9, Path("/l/3"))
+ORDER = LeaseSubmission(
+    "hpcext-7", 3, "q", (), Idle("h", True, False, 2, "", 4, 0), 2, 9, Path("/l/3")
+)
 
 
 def test_a_lease_asks_for_what_bsub_has() -> None:

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from hpcext.batch import runner
-from hpcext.batch.leasing import Held, Idle, Order, Other
-from hpcext.batch.lsf.engine import Engine, Release
+from hpcext.batch.leasing import Held, Idle, LeaseSubmission, Other
+from hpcext.batch.lsf.engine import LsfEngine, LsfRelease
 from hpcext.batch.lsf.jobs import jobs_command, parse_jobs
 from hpcext.batch.lsf.leasing import LsfLeasing, held_of, options, others_of
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 
-IBM = Engine(Release("IBM Spectrum LSF", "10.1.0.15", "c"), frozenset(), {})
+IBM = LsfEngine(LsfRelease("IBM Spectrum LSF", "10.1.0.15", "c"), frozenset(), {})
 NODE = Idle("h1", True, False, 4, "", 16, 0)
-ORDER = Order("hpcext-a", 7, "killable", ("-P", "ABC"), NODE, 4, 90, Path("/shared/leases/7"))
+ORDER = LeaseSubmission(
+    "hpcext-a", 7, "killable", ("-P", "ABC"), NODE, 4, 90, Path("/shared/leases/7")
+)
 
 
 def said(**fields: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from hpcext.batch import runner, slurm
 from hpcext.batch.jobs import UNKNOWN, End
-from hpcext.batch.slurm import Host, Step
+from hpcext.batch.slurm import Host, SlurmStep
 from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.core.errors import BatchError
 
@@ -116,7 +116,7 @@ def test_the_task_of_an_array_in_pyslurm(monkeypatch: pytest.MonkeyPatch) -> Non
     reads = slurm_reads.Api(module)
     assert reads.states(["7_0", "7_1", "7_2"]) == {"7_0": "completed", "7_1": "running"}
     assert reads.end("7_1") == End("running", END_S, math.inf)
-    assert reads.steps("7_1") == (Step("7_1.0", "hpcext-1-1"),)
+    assert reads.steps("7_1") == (SlurmStep("7_1.0", "hpcext-1-1"),)
     with pytest.raises(BatchError, match="no job 7_2 in slurmctld"):
         reads.end("7_2")
 
@@ -156,7 +156,8 @@ def test_the_end_of_a_job(reads: slurm_reads.Commands) -> None:
 
 def test_steps(reads: slurm_reads.Commands) -> None:
     assert reads.steps(1) == (
-        Step("1.0", "hpcext-1-1"), Step("1.1", "hpcext-2-1"), Step("1.batch", "batch")
+        SlurmStep("1.0", "hpcext-1-1"), SlurmStep("1.1", "hpcext-2-1"),
+        SlurmStep("1.batch", "batch"),
     )  # fmt: skip
 
 

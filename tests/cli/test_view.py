@@ -12,7 +12,7 @@ from hpcext.core.estimate import Estimate, GoodputReport
 from hpcext.core.values import Job, Node, Record, State
 from hpcext.manager.views.report import run_document
 from hpcext.policies import find_policy
-from hpcext.scaling.estimator import Sizes, speedups
+from hpcext.scaling.estimator import GpuCounts, speedups
 
 THETA = (0.02, 0.001, 0.01, 0.0, 0.0, 0.0, 1.0)
 SAID = GoodputReport(1000.0, 64, most_batch=512, throughput=THETA, batch=256)
@@ -66,7 +66,7 @@ def test_other_jobs_say_nothing_of_it(job: Job) -> None:
 def test_a_pilot_says_what_one_node_more_promises() -> None:
     """Two GPUs of one node; what a second node gives is by the same report."""
     wide = replace(JOB, nodes=(1, 2), most_gpus=2)
-    one = speedups(wide.estimate, Sizes(np.array([2, 4]), np.array([1, 2])))
+    one = speedups(wide.estimate, GpuCounts(np.array([2, 4]), np.array([1, 2])))
     assert one is not None
     assert view.outlook_sentence(engine(wide)) == (
         f"utility {one[0] / 2:.0%}: each GPU delivers this share of the goodput of one alone; "

@@ -13,7 +13,7 @@ from hpcext.core import values as v
 from hpcext.core.engine import Policy
 from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
-from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.executor import SimulatedExecutor
 from hpcext.sim.replay.heap import Heap
 from hpcext.sim.replay.physics import Faults, Physics
 
@@ -68,10 +68,10 @@ class Scenario:
         """Whether its policy is none of ours, and promises nothing."""
         return self.policy in MADE_UP
 
-    def begin(self) -> tuple[Heap, Simulated]:
+    def begin(self) -> tuple[Heap, SimulatedExecutor]:
         """A heap with all that comes from outside on it, and the executor."""
         heap = Heap()
-        executor = Simulated(
+        executor = SimulatedExecutor(
             heap,
             self.nodes,
             self.physics,

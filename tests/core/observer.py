@@ -15,7 +15,7 @@ import msgspec
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
-from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.executor import SimulatedExecutor
 
 MOST_STEPS = 20_000
 """More than any of these runs needs: one that never ends is noticed."""
@@ -61,7 +61,7 @@ class Observer:
     decide: Policy
     ours: bool
     fifo: bool
-    executor: Simulated
+    executor: SimulatedExecutor
     engine: Engine = dataclasses.field(init=False)
     log: list[tuple[float, tuple[f.Fact, ...], tuple[v.Action, ...]]] = dataclasses.field(
         default_factory=list

@@ -15,7 +15,7 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.saved import Saved
-from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.executor import SimulatedExecutor
 from hpcext.sim.replay.heap import drive
 
 quick = settings(
@@ -31,7 +31,7 @@ worlds = st.one_of(scenarios(), scenarios(("restless", "wild", "marble"), supple
 exhaustive = settings(quick, max_examples=6000, derandomize=False)
 
 
-def watched(scenario: Scenario, executor: Simulated) -> Observer:
+def watched(scenario: Scenario, executor: SimulatedExecutor) -> Observer:
     """What checks every step."""
     fifo = scenario.policy in FIFO
     return Observer(scenario.make_policy(), not scenario.made_up, fifo, executor)
@@ -146,7 +146,7 @@ class Mortal:
     Each life lasts for so many actions of some kinds.
     """
 
-    executor: Simulated
+    executor: SimulatedExecutor
     lives: list[int]
     kinds: frozenset[v.Kind]
 

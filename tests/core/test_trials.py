@@ -22,7 +22,7 @@ from hpcext.core.saved import Saved
 from hpcext.core.trials import Trial
 from hpcext.policies import find_policy
 from hpcext.sim.replay.heap import drive
-from hpcext.sim.replay.physics import Said, Stretch, Where
+from hpcext.sim.replay.physics import SelfReport, Stretch, Where
 
 RULES = Trial("sweep", metric="loss", first=10, factor=2)
 
@@ -234,9 +234,9 @@ class Learner:
     def stretch(self, where: Where, done: float) -> Stretch:
         return Stretch(rate=float(where.total))
 
-    def said(self, where: Where, done: float) -> Said:
+    def said(self, where: Where, done: float) -> SelfReport:
         place = min(int(done) // 10, len(self.losses) - 1)
-        return Said(loss=None if self.mute else self.losses[place])
+        return SelfReport(loss=None if self.mute else self.losses[place])
 
     def alone_s(self, gpus: float, per_node: int) -> float:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Node, Record, Role, Segment, State
 from hpcext.dashboard import chart, lanes, page
 from hpcext.dashboard.document import Gpu, LocalGpus, document, mark, natural, pilot_view
-from hpcext.dashboard.lanes import Window
+from hpcext.dashboard.lanes import TimeWindow
 from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.harvest import account as lease_account
 from hpcext.harvest.account import Account
@@ -24,7 +24,7 @@ from hpcext.render.words import clock, times
 
 FOUND = document([busy()], 0.0)
 (VIEW,) = FOUND.pilots
-ALL = Window()
+ALL = TimeWindow()
 
 
 class Shape(html.parser.HTMLParser):
@@ -205,11 +205,11 @@ def test_a_window_leaves_out_what_was_before_it() -> None:
             now_s=5000.0,
         )
     )
-    shown = {last: "".join(lanes.timeline(found, Window.asked(last))) for last in ("", "3600")}
+    shown = {last: "".join(lanes.timeline(found, TimeWindow.asked(last))) for last in ("", "3600")}
     assert "job-1 on n2:0" in shown[""]
     assert "job-1 on n2:0" not in shown["3600"]
     assert 'width="100.000%"' in shown["3600"]
-    assert Window.asked("1e9999") == Window.asked("-1") == ALL
+    assert TimeWindow.asked("1e9999") == TimeWindow.asked("-1") == ALL
 
 
 def test_gpus_of_a_node_that_had_the_same_share_a_lane() -> None:

@@ -8,29 +8,29 @@ from collections.abc import Iterator
 
 from hpcext.core.errors import InputError
 from hpcext.doctor.checks import CHECKS
-from hpcext.doctor.checkup import Asked, Check, Finding, examine
+from hpcext.doctor.checkup import Check, CheckOptions, Finding, examine
 
-NOTHING = Asked(None)
+NOTHING = CheckOptions(None)
 
 
-def fine(asked: Asked) -> Iterator[Finding]:
+def fine(asked: CheckOptions) -> Iterator[Finding]:
     yield Finding("fine", "ok", f"queue {asked.queue}")
 
 
-def raises(asked: Asked) -> Iterator[Finding]:
+def raises(asked: CheckOptions) -> Iterator[Finding]:
     yield Finding("raises", "ok", "so far")
     yield Finding("raises", "note", "this", why="own")
     raise InputError("no", where="file", do="do it")
 
 
-def breaks(asked: Asked) -> Iterator[Finding]:
+def breaks(asked: CheckOptions) -> Iterator[Finding]:
     raise ZeroDivisionError("\x1b[2J")
     yield
 
 
 def test_one_that_fails_is_a_finding_and_hides_no_other() -> None:
     checks = [Check("raises", raises, "why"), Check("breaks", breaks, "y"), Check("fine", fine, "")]
-    assert list(examine(checks, Asked(None, queue="q"))) == [
+    assert list(examine(checks, CheckOptions(None, queue="q"))) == [
         Finding("raises", "ok", "so far"),
         Finding("raises", "note", "this", why="own"),
         Finding("raises", "wrong", "file: no", "do it", "why"),
@@ -42,7 +42,7 @@ def test_one_that_fails_is_a_finding_and_hides_no_other() -> None:
 def test_one_that_hangs_is_left_behind() -> None:
     ever = threading.Event()
 
-    def hangs(asked: Asked) -> Iterator[Finding]:
+    def hangs(asked: CheckOptions) -> Iterator[Finding]:
         yield Finding("hangs", "ok", "so far")
         ever.wait()
 
@@ -61,7 +61,7 @@ def test_one_that_hangs_is_left_behind() -> None:
 def test_checks_run_side_by_side() -> None:
     both = threading.Barrier(2, timeout=60)
 
-    def meets(asked: Asked) -> Iterator[Finding]:
+    def meets(asked: CheckOptions) -> Iterator[Finding]:
         both.wait()
         yield Finding("meets", "ok", "")
 

@@ -15,7 +15,7 @@ from site_of_test import Site, wait_for
 from hpcext.cli import main as cli
 from hpcext.config import load_settings
 from hpcext.doctor import job
-from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.checkup import CheckOptions, Finding
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def found(site: Site, *jobs: dict[str, object]) -> list[Finding]:
     site.write_jobs(*jobs)
-    findings = list(job.check(Asked(load_settings(), jobs=site.jobs)))
+    findings = list(job.check(CheckOptions(load_settings(), jobs=site.jobs)))
     assert {each.name for each in findings} == {"job"}
     assert nothing_left(site)
     return findings

@@ -9,17 +9,17 @@ import pytest
 
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.doctor import leases
-from hpcext.doctor.leases import Site
+from hpcext.doctor.leases import SlurmConfiguration
 
 RECORDED = Path(__file__).parents[1] / "batch" / "recorded" / "slurm-22.05"
 
 
-def site(partition: dict[str, str] | None = None, **more: Any) -> Site:
+def site(partition: dict[str, str] | None = None, **more: Any) -> SlurmConfiguration:
     """The one that was recorded, with other values."""
     config = slurm_site.parse_config((RECORDED / "scontrol-config.txt").read_text())
     partitions = slurm_site.parse_partitions((RECORDED / "scontrol-partitions.txt").read_text())
     partitions["harvest"] |= partition or {}
-    known = {key: more.pop(key) for key in Site._fields if key in more}
+    known = {key: more.pop(key) for key in SlurmConfiguration._fields if key in more}
     facts = {
         "release": (22, 5),
         "config": config | more,
@@ -29,10 +29,10 @@ def site(partition: dict[str, str] | None = None, **more: Any) -> Site:
         "leases": 64,
         "saving_s": 4.0,
     }
-    return Site(**(facts | known))
+    return SlurmConfiguration(**(facts | known))
 
 
-def wrong(one: Site) -> dict[str, str]:
+def wrong(one: SlurmConfiguration) -> dict[str, str]:
     """What is not ok, by name; each says why and what to do."""
     found = [each for each in leases.look(one, "harvest") if each.verdict != "ok"]
     assert all(each.why and each.do for each in found), found
@@ -82,7 +82,7 @@ def test_all_is_well() -> None:
         (site(SchedulerParameters="bf_window=60"), "backfill", "a lease lasts 240"),
     ],
 )
-def test_what_is_wrong(one: Site, name: str, says: str) -> None:
+def test_what_is_wrong(one: SlurmConfiguration, name: str, says: str) -> None:
     assert says in wrong(one)[name]
 
 

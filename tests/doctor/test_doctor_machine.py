@@ -16,7 +16,7 @@ from hpcext import __version__, config
 from hpcext.cli import doctor
 from hpcext.cli import main as cli
 from hpcext.doctor import machine
-from hpcext.doctor.checkup import Asked
+from hpcext.doctor.checkup import CheckOptions
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,8 +38,8 @@ def write_settings(home: Path, text: str) -> None:
     (home / "config" / "hpcext" / "hpcext.toml").write_text(text)
 
 
-def asked() -> Asked:
-    return Asked(config.load_settings())
+def asked() -> CheckOptions:
+    return CheckOptions(config.load_settings())
 
 
 def test_a_machine_where_all_is_well(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

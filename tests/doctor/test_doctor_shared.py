@@ -13,14 +13,14 @@ from hpcext import config
 from hpcext.core import facts as f
 from hpcext.core.values import Job, Node
 from hpcext.doctor import shared
-from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.measured import saving_s
 from hpcext.manager import journal, pilot
 
 
 def found(state: Path) -> dict[str, Finding]:
     settings = config.load_settings(environ={"HPCEXT_STATE_DIR": str(state)})
-    return {each.name: each for each in shared.check(Asked(settings))}
+    return {each.name: each for each in shared.check(CheckOptions(settings))}
 
 
 def test_all_is_well(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hpcext import __version__, config
 from hpcext.admin import manifest
 from hpcext.admin.manifest import Manifest
 from hpcext.doctor import slurm, slurm_plugin
-from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.checkup import CheckOptions, Finding
 
 RECORDED = Path(__file__).parents[1] / "batch" / "recorded" / "slurm-26.05"
 SITE = RECORDED.parent / "slurm-22.05"
@@ -83,7 +83,7 @@ def found(commands: Commands | None = None, **flags: str) -> dict[str, Finding]:
         commands.write()
     environ = {"HPCEXT_STATE_DIR": "/none"}
     settings = config.load_settings(flags, environ=environ)
-    return {each.name: each for each in slurm.check(Asked(settings))}
+    return {each.name: each for each in slurm.check(CheckOptions(settings))}
 
 
 def test_no_slurm(commands: Commands) -> None:
@@ -183,7 +183,7 @@ def test_partitions(commands: Commands) -> None:
     commands.write()
     (commands.directory / "bin" / "sinfo").write_text("#!/bin/sh\n")
     settings = config.load_settings({"harvest_partition": "none"}, environ={})
-    *_, said = slurm.check(Asked(settings))
+    *_, said = slurm.check(CheckOptions(settings))
     assert (said.verdict, said.says) == ("wrong", "'none' has no nodes, or is not a partition")
 
 

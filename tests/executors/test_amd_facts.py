@@ -12,7 +12,7 @@ from amd_machine import GIB, Amdsmi
 
 from hpcext.dashboard import page, pages
 from hpcext.doctor import machine
-from hpcext.doctor.checkup import Asked
+from hpcext.doctor.checkup import CheckOptions
 from hpcext.executors.gpu_facts import GpuFacts, gpu_facts, sharing
 from hpcext.manager.refine import UNKNOWN, gpu_kind
 
@@ -66,7 +66,7 @@ def test_the_kind_of_gpu_is_its_name_and_how_it_is_divided() -> None:
 def test_what_the_doctor_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", Amdsmi(mode="CPX"))
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
-    gpus, used, divided = machine.gpus(Asked(None))
+    gpus, used, divided = machine.gpus(CheckOptions(None))
     assert (gpus.verdict, gpus.do) == ("ok", "")
     assert gpus.says.startswith(f"{NAME}: 2 of AMD, by ROCR_VISIBLE_DEVICES")
     assert used.says == "GPU 2 is used by 1 process, 4096 MiB"
@@ -94,7 +94,7 @@ def test_without_a_library_that_can_be_used(
         monkeypatch.syspath_prepend(tmp_path)
     assert gpu_facts() == ()
     assert capsys.readouterr().out == ""
-    (finding,) = machine.gpus(Asked(None))
+    (finding,) = machine.gpus(CheckOptions(None))
     assert finding.says.startswith("4 of AMD, by ROCR_VISIBLE_DEVICES")
     assert finding.says.endswith("; amdsmi does not say what they do")
     assert finding.do.startswith("install amd-smi-lib")

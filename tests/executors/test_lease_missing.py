@@ -9,7 +9,7 @@ import pytest
 
 from hpcext.batch.leasing import Idle
 from hpcext.harvest import account
-from hpcext.harvest.missing import Looked, why
+from hpcext.harvest.missing import Look, why
 from hpcext.manager.views.harvest_report import why_no_lease
 
 
@@ -55,7 +55,7 @@ IDLE: dict[str, Any] = {"idle": ["n1"], "steady": ["n1"]}
     ],
 )
 def test_each_cause_is_a_sentence(nodes: dict[str, Idle], more: dict[str, Any], said: str) -> None:
-    found = why(Looked("q", 2, nodes, **more))
+    found = why(Look("q", 2, nodes, **more))
     assert said in found
     assert bool(said) == bool(found)
 

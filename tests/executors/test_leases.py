@@ -8,13 +8,13 @@ import pytest
 
 from hpcext.core.history.fragments import FragmentCounter
 from hpcext.core.values import Job, State
-from hpcext.harvest.leases import Hole, Request, Steady, Terms, fits_s, requests, wanted
+from hpcext.harvest.leases import Hole, LeaseRequest, Steady, Terms, fits_s, requests, wanted
 
 TERMS = Terms(partition="p", gpus=4, max_nodes=3, least_s=180, longest_s=3600, before_s=30)
 NOW_S = 1e9
 
 
-def asked(*holes: tuple[str, float], have: int = 0, want: int = 9) -> list[Request]:
+def asked(*holes: tuple[str, float], have: int = 0, want: int = 9) -> list[LeaseRequest]:
     found = [Hole(node, NOW_S + left_s) for node, left_s in holes]
     return requests(found, idle=len(found), have=have, want=want, terms=TERMS, now_s=NOW_S)
 
@@ -25,14 +25,14 @@ def asked(*holes: tuple[str, float], have: int = 0, want: int = 9) -> list[Reque
 )
 def test_a_lease_ends_before_its_hole(left_s: float, minutes: int) -> None:
     planned = left_s <= 3631
-    assert asked(("n", left_s)) == ([Request("n", minutes, planned)] if minutes else [])
+    assert asked(("n", left_s)) == ([LeaseRequest("n", minutes, planned)] if minutes else [])
 
 
 @pytest.mark.parametrize(("limit_s", "minutes"), [(1800, 30), (1799, 29), (179, 0), (9e9, 60)])
 def test_a_lease_is_no_longer_than_a_job_of_its_partition(limit_s: float, minutes: int) -> None:
     hole = Hole("n", math.inf, limit_s)
     found = requests([hole], idle=1, have=0, want=1, terms=TERMS, now_s=NOW_S)
-    assert found == ([Request("n", minutes)] if minutes else [])
+    assert found == ([LeaseRequest("n", minutes)] if minutes else [])
 
 
 @pytest.mark.parametrize(("fits_s", "minutes"), [(600.0, 10), (1e9, 60), (1.0, 3)])
@@ -42,7 +42,7 @@ def test_a_hole_without_a_known_end_is_taken_for_as_long_as_it_may_last(
     """However short others were it is taken: nobody needs it yet."""
     hole = Hole("n", math.inf, fits_s=fits_s)
     found = requests([hole], idle=1, have=0, want=1, terms=TERMS, now_s=NOW_S)
-    assert found == [Request("n", minutes)]
+    assert found == [LeaseRequest("n", minutes)]
 
 
 def test_so_long_holes_hardly_last() -> None:

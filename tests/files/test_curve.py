@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.scaling.curve import fewest_near_best, interpolate
-from hpcext.scaling.estimator import Sizes, speedups
+from hpcext.scaling.estimator import GpuCounts, speedups
 
 CURVES = st.dictionaries(st.integers(1, 64), st.floats(1e-3, 1e6), min_size=1)
 
@@ -38,7 +38,7 @@ def test_what_has_no_best_is_refused(curve: dict[int, float], within: float) -> 
     st.integers(0, 50),
 )
 def test_many_speeds_at_once_are_as_each_alone(curve: dict[int, float], gpus: int) -> None:
-    found = speedups(Estimate(stated=curve), Sizes.on_one_node(np.array([gpus, 1])))
+    found = speedups(Estimate(stated=curve), GpuCounts.on_one_node(np.array([gpus, 1])))
     assert found is not None
     assert found.tolist() == pytest.approx(
         [interpolate(curve, gpus) / interpolate(curve, 1), 1.0], rel=1e-9
@@ -46,7 +46,7 @@ def test_many_speeds_at_once_are_as_each_alone(curve: dict[int, float], gpus: in
 
 
 def test_what_is_stated_goes_before_what_was_measured() -> None:
-    sizes = Sizes.on_one_node(np.array([0, 1, 4]))
+    sizes = GpuCounts.on_one_node(np.array([0, 1, 4]))
     assert speedups(Estimate(), sizes) is None
     both = Estimate(stated={1: 1.0, 4: 2.0}, observed=(Observed(4, 1, 9.0),))
     assert speedups(both, sizes) == pytest.approx([0, 1, 2])

@@ -14,7 +14,7 @@ import pytest
 from amd_machine import make_nodes
 
 from hpcext.doctor import machine
-from hpcext.doctor.checkup import Asked
+from hpcext.doctor.checkup import CheckOptions
 from hpcext.executors import gpus
 from hpcext.launch import devices
 from hpcext.manager.refine import UNKNOWN, gpu_kind
@@ -45,7 +45,7 @@ def test_gpus_of_amd_are_named_once() -> None:
     slurms = dict.fromkeys(devices.NAMES, "4,5") | {"PATH": "/bin"}
     assert devices.without(slurms) == {"PATH": "/bin"}
     assert gpu_kind() == UNKNOWN
-    (finding,) = machine.gpus(Asked(None))
+    (finding,) = machine.gpus(CheckOptions(None))
     assert (finding.verdict, finding.says[:8]) == ("ok", "4 of AMD")
 
 

@@ -17,18 +17,18 @@ from lsf_tools import SOURCED, MakeSite, command
 from hpcext import __version__, config
 from hpcext.admin import manifest
 from hpcext.batch.lsf import probe as lsf_probe
-from hpcext.batch.lsf.engine import Engine, Release
-from hpcext.batch.lsf.idle import Queue as LsfQueue
-from hpcext.batch.lsf.probe import Trial
+from hpcext.batch.lsf.engine import LsfEngine, LsfRelease
+from hpcext.batch.lsf.idle import LsfQueue
+from hpcext.batch.lsf.probe import TrialJob
 from hpcext.cli import admin, doctor
 from hpcext.cli import main as cli
 from hpcext.core.errors import BatchError
 from hpcext.doctor import lsf, lsf_abilities, lsf_queues
-from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.checkup import CheckOptions, Finding
 
 QUEUE = Queue(SOURCED, requeue_exit_values=(85,))
-WARNS = Engine(
-    Release("LSF", "10.1.0", "c"), frozenset({"bsub"}), {"bsub": frozenset({"-wa", "-wt"})}
+WARNS = LsfEngine(
+    LsfRelease("LSF", "10.1.0", "c"), frozenset({"bsub"}), {"bsub": frozenset({"-wa", "-wt"})}
 )
 
 
@@ -59,8 +59,10 @@ def use(
     return used
 
 
-def found(check: Callable[[Asked], object] = lsf.check, *, submit: bool = False) -> list[Finding]:
-    return list(check(Asked(config.load_settings(), submit)))  # type: ignore[call-overload]
+def found(
+    check: Callable[[CheckOptions], object] = lsf.check, *, submit: bool = False
+) -> list[Finding]:
+    return list(check(CheckOptions(config.load_settings(), submit)))  # type: ignore[call-overload]
 
 
 def said(findings: list[Finding], verdict: str) -> str:
@@ -317,7 +319,7 @@ def test_the_job_tells_the_warning_from_the_end(tmp_path: Path, signal: str, war
     first = process.stdout.readline()
     subprocess.run(["kill", f"-{signal}", str(process.pid)], check=True)
     text = first + process.communicate(timeout=120)[0]
-    assert lsf_probe.parse_trial(text, WARNS) == Trial(esub=False, intact=True, warned=warned)
+    assert lsf_probe.parse_trial(text, WARNS) == TrialJob(esub=False, intact=True, warned=warned)
     assert text.splitlines()[-1] == lsf_probe.TRIAL_ENDS
 
 
@@ -325,7 +327,7 @@ def test_a_warning_is_asked_for_where_bsub_has_it() -> None:
     words = lsf_probe.trial_command(WARNS, "out", "q", esub=True)
     assert words[words.index("-wa") :][:4] == ["-wa", "URG", "-wt", "1"]
     assert words[words.index("-a") + 1] == "hpcext(gpus=1)"
-    none = Engine(WARNS.release, WARNS.commands, {})
+    none = LsfEngine(WARNS.release, WARNS.commands, {})
     words = lsf_probe.trial_command(none, "out", "", esub=False)
     assert not {"-wa", "-a", "-q"} & set(words)
-    assert lsf_probe.parse_trial("a  b\nesub=\n", none) == Trial(False, True, None)
+    assert lsf_probe.parse_trial("a  b\nesub=\n", none) == TrialJob(False, True, None)

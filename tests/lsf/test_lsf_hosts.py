@@ -14,7 +14,7 @@ from lsf_tools import MakeSite, command
 
 from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf import probe as lsf_probe
-from hpcext.batch.lsf.engine import Release
+from hpcext.batch.lsf.engine import LsfRelease
 from hpcext.batch.lsf.leasing import LsfLeasing
 from hpcext.core.errors import BatchError
 
@@ -60,7 +60,7 @@ def test_a_look(use: MakeSite) -> None:
     assert command(site, "bsub", "-n", "1", "-gpu", "num=1", "sleep 300").returncode == 0
     until(lambda: site.job(1).state == "RUN")
     engine = lsf_probe.probe()
-    assert engine.release == Release("LSF", "10.1.0", "lsf")
+    assert engine.release == LsfRelease("LSF", "10.1.0", "lsf")
     assert engine.takes("bhosts", "-o", "-json", "-gpu")
     now = time.time()
     leasing = LsfLeasing()

@@ -93,7 +93,7 @@ def entry(state: Path, path: Path) -> Path:
     return state / "pilots" / pilots.load(path).id
 
 
-def whole(state: Path, path: Path) -> cleaning.Plan:
+def whole(state: Path, path: Path) -> cleaning.RemovalPlan:
     return cleaning.plan_whole(path, cleaning.Needs(state))
 
 
@@ -399,7 +399,7 @@ def test_what_is_closed_deep_or_oddly_named_goes_too(state: Path) -> None:
         os.close(fd)
         fd = below
     os.close(fd)
-    plan = cleaning.Plan(path, path.name, (), cleaning.Size(), 0)
+    plan = cleaning.RemovalPlan(path, path.name, (), cleaning.DiskUse(), 0)
     assert cleaning.remove(plan, state) == 0
     assert not path.exists()
 
@@ -584,7 +584,7 @@ def test_sizes_count_a_file_of_two_names_once_and_follow_no_link(tmp_path: Path)
     (tmp_path / "a" / "link").symlink_to("/usr")
     both = cleaning.size_of([tmp_path / "a"])
     assert 100_000 <= alone.bytes <= both.bytes <= alone.bytes + 8192
-    assert cleaning.size_of([tmp_path / "nowhere"]) == cleaning.Size()
+    assert cleaning.size_of([tmp_path / "nowhere"]) == cleaning.DiskUse()
 
 
 def test_errors_are_one_line(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

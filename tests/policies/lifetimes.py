@@ -12,7 +12,7 @@ from hpcext.core.estimate import Estimate
 from hpcext.core.history.fragments import EDGES_S, Fragments
 from hpcext.core.values import Alloc, Cause, Job, Node, Run, Snapshot, State, Target
 from hpcext.policies import find_policy
-from hpcext.policies.bftrainer.holes import LATER_S, Span, holes
+from hpcext.policies.bftrainer.holes import LATER_S, Horizon, holes
 
 FORWARD_S = 120.0
 NOW_S = 1000.0
@@ -97,7 +97,7 @@ class Judge:
             for known in (job.estimate for job in self.jobs)
         ]
         self.long_s = FORWARD_S + max(itertools.chain(*self.changes_s), default=0.0)
-        span = Span.of(self.long_s)
+        span = Horizon.of(self.long_s)
         stall_s = sum(down_s for _, down_s in self.changes_s) / max(1, len(self.jobs))
         classes = holes(now.nodes, now.fragments, now.now_s, span, stall_s)
         self.of = classes.of

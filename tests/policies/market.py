@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Cause, Job, Node, Run, Snapshot, State, Target, total
 from hpcext.policies import find_policy
-from hpcext.scaling.estimator import Sizes
+from hpcext.scaling.estimator import GpuCounts
 
 CURVE = {1: 1.0, 2: 1.8, 3: 2.4, 4: 2.8}
 
 
-def fewest(job: Job, sizes: Sizes, kind: str) -> NDArray[np.float64]:
+def fewest(job: Job, sizes: GpuCounts, kind: str) -> NDArray[np.float64]:
     """An objective of a user's own: to run at all."""
     return np.minimum(sizes.gpus, 1).astype(float)
 

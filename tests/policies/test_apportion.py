@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.apportion import ValueTable, apportion
 
 NEAR = 1e-9
 
 
-def table(options: dict[int, float]) -> Table:
-    return Table(np.array(list(options)), np.array(list(options.values()), dtype=float))
+def table(options: dict[int, float]) -> ValueTable:
+    return ValueTable(np.array(list(options)), np.array(list(options.values()), dtype=float))
 
 
-def tried(tables: Sequence[Table], total: int) -> tuple[float, tuple[int, ...]]:
+def tried(tables: Sequence[ValueTable], total: int) -> tuple[float, tuple[int, ...]]:
     """The best of all divisions; of those that are as good, the one that is largest in order."""
     every = itertools.product(*(range(len(each.sizes)) for each in tables))
     found = []
@@ -34,7 +34,7 @@ def tried(tables: Sequence[Table], total: int) -> tuple[float, tuple[int, ...]]:
 
 
 @st.composite
-def instances(draw: st.DrawFn) -> tuple[list[Table], int]:
+def instances(draw: st.DrawFn) -> tuple[list[ValueTable], int]:
     """Curves of any shape; whole numbers and multiples of the size make ties."""
     tables = []
     for _ in range(draw(st.integers(1, 5))):
@@ -48,13 +48,13 @@ def instances(draw: st.DrawFn) -> tuple[list[Table], int]:
         else:
             # Six digits: what is nearer than that to a tie is one.
             values = [round(draw(st.floats(-1, 9)), 6) for _ in sizes]
-        tables.append(Table(np.array(sizes), np.array(values)))
+        tables.append(ValueTable(np.array(sizes), np.array(values)))
     return tables, draw(st.integers(0, 20))
 
 
 @given(instances())
 @settings(max_examples=1000)
-def test_nothing_is_better_and_ties_go_to_the_first(instance: tuple[list[Table], int]) -> None:
+def test_nothing_is_better_and_ties_go_to_the_first(instance: tuple[list[ValueTable], int]) -> None:
     tables, total = instance
     division = apportion(tables, total)
     value, counts = tried(tables, total)
@@ -64,7 +64,7 @@ def test_nothing_is_better_and_ties_go_to_the_first(instance: tuple[list[Table],
     assert division.price >= 0
 
 
-def dense(tables: Sequence[Table], total: int) -> float:
+def dense(tables: Sequence[ValueTable], total: int) -> float:
     """The value of the best division, by the dynamic programme over everything."""
     best = np.zeros(total + 1)
     for each in tables:
@@ -76,11 +76,11 @@ def dense(tables: Sequence[Table], total: int) -> float:
     return float(best.max())
 
 
-def rigid(sizes: Sequence[int], values: Sequence[float]) -> list[Table]:
+def rigid(sizes: Sequence[int], values: Sequence[float]) -> list[ValueTable]:
     return [table({0: 0.0, size: value}) for size, value in zip(sizes, values, strict=True)]
 
 
-def families() -> dict[str, tuple[list[Table], int]]:
+def families() -> dict[str, tuple[list[ValueTable], int]]:
     """Instances of forty jobs that have no best price, or have it for many divisions at once."""
     rng = np.random.default_rng(5)
     sizes = rng.integers(10, 64, 40).tolist()
@@ -157,6 +157,6 @@ def test_nothing_to_divide() -> None:
 def test_what_is_no_table_is_refused(sizes: list[float], values: list[float], said: str) -> None:
     good = table({0: 0.0, 1: 1.0})
     with pytest.raises(ValueError, match=said):
-        apportion([good, Table(np.array(sizes), np.array(values))], 5)
+        apportion([good, ValueTable(np.array(sizes), np.array(values))], 5)
     with pytest.raises(ValueError, match="-1 units cannot be divided"):
         apportion([good], -1)

@@ -15,8 +15,8 @@ from hpcext.core.estimate import Estimate, GoodputReport
 from hpcext.core.values import Job, Node, Run, State
 from hpcext.policies.autoscale import (
     Autoscaler,
-    Loss,
-    Nodes,
+    AvailableNodes,
+    ReleaseCost,
     choose,
     gains,
     loss,
@@ -96,7 +96,7 @@ def test_the_more_nodes_are_worth_the_more_there_are(
 @given(st.floats(10.0, 1e6), st.floats(1.0, 100.0), st.sampled_from([None, 1, 4, 16]))
 def test_the_more_noise_the_more_nodes(noise: float, times: float, had: int | None) -> None:
     """Statistical efficiency is all that differs."""
-    nodes = Nodes(16, 4)
+    nodes = AvailableNodes(16, 4)
     low, high = (
         choose(utilities(gains([training(each)], nodes), 4), BAND, had)
         for each in (noise, noise * times)
@@ -107,7 +107,7 @@ def test_the_more_noise_the_more_nodes(noise: float, times: float, had: int | No
 def test_nodes_that_add_nothing_are_not_asked_for() -> None:
     """A small job, and one that needs four nodes: two or three are as good as one."""
     jobs = [stated({1: 1.0}, (1, 1), "small"), stated({1: 1.0, 4: 3.0}, (4, 4), "large")]
-    found = gains(jobs, Nodes(6, 1))
+    found = gains(jobs, AvailableNodes(6, 1))
     assert found == {1: 1.0, 2: 1.0, 3: 1.0, 4: 3.0, 5: 4.0, 6: 4.0}
     utility = utilities(found, 1)
     assert utility == {1: 1.0, 4: 0.75, 5: 0.8}
@@ -122,14 +122,14 @@ def test_a_job_that_waits_is_worth_a_node_of_its_own() -> None:
     """Two that gain nothing by a second node have one each."""
     curve = {1: 1.0, 2: 1.05}
     one, two = stated(curve, (1, 2)), stated(curve, (1, 2), "two")
-    assert choose(utilities(gains([one], Nodes(4, 1)), 1), Band(0.7, 0.99)) == 1
-    assert choose(utilities(gains([one, two], Nodes(4, 1)), 1), Band(0.7, 0.99)) == 2
+    assert choose(utilities(gains([one], AvailableNodes(4, 1)), 1), Band(0.7, 0.99)) == 1
+    assert choose(utilities(gains([one, two], AvailableNodes(4, 1)), 1), Band(0.7, 0.99)) == 2
 
 
 def test_nobody_is_good_for_more_than_twice_what_it_had() -> None:
     unknown = replace(training(1e6, most=0), estimate=Estimate())
-    assert max(utilities(gains([unknown], Nodes(16, 4)), 4)) == 1
-    assert max(utilities(gains([training(1e6, most=4)], Nodes(16, 4)), 4)) == 2
+    assert max(utilities(gains([unknown], AvailableNodes(16, 4)), 4)) == 1
+    assert max(utilities(gains([training(1e6, most=4)], AvailableNodes(16, 4)), 4)) == 2
 
 
 def test_many_nodes_are_compared_by_their_logarithms() -> None:
@@ -138,12 +138,12 @@ def test_many_nodes_are_compared_by_their_logarithms() -> None:
     assert {1, 2, 4321, 5000} <= set(counts)
     assert len(counts) < 140
     assert counts == sorted(counts)
-    assert Autoscaler(BAND, 4321).wanted(0.0, [job], Nodes(5000, 1)) == 4321
+    assert Autoscaler(BAND, 4321).wanted(0.0, [job], AvailableNodes(5000, 1)) == 4321
 
 
 def test_in_the_course_of_a_training() -> None:
     """Twice as many at most each time, until the middle; then only when it leaves the band."""
-    auto, nodes = Autoscaler(BAND), Nodes(16, 4)
+    auto, nodes = Autoscaler(BAND), AvailableNodes(16, 4)
     had, asked = 0, []
     for now_s in range(0, 600, 60):
         count = auto.wanted(now_s, [training(2e4, most=had)], nodes)
@@ -157,14 +157,14 @@ def test_in_the_course_of_a_training() -> None:
 
 
 def test_it_stays_for_the_interval_unless_jobs_come_or_end() -> None:
-    auto, nodes = Autoscaler(Band(0.4, 0.7, 60.0)), Nodes(16, 4)
+    auto, nodes = Autoscaler(Band(0.4, 0.7, 60.0)), AvailableNodes(16, 4)
     first = auto.wanted(0.0, [training(300.0)], nodes)
     assert auto.wanted(59.0, [training(1e6)], nodes) == first
     more = auto.wanted(59.5, [training(300.0), training(300.0, "two")], nodes)
     assert more > first
     # Whatever is worth it, no more than can be used.
-    assert auto.wanted(59.6, [training(300.0), training(300.0, "two")], Nodes(1, 4)) == 1
-    assert auto.wanted(60.0, [], Nodes(0, 4)) == 0
+    assert auto.wanted(59.6, [training(300.0), training(300.0, "two")], AvailableNodes(1, 4)) == 1
+    assert auto.wanted(60.0, [], AvailableNodes(0, 4)) == 0
     # Of those before nothing is remembered: the next one has as many as it would have had.
     assert auto.wanted(60.5, [training(300.0, "three")], nodes) == first
     assert auto.wanted(61.0, [training(1e6)], nodes) > first
@@ -173,7 +173,7 @@ def test_it_stays_for_the_interval_unless_jobs_come_or_end() -> None:
 def test_a_manager_that_begins_anew_goes_on_from_what_there_is() -> None:
     """Within the band nothing moves, though a new one would have fewer."""
     job = stated({1: 1.0, 2: 1.3, 3: 1.5}, (1, 3))
-    nodes = Nodes(3, 1)
+    nodes = AvailableNodes(3, 1)
     assert Autoscaler(Band(0.4, 0.8)).wanted(0.0, [job], nodes) == 2
     assert Autoscaler(Band(0.4, 0.8), 3).wanted(0.0, [job], nodes) == 3
 
@@ -186,13 +186,17 @@ def test_what_it_costs_to_give_up_a_node() -> None:
     other = Job("2", "o", 1, (1,), 1, held={"b": 1}, goal={"b": 1}, gpus=("b:1",), **running)  # type: ignore[arg-type]
     starts = replace(other, id="3", state=State.STARTING, run=Run(registered=False), held={"c": 1})
     jobs = [wide, other, starts]
-    assert loss(jobs, "a") == Loss(1, 0)
+    assert loss(jobs, "a") == ReleaseCost(1, 0)
     assert loss(jobs, "b") is None
-    assert loss([wide, other], "b") == Loss(1, 1)
-    assert loss([wide], "b") == Loss(0, 1)
+    assert loss([wide, other], "b") == ReleaseCost(1, 1)
+    assert loss([wide], "b") == ReleaseCost(0, 1)
     assert loss(jobs, "c") is None
-    assert loss(jobs, "d") == Loss()
-    assert sorted([Loss(1, 0), Loss(0, 2), Loss()]) == [Loss(), Loss(0, 2), Loss(1, 0)]
+    assert loss(jobs, "d") == ReleaseCost()
+    assert sorted([ReleaseCost(1, 0), ReleaseCost(0, 2), ReleaseCost()]) == [
+        ReleaseCost(),
+        ReleaseCost(0, 2),
+        ReleaseCost(1, 0),
+    ]
 
 
 def test_what_one_more_node_promises() -> None:

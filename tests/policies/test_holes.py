@@ -16,7 +16,7 @@ from hpcext.policies.bftrainer.holes import (
     LEAST,
     PIECES,
     Holes,
-    Span,
+    Horizon,
     holes,
 )
 
@@ -30,7 +30,7 @@ ONE_RATE = Fragments(
 )
 """So much was seen that nothing else counts; who says when it leaves does not leave earlier."""
 
-THREE = Span(np.array([0.0, 10.0, 20.0, 30.0]))
+THREE = Horizon(np.array([0.0, 10.0, 20.0, 30.0]))
 
 
 def node(name: str, since_s: float | None = None, ends_s: float | None = None) -> Node:
@@ -42,13 +42,13 @@ def found(
     now_s: float = 100.0,
     stall_s: float = 4.0,
     seen: Fragments = ONE_RATE,
-    span: Span = THREE,
+    span: Horizon = THREE,
 ) -> Holes:
     return holes({each.name: each for each in nodes}, seen, now_s, span, stall_s)
 
 
 def test_a_span_has_longer_and_longer_pieces() -> None:
-    span = Span.of(160.0)
+    span = Horizon.of(160.0)
     assert len(span.pieces_s) == PIECES + BEYOND
     assert (span.edges_s[0], span.edges_s[1]) == (0.0, pytest.approx(160.0 * FIRST))
     assert span.edges_s[PIECES] == pytest.approx(160.0)
@@ -57,7 +57,7 @@ def test_a_span_has_longer_and_longer_pieces() -> None:
 
 
 def test_what_is_far_ahead_counts_less_and_for_stalls_alone() -> None:
-    span = Span.of(160.0)
+    span = Horizon.of(160.0)
     assert span.beyond.tolist() == [0.0] * PIECES + [1.0] * BEYOND
     assert span.after(0.0)[:PIECES] == pytest.approx(span.pieces_s[:PIECES])
     later_s = (span.edges_s[PIECES:-1] + span.edges_s[PIECES + 1 :]) / 2
@@ -66,7 +66,7 @@ def test_what_is_far_ahead_counts_less_and_for_stalls_alone() -> None:
 
 
 def test_far_ahead_known_ends_alone_are_believed() -> None:
-    span = Span(np.array([0.0, 10.0, 20.0, 30.0]), near=1)
+    span = Horizon(np.array([0.0, 10.0, 20.0, 30.0]), near=1)
     learned = found(node("a", 10.0), span=span)
     assert np.all(learned.calm[:, 0] < 0)
     assert np.all(learned.calm[:, 1:] == 0)
@@ -186,6 +186,6 @@ def test_a_node_of_which_it_is_known_that_it_never_leaves_stays() -> None:
     """No end at all is something else than an end that nobody knows."""
     there = {"stays": Node("stays", 1, "", 0.0, math.inf), "new": Node("new", 1, "", 0.0)}
     told = Fragments(told=1_000_000)
-    found = holes(there, told, 0.0, Span.of(600.0), 10.0)
+    found = holes(there, told, 0.0, Horizon.of(600.0), 10.0)
     assert found.stays[found.of["stays"]] == pytest.approx(np.ones(PIECES + BEYOND), abs=1e-4)
     assert found.stays[found.of["new"]][-1] < 0.6

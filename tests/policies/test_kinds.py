@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.policies.solve.apportion import Table, apportion
-from hpcext.policies.solve.kinds import Shares, share
+from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.kinds import KindDivision, share
 
 NEAR = 1e-9
-Offer = dict[str, Table]
+Offer = dict[str, ValueTable]
 
 
-def table(values: Mapping[int, float]) -> Table:
-    return Table(np.array(list(values)), np.array(list(values.values()), dtype=float))
+def table(values: Mapping[int, float]) -> ValueTable:
+    return ValueTable(np.array(list(values)), np.array(list(values.values()), dtype=float))
 
 
 def tried(tables: Sequence[Offer], totals: Mapping[str, int]) -> float:
@@ -26,7 +26,7 @@ def tried(tables: Sequence[Offer], totals: Mapping[str, int]) -> float:
     for offer in tables:
         after = np.full(best.shape, -np.inf)
         for axis, kind in enumerate(totals):
-            each = offer.get(kind, Table(np.zeros(0, dtype=int), np.zeros(0)))
+            each = offer.get(kind, ValueTable(np.zeros(0, dtype=int), np.zeros(0)))
             for size, value in zip(each.sizes.tolist(), each.values, strict=True):
                 here = [slice(None)] * best.ndim
                 there = [slice(None)] * best.ndim
@@ -38,7 +38,7 @@ def tried(tables: Sequence[Offer], totals: Mapping[str, int]) -> float:
     return float(best.max())
 
 
-def worth(tables: Sequence[Offer], found: Shares) -> float:
+def worth(tables: Sequence[Offer], found: KindDivision) -> float:
     """What a division is worth by its choices; a choice that is none raises an error."""
     value = 0.0
     for offer, (kind, count) in zip(tables, found.choices, strict=True):
@@ -48,7 +48,7 @@ def worth(tables: Sequence[Offer], found: Shares) -> float:
     return value
 
 
-def holds(tables: Sequence[Offer], totals: Mapping[str, int], found: Shares) -> None:
+def holds(tables: Sequence[Offer], totals: Mapping[str, int], found: KindDivision) -> None:
     """What must be so of every division."""
     for kind, total in totals.items():
         assert sum(count for name, count in found.choices if name == kind) <= total
@@ -109,7 +109,7 @@ def offers(rng: np.random.Generator, jobs: int, kinds: Sequence[str], most: int)
     sizes = np.arange(most + 1)
     return [
         {
-            kind: Table(sizes, speed * rng.uniform(0.5, 2) * sizes ** rng.uniform(0.5, 0.95))
+            kind: ValueTable(sizes, speed * rng.uniform(0.5, 2) * sizes ** rng.uniform(0.5, 0.95))
             for kind in kinds
         }
         for speed in rng.uniform(50, 500, jobs)
@@ -190,10 +190,10 @@ def test_a_job_takes_the_kind_that_the_others_need_less() -> None:
 
 
 def test_nothing_to_divide() -> None:
-    assert share([], {"a": 3}) == Shares((), 0.0, 0.0)
-    assert share([], {}) == Shares((), 0.0, 0.0)
+    assert share([], {"a": 3}) == KindDivision((), 0.0, 0.0)
+    assert share([], {}) == KindDivision((), 0.0, 0.0)
     offer = {"a": table({0: 1.5, 1: 9.0}), "b": table({0: 1.5, 2: 3.0})}
-    assert share([offer, offer], {"a": 0, "b": 0}) == Shares((("", 0), ("", 0)), 3.0, 3.0)
+    assert share([offer, offer], {"a": 0, "b": 0}) == KindDivision((("", 0), ("", 0)), 3.0, 3.0)
 
 
 GOOD = {"a": table({0: 0.0, 1: 1.0})}
@@ -210,7 +210,7 @@ GOOD = {"a": table({0: 0.0, 1: 1.0})}
         ({"b": table({1: 0.0})}, "b: table 1: the first size is not 0"),
         ({"b": table({0: 0.0, 2: 1.0, 1: 1.0})}, "b: table 1: sizes do not ascend"),
         ({"b": table({})}, r"b: table 1: \(0,\) sizes"),
-        ({"b": Table(np.array([0.0, 1.5]), np.zeros(2))}, "b: table 1: sizes are float64"),
+        ({"b": ValueTable(np.array([0.0, 1.5]), np.zeros(2))}, "b: table 1: sizes are float64"),
     ],
 )
 def test_what_is_no_table_is_refused(offer: Offer, said: str) -> None:

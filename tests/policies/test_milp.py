@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.policies.solve import milp, solvers
-from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.apportion import ValueTable, apportion
 from hpcext.policies.solve.counting import Constraint, solve_counts
 from hpcext.policies.solve.milp import MapAnswer, Trainer, gain_table, solve_map
-from hpcext.policies.solve.solvers import Limit, Search, Solver, cbc, find_solver, highs
+from hpcext.policies.solve.solvers import Search, SearchLimit, Solver, cbc, find_solver, highs
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -78,7 +78,7 @@ def follows_the_paper(
     assert answer.bound >= answer.value
 
 
-def tables_of(trainers: Sequence[Trainer], current: Map, forward_s: float) -> list[Table]:
+def tables_of(trainers: Sequence[Trainer], current: Map, forward_s: float) -> list[ValueTable]:
     pairs = zip(trainers, current.sum(axis=1).tolist(), strict=True)
     return [gain_table(trainer, has, forward_s) for trainer, has in pairs]
 
@@ -156,7 +156,7 @@ def feasible(trainers: Sequence[Trainer], nodes: int, seed: int) -> Map:
 def test_the_sizes_of_the_paper(solver: Solver, jobs: int, nodes: int) -> None:
     trainers = saturating(jobs, 1)
     current = feasible(trainers, nodes, 2)
-    answer = solve_map(trainers, current, 120.0, Limit(gap=0.01), solver)
+    answer = solve_map(trainers, current, 120.0, SearchLimit(gap=0.01), solver)
     follows_the_paper(answer, trainers, current, 120.0)
     exact = apportion(tables_of(trainers, current, 120.0), nodes)
     assert answer.bound >= exact.value * (1 - 1e-6)
@@ -221,11 +221,11 @@ def test_a_search_starts_from_the_current_map(
     monkeypatch.setattr(Path, "read_text", lambda path: logs.append(read(path)) or logs[-1])
     searches = []
 
-    def kept(problem: Any, limit: Limit) -> Search:
+    def kept(problem: Any, limit: SearchLimit) -> Search:
         searches.append(solver(problem, limit))
         return searches[-1]
 
-    answer = solve_map(trainers, current, 120.0, Limit(nodes=0), kept)
+    answer = solve_map(trainers, current, 120.0, SearchLimit(nodes=0), kept)
     if solver is cbc:
         assert "MIPStart provided solution with cost" in logs[0]
     else:
@@ -242,7 +242,7 @@ def test_a_limit_of_nodes_leaves_a_map_that_is_as_good_as_the_current_one(solver
         for each, least in zip(saturating(8, 3, 32), (6, 1, 2, 2, 2, 6, 7, 6), strict=True)
     ]
     current = feasible(trainers, 60, 3)
-    stopped = solve_map(trainers, current, 120.0, Limit(nodes=1), solver)
+    stopped = solve_map(trainers, current, 120.0, SearchLimit(nodes=1), solver)
     follows_the_paper(stopped, trainers, current, 120.0)
     exact = apportion(tables_of(trainers, current, 120.0), 60)
     pairs = zip(trainers, current.sum(axis=1).tolist(), strict=True)
@@ -252,10 +252,10 @@ def test_a_limit_of_nodes_leaves_a_map_that_is_as_good_as_the_current_one(solver
     assert not stopped.proven
 
 
-def knapsacks() -> tuple[list[Table], list[Constraint]]:
+def knapsacks() -> tuple[list[ValueTable], list[Constraint]]:
     """What no solver proves at the root: many jobs of one size each, five licences."""
     rng = np.random.default_rng(1)
-    tables = [Table(np.array([0, 1]), np.array([0.0, v])) for v in rng.uniform(10, 99, 40)]
+    tables = [ValueTable(np.array([0, 1]), np.array([0.0, v])) for v in rng.uniform(10, 99, 40)]
     costs = rng.integers(10, 99, (5, 40))
     constraints = [
         Constraint(f"licence {number}", runs=dict(enumerate(row)), most=sum(row) // 2)
@@ -268,19 +268,19 @@ def knapsacks() -> tuple[list[Table], list[Constraint]]:
 def test_a_limit_of_nodes_stops_a_search_the_same_way_each_time(solver: Solver) -> None:
     tables, constraints = knapsacks()
     best = solve_counts(tables, 40, constraints, solver=highs)
-    stopped = solve_counts(tables, 40, constraints, Limit(nodes=2), solver)
+    stopped = solve_counts(tables, 40, constraints, SearchLimit(nodes=2), solver)
     assert best.proven
     assert not stopped.proven
     assert stopped.value <= best.value <= stopped.bound < math.inf
     assert holds(stopped.counts, 40, constraints)
-    assert solve_counts(tables, 40, constraints, Limit(nodes=2), solver) == stopped
+    assert solve_counts(tables, 40, constraints, SearchLimit(nodes=2), solver) == stopped
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_gap_that_is_allowed_is_kept(solver: Solver) -> None:
     tables, constraints = knapsacks()
     best = solve_counts(tables, 40, constraints, solver=highs)
-    near = solve_counts(tables, 40, constraints, Limit(gap=0.05), solver)
+    near = solve_counts(tables, 40, constraints, SearchLimit(gap=0.05), solver)
     assert best.value * 0.95 <= near.value <= best.value <= near.bound + 1e-6 * best.value
     assert not near.proven
 
@@ -293,22 +293,22 @@ def test_the_better_of_found_and_current_is_the_answer() -> None:
         float(each.gain(n, n, 60.0)) for each, n in zip(trainers, current.sum(1), strict=True)
     )
 
-    def nothing(problem: Any, limit: Limit) -> Search:
+    def nothing(problem: Any, limit: SearchLimit) -> Search:
         return Search(False, False, -math.inf)
 
-    def worse(problem: Any, limit: Limit) -> Search:
+    def worse(problem: Any, limit: SearchLimit) -> Search:
         for variable in problem.variables():
             variable.varValue = 0.0
         return Search(True, False, -math.inf)
 
     for solver in (nothing, worse):
-        answer = solve_map(trainers, current, 60.0, Limit(nodes=1), solver)
+        answer = solve_map(trainers, current, 60.0, SearchLimit(nodes=1), solver)
         assert (answer.map == current).all()
         assert answer.value == pytest.approx(has)
         assert answer.bound == math.inf
         assert not answer.proven
     with pytest.raises(ValueError, match=r"no division .* within Limit\(nodes=1"):
-        solve_counts(*knapsacks()[:1], 40, (), Limit(nodes=1), nothing)
+        solve_counts(*knapsacks()[:1], 40, (), SearchLimit(nodes=1), nothing)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -338,7 +338,7 @@ def holds(counts: Sequence[int], total: int, constraints: Sequence[Constraint]) 
 
 
 def divisions(
-    tables: Sequence[Table], total: int, constraints: Sequence[Constraint]
+    tables: Sequence[ValueTable], total: int, constraints: Sequence[Constraint]
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
     """All that satisfy the constraints, with their values."""
     every = (zip(each.sizes.tolist(), each.values.tolist(), strict=True) for each in tables)
@@ -349,13 +349,13 @@ def divisions(
 
 
 @st.composite
-def constrained(draw: st.DrawFn) -> tuple[list[Table], int, list[Constraint]]:
+def constrained(draw: st.DrawFn) -> tuple[list[ValueTable], int, list[Constraint]]:
     """Halves as coefficients, so that both sides compute exactly."""
     tables = []
     for _ in range(draw(st.integers(1, 4))):
         sizes = [0, *sorted(draw(st.sets(st.integers(1, 8), max_size=4)))]
         values = [round(draw(st.floats(-2, 9)), 4) for _ in sizes]
-        tables.append(Table(np.array(sizes), np.array(values)))
+        tables.append(ValueTable(np.array(sizes), np.array(values)))
     half = st.integers(-4, 8).map(lambda twice: twice / 2)
     some = st.dictionaries(st.integers(0, len(tables) - 1), half, max_size=3)
     constraints = []
@@ -368,7 +368,7 @@ def constrained(draw: st.DrawFn) -> tuple[list[Table], int, list[Constraint]]:
     return tables, draw(st.integers(0, 16)), constraints
 
 
-def against_all(problem: tuple[list[Table], int, list[Constraint]], solver: Solver) -> None:
+def against_all(problem: tuple[list[ValueTable], int, list[Constraint]], solver: Solver) -> None:
     tables, total, constraints = problem
     best = max((value for value, _ in divisions(*problem)), default=None)
     if best is None:
@@ -391,7 +391,7 @@ def against_all(problem: tuple[list[Table], int, list[Constraint]], solver: Solv
 def test_constraints_against_all_divisions(solver: Solver) -> None:
     @given(constrained())
     @settings(max_examples=60, deadline=None)
-    def one(problem: tuple[list[Table], int, list[Constraint]]) -> None:
+    def one(problem: tuple[list[ValueTable], int, list[Constraint]]) -> None:
         against_all(problem, solver)
 
     one()
@@ -400,8 +400,8 @@ def test_constraints_against_all_divisions(solver: Solver) -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_best_division_is_at_the_edge_of_a_constraint(solver: Solver) -> None:
     """CBC's preprocessing cuts it off: 2 of the one and 1 of the other are exactly 3.5."""
-    first = Table(np.array([0, 2, 3, 4, 5]), np.array([6.5, 6.0, 0.0, 0.0, 0.0]))
-    other = Table(np.array([0, 1, 4, 5]), np.array([-1.0, 0.0, 0.0, 0.0]))
+    first = ValueTable(np.array([0, 2, 3, 4, 5]), np.array([6.5, 6.0, 0.0, 0.0, 0.0]))
+    other = ValueTable(np.array([0, 1, 4, 5]), np.array([-1.0, 0.0, 0.0, 0.0]))
     edge = Constraint("c0", {0: 2.0, 1: -0.5}, {}, 0.0, 3.5)
     answer = solve_counts([first, other], 3, [edge], solver=solver)
     assert (answer.counts, answer.value) == ((2, 1), 6.0)
@@ -413,16 +413,16 @@ def test_the_best_division_is_at_the_edge_of_a_constraint(solver: Solver) -> Non
 def test_constraints_against_all_divisions_thousands_of_times(solver: Solver) -> None:
     @given(constrained())
     @settings(max_examples=3000, deadline=None)
-    def one(problem: tuple[list[Table], int, list[Constraint]]) -> None:
+    def one(problem: tuple[list[ValueTable], int, list[Constraint]]) -> None:
         against_all(problem, solver)
 
     one()
 
 
-def lines(jobs: int, most: int = 8) -> list[Table]:
+def lines(jobs: int, most: int = 8) -> list[ValueTable]:
     """Each unit is worth one, and a little more for the first job than for the next."""
     sizes = np.arange(most + 1)
-    return [Table(sizes, sizes * (1 - 0.01 * job)) for job in range(jobs)]
+    return [ValueTable(sizes, sizes * (1 - 0.01 * job)) for job in range(jobs)]
 
 
 def test_quota_minimum_and_licences() -> None:
@@ -487,10 +487,10 @@ def test_what_is_no_constraint_is_refused(constraint: Constraint, said: str) -> 
 
 def test_what_cannot_be_counted_is_refused() -> None:
     with pytest.raises(ValueError, match="table 0: the first size is not 0"):
-        solve_counts([Table(np.array([1]), np.array([1.0]))], 12)
+        solve_counts([ValueTable(np.array([1]), np.array([1.0]))], 12)
     with pytest.raises(ValueError, match="-1 units cannot be divided"):
         solve_counts(lines(3), -1)
-    for limit in (Limit(nodes=-1), Limit(gap=1.0), Limit(gap=math.nan)):
+    for limit in (SearchLimit(nodes=-1), SearchLimit(gap=1.0), SearchLimit(gap=math.nan)):
         with pytest.raises(ValueError, match=r"nodes must be None, 0 or more, and the gap in \[0"):
             solve_counts(lines(3), 12, limit=limit)
     assert solve_counts([], 3) == ((), 0.0, 0.0, True)

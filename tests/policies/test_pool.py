@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcext.policies.bftrainer.holes import Holes
-from hpcext.policies.bftrainer.pool import Part, Pool, run_of
+from hpcext.policies.bftrainer.pool import Pool, PoolPart, run_of
 
 PIECES = 3
 
@@ -19,14 +19,14 @@ def some_holes(classes: int, seed: int) -> Holes:
     return Holes({}, stays, np.log(rng.uniform(0.1, 1.0, (classes, PIECES))))
 
 
-def one_by_one(holes: Holes, which: list[int], mine: set[int]) -> Part:
+def one_by_one(holes: Holes, which: list[int], mine: set[int]) -> PoolPart:
     """What some GPUs are good for, of these classes, to a job that has some of others."""
     alive, calm = np.zeros(PIECES), np.zeros(PIECES)
     for at in which:
         alive += holes.stays[at]
     for at in set(which) - mine:
         calm += holes.calm[at]
-    return Part(alive, calm)
+    return PoolPart(alive, calm)
 
 
 def test_the_first_gpus_of_some_classes() -> None:

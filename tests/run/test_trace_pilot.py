@@ -12,7 +12,7 @@ from site_of_test import Site
 
 from hpcext.cli import main as cli
 from hpcext.scaling.throughput import Throughput
-from hpcext.sim.pilots.recording import Ran, read_recording
+from hpcext.sim.pilots.recording import CompletedJob, read_recording
 
 TRAIN = Path(__file__).parents[2] / "benchmarks" / "pollux_live_train.py"
 PASS_S, SAMPLE_S, WORK = 0.02, 0.001, 2000
@@ -52,7 +52,7 @@ def test_a_pilot_is_simulated_as_it_was(
     assert "valid: a name that ends in .json" in capsys.readouterr().err
 
 
-def check_adapting(job: Ran) -> None:
+def check_adapting(job: CompletedJob) -> None:
     """What was measured of the training is what it was told to be."""
     assert job.adapting is not None
     assert not job.speed

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.history.losses import Point, add
-from hpcext.scaling.estimator import Sizes, rate_alone, speedups, work_left
+from hpcext.scaling.estimator import GpuCounts, rate_alone, speedups, work_left
 
-SIZES = Sizes.on_one_node(np.array([0, 1, 2, 4, 8]))
+SIZES = GpuCounts.on_one_node(np.array([0, 1, 2, 4, 8]))
 
 
 def test_it_is_not_believed_to_be_endlessly_fast_on_one_gpu() -> None:

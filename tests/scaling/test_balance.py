@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.scaling.balance import (
-    Bounds,
     IterationRecord,
     LeaderStraggler,
     Line,
     Sizes,
     Speeds,
+    WorkerBounds,
     even,
     level,
     removable,
@@ -77,9 +77,9 @@ def test_bounds_that_leave_no_division_are_refused() -> None:
 
 
 def test_bounds_are_widened_where_a_step_needs_it() -> None:
-    assert Bounds(2, 8).fitted(40, 4) == Bounds(2, 10)
-    assert Bounds(2, 8).fitted(6, 4) == Bounds(1, 8)
-    assert Bounds(2).fitted(3, 4) == Bounds(0, None)
+    assert WorkerBounds(2, 8).fitted(40, 4) == WorkerBounds(2, 10)
+    assert WorkerBounds(2, 8).fitted(6, 4) == WorkerBounds(1, 8)
+    assert WorkerBounds(2).fitted(3, 4) == WorkerBounds(0, None)
 
 
 @settings(deadline=None, max_examples=40)
@@ -94,7 +94,7 @@ def test_every_rule_keeps_sum_and_bounds_whatever_it_sees(
 ) -> None:
     draw = random.Random(seed)
     total = draw.randint(least * workers, 40 * workers)
-    bounds = Bounds(least, draw.choice([None, -(-total // workers) + draw.randint(0, 20)]))
+    bounds = WorkerBounds(least, draw.choice([None, -(-total // workers) + draw.randint(0, 20)]))
     rule = RULES[name](even(total, workers), bounds, ())
     for _ in range(40):
         times = tuple(draw.choice([1e-6, 0.5, 1.0, 1e6, float("nan")]) for _ in range(workers))
@@ -111,7 +111,7 @@ def test_every_rule_keeps_sum_and_bounds_whatever_it_sees(
 @given(st.sampled_from(sorted(RULES)), st.lists(lines, min_size=2, max_size=6), st.integers(0, 99))
 def test_a_resized_step_keeps_its_bounds(name: str, gamma: list[Line], more: int) -> None:
     workers = len(gamma)
-    rule = RULES[name](even(10 * workers, workers), Bounds(2), ())
+    rule = RULES[name](even(10 * workers, workers), WorkerBounds(2), ())
     for _ in range(5):
         rule.see(seen(rule.sizes, gamma))
     sizes = rule.resize(2 * workers + more)
@@ -125,7 +125,7 @@ def test_a_resized_step_keeps_its_bounds(name: str, gamma: list[Line], more: int
 def test_affine_workers_are_level_soon(name: str, gamma: list[Line]) -> None:
     """Within a few percent, and a sample of each, of the best division there is."""
     workers = len(gamma)
-    rule = RULES[name](even(64 * workers, workers), Bounds(), ())
+    rule = RULES[name](even(64 * workers, workers), WorkerBounds(), ())
     for _ in range(80):
         rule.see(seen(rule.sizes, gamma))
     best = optimum(gamma, 64 * workers)
@@ -165,7 +165,7 @@ def test_algorithm_2_leaves_who_is_full_and_who_is_at_the_floor() -> None:
 
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_no_rule_gives_more_to_who_is_full(name: str) -> None:
-    rule = RULES[name]((20, 20), Bounds(), ())
+    rule = RULES[name]((20, 20), WorkerBounds(), ())
     for _ in range(30):
         told = seen(rule.sizes, [Line(0, 1), Line(0, 4)])
         rule.see(told._replace(memory=(0.96, 0.5)))
@@ -236,22 +236,22 @@ def test_one_slow_iteration_is_an_accident() -> None:
 @pytest.mark.parametrize("name", ["speeds", "affine"])
 def test_what_is_known_divides_at_once(name: str) -> None:
     gamma = [Line(0.0, 0.01), Line(0.0, 0.03)]
-    rule = RULES[name]((40, 40), Bounds(), ())
+    rule = RULES[name]((40, 40), WorkerBounds(), ())
     for _ in range(20):
         rule.see(seen(rule.sizes, gamma))
-    again = RULES[name]((40, 40), Bounds(), rule.state())
+    again = RULES[name]((40, 40), WorkerBounds(), rule.state())
     assert again.sizes == (60, 20)
     # A new worker is taken for the mean of those that are known.
-    three = RULES[name]((40, 40, 40), Bounds(), [*rule.state(), None])
+    three = RULES[name]((40, 40, 40), WorkerBounds(), [*rule.state(), None])
     assert three.sizes[0] > three.sizes[2] > three.sizes[1]
     assert sum(three.sizes) == 120
 
 
 def test_a_straggler_that_no_batch_helps() -> None:
     told = IterationRecord((9, 1), (1.0, 3.0), (0.5, 0.5), (9.0, 0.3))
-    assert removable(told, Bounds()) == 1
-    assert removable(told._replace(batches=(8, 2)), Bounds()) is None
-    assert removable(told._replace(times_s=(1.0, 1.01)), Bounds()) is None
+    assert removable(told, WorkerBounds()) == 1
+    assert removable(told._replace(batches=(8, 2)), WorkerBounds()) is None
+    assert removable(told._replace(times_s=(1.0, 1.01)), WorkerBounds()) is None
 
 
 def quota_s(cpu_s: float, share: float, draw: random.Random) -> float:
@@ -272,7 +272,7 @@ def quota_s(cpu_s: float, share: float, draw: random.Random) -> float:
 def under_quotas(seed: int) -> float:
     """Seconds of 200 steps of four workers, of which each in turn has half of its quota."""
     draw, shares, total_s = random.Random(seed), (0.6, 0.4, 0.25, 0.15), 0.0
-    rule = Affine([64] * 4, Bounds(1, None))
+    rule = Affine([64] * 4, WorkerBounds(1, None))
     for step in range(200):
         times = []
         for rank, (share, size) in enumerate(zip(shares, rule.sizes, strict=True)):

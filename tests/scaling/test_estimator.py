@@ -7,14 +7,14 @@ import pytest
 
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.history.losses import Point, add
-from hpcext.scaling.estimator import Sizes, alone_s, rate_alone, speedups, work_left
+from hpcext.scaling.estimator import GpuCounts, alone_s, rate_alone, speedups, work_left
 
 
-def sizes(*gpus: int, nodes: int | None = None) -> Sizes:
+def sizes(*gpus: int, nodes: int | None = None) -> GpuCounts:
     counts = np.array(gpus)
     if nodes is None:
-        return Sizes.on_one_node(counts)
-    return Sizes(counts, np.full(len(gpus), nodes))
+        return GpuCounts.on_one_node(counts)
+    return GpuCounts(counts, np.full(len(gpus), nodes))
 
 
 def seen(*places: tuple[int, int, float], batch: float = 1.0) -> Estimate:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.core.estimate import Estimate, GoodputReport, Observed
-from hpcext.scaling.estimator import Sizes, rate_alone, speedups, worth
+from hpcext.scaling.estimator import GpuCounts, rate_alone, speedups, worth
 from hpcext.scaling.goodput import Goodput
 from hpcext.scaling.throughput import Throughput
 
 THETA = Throughput(0.02, 0.001, 0.04, 0.005, 0.15, 0.003, 2.5)
-SIZES = Sizes(np.array([0, 1, 2, 4, 8, 8, 16]), np.array([0, 1, 1, 1, 1, 2, 4]))
+SIZES = GpuCounts(np.array([0, 1, 2, 4, 8, 8, 16]), np.array([0, 1, 1, 1, 1, 2, 4]))
 STATED = {1: 1.0, 16: 2.0}
 
 
@@ -33,7 +33,7 @@ def observed(unit: float = 1.0) -> tuple[Observed, ...]:
     )
 
 
-def by(known: Estimate, sizes: Sizes = SIZES, *, ring: bool = False) -> list[float]:
+def by(known: Estimate, sizes: GpuCounts = SIZES, *, ring: bool = False) -> list[float]:
     found = speedups(known, sizes, ring=ring)
     assert found is not None
     return found.tolist()
@@ -61,7 +61,7 @@ def test_parameters_are_fitted_where_work_is_in_samples() -> None:
         Observed(gpus, 1, float(batch / THETA.step_s(gpus, 1, batch / gpus)), float(batch))
         for gpus, batch in ((1, 64), (2, 256), (4, 1024), (8, 512))
     )
-    sizes = Sizes.on_one_node(np.array([1, 2, 4, 8]))
+    sizes = GpuCounts.on_one_node(np.array([1, 2, 4, 8]))
     fitted = by(Estimate(observed=steps, goodput=report(throughput=None)), sizes)
     assert fitted == pytest.approx(by(Estimate(goodput=report()), sizes), rel=0.1)
     assert fitted != pytest.approx(by(Estimate(observed=steps), sizes), rel=0.1)
@@ -110,7 +110,7 @@ def test_sizes_on_which_it_cannot_run_are_slow() -> None:
     """64 samples fit four GPUs, 16 on each, and are enough for eight."""
     bounds = {"most_batch": 64, "least_per_gpu": 8, "most_per_gpu": 16, "accumulates": False}
     said = report(**bounds, throughput=(0.02, 0.001, 0.0, 0.0, 0.0, 0.0, 1.0))
-    sizes = Sizes.on_one_node(np.array([0, 1, 2, 4, 8, 9]))
+    sizes = GpuCounts.on_one_node(np.array([0, 1, 2, 4, 8, 9]))
     found = by(Estimate(goodput=said), sizes)
     assert found[:4] == pytest.approx([0, 1, 2, 4])
     assert found[4] == pytest.approx(4 * 36 / 28)
@@ -119,14 +119,14 @@ def test_sizes_on_which_it_cannot_run_are_slow() -> None:
 
 def test_parts_of_a_gpu_are_between_whole_ones() -> None:
     known = Estimate(goodput=report())
-    two, between, three = by(known, Sizes.on_one_node(np.array([2.0, 2.25, 3.0])))
+    two, between, three = by(known, GpuCounts.on_one_node(np.array([2.0, 2.25, 3.0])))
     assert between == pytest.approx(0.75 * two + 0.25 * three)
 
 
 def test_on_one_gpu_work_is_as_fast_as_the_goodput_has_it() -> None:
     seen = Observed(4, 1, 100.0, 256.0, seconds=9.0)
     known = Estimate(observed=(seen,), goodput=report())
-    four = by(known, Sizes.on_one_node(np.array([4])))[0]
+    four = by(known, GpuCounts.on_one_node(np.array([4])))[0]
     assert rate_alone(known) == pytest.approx(100 / four)
 
 
@@ -156,7 +156,7 @@ def reports(draw: st.DrawFn) -> GoodputReport:
 @given(reports())
 def test_whatever_is_reported_speeds_are_numbers(said: GoodputReport) -> None:
     known = Estimate(observed=observed(), goodput=said)
-    sizes = Sizes(np.array([0, 1, 2.5, 3, 1000]), np.array([0, 1, 3, 4, 200]))
+    sizes = GpuCounts(np.array([0, 1, 2.5, 3, 1000]), np.array([0, 1, 3, 4, 200]))
     with np.errstate(all="raise", under="ignore"):
         found = np.array(by(known, sizes))
     assert np.isfinite(found).all()

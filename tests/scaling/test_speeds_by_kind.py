@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcext.core.estimate import Estimate, Observed
-from hpcext.scaling.estimator import Sizes, alone_s, rate_alone, speedups
+from hpcext.scaling.estimator import GpuCounts, alone_s, rate_alone, speedups
 from hpcext.scaling.kinds import alike, curve_of
 
-SIZES = Sizes.on_one_node(np.array([0, 1, 2]))
+SIZES = GpuCounts.on_one_node(np.array([0, 1, 2]))
 STATED = Estimate(by_kind={"a100": {1: 6.0, 2: 11.0}, "v100": {1: 2.0, 2: 3.0}}, work=60.0)
 
 
@@ -103,7 +103,7 @@ def test_no_kind_is_slower_than_one_gpu_of_the_reference(
 
 def test_a_job_that_was_never_on_one_gpu_is_not_infinitely_fast_there() -> None:
     seen = (Observed(2, 1, 0.97, batch=1.13), Observed(6, 1, 0.86))
-    found = speedups(Estimate(observed=seen), Sizes.on_one_node(np.array([1, 2, 6])))
+    found = speedups(Estimate(observed=seen), GpuCounts.on_one_node(np.array([1, 2, 6])))
     assert found is not None
     assert np.isfinite(found).all()
     assert found[0] == 1

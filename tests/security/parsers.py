@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcext import checks, config, documents, jobfile, protocol
 from hpcext.admin import manifest
-from hpcext.backends.batch_job import Submitted
+from hpcext.backends.batch_job import SubmittedPilot
 from hpcext.backends.lsf import requeue as lsf_requeue
 from hpcext.backends.lsf import suspend as lsf_suspend
 from hpcext.batch import lsf, slurm
@@ -73,15 +73,15 @@ from hpcext.sim.workloads.philly import read_philly
 from hpcext.sim.workloads.trainers import read_trainers
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.checkpoint import manifest as manifests
-from hpcext.training.checkpoint.state import State
+from hpcext.training.checkpoint.state import TrainingState
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 BATCH = TESTS / "batch" / "recorded"
 TRACES = TESTS / "sim" / "recorded"
 
-ENGINE = lsf_engine.Engine(
-    lsf_engine.Release("LSF", "10.1.0", "c"), frozenset({"bsub"}), {"bsub": frozenset({"-J"})}
+ENGINE = lsf_engine.LsfEngine(
+    lsf_engine.LsfRelease("LSF", "10.1.0", "c"), frozenset({"bsub"}), {"bsub": frozenset({"-J"})}
 )
 START = Action(Kind.START, "12", 7, 3, {"n": 2})
 
@@ -201,7 +201,7 @@ def registered(directory: Path) -> object:
 
 def checkpoint(path: Path) -> object:
     try:
-        return State({}).read(path)
+        return TrainingState({}).read(path)
     except CheckpointError as error:
         raise InputError(str(error)) from None
 
@@ -220,7 +220,7 @@ def whole_manifest() -> bytes:
 
 def saved() -> bytes:
     file = io.BytesIO()
-    State({}).write(cast(Any, file), {"a": np.arange(3), "b": [1, "x", None, (2.5, b"y")]})
+    TrainingState({}).write(cast(Any, file), {"a": np.arange(3), "b": [1, "x", None, (2.5, b"y")]})
     return file.getvalue()
 
 
@@ -506,7 +506,9 @@ PARSERS = {
         placed(f"{tickets.FOLDER}/a.shown", lambda place: tickets.shown(place, "a")), (b"42",)
     ),
     "the batch job of a pilot": Parser(
-        placed("slurm.json", Submitted("slurm", "slurm.json", "Slurm", submit="sbatch").job_of),
+        placed(
+            "slurm.json", SubmittedPilot("slurm", "slurm.json", "Slurm", submit="sbatch").job_of
+        ),
         (b'{"schema": "hpcext.slurm-job/1", "job_id": 7, "options": ["-N2"]}',),
     ),
     "how often a pilot was requeued": Parser(

@@ -189,8 +189,10 @@ REASONS = {
     "rendezvous.py:Rendezvous._read": RANKS,
     "rendezvous.py:Rendezvous.published": RANKS,
     "papers/lb_bsp/table.py:recorded": "a table that is part of the package",
-    "sim/evaluate/store.py:Store.load": "runs of the same user; damaged: sim/test_sim_store.py",
-    "sim/evaluate/store.py:Store.timings": "runs of the same user; damaged: sim/test_sim_store.py",
+    "sim/evaluate/store.py:RunStore.load": "runs of the same user; damaged: sim/test_sim_store.py",
+    "sim/evaluate/store.py:RunStore.timings": (
+        "runs of the same user; damaged: sim/test_sim_store.py"
+    ),
     "sim/traces/generate.py:_Model._trial": NUMBERS,
     "sim/traces/generate.py:_Steps.leaving": NUMBERS,
     "sim/traces/generate.py:_Steps.next": NUMBERS,

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import TCPStore
 from hpcext import protocol
 from hpcext.launch import ranks
 from hpcext.training.torch import door as doors
-from hpcext.training.torch.door import LOOPBACK, Door, Window
+from hpcext.training.torch.door import LOOPBACK, Door, LocalDoor
 from hpcext.training.torch.group import _is_empty, _store_at
 
 ADDRESS = "198.51.100.7"
@@ -57,7 +57,7 @@ class Meeting(NamedTuple):
     store: TCPStore
     listening: socket.socket
     door: Door
-    window: Window
+    window: LocalDoor
 
     def client(self) -> TCPStore:
         """As a rank has it."""
@@ -68,7 +68,7 @@ class Meeting(NamedTuple):
 def meeting() -> Iterator[Meeting]:
     store, listening = doors.own_socket(_store_at, _is_empty)
     door = Door(LOOPBACK, listening)
-    window = Window([(LOOPBACK, door.port)], door.key)
+    window = LocalDoor([(LOOPBACK, door.port)], door.key)
     yield Meeting(store, listening, door, window)
     window.close()
     door.close()
@@ -120,7 +120,7 @@ def test_a_door_without_the_key_is_not_entered(meeting: Meeting) -> None:
         thread = threading.Thread(target=listen)
         thread.start()
         places = [(LOOPBACK, theirs.getsockname()[1]), (LOOPBACK, meeting.door.port)]
-        window = Window(places, meeting.door.key)
+        window = LocalDoor(places, meeting.door.key)
         client = TCPStore(LOOPBACK, window.port, is_master=False, wait_for_workers=False)
         client.set("key", "value")
         # The store has it: a set is not answered, and a window that closes hands nothing on.

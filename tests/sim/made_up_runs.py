@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcext.sim.evaluate.outcome import JobRow, Run, Span
+from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun, Span
 
 
 def job(
@@ -23,10 +23,10 @@ def run(
     spans: tuple[Span, ...] = (),
     seed: int = 0,
     **more: float,
-) -> Run:
+) -> SimulatedRun:
     """A run of some jobs."""
     end_s = max((span.end_s for span in spans), default=0.0)
-    return Run(label, "a workload", "4 GPUs", label, seed, end_s, jobs, spans, **more)  # type: ignore[arg-type]
+    return SimulatedRun(label, "a workload", "4 GPUs", label, seed, end_s, jobs, spans, **more)  # type: ignore[arg-type]
 
 
 def span(start_s: float, end_s: float, *gpus: float, waiting: float = 0.0) -> Span:

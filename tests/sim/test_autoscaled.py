@@ -15,9 +15,9 @@ from hpcext.core.facts import Fact, NodeJoined, NodeLost
 from hpcext.core.values import Action, Job, Node
 from hpcext.papers.pollux.autoscale import MODEL, Bill, Rented, rented
 from hpcext.policies import find_policy
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 
 CURVE = {1: 1.0, 2: 1.7, 3: 2.0, 4: 2.1}
 BAND = Band(0.5, 0.9)
@@ -49,7 +49,7 @@ class Watch:
 
 def simulated(
     jobs: Sequence[tuple[Job, Physics]], scenario: Scenario | None = None, band: Band | None = BAND
-) -> tuple[Run, Watch]:
+) -> tuple[SimulatedRun, Watch]:
     watches: list[Watch] = []
 
     def watcher(engine: Engine) -> Watch:
@@ -60,7 +60,7 @@ def simulated(
         scenario or Scenario(jobs, NODES),
         find_policy("bftrainer"),
         Named("bftrainer"),
-        How(report_s=10.0, autoscale=band),
+        SimulationOptions(report_s=10.0, autoscale=band),
         watcher,
     )
     return found, watches[0]

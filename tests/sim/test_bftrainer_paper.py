@@ -17,17 +17,17 @@ from hpcext.papers.bftrainer.parts import equal_use
 from hpcext.papers.bftrainer.replay import Replayed, ReplayRun, replay, watched
 from hpcext.papers.bftrainer.setup import MIX, Idle, network, node_s, trainers
 from hpcext.papers.bftrainer.watch import Done
-from hpcext.papers.study import How
+from hpcext.papers.study import Extent
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.traces.idle import Change, write_idle
+from hpcext.sim.traces.idle import NodeChange, write_idle
 
 UP_S, DOWN_S = 18.0, 12.0
 
 WEEK = (
-    Change(100.0, (0, 1, 7), ()),
-    Change(200.0, (2,), (7,)),
-    Change(300.0, (7,), (0,)),
-    Change(500.0, (), (1, 2)),
+    NodeChange(100.0, (0, 1, 7), ()),
+    NodeChange(200.0, (2,), (7,)),
+    NodeChange(300.0, (7,), (0,)),
+    NodeChange(500.0, (), (1, 2)),
 )
 
 
@@ -48,7 +48,7 @@ def one(order: int, speed: dict[int, float], work: float = 1e6) -> tuple[Job, Ph
     return job, physics
 
 
-def alone(changes: list[Change], until_s: float, marks_s: tuple[float, ...] = ()) -> Replayed:
+def alone(changes: list[NodeChange], until_s: float, marks_s: tuple[float, ...] = ()) -> Replayed:
     """One trainer of perfect scaling on all nodes that there are."""
     speed = {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}
     policy = "bftrainer:parallel=1,objective=throughput,forward_s=1000"
@@ -58,25 +58,29 @@ def alone(changes: list[Change], until_s: float, marks_s: tuple[float, ...] = ()
 def test_idle_nodes_from_the_beginning_and_again(tmp_path: Path) -> None:
     path = trace(tmp_path)
     assert list(Idle(path, skip=1).changes()) == [
-        Change(0.0, (0, 1, 2), ()), Change(100.0, (7,), (0,)), Change(300.0, (), (1, 2)),
+        NodeChange(0.0, (0, 1, 2), ()), NodeChange(100.0, (7,), (0,)),
+        NodeChange(300.0, (), (1, 2)),
     ]  # fmt: skip
     assert list(Idle(path, lowest=2).changes()) == [
-        Change(0.0, (0, 1), ()), Change(200.0, (), (0,)), Change(400.0, (), (1,)),
+        NodeChange(0.0, (0, 1), ()), NodeChange(200.0, (), (0,)), NodeChange(400.0, (), (1,)),
     ]  # fmt: skip
     # Behind a week node 7 is still there, and 0 and 1 come.
     found = list(itertools.islice(Idle(path, again=True).changes(), 6))
-    assert found[4:] == [Change(604_800.0, (0, 1), ()), Change(604_900.0, (2,), (7,))]
+    assert found[4:] == [NodeChange(604_800.0, (0, 1), ()), NodeChange(604_900.0, (2,), (7,))]
 
 
 def test_node_seconds_are_the_integral(tmp_path: Path) -> None:
     # 3 nodes for 100 s, 3 for 100 s, 3 for 200 s, then 1: node 7.
     marks = (50.0, 100.0, 400.0, 1000.0)
     assert node_s(Idle(trace(tmp_path)).changes(), marks) == [150.0, 300.0, 1200.0, 1800.0]
-    assert node_s([Change(0.0, (5,), ()), Change(10.0, (), (5,))], (4.0, 30.0)) == [4.0, 10.0]
+    assert node_s([NodeChange(0.0, (5,), ()), NodeChange(10.0, (), (5,))], (4.0, 30.0)) == [
+        4.0,
+        10.0,
+    ]
 
 
 def test_costs_are_counted_by_the_pauses() -> None:
-    changes = [Change(0.0, (0,), ()), Change(100.0, (1,), ()), Change(200.0, (), (1,))]
+    changes = [NodeChange(0.0, (0,), ()), NodeChange(100.0, (1,), ()), NodeChange(200.0, (), (1,))]
     found = alone(changes, 300.0, (100.0, 200.0, 300.0))
     # It starts for 18 s, grows from 100 to 118 s, and goes on at 212 s.
     assert [done.samples for done in found.outcomes] == pytest.approx([820.0, 2460.0, 3340.0])
@@ -87,7 +91,7 @@ def test_costs_are_counted_by_the_pauses() -> None:
 
 
 def test_who_loses_one_node_and_gets_others_pays_for_both() -> None:
-    changes = [Change(0.0, (0, 1), ()), Change(100.0, (2, 3), (1,))]
+    changes = [NodeChange(0.0, (0, 1), ()), NodeChange(100.0, (2, 3), (1,))]
     found = alone(changes, 300.0)
     # R_down of the 18 s is preemption, at the speed of two nodes.
     assert found.lost == (20.0 * (UP_S - DOWN_S), 20.0 * DOWN_S, 20.0 * UP_S)
@@ -95,7 +99,7 @@ def test_who_loses_one_node_and_gets_others_pays_for_both() -> None:
 
 
 def test_a_pause_that_is_cut_short_costs_what_it_lasted() -> None:
-    changes = [Change(0.0, (0,), ()), Change(100.0, (1,), ()), Change(104.0, (), (1,))]
+    changes = [NodeChange(0.0, (0,), ()), NodeChange(100.0, (1,), ()), NodeChange(104.0, (), (1,))]
     found = alone(changes, 200.0)
     # Four seconds of growing; node 1 was never trained on, so that nothing was preempted.
     assert found.lost.rescaling == 10.0 * (4.0 + DOWN_S)
@@ -104,7 +108,11 @@ def test_a_pause_that_is_cut_short_costs_what_it_lasted() -> None:
 
 
 def test_who_loses_all_nodes_starts_again() -> None:
-    changes = [Change(0.0, (0,), ()), Change(100.0, (), (0,)), Change(150.0, (1, 2), ())]
+    changes = [
+        NodeChange(0.0, (0,), ()),
+        NodeChange(100.0, (), (0,)),
+        NodeChange(150.0, (1, 2), ()),
+    ]
     found = alone(changes, 250.0)
     assert found.lost == (0.0, 0.0, 10.0 * UP_S + 20.0 * UP_S)
     assert found.done.samples == pytest.approx(10.0 * 82 + 20.0 * 82)
@@ -112,8 +120,8 @@ def test_who_loses_all_nodes_starts_again() -> None:
 
 def test_who_loses_all_nodes_during_a_pause_has_paused_until_then() -> None:
     changes = [
-        Change(0.0, (0, 1), ()), Change(100.0, (), (1,)), Change(105.0, (), (0,)),
-        Change(150.0, (2,), ()),
+        NodeChange(0.0, (0, 1), ()), NodeChange(100.0, (), (1,)), NodeChange(105.0, (), (0,)),
+        NodeChange(150.0, (2,), ()),
     ]  # fmt: skip
     found = alone(changes, 250.0)
     assert found.lost == (0.0, 20.0 * 5.0, 20.0 * UP_S + 10.0 * UP_S)
@@ -122,8 +130,8 @@ def test_who_loses_all_nodes_during_a_pause_has_paused_until_then() -> None:
 
 def test_what_is_done_by_who_has_no_nodes_at_a_mark_counts_for_it() -> None:
     changes = [
-        Change(0.0, (0, 1), ()), Change(100.0, (), (0, 1)), Change(140.0, (2,), ()),
-        Change(190.0, (3,), (2,)),
+        NodeChange(0.0, (0, 1), ()), NodeChange(100.0, (), (0, 1)), NodeChange(140.0, (2,), ()),
+        NodeChange(190.0, (3,), (2,)),
     ]  # fmt: skip
     found = alone(changes, 200.0, (50.0, 120.0, 150.0, 180.0, 195.0))
     # At 120 s it has none, at 150 s it starts, at 195 s it does so again.
@@ -133,7 +141,7 @@ def test_what_is_done_by_who_has_no_nodes_at_a_mark_counts_for_it() -> None:
 
 
 def test_what_is_done_by_who_pauses_at_a_mark_counts_for_it() -> None:
-    changes = [Change(0.0, (0, 1), ()), Change(100.0, (), (1,))]
+    changes = [NodeChange(0.0, (0, 1), ()), NodeChange(100.0, (), (1,))]
     found = alone(changes, 200.0, (105.0,))
     # It stands still from 100 to 112 s.
     assert found.outcomes[0].samples == pytest.approx(20.0 * 82)
@@ -192,13 +200,13 @@ def test_trainers_of_table_2() -> None:
 
 def test_data_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
-        bftrainer.study(How(data=tmp_path, quick=True))
+        bftrainer.study(Extent(data=tmp_path, quick=True))
 
 
 @pytest.mark.slow
 def test_a_part_of_it_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bftrainer, "QUICK_S", 6 * 3600.0)
-    found = bftrainer.study(How(quick=True))
+    found = bftrainer.study(Extent(quick=True))
     titles = [table.title for table in found.tables]
     assert len(titles) == len(set(titles))
     rows = {f"{table.title}: {row.what}": row for table in found.tables for row in table.rows}

@@ -20,11 +20,11 @@ from hpcext.papers.bftrainer.parts import Setup
 from hpcext.papers.bftrainer.setup import Idle
 from hpcext.scaling.survival import Floats, Survival
 from hpcext.sim.evaluate.calibration import BINS, EVERY_S, HORIZONS_S, Calibration, pooled
-from hpcext.sim.evaluate.outcome import Bin, Reliability, Run
-from hpcext.sim.evaluate.store import Key, Store
+from hpcext.sim.evaluate.outcome import Bin, Reliability, SimulatedRun
+from hpcext.sim.evaluate.store import Key, RunStore
 from hpcext.sim.replay.tasks import NodeSource, Task, simulate_task
 from hpcext.sim.report.page import About, page
-from hpcext.sim.traces.idle import Change, write_idle
+from hpcext.sim.traces.idle import NodeChange, write_idle
 
 NONE = np.zeros(0)
 
@@ -190,13 +190,13 @@ def trace(folder: Path) -> str:
     """A day in which nodes come every ten minutes, and most leave soon."""
     random = np.random.default_rng(5)
     there: dict[int, float] = dict.fromkeys(range(30), 86_400.0)
-    changes = [Change(0.0, tuple(range(30)), ())]
+    changes = [NodeChange(0.0, tuple(range(30)), ())]
     for when_s in np.arange(100.0, 86_400.0, 100.0).tolist():
         gone = tuple(node for node, end_s in there.items() if end_s <= when_s)
         there = {node: end_s for node, end_s in there.items() if node not in gone}
         new = () if when_s % 600 else tuple(set(range(30, 40)) - set(there))
         there |= {node: when_s + random.exponential(900.0) for node in new}
-        changes.append(Change(when_s, new, gone))
+        changes.append(NodeChange(when_s, new, gone))
     path = folder / "idle.csv"
     write_idle(path, changes)
     return str(path)
@@ -224,14 +224,14 @@ def test_a_run_says_it_of_nodes_that_come_and_go_alone_and_keeps_it(tmp_path: Pa
     other, _ = simulate_task(replace(task, policy="bftrainer"))
     assert other.stays == found.stays
     key = Key(found.label, found.workload, found.source, found.policy, found.seed)
-    store = Store(tmp_path / "out")
+    store = RunStore(tmp_path / "out")
     store.save(key, found)
     assert store.load(key) == found
     staying, _ = simulate_task(replace(task, place=NodeSource(nodes="4x1"), until_s=20_000.0))
     assert staying.stays == ()
 
 
-def made(label: str, seed: int = 0, stays: tuple[Reliability, ...] = ()) -> Run:
+def made(label: str, seed: int = 0, stays: tuple[Reliability, ...] = ()) -> SimulatedRun:
     return run(label, (job("a", 0, 1, 2),), (span(0, 10, 4, 2, 1),), seed, stays=stays)
 
 
@@ -325,11 +325,11 @@ def test_something_that_tells_nothing_has_no_smaller_loss() -> None:
         assert min(others) > 0.999 * alone
 
 
-def changes_of(start_s: Floats, end_s: Floats) -> list[Change]:
+def changes_of(start_s: Floats, end_s: Floats) -> list[NodeChange]:
     events = [(when, node, True) for node, when in enumerate(start_s.tolist())]
     events += [(when, node, False) for node, when in enumerate(end_s.tolist())]
     return [
-        Change(when, (node,), ()) if joins else Change(when, (), (node,))
+        NodeChange(when, (node,), ()) if joins else NodeChange(when, (), (node,))
         for when, node, joins in sorted(events)
     ]
 
@@ -347,7 +347,10 @@ def test_both_tables_of_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_is_too_short_says_so() -> None:
-    for changes in ([Change(0.0, (1, 2), ())], [Change(0.0, (1,), ()), Change(90.0, (), (1,))]):
+    for changes in (
+        [NodeChange(0.0, (1, 2), ())],
+        [NodeChange(0.0, (1,), ()), NodeChange(90.0, (), (1,))],
+    ):
         assert survival.predicted(changes).rows == ()
         rows = survival.compared(changes).rows
         assert {(row.ours, row.why) for row in rows} == {(None, "the trace is too short")}

@@ -6,7 +6,7 @@ import pytest
 
 from hpcext.papers import capes
 from hpcext.papers.capes import CapesRun
-from hpcext.papers.study import How
+from hpcext.papers.study import Extent
 from hpcext.sim.workloads import capes as jobs
 
 
@@ -71,7 +71,7 @@ def test_the_study_gives_a_reason_wherever_it_is_far(monkeypatch: pytest.MonkeyP
     """With a few jobs alone: hardly anything is as in the paper then."""
     for level, count in (("extreme", 12), ("moderate", 8), ("none", 3)):
         monkeypatch.setitem(jobs.JOBS, level, count)
-    found = capes.study(How(seeds=(0, 1)))
+    found = capes.study(Extent(seeds=(0, 1)))
     rows = [row for table in found.tables for row in table.rows]
     assert sum(row.far for row in rows) > 10
     for table in found.tables:

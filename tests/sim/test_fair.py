@@ -10,9 +10,9 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.fair import alone_s
-from hpcext.sim.evaluate.outcome import JobRow, Run
+from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 
 LINEAR = {1: 1.0, 2: 2.0, 4: 4.0}
 MACHINE = (v.Node("n1", 4),)
@@ -24,13 +24,13 @@ def job(order: int, submitted_s: float = 0.0, **more: object) -> v.Job:
 
 def simulated(
     jobs: list[v.Job], work: list[float], policy: str = "exclusive", **more: object
-) -> Run:
+) -> SimulatedRun:
     physics = [Physics(LINEAR, each) for each in work]
     scenario = Scenario(list(zip(jobs, physics, strict=True)), MACHINE, **more)  # type: ignore[arg-type]
     return run(scenario, find_policy(policy), Named(policy))
 
 
-def rows(found: Run) -> dict[str, JobRow]:
+def rows(found: SimulatedRun) -> dict[str, JobRow]:
     return {row.job: row for row in found.jobs}
 
 
@@ -59,7 +59,7 @@ def test_what_nothing_is_said_of() -> None:
 
 def test_a_run_that_is_cut_says_it_of_those_that_completed() -> None:
     scenario = Scenario([(job(n), Physics(LINEAR, 100)) for n in (1, 2)], MACHINE)
-    found = run(scenario, find_policy("exclusive"), Named(""), How(until_s=30))
+    found = run(scenario, find_policy("exclusive"), Named(""), SimulationOptions(until_s=30))
     assert [row.fair_s for row in found.jobs] == [50, None]
 
 

@@ -17,7 +17,7 @@ from hpcext.jobfile import JobSpec
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.metrics import figures
 from hpcext.sim.pilots.harvested import Offered, UtilisationEfficiency, utilisation_efficiency
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.replay.tasks import NodeSource, Task, simulate_task
 
 SPEC = JobSpec("any", ("true",))
@@ -90,7 +90,7 @@ def test_from_a_journal_it_is_what_the_simulator_says_of_the_same_run(
         Scenario(jobs.jobs(0), source.nodes, source.changes(0)),
         find_policy(task.policy),
         Named(task.policy),
-        How(until_s=1800.0, looks_s=tuple(range(5, 1801, 5))),
+        SimulationOptions(until_s=1800.0, looks_s=tuple(range(5, 1801, 5))),
         lambda _: lambda now_s, facts, actions: log.append((now_s, facts)),
     )
     engine, time = Engine(find_policy(task.policy)), NodeTime()

@@ -13,9 +13,9 @@ from hpcext.core.estimate import Estimate
 from hpcext.manager.views.report import run_document
 from hpcext.policies import find_policy
 from hpcext.scaling.curve import interpolate
-from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.executor import SimulatedExecutor
 from hpcext.sim.replay.heap import Heap, drive
-from hpcext.sim.replay.physics import Faults, Physics, Said, Stretch, Where
+from hpcext.sim.replay.physics import Faults, Physics, SelfReport, Stretch, Where
 
 MARBLE = find_policy("marble")
 NODE = v.Node("n", 4)
@@ -57,7 +57,7 @@ def test_it_reports_again_after_a_change_during_which_it_was_to_report() -> None
     """At 12.1 s, and it stalls from 12 s to 12.25 s."""
     heap = Heap()
     physics = {"1": Physics({3: 10.0}, work=100), "2": replace(GROWS, work=1000, resume_s=0.1)}
-    executor = Simulated(heap, [NODE], physics, report_s=4.0)
+    executor = SimulatedExecutor(heap, [NODE], physics, report_s=4.0)
     heap.at(0.0, lambda: [f.NodeJoined(NODE), f.Submitted(job(1)), f.Submitted(job(2))])
     engine = Engine(MARBLE)
     drive(engine, heap, executor, until_s=12.05)
@@ -127,7 +127,7 @@ def test_a_failure_after_a_change_goes_back_to_a_checkpoint_from_before_it() -> 
 
 def test_an_answer_is_given_again_to_a_manager_that_asks_again() -> None:
     heap = Heap()
-    executor = Simulated(heap, [NODE], {"1": replace(GROWS, work=1000)})
+    executor = SimulatedExecutor(heap, [NODE], {"1": replace(GROWS, work=1000)})
     start = v.Action(v.Kind.START, "1", 1, 1, alloc={"n": 1})
     executor.perform(start)
     grow = v.Action(v.Kind.RESCALE, "1", 1, 1, alloc={"n": 3}, resize=1)
@@ -146,7 +146,7 @@ def test_an_answer_is_given_again_to_a_manager_that_asks_again() -> None:
 
 def test_the_executor_refuses_to_grow_onto_what_is_taken() -> None:
     heap = Heap()
-    executor = Simulated(heap, [NODE], dict.fromkeys("12", replace(GROWS, resume_s=0.0)))
+    executor = SimulatedExecutor(heap, [NODE], dict.fromkeys("12", replace(GROWS, resume_s=0.0)))
     for number in (1, 2):
         executor.perform(v.Action(v.Kind.START, str(number), number, 1, alloc={"n": 2}))
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_the_executor_refuses_to_grow_onto_what_is_taken() -> None:
 def test_a_second_manager_goes_on_in_the_middle_of_a_change() -> None:
     whole = promoted(GROWS)
     heap = Heap()
-    executor = Simulated(heap, [NODE], {"1": Physics({3: 10.0}, work=100), "2": GROWS})
+    executor = SimulatedExecutor(heap, [NODE], {"1": Physics({3: 10.0}, work=100), "2": GROWS})
     facts: list[f.Fact] = [f.NodeJoined(NODE), f.Submitted(job(1)), f.Submitted(job(2))]
     heap.at(0.0, lambda: facts)
     engine = Engine(MARBLE)
@@ -186,7 +186,7 @@ def test_who_would_end_no_sooner_is_not_promoted() -> None:
 def test_the_document_says_how_each_stretch_began_and_what_it_cost() -> None:
     heap = Heap()
     slow = replace(GROWS, work=300)
-    executor = Simulated(heap, [NODE], {"1": Physics({3: 10.0}, work=100), "2": slow})
+    executor = SimulatedExecutor(heap, [NODE], {"1": Physics({3: 10.0}, work=100), "2": slow})
     facts: list[f.Fact] = [f.NodeJoined(NODE), f.Submitted(job(1)), f.Submitted(job(2))]
     heap.at(0.0, lambda: facts)
     heap.at(20.0, lambda: [f.Hold("2")])
@@ -209,8 +209,8 @@ class Steady:
     def stretch(self, where: Where, done: float) -> Stretch:
         return Stretch(interpolate(GROWS.speed, where.total))  # type: ignore[arg-type]
 
-    def said(self, where: Where, done: float) -> Said:
-        return Said()
+    def said(self, where: Where, done: float) -> SelfReport:
+        return SelfReport()
 
     def alone_s(self, gpus: float, per_node: int) -> float:
         return 1.0
@@ -223,7 +223,7 @@ def test_it_grows_though_it_reports_meanwhile() -> None:
     for physics in (replace(GROWS, work=1000), own):
         both = {"1": Physics({3: 10.0}, work=100), "2": physics}
         heap = Heap()
-        executor = Simulated(heap, [NODE], both, report_s=0.8)
+        executor = SimulatedExecutor(heap, [NODE], both, report_s=0.8)
         heap.at(0.0, lambda: [f.NodeJoined(NODE), f.Submitted(job(1)), f.Submitted(job(2))])
         engine = Engine(MARBLE)
         drive(engine, heap, executor, until_s=200.0)

@@ -15,22 +15,22 @@ from hpcext.core.estimate import Estimate
 from hpcext.core.facts import Fact, NodeJoined, NodeLost, Registered, Started, Submitted
 from hpcext.core.values import Action, Job, Node, Snapshot, State, Target
 from hpcext.policies import find_policy
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.heap import Observe
 from hpcext.sim.replay.mainqueue import MainQueue
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.replay.sources import facts, holes, idle
-from hpcext.sim.traces.idle import Change, read_idle, write_idle
+from hpcext.sim.traces.idle import NodeChange, read_idle, write_idle
 from hpcext.sim.traces.swf import read_swf
 
 PLANNED = (
-    Change(10.0, (0, 1, 2), (), 100.0, (1, 2)),
-    Change(20.0, (3,), (0,), 100.0, (1, 2)),
-    Change(30.0, (), (), 90.0, (1, 2)),  # sooner than was said
-    Change(40.0, (0,), (1,), 90.0, (0, 2)),
-    Change(50.0, (), (), None, ()),  # nothing waits any more
-    Change(60.0, (), (2,), 95.0, (2, 3, 7)),  # of these only 3 is there
+    NodeChange(10.0, (0, 1, 2), (), 100.0, (1, 2)),
+    NodeChange(20.0, (3,), (0,), 100.0, (1, 2)),
+    NodeChange(30.0, (), (), 90.0, (1, 2)),  # sooner than was said
+    NodeChange(40.0, (0,), (1,), 90.0, (0, 2)),
+    NodeChange(50.0, (), (), None, ()),  # nothing waits any more
+    NodeChange(60.0, (), (2,), 95.0, (2, 3, 7)),  # of these only 3 is there
 )
 
 
@@ -39,7 +39,7 @@ def ends(told: Iterable[Fact]) -> dict[str, float | None]:
 
 
 def said(
-    changes: Iterable[Change], skip: int = 0, *, known: bool = False
+    changes: Iterable[NodeChange], skip: int = 0, *, known: bool = False
 ) -> list[tuple[float, dict[str, float | None]]]:
     return [(when_s, ends(told)) for when_s, told in facts(changes, 1, skip, known=known)]
 
@@ -81,7 +81,7 @@ def test_the_truth_is_told_in_place_of_a_plan() -> None:
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> list[Change]:
+def traces(draw: st.DrawFn) -> list[NodeChange]:
     """Six nodes that come and go, and plans; some plans are of nodes that are not idle."""
     there: set[int] = set()
     changes, now_s = [], 0.0
@@ -94,14 +94,16 @@ def traces(draw: st.DrawFn) -> list[Change]:
         plan = draw(nodes)
         when_s = now_s + draw(st.integers(0, 2)) if plan else None
         changes.append(
-            Change(now_s, tuple(sorted(joined)), tuple(sorted(left)), when_s, tuple(sorted(plan)))
+            NodeChange(
+                now_s, tuple(sorted(joined)), tuple(sorted(left)), when_s, tuple(sorted(plan))
+            )
         )
     return changes
 
 
 @settings(max_examples=200, deadline=None)
 @given(traces(), st.integers(0, 3))
-def test_who_takes_in_all_facts_knows_the_plan(changes: list[Change], skip: int) -> None:
+def test_who_takes_in_all_facts_knows_the_plan(changes: list[NodeChange], skip: int) -> None:
     there: dict[str, Node] = {}
     skip = min(skip, len(changes) - 1)
     first_s = changes[skip].time_s
@@ -122,7 +124,7 @@ def test_who_takes_in_all_facts_knows_the_plan(changes: list[Change], skip: int)
 
 @settings(max_examples=50, deadline=None)
 @given(traces())
-def test_without_plans_each_node_is_told_of_once(changes: list[Change]) -> None:
+def test_without_plans_each_node_is_told_of_once(changes: list[NodeChange]) -> None:
     without = [change._replace(planned_s=None, planned=()) for change in changes]
     named = [sum(isinstance(fact, NodeJoined) for fact in told) for _, told in facts(without, 1)]
     assert named == [len(change.joined) for change in changes]
@@ -141,10 +143,10 @@ def trainer(order: int, work: float = 1e5) -> tuple[Job, Physics]:
 
 
 BUSY = (
-    Change(0.0, (0, 1, 2, 3), ()),
-    Change(100.0, (4, 5), (1,)),
-    Change(110.0, (1,), ()),
-    Change(300.0, (), (0, 4)),
+    NodeChange(0.0, (0, 1, 2, 3), ()),
+    NodeChange(100.0, (4, 5), (1,)),
+    NodeChange(110.0, (1,), ()),
+    NodeChange(300.0, (), (0, 4)),
 )
 PLANS = {
     50.0: (400.0, (2, 3)),
@@ -158,8 +160,8 @@ Step = tuple[float, tuple[Action, ...]]
 
 
 def simulated(
-    changes: Sequence[Change], policy: str, until_s: float = 1000.0
-) -> tuple[Run, list[Step], list[Snapshot]]:
+    changes: Sequence[NodeChange], policy: str, until_s: float = 1000.0
+) -> tuple[SimulatedRun, list[Step], list[Snapshot]]:
     """A run of two trainers, all that was ordered, and all that the policy was shown."""
     ordered: list[Step] = []
     shown: list[Snapshot] = []
@@ -177,16 +179,16 @@ def simulated(
         return watch
 
     scenario = Scenario([trainer(0), trainer(1)], changes=facts(changes, 1))
-    found = run(scenario, spying, Named(policy), How(until_s=until_s), watcher)
+    found = run(scenario, spying, Named(policy), SimulationOptions(until_s=until_s), watcher)
     return found, ordered, shown
 
 
-def with_plans() -> list[Change]:
+def with_plans() -> list[NodeChange]:
     plan: tuple[float | None, tuple[int, ...]] = (None, ())
-    changes: dict[float, Change] = {change.time_s: change for change in BUSY}
+    changes: dict[float, NodeChange] = {change.time_s: change for change in BUSY}
     for when_s in sorted({*changes, *PLANS}):
         plan = PLANS.get(when_s, plan)
-        before = changes.get(when_s, Change(when_s, (), ()))
+        before = changes.get(when_s, NodeChange(when_s, (), ()))
         changes[when_s] = before._replace(planned_s=plan[0], planned=plan[1])
     return [changes[when_s] for when_s in sorted(changes)]
 

@@ -7,7 +7,7 @@ import pytest
 from hpcext.papers.lb_bsp import balance as paper
 from hpcext.papers.lb_bsp import measured as lb_bsp_measured
 from hpcext.papers.lb_bsp import study
-from hpcext.papers.study import How
+from hpcext.papers.study import Extent
 
 
 def test_the_rules_come_to_the_equilibrium_of_the_paper() -> None:
@@ -34,7 +34,7 @@ def test_noise_does_not_turn_that_round(seed: int) -> None:
 
 
 def test_what_the_study_says() -> None:
-    found = study(How(seeds=(0,), quick=True))
+    found = study(Extent(seeds=(0,), quick=True))
     rows = {row.what: row for table in found.tables for row in table.rows}
     assert rows["lines (ours): samples of V100 at iteration 149"].ours == 89
     assert all(row.why for row in rows.values() if row.far)

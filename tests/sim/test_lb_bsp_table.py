@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpcext.papers import find_papers, reproduce
 from hpcext.papers.lb_bsp import measured as lb_bsp_measured
 from hpcext.papers.lb_bsp import table as lb_bsp_table
-from hpcext.papers.study import How
+from hpcext.papers.study import Extent
 from hpcext.scaling.speed.online import LEAST
 
 
@@ -60,7 +60,7 @@ def test_what_is_counted_is_what_is_said_after_the_first_fit() -> None:
 
 def test_the_tables() -> None:
     assert find_papers("lb-bsp", "PAPER") == ("lb-bsp",)
-    study = reproduce("lb-bsp", How(quick=True))
+    study = reproduce("lb-bsp", Extent(quick=True))
     # Those of Figure 8 come first, those that were measured here last.
     measured = len(lb_bsp_measured.tables())
     errors, raw, times = study.tables[-3 - measured : -measured]

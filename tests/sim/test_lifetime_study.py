@@ -11,7 +11,7 @@ import pytest
 from hpcext.core.values import Snapshot, Target
 from hpcext.papers.bftrainer import replay as bftrainer_replay
 from hpcext.papers.bftrainer.hpo import forward, rescaling, window_ends, windows
-from hpcext.papers.bftrainer.lifetime import WAYS, Bounds, lifetimes, week_rows
+from hpcext.papers.bftrainer.lifetime import WAYS, LowerBounds, lifetimes, week_rows
 from hpcext.papers.bftrainer.parallel import objectives, parallel
 from hpcext.papers.bftrainer.parts import (
     Found,
@@ -26,7 +26,7 @@ from hpcext.papers.bftrainer.replay import Replayed, ReplayRun, replay
 from hpcext.papers.bftrainer.setup import Idle
 from hpcext.papers.bftrainer.watch import Done, Lost, Ran
 from hpcext.papers.study import Row
-from hpcext.sim.traces.idle import Change, write_idle
+from hpcext.sim.traces.idle import NodeChange, write_idle
 
 LEARNED, KNOWN = "lifetimes learned", "all ends known"
 
@@ -45,9 +45,9 @@ def setup(tmp_path: Path) -> Setup:
     """A hundred nodes that stay for twelve hours, with half of them gone in the second six."""
     path = tmp_path / "idle.csv"
     week = [
-        Change(0.0, tuple(range(NODES)), ()),
-        Change(6 * 3600.0, (), tuple(range(50, NODES))),
-        Change(13 * 3600.0, (), tuple(range(50))),
+        NodeChange(0.0, tuple(range(NODES)), ()),
+        NodeChange(6 * 3600.0, (), tuple(range(50, NODES))),
+        NodeChange(13 * 3600.0, (), tuple(range(50))),
     ]
     write_idle(path, week)
     return Setup(Idle(str(path), lowest=NODES, again=True), None, "ResNet18", "mix", 43200.0, True)
@@ -58,7 +58,7 @@ def rows(kind: str, *hours: float, finished: bool = True) -> dict[str, Row]:
         name: replayed(each, finished=finished or name != KNOWN)
         for name, each in zip(WAYS, hours, strict=True)
     }
-    return {row.what: row for row in week_rows(kind, ran, Bounds(62.0, 62.25))}
+    return {row.what: row for row in week_rows(kind, ran, LowerBounds(62.0, 62.25))}
 
 
 def test_shares_of_the_gap_by_hand() -> None:
@@ -178,7 +178,10 @@ def test_a_replay_of_which_all_ends_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "idle.csv"
-    write_idle(path, [Change(0.0, (0, 1), ()), Change(600.0, (2,), (1,)), Change(900.0, (), (2,))])
+    write_idle(
+        path,
+        [NodeChange(0.0, (0, 1), ()), NodeChange(600.0, (2,), (1,)), NodeChange(900.0, (), (2,))],
+    )
     seen: dict[str, set[float | None]] = {}
     find = bftrainer_replay.find_policy
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpcext.core.errors import InputError
 from hpcext.sim.replay.mainqueue import DEPTH, MainQueue, Start
-from hpcext.sim.traces.idle import Change
+from hpcext.sim.traces.idle import NodeChange
 from hpcext.sim.traces.swf import SwfJob
 
 
@@ -146,17 +146,17 @@ def test_jobs_that_end_early_make_room_early() -> None:
 def test_changes_and_plans() -> None:
     jobs = [job(1, 100, 10, 3, 12), job(2, 101, 10, 4, 10), job(3, 130, 1, 1)]
     assert list(MainQueue(5).changes(jobs)) == [
-        Change(0, (3, 4), ()),
-        Change(10, (), (3,)),
-        Change(20, (0, 1, 2, 3), ()),
-        Change(30, (), (0,)),
+        NodeChange(0, (3, 4), ()),
+        NodeChange(10, (), (3,)),
+        NodeChange(20, (0, 1, 2, 3), ()),
+        NodeChange(30, (), (0,)),
     ]
     told = list(MainQueue(5).changes(jobs, planned=True))
     assert told[:3] == [
-        Change(0, (3, 4), ()),
+        NodeChange(0, (3, 4), ()),
         # From second 1 on it is known: job 2 starts at 12 s at the latest, on nodes 0 to 3.
-        Change(1, (), (), 12, (3,)),
-        Change(10, (), (3,)),
+        NodeChange(1, (), (), 12, (3,)),
+        NodeChange(10, (), (3,)),
     ]
 
 

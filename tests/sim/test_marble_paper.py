@@ -112,7 +112,7 @@ def test_the_bound_is_that_of_all_configurations() -> None:
 
 def test_the_study_gives_a_reason_wherever_it_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marble, "QUICK_CURVES", 2)
-    found = marble.study(marble.How(quick=True))
+    found = marble.study(marble.Extent(quick=True))
     for table in found.tables:
         assert len({row.what for row in table.rows}) == len(table.rows)
         assert [row.what for row in table.rows if row.far and not row.why] == []

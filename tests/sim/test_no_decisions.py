@@ -18,7 +18,7 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.policies import find_policy
-from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.executor import SimulatedExecutor
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.replay.run import Named, Scenario, run
 
@@ -117,7 +117,7 @@ def test_in_a_run_only_the_engine_asks_and_only_its_actions_are_carried_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     deciding_now, asked, ordered, done = [False], [], [], []
-    ask, step, perform = Engine._ask, Engine.step, Simulated.perform
+    ask, step, perform = Engine._ask, Engine.step, SimulatedExecutor.perform
 
     def asking(engine: Engine, now_s: float, cause: v.Cause) -> None:
         deciding_now[0] = True
@@ -129,13 +129,13 @@ def test_in_a_run_only_the_engine_asks_and_only_its_actions_are_carried_out(
         ordered.extend(actions)
         return actions, wake_s
 
-    def performed(executor: Simulated, action: v.Action) -> None:
+    def performed(executor: SimulatedExecutor, action: v.Action) -> None:
         done.append(action)
         perform(executor, action)
 
     monkeypatch.setattr(Engine, "_ask", asking)
     monkeypatch.setattr(Engine, "step", stepped)
-    monkeypatch.setattr(Simulated, "perform", performed)
+    monkeypatch.setattr(SimulatedExecutor, "perform", performed)
     equal_share = find_policy("equal_share")
 
     def spy(now: v.Snapshot) -> v.Target:

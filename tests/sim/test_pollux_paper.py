@@ -10,9 +10,9 @@ from made_measurements import write
 from hpcext.core.errors import InputError
 from hpcext.papers.pollux import EXACT, GENETIC, JCT, NEEDS, OPTIMUS, TIRESIAS, study, summed
 from hpcext.papers.pollux.runs import PolluxRun, simulated
-from hpcext.papers.study import How
+from hpcext.papers.study import Extent
 from hpcext.sim.evaluate.metrics import fairness, figures
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.profiled import Adaptive, Fixed, packed
 from hpcext.sim.workloads.applications import application
 from hpcext.sim.workloads.philly import SHARES
@@ -38,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows(run: Run) -> dict[str, float]:
+def rows(run: SimulatedRun) -> dict[str, float]:
     assert all(row.state == "completed" for row in run.jobs)
     return {row.job: row.jct_s or 0.0 for row in run.jobs}
 
@@ -92,7 +92,7 @@ def test_interference_costs_those_who_share_nodes(data: Path) -> None:
 
 
 def test_without_data_the_study_says_what_it_needs() -> None:
-    found = study(How())
+    found = study(Extent())
     every = [row for table in found.tables for row in table.rows]
     assert len(every) > 40
     assert all(row.ours is None and row.why for row in every)
@@ -101,7 +101,7 @@ def test_without_data_the_study_says_what_it_needs() -> None:
 
 @pytest.mark.slow
 def test_a_quick_study_measures_a_part_and_says_of_the_rest_that_it_did_not(data: Path) -> None:
-    found = study(How(data=data.parent, quick=True))
+    found = study(Extent(data=data.parent, quick=True))
     by_name = {row.what: row for table in found.tables for row in table.rows}
     ours = figures(simulated(PolluxRun(data, TIRESIAS, 1))).jct_mean_s
     assert by_name["tiresias, workload 1"].ours == ours
@@ -113,4 +113,4 @@ def test_a_quick_study_measures_a_part_and_says_of_the_rest_that_it_did_not(data
 
 def test_data_that_is_not_there_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(InputError):
-        study(How(data=tmp_path, quick=True))
+        study(Extent(data=tmp_path, quick=True))

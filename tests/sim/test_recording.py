@@ -22,7 +22,7 @@ from hpcext.scaling.throughput import Throughput
 from hpcext.sim.pilots.piloted import Piloted
 from hpcext.sim.pilots.recording import Adapting, Costs, Recording, read_recording, write_recording
 from hpcext.sim.replay.physics import Where
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.workloads.recorded import Trained, recorded_jobs
 
 THETA = (0.05, 0.002, 0.01, 0.001, 0.1, 0.01, 1.0)
@@ -202,7 +202,7 @@ def test_what_was_simulated_can_be_recorded() -> None:
         Scenario(recorded_jobs(recording), (node,)),
         policy,
         Named("pollux"),
-        How(report_s=1.0),
+        SimulationOptions(report_s=1.0),
         lambda _: lambda now_s, facts, actions: steps.append((now_s, facts)),
     )
     seen = Piloted(Engine(policy), steps)

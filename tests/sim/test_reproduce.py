@@ -11,10 +11,10 @@ import pytest
 from hpcext.cli.main import main
 from hpcext.papers import PAPERS, find_papers, marble
 from hpcext.papers.marble import MarbleRun
-from hpcext.papers.study import How, Row, Study, Table, many
+from hpcext.papers.study import Extent, Row, Study, Table, many
 
 
-def small(how: How) -> Study:
+def small(how: Extent) -> Study:
     rows = (
         Row("near", 1.0, 1.1, "s"),
         Row("far", 2000.0, 1000.0, "s", "it is as it is"),

@@ -14,15 +14,23 @@ from hpcext.cli import main as cli
 from hpcext.core import values as v
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate, Observed
-from hpcext.sim.pilots.recording import Costs, Ran, RecordedNode, Recording, write_recording
+from hpcext.sim.pilots.recording import (
+    CompletedJob,
+    Costs,
+    RecordedNode,
+    Recording,
+    write_recording,
+)
 from hpcext.sim.pilots.saved import Alone, JobObservation, Size, busy_s, seen, simulated
 
 FLAT = {1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0}
 """A training that is no faster on more GPUs than two."""
 
-LONG = Ran("1", "long", 0.0, (1, 2, 3, 4), 2, 200.0, costs=Costs(10.0, 1.0, 5.0), speed=FLAT)
-SHORT = Ran("2", "short", 0.0, (1, 2), 2, 100.0, speed={1: 0.6, 2: 1.0})
-LATE = Ran("3", "late", 1000.0, (1,), 1, 50.0, speed={1: 1.0})
+LONG = CompletedJob(
+    "1", "long", 0.0, (1, 2, 3, 4), 2, 200.0, costs=Costs(10.0, 1.0, 5.0), speed=FLAT
+)
+SHORT = CompletedJob("2", "short", 0.0, (1, 2), 2, 100.0, speed={1: 0.6, 2: 1.0})
+LATE = CompletedJob("3", "late", 1000.0, (1,), 1, 50.0, speed={1: 1.0})
 RECORDING = Recording("marble", (RecordedNode(4),), (LONG, SHORT, LATE))
 
 

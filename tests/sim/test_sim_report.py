@@ -20,7 +20,7 @@ from hpcext.core.errors import InputError
 from hpcext.render import style
 from hpcext.sim.evaluate.comparison import Watts, compared
 from hpcext.sim.evaluate.metrics import integral
-from hpcext.sim.evaluate.outcome import Run, Span
+from hpcext.sim.evaluate.outcome import SimulatedRun, Span
 from hpcext.sim.report.files import write
 from hpcext.sim.report.page import About, page
 from hpcext.sim.report.thin import distribution, thinned
@@ -40,7 +40,9 @@ HOSTILE = (
 )
 
 
-def several(label: str = "exclusive", other: str = "pollux:p=-1", jobs: int = 30) -> list[Run]:
+def several(
+    label: str = "exclusive", other: str = "pollux:p=-1", jobs: int = 30
+) -> list[SimulatedRun]:
     random = np.random.default_rng(1)
     runs = []
     for name, factor in ((label, 2.0), (other, 1.0)):
@@ -131,7 +133,7 @@ def test_every_colour_is_one_of_the_page() -> None:
         assert len(used) >= 3
 
 
-def named(name: str) -> tuple[list[Run], About]:
+def named(name: str) -> tuple[list[SimulatedRun], About]:
     """Two runs; the job is delayed in the second, so that its name is in the page too."""
     runs = [
         run(label, (job(name, 0, 1, end),), (span(0, 9, 4, 4, 3),), seed=1)
@@ -177,7 +179,7 @@ EDGES = {
 
 
 @pytest.mark.parametrize("runs", EDGES.values(), ids=EDGES)
-def test_runs_in_which_little_happened(runs: list[Run], tmp_path: Path) -> None:
+def test_runs_in_which_little_happened(runs: list[SimulatedRun], tmp_path: Path) -> None:
     text = write(tmp_path, runs, About(watts=Watts(300, 50))).read_text()
     read = Page(text)
     assert "nan" not in "".join(read.words).lower().replace("nanos", "")

@@ -14,11 +14,11 @@ from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
-from hpcext.sim.evaluate.outcome import JobRow, Run
+from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun
 from hpcext.sim.replay.heap import Observe
 from hpcext.sim.replay.physics import Faults, Physics
 from hpcext.sim.replay.recorder import FIRST_SPAN_S, Levels, Timeline
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 
 EQUAL = find_policy("equal_share")
 EXCLUSIVE = find_policy("exclusive")
@@ -51,12 +51,12 @@ def simulated(
     there: tuple[v.Node, ...],
     policy: Policy = EQUAL,
     changes: Changes = (),
-    how: How | None = None,
-) -> Run:
+    how: SimulationOptions | None = None,
+) -> SimulatedRun:
     return run(Scenario(iter(jobs), there, iter(changes)), policy, Named("p"), how)
 
 
-def row(found: Run, name: str) -> JobRow:
+def row(found: SimulatedRun, name: str) -> JobRow:
     (one,) = (each for each in found.jobs if each.job == name)
     return one
 
@@ -172,7 +172,7 @@ def test_a_run_that_is_cut_says_what_was_so_until_then() -> None:
     jobs = [
         (job(n, (1,), submitted_s=s), Physics({1: 1.0}, 10)) for n, s in ((1, 0), (2, 5), (3, 90))
     ]
-    found = simulated(jobs, nodes(1), MARBLE, how=How(until_s=16.0))
+    found = simulated(jobs, nodes(1), MARBLE, how=SimulationOptions(until_s=16.0))
     assert found.end_s == 16
     assert found.spans[-1].end_s == 16
     states = [(each.job, each.state, each.started_s, each.ended_s) for each in found.jobs]
@@ -184,7 +184,9 @@ def test_a_run_that_is_cut_says_what_was_so_until_then() -> None:
 
 def test_a_run_that_is_cut_while_nothing_happens_still_ends_there() -> None:
     changes = [lost(5, "n1")]
-    found = simulated([(job(1), Physics({1: 1.0}, 10))], nodes(1), MARBLE, changes, How(until_s=60))
+    found = simulated(
+        [(job(1), Physics({1: 1.0}, 10))], nodes(1), MARBLE, changes, SimulationOptions(until_s=60)
+    )
     assert (found.end_s, found.jobs[0].state, found.jobs[0].lost) == (60, "pending", 5)
     offered = sum(span.offered * (span.end_s - span.start_s) for span in found.spans)
     assert offered == pytest.approx(5)
@@ -204,7 +206,7 @@ def test_every_job_has_one_row_also_if_others_waited_for_it() -> None:
 def test_who_needs_a_job_that_failed_has_a_row_too() -> None:
     jobs = [replace(job(1), retries=0), job(2, after=("1",)), job(3, after=("2",))]
     physics = Physics({1: 1.0}, 1e6)
-    how = How(seed=1, faults=Faults(fail_s=1.0))
+    how = SimulationOptions(seed=1, faults=Faults(fail_s=1.0))
     found = simulated([(each, physics) for each in jobs], nodes(1), MARBLE, how=how)
     assert [each.state for each in found.jobs] == ["failed", "cancelled", "cancelled"]
     assert [each.gpu_s > 0 for each in found.jobs] == [True, False, False]
@@ -234,7 +236,7 @@ def test_who_watches_a_run_is_told_of_each_step_and_hears_before_each_look() -> 
         return watch
 
     scenario = Scenario([(job(1), Physics({1: 2.0}, 20))], nodes(1))
-    how = How(looks_s=[3.0, 7.0, 50.0])
+    how = SimulationOptions(looks_s=[3.0, 7.0, 50.0])
     found = run(scenario, MARBLE, Named("p"), how, watcher)
     assert [when_s for when_s, _ in heard] == pytest.approx([3, 7, 10])
     assert [done for _, done in heard] == pytest.approx([6, 14, 20])

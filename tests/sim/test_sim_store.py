@@ -11,7 +11,7 @@ from made_up_runs import job, run, span
 from msgspec.structs import replace
 
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.sim.evaluate.store import Key, Store, digest
+from hpcext.sim.evaluate.store import Key, RunStore, digest
 
 KEY = Key("pollux:p=-1", "jobs.toml", "4 GPUs", "pollux", 3, options={"oracle": "yes", "a": "1"})
 RUN = run(
@@ -24,11 +24,11 @@ RUN = run(
 
 
 def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
-    store = Store(tmp_path / "new" / "out")
+    store = RunStore(tmp_path / "new" / "out")
     assert store.load(KEY) is None
     path = store.save(KEY, RUN, wall_s=1.5)
     assert store.load(KEY) == RUN
-    again = Store(tmp_path / "new" / "out")
+    again = RunStore(tmp_path / "new" / "out")
     assert again.load(replace(KEY, options={"a": "1", "oracle": "yes"})) == RUN
     assert again.timings() == {KEY.name: 1.5}
     document = msgspec.json.decode(path.read_bytes())
@@ -36,7 +36,7 @@ def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_how_long_it_took_changes_no_result(tmp_path: Path) -> None:
-    slow, fast = Store(tmp_path / "slow"), Store(tmp_path / "fast")
+    slow, fast = RunStore(tmp_path / "slow"), RunStore(tmp_path / "fast")
     other = replace(KEY, seed=4)
     for store, wall_s, keys in ((slow, 9.0, (KEY, other)), (fast, 1.0, (other, KEY))):
         for key in keys:
@@ -61,7 +61,7 @@ def test_how_long_it_took_changes_no_result(tmp_path: Path) -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_whatever_differs_is_another_run(tmp_path: Path, change: dict[str, object]) -> None:
-    store = Store(tmp_path)
+    store = RunStore(tmp_path)
     store.save(KEY, RUN)
     other = replace(KEY, **change)
     assert store.load(other) is None
@@ -70,7 +70,7 @@ def test_whatever_differs_is_another_run(tmp_path: Path, change: dict[str, objec
 
 
 def test_labels_that_are_hostile_stay_in_the_folder(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RunStore(tmp_path)
     for label in ("../../etc/passwd", "/", "", ".", "a\0b", "x" * 5000, "-rf", "ü\n"):
         key = replace(KEY, label=label)
         path = store.save(key, replace(RUN, label=label))
@@ -99,7 +99,7 @@ def _cut(data: bytes) -> bytes:
 def test_a_file_that_is_not_whole_is_named_and_kept(
     tmp_path: Path, spoil: object, what: str
 ) -> None:
-    store = Store(tmp_path)
+    store = RunStore(tmp_path)
     path = store.save(KEY, RUN)
     spoilt = spoil(path.read_bytes())  # type: ignore[operator]
     path.write_bytes(spoilt)
@@ -112,23 +112,23 @@ def test_a_file_that_is_not_whole_is_named_and_kept(
 
 
 def test_what_a_kill_leaves_is_no_run(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RunStore(tmp_path)
     path = store.path(KEY)
     path.with_name(f".{path.name}.0123456789ab").write_bytes(b"{")
-    assert Store(tmp_path).load(KEY) is None
+    assert RunStore(tmp_path).load(KEY) is None
 
 
 def test_a_folder_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):
-        Store(tmp_path)
+        RunStore(tmp_path)
     assert os.listdir(tmp_path) == ["jobs.csv"]
     with pytest.raises(InputError, match=r"jobs\.csv"):
-        Store(tmp_path / "jobs.csv")
+        RunStore(tmp_path / "jobs.csv")
 
 
 def test_timings_that_are_not_whole_are_named(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RunStore(tmp_path)
     (tmp_path / "timings.json").write_text('{"schema": "hpcext.timings/1", "wall')
     with pytest.raises(InputError, match=r"timings\.json: is not whole"):
         store.save(KEY, RUN, wall_s=1)
@@ -137,14 +137,14 @@ def test_timings_that_are_not_whole_are_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_goes_away(tmp_path: Path) -> None:
-    store = Store(tmp_path / "out")
+    store = RunStore(tmp_path / "out")
     os.rename(tmp_path / "out", tmp_path / "elsewhere")
     with pytest.raises(HpcextError, match="No such file"):
         store.save(KEY, RUN)
 
 
 def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RunStore(tmp_path)
     with pytest.raises(InputError, match="not UTF-8"):
         store.save(KEY, replace(RUN, jobs=(job("\udcff"),)))
     assert store.load(KEY) is None

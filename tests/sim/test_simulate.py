@@ -12,7 +12,7 @@ from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
-from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.executor import SimulatedExecutor
 from hpcext.sim.replay.heap import Heap, drive
 from hpcext.sim.replay.physics import Faults, Physics, Where
 
@@ -145,7 +145,7 @@ def test_speed_between_the_points() -> None:
 
 def test_the_executor_refuses_to_overcommit() -> None:
     heap = Heap()
-    executor = Simulated(heap, [NODE], {"1": Physics({1: 1.0}, work=1)})
+    executor = SimulatedExecutor(heap, [NODE], {"1": Physics({1: 1.0}, work=1)})
     executor.perform(v.Action(v.Kind.START, "1", 1, 1, alloc={"n": 3}))
     with pytest.raises(RuntimeError, match="2 GPUs of n, 1 free"):
         executor.perform(v.Action(v.Kind.START, "1", 2, 2, alloc={"n": 2}))
@@ -153,7 +153,7 @@ def test_the_executor_refuses_to_overcommit() -> None:
 
 def test_an_action_is_carried_out_once_however_often_it_is_given() -> None:
     heap = Heap()
-    executor = Simulated(heap, [NODE], {"1": Physics({2: 1.0}, work=10)})
+    executor = SimulatedExecutor(heap, [NODE], {"1": Physics({2: 1.0}, work=10)})
     start = v.Action(v.Kind.START, "1", 1, 1, alloc={"n": 2})
     executor.perform(start)
     executor.perform(start)
@@ -168,7 +168,7 @@ def test_an_action_is_carried_out_once_however_often_it_is_given() -> None:
 
 def test_look_reports_what_trains() -> None:
     heap = Heap()
-    executor = Simulated(heap, [NODE], {"1": Physics({2: 3.0}, work=30)})
+    executor = SimulatedExecutor(heap, [NODE], {"1": Physics({2: 3.0}, work=30)})
     executor.perform(v.Action(v.Kind.START, "1", 1, 1, alloc={"n": 2}))
     for _ in range(2):
         heap.advance(0)
@@ -184,7 +184,7 @@ def test_look_tells_how_far_came_who_does_not_train() -> None:
     physics = Physics(
         {1: 3.0, 2: 4.0}, work=900, checkpoint_s=0.0, elastic=True, rescale_down_s=5.0, resume_s=2.0
     )
-    executor = Simulated(heap, nodes, {"1": physics})
+    executor = SimulatedExecutor(heap, nodes, {"1": physics})
 
     def told(until_s: float) -> list[f.Fact]:
         facts: list[f.Fact] = []
@@ -225,7 +225,7 @@ def test_a_second_manager_goes_on_where_the_first_one_stopped() -> None:
     whole = play(jobs, [NODE], MARBLE, physics)
 
     heap = Heap()
-    executor = Simulated(heap, [NODE], physics)
+    executor = SimulatedExecutor(heap, [NODE], physics)
     facts: list[f.Fact] = [f.NodeJoined(NODE), *(f.Submitted(job) for job in jobs)]
     heap.at(0.0, lambda: facts)
     engine = Engine(MARBLE)

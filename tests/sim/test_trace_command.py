@@ -11,7 +11,7 @@ import pytest
 
 from hpcext.cli import main as cli
 from hpcext.sim.traces import lsf, slurm
-from hpcext.sim.traces.idle import HEADER, Change, read_idle
+from hpcext.sim.traces.idle import HEADER, NodeChange, read_idle
 from hpcext.sim.traces.swf import SwfJob, read_header, read_swf, write_swf
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -67,7 +67,7 @@ def test_idle(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "1 change in 29.0 s, 4 nodes; 14 records" in out
     assert names.read_text() == "n1\nn2\nn3\nn4\n"
     assert list(read_idle(goal)) == [
-        Change(0, (), ()), Change(10, (0, 1), ()), Change(29, (), ()),
+        NodeChange(0, (), ()), NodeChange(10, (0, 1), ()), NodeChange(29, (), ()),
     ]  # fmt: skip
     short = tmp_path / "short"
     short.write_text("time=5\nn1 idle\n")
@@ -98,8 +98,8 @@ def test_holes(capsys: pytest.CaptureFixture[str], tmp_path: Path, log: Path) ->
         "hpcext: left out: 1 job that did not run, or the log does not say how\n"
     )
     assert list(read_idle(goal)) == [
-        Change(0, (3,), ()), Change(20, (), (3,)), Change(60, (3,), ()), Change(100, (), (3,)),
-        Change(150, (0, 1, 2, 3), ()), Change(600, (), (0,)),
+        NodeChange(0, (3,), ()), NodeChange(20, (), (3,)), NodeChange(60, (3,), ()),
+        NodeChange(100, (), (3,)), NodeChange(150, (0, 1, 2, 3), ()), NodeChange(600, (), (0,)),
     ]  # fmt: skip
     trace(capsys, "holes", "--from", log, "--nodes", "9", "--planned", "-o", goal)
     assert next(read_idle(goal)).joined == (3, 4, 5, 6, 7, 8)

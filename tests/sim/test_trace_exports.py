@@ -10,7 +10,7 @@ import pytest
 
 from hpcext.core.errors import InputError
 from hpcext.sim.traces import looks, lsf, slurm
-from hpcext.sim.traces.idle import Change
+from hpcext.sim.traces.idle import NodeChange
 from hpcext.sim.traces.slurm import IdleSample, Row
 from hpcext.sim.traces.swf import SwfJob
 
@@ -90,7 +90,7 @@ def test_sinfo() -> None:
     assert seen[1] == IdleSample(2, frozenset())
     assert IdleSample(10, frozenset({0, 1})) in seen
     first = next(each for each in looks.changes(seen) if each.joined)
-    assert first == Change(10, (0, 1), ())
+    assert first == NodeChange(10, (0, 1), ())
 
 
 def test_nodes_that_cannot_be_used_are_not_idle() -> None:
@@ -123,18 +123,18 @@ def test_damaged_looks(lines: list[str], what: str) -> None:
         list(slurm.parse_sinfo(lines, {}))
 
 
-def changes(*idle: set[int]) -> list[Change]:
+def changes(*idle: set[int]) -> list[NodeChange]:
     return list(looks.changes(IdleSample(10 * at, frozenset(each)) for at, each in enumerate(idle)))
 
 
 def test_a_node_that_is_idle_in_one_look_does_not_count() -> None:
     assert changes({1}, {1}, {1, 2}, {1}, {1, 3}, {1, 3}, {3}) == [
-        Change(0, (1,), ()),
-        Change(40, (3,), ()),
-        Change(60, (), (1,)),
+        NodeChange(0, (1,), ()),
+        NodeChange(40, (3,), ()),
+        NodeChange(60, (), (1,)),
     ]
     # Nobody knows what comes behind the last look.
-    assert changes(set(), {1}) == [Change(0, (), ()), Change(10, (), ())]
+    assert changes(set(), {1}) == [NodeChange(0, (), ()), NodeChange(10, (), ())]
     assert changes() == []
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from hpcext.core.errors import InputError
 from hpcext.sim.traces import lines
 from hpcext.sim.traces.fragments import idle_stats
-from hpcext.sim.traces.idle import HEADER, PLANNED, Change, fold, read_idle, unfold, write_idle
+from hpcext.sim.traces.idle import HEADER, PLANNED, NodeChange, fold, read_idle, unfold, write_idle
 
 TRACE = [
-    Change(0.0, (0, 1, 2, 5), ()),
-    Change(90.0, (), (1,)),
-    Change(100.5, (7,), (0, 2)),
-    Change(700.0, (1,), (5, 7)),
+    NodeChange(0.0, (0, 1, 2, 5), ()),
+    NodeChange(90.0, (), (1,)),
+    NodeChange(100.5, (7,), (0, 2)),
+    NodeChange(700.0, (1,), (5, 7)),
 ]
 TEXT = f"{HEADER}\n0,0-2 5,\n90,,1\n100.5,7,0 2\n700,1,5 7\n"
 
@@ -50,9 +50,9 @@ def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
 
 def test_with_a_plan(tmp_path: Path) -> None:
     trace = [
-        Change(0.0, (3, 4), (), 60.0, (3,)),
-        Change(5.5, (), (3,)),
-        Change(6.0, (), (), 7.25, (4,)),
+        NodeChange(0.0, (3, 4), (), 60.0, (3,)),
+        NodeChange(5.5, (), (3,)),
+        NodeChange(6.0, (), (), 7.25, (4,)),
     ]
     write_idle(tmp_path / "a.csv", trace, planned=True)
     assert (tmp_path / "a.csv").read_text().splitlines()[:2] == [PLANNED, "0,3-4,,60,3"]
@@ -141,10 +141,10 @@ def test_a_huge_line_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_long_trace_streams(tmp_path: Path) -> None:
-    def endless() -> Iterator[Change]:
+    def endless() -> Iterator[NodeChange]:
         for second in itertools.count(0, 2):
-            yield Change(second, tuple(range(40)), ())
-            yield Change(second + 1, (), tuple(range(40)))
+            yield NodeChange(second, tuple(range(40)), ())
+            yield NodeChange(second + 1, (), tuple(range(40)))
 
     path = tmp_path / "long.csv.gz"
     tracemalloc.start()
@@ -158,7 +158,7 @@ def test_a_long_trace_streams(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_of_what_could_not_be_written(tmp_path: Path) -> None:
-    def broken() -> Iterator[Change]:
+    def broken() -> Iterator[NodeChange]:
         yield TRACE[0]
         raise InputError("enough")
 
@@ -188,6 +188,6 @@ def test_figures_of_a_trace() -> None:
 
 
 def test_the_end_may_be_later_than_the_last_change() -> None:
-    stats = idle_stats([Change(100.0, (1,), ())], end_s=200.0)
+    stats = idle_stats([NodeChange(100.0, (1,), ())], end_s=200.0)
     assert (stats.eq_nodes, stats.hours) == (1.0, pytest.approx(100 / 3600))
     assert idle_stats([]).eq_nodes == 0.0

@@ -16,14 +16,14 @@ from hpcext.training.adapt import (
     EVERY,
     SKIPPED,
     SOON,
-    Agent,
+    PolluxAgent,
 )
-from hpcext.training.adapt.choice import FURTHER, Found, best
-from hpcext.training.adapt.configurations import Bounds, Configuration, Profile, Split
+from hpcext.training.adapt.choice import FURTHER, Fit, best
+from hpcext.training.adapt.configurations import BatchBounds, Configuration, Split, StepTimes
 from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
 
 TRUE = Throughput(0.02, 1e-3, 0.01, 0.002, 0.1, 0.003, 1.5)
-BOUNDS = Bounds(32, 1024, 1, 128)
+BOUNDS = BatchBounds(32, 1024, 1, 128)
 
 
 def noise(phi: float) -> NoiseScale:
@@ -34,7 +34,9 @@ def noise(phi: float) -> NoiseScale:
     return found
 
 
-def train(agent: Agent, phi: float, rounds: int, gpus: int, jitter: float = 0.0) -> list[Split]:
+def train(
+    agent: PolluxAgent, phi: float, rounds: int, gpus: int, jitter: float = 0.0
+) -> list[Split]:
     """Steps as long as they truly are, and a look after every few; the splits it went through."""
     draw = random.Random(2)
     agent.noise = noise(phi)
@@ -59,7 +61,7 @@ def train(agent: Agent, phi: float, rounds: int, gpus: int, jitter: float = 0.0)
 @pytest.mark.parametrize("gpus", [1, 4])
 @pytest.mark.parametrize("phi", [50.0, 5000.0])
 def test_it_comes_to_the_batch_of_most_goodput(gpus: int, phi: float) -> None:
-    agent = Agent(BOUNDS, gpus)
+    agent = PolluxAgent(BOUNDS, gpus)
     splits = train(agent, phi, 10, gpus)
     truth = Goodput(TRUE, phi, *BOUNDS)
     most = float(truth.best(gpus, 1).goodput)
@@ -84,7 +86,7 @@ def test_a_step_in_two_passes_tells_what_a_pass_takes() -> None:
     true = Throughput(0.05, 2e-4)
     tried = []
     for tells in (False, True):
-        agent = Agent(Bounds(32, 1024), 1)
+        agent = PolluxAgent(BatchBounds(32, 1024), 1)
         agent.noise = noise(20.0)
         for _ in range(SKIPPED + 6):
             agent.timed(float(true.step_s(1, 1, 32)), 32)
@@ -97,7 +99,7 @@ def test_a_step_in_two_passes_tells_what_a_pass_takes() -> None:
         assert found is not None
         tried.append(found.split)
         # What was known goes on.
-        again = Agent(Bounds(32, 1024), 1)
+        again = PolluxAgent(BatchBounds(32, 1024), 1)
         again.restore(json.loads(json.dumps(agent.state())))
         assert again.state() == agent.state()
     assert tried[0] is None
@@ -106,25 +108,25 @@ def test_a_step_in_two_passes_tells_what_a_pass_takes() -> None:
 
 
 def test_steps_after_a_change_in_two_passes_are_not_timed() -> None:
-    agent = Agent(Bounds(32, 1024), 1)
+    agent = PolluxAgent(BatchBounds(32, 1024), 1)
     agent.halved(9.0, 32)
     assert agent.state()["halves"] == []
 
 
 def test_it_does_not_run_to_and_fro() -> None:
-    splits = train(Agent(BOUNDS, 2), 400.0, 25, 2, jitter=0.05)
+    splits = train(PolluxAgent(BOUNDS, 2), 400.0, 25, 2, jitter=0.05)
     assert len(set(splits[8:])) <= 2
     changes = sum(a != b for a, b in itertools.pairwise(splits[8:]))
     assert changes <= 2
 
 
 def test_without_noise_a_batch_is_not_made_larger() -> None:
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     assert set(train(agent, 0.0, 4, 1)) == {Split(32, 32)}
 
 
 def test_before_anything_is_known_nothing_is_chosen() -> None:
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     for _ in range(5):
         agent.timed(0.1, 32)
     agent.window()
@@ -134,7 +136,7 @@ def test_before_anything_is_known_nothing_is_chosen() -> None:
 
 
 def test_a_batch_on_other_gpus() -> None:
-    agent = Agent(BOUNDS, 4)
+    agent = PolluxAgent(BOUNDS, 4)
     agent.hear(Squares(0, 0, 0, 0), Split(512, 128))
     agent.resized(2)
     assert agent.split == Split(512, 128)
@@ -144,18 +146,18 @@ def test_a_batch_on_other_gpus() -> None:
     agent.resized(5)
     assert agent.split == Split(512, 103)
     # Without a bound a pass is no larger than any that had room.
-    free = Agent(Bounds(32, 1024), 4)
+    free = PolluxAgent(BatchBounds(32, 1024), 4)
     free.resized(1)
     assert free.split == Split(32, 8)
     free.limit(500)
     assert free.split == Split(32, 8)
     # A training that does not accumulate takes what has room.
-    once = Agent(BOUNDS._replace(accumulates=False), 4)
+    once = PolluxAgent(BOUNDS._replace(accumulates=False), 4)
     once.hear(Squares(0, 0, 0, 0), Split(512, 128))
     once.resized(1)
     assert once.split == Split(128, 128)
     # More GPUs than the first batch has samples for.
-    many = Agent(Bounds(32, 1024, 8), 1)
+    many = PolluxAgent(BatchBounds(32, 1024, 8), 1)
     many.resized(16)
     assert many.split == Split(128, 8)
     # No more than there are.
@@ -164,14 +166,14 @@ def test_a_batch_on_other_gpus() -> None:
 
 
 def test_a_fit_for_other_gpus_changes_no_batch() -> None:
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     agent.noise = noise(5000.0)
     for _ in range(SKIPPED + 3):
         agent.timed(0.052, 32)
     agent.window()
     assert agent.look(100.0) is None
     agent.resized(2)
-    found: Found | None = None
+    found: Fit | None = None
     while found is None:
         time.sleep(0.001)
         found = agent.look(0.0)
@@ -180,13 +182,13 @@ def test_a_fit_for_other_gpus_changes_no_batch() -> None:
 
 
 def test_times_that_are_none_count_for_nothing() -> None:
-    profile = Profile()
+    profile = StepTimes()
     way = Configuration(1, 1, 32, 0)
     # A clock that was set back or forward, and a machine that slept.
     for step_s in (0.05, -3.0, 0.0, math.nan, math.inf, 0.05, 86400.0, 0.05):
         profile.add(way, step_s)
     assert profile.times() == {way: 0.05}
-    back = Profile()
+    back = StepTimes()
     back.restore(json.loads(json.dumps(profile.state())))
     assert back.times() == profile.times()
     for number in range(1, 1000):
@@ -195,7 +197,7 @@ def test_times_that_are_none_count_for_nothing() -> None:
 
 
 def test_steps_after_a_change_and_smaller_ones_are_not_timed() -> None:
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     for step_s in (9.0, 9.0, 0.1, 0.3):
         agent.timed(step_s, 32)
     agent.timed(9.0, 17)
@@ -211,7 +213,7 @@ def test_steps_after_a_change_and_smaller_ones_are_not_timed() -> None:
 
 
 def test_a_clock_set_back_ends_no_fits() -> None:
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     train(agent, 400.0, 2, 1)
     agent.resized(1)
     assert agent.look(-1e9) is None
@@ -219,7 +221,7 @@ def test_a_clock_set_back_ends_no_fits() -> None:
 
 
 def test_what_cannot_be_fitted_changes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     agent.noise = noise(400.0)
     # More nodes than GPUs: nothing that a model can be made of.
     agent.on_nodes(3)
@@ -240,7 +242,7 @@ def test_what_cannot_be_fitted_changes_nothing(capfd: pytest.CaptureFixture[str]
 
 
 def test_how_often_the_noise_is_measured() -> None:
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     measured = []
     for step in range(400):
         if agent.due(step):
@@ -256,7 +258,7 @@ def test_how_often_the_noise_is_measured() -> None:
 def test_long_steps_are_measured_more_often() -> None:
     wanted = []
     for step_s in (0.01, 1.0, 60.0, 1e300):
-        agent = Agent(BOUNDS, 1)
+        agent = PolluxAgent(BOUNDS, 1)
         assert agent.wanted_every() == EVERY
         for _ in range(SKIPPED + 1):
             agent.timed(step_s, 32)
@@ -270,23 +272,23 @@ def test_long_steps_are_measured_more_often() -> None:
 
 
 def test_a_state_is_json_and_goes_on_alike() -> None:
-    agent = Agent(BOUNDS, 2)
+    agent = PolluxAgent(BOUNDS, 2)
     train(agent, 400.0, 5, 2)
     agent.made(agent.split.total)
     agent.measured(77)
     saved = json.loads(json.dumps(agent.state()))
-    again = Agent(BOUNDS, 2)
+    again = PolluxAgent(BOUNDS, 2)
     again.restore(saved)
     assert again.state() == agent.state()
     assert again.progress == agent.progress > 0
     # On other GPUs the same samples make a step.
-    other = Agent(BOUNDS, 1)
+    other = PolluxAgent(BOUNDS, 1)
     other.restore(saved)
     assert other.split.total == agent.split.total
 
 
 def test_progress_is_counted_in_steps_of_the_initial_batch() -> None:
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     agent.made(32)
     assert agent.progress == 1.0
     agent.noise = noise(64.0)
@@ -307,13 +309,13 @@ def test_the_priors_are_those_of_the_paper() -> None:
 
 
 def test_a_measurement_that_costs_a_pass_is_made_less_often() -> None:
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     for step_s in [0.1] * (SKIPPED + 5):
         agent.timed(step_s, 32)
     agent.window()
     agent.halved(0.11, 32)
     assert agent.wanted_every() == EVERY
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     for step_s in [0.1] * (SKIPPED + 5):
         agent.timed(step_s, 32)
     agent.window()
@@ -325,7 +327,7 @@ def test_a_measurement_that_costs_a_pass_is_made_less_often() -> None:
 
 
 def test_rank_0_is_heard_soon_while_something_is_to_be_found_out() -> None:
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     assert agent.wanted_hearing() == SOON
     train(agent, 0.0, 1, 1)
     assert agent.wanted_hearing() == EVERY
@@ -346,7 +348,7 @@ def test_rank_0_is_heard_soon_while_something_is_to_be_found_out() -> None:
 
 def test_a_larger_batch_is_tried_before_any_pass_of_this_one_was_timed() -> None:
     """The first steps are all made in two passes, to measure."""
-    agent = Agent(BOUNDS, 1)
+    agent = PolluxAgent(BOUNDS, 1)
     agent.noise = noise(1e4)
     for _ in range(SKIPPED + 1):
         agent.halved(2 * 0.05, 32)

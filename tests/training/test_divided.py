@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.scaling.balance import lines as balance_lines
-from hpcext.training.balance import RULES, Balance, Measured, Told
+from hpcext.training.balance import RULES, Balance, BoundaryMessage, MeasuredBatch
 from hpcext.training.batching import LAST, ElasticBatches, divide
 
 
@@ -112,7 +112,7 @@ class Workers:
 
     def step(self, drawn: int = 7) -> int:
         told = [
-            balance.tell(Measured(size, 0.1 + size * pace, 1.0), 0.1, drawn + rank)
+            balance.tell(MeasuredBatch(size, 0.1 + size * pace, 1.0), 0.1, drawn + rank)
             for rank, (balance, size, pace) in enumerate(
                 zip(self.each, self.sizes, self.pace_s, strict=True)
             )
@@ -148,7 +148,7 @@ def test_a_step_that_somebody_did_not_measure_says_nothing() -> None:
     workers = Workers([0.01, 0.05])
     workers.meet(["a/0", "a/1"], 20)
     told = [balance.tell(None, 0.1, 3) for balance in workers.each]
-    assert all(isinstance(each, Told) for each in told)
+    assert all(isinstance(each, BoundaryMessage) for each in told)
     assert workers.each[0].hear(told) == 3
     assert workers.sizes == (10, 10)
 
@@ -202,7 +202,7 @@ def test_a_straggler_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_predictor_goes_on_with_what_it_has_learned(name: str) -> None:
     first = Balance("speeds", (1, None), waits=True, predictor=name)
     for samples in (10, 14, 12):
-        expected = first.tell(Measured(samples, 2.0, 1.0), 0.1, 1).speed
+        expected = first.tell(MeasuredBatch(samples, 2.0, 1.0), 0.1, 1).speed
     saved = json.loads(json.dumps(first.state()))
     again = Balance("speeds", (1, None), waits=True, predictor=name)
     again.restore(saved)
@@ -221,8 +221,10 @@ def test_memory_stays_flat_with_96_workers(rule: str) -> None:
     def steps(count: int) -> None:
         for _ in range(count):
             told = [
-                Told(size, time_s := draw.gauss(1.0, 0.05) * size * (1 + rank % 7), 1.0, 0.1,
-                     size / time_s, 7)
+                BoundaryMessage(
+                    size, time_s := draw.gauss(1.0, 0.05) * size * (1 + rank % 7), 1.0, 0.1,
+                    size / time_s, 7,
+                )
                 for rank, size in enumerate(balance.sizes)
             ]  # fmt: skip
             balance.hear(told)

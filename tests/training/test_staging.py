@@ -20,14 +20,14 @@ from hpcext.training.checkpoint import CheckpointError, FencedError, Store, stag
 from hpcext.training.checkpoint.hashing import HashingFile
 from hpcext.training.checkpoint.keeper import Keeper
 from hpcext.training.checkpoint.staging import Copier, Writer, room_bytes
-from hpcext.training.checkpoint.state import State, Tree
+from hpcext.training.checkpoint.state import TrainingState, Tree
 from hpcext.training.ranks import Ranks
 from hpcext.training.torch.state import TorchCopier, TorchState
 
 WAIT_S = 60.0
 
 
-class SlowState(State):
+class SlowState(TrainingState):
     """A state whose file is written when the test says so."""
 
     def __init__(self, objects: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ class SlowState(State):
         super().write(file, tree)
 
 
-def keeper_of(path: Path, state: State, attempt: int = 1) -> Keeper:
+def keeper_of(path: Path, state: TrainingState, attempt: int = 1) -> Keeper:
     keeper = Keeper(Store(path, attempt=attempt), state, Ranks())
     keeper.find()
     return keeper
@@ -58,7 +58,7 @@ def saved(path: Path) -> dict[int, float]:
     """What the committed checkpoints hold, by step."""
     found = {}
     for each in path.glob("step-*"):
-        tree = State({}).read(each / "state.npz")
+        tree = TrainingState({}).read(each / "state.npz")
         found[int(each.name[5:14])] = float(tree["objects"]["w"][0])
     return found
 
@@ -188,7 +188,7 @@ def test_who_is_fenced_off_hears_of_it(tmp_path: Path) -> None:
 
 def test_what_is_no_lack_of_disk_is_not_swallowed(tmp_path: Path) -> None:
     w: dict[str, Any] = {"w": np.zeros(3)}
-    keeper = keeper_of(tmp_path, State({"w": w}))
+    keeper = keeper_of(tmp_path, TrainingState({"w": w}))
     w["function"] = len
     stage(keeper, 10)
     with pytest.raises(TypeError, match="builtin_function_or_method cannot be saved"):
@@ -200,7 +200,7 @@ def test_where_there_is_no_room_it_is_written_directly(
 ) -> None:
     monkeypatch.setattr(staging, "room_bytes", lambda: 1 << 20)
     w = np.full(1000, 1.0)
-    keeper = keeper_of(tmp_path, State({"w": w}))
+    keeper = keeper_of(tmp_path, TrainingState({"w": w}))
     for step in (10, 20):
         # Done when it returns.
         assert stage(keeper, step) == [step]
@@ -267,7 +267,7 @@ def test_killed_while_the_thread_writes(tmp_path: Path) -> None:
 
 def test_a_run_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def name(path: Path) -> str:
-        keeper = Keeper(Store(path), State({"w": np.zeros(2)}), Ranks())
+        keeper = Keeper(Store(path), TrainingState({"w": np.zeros(2)}), Ranks())
         keeper.find()
         if not list(path.glob("step-*")):
             keeper.write(1, {}, {})
@@ -287,6 +287,6 @@ def test_a_run_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_checkpoint_of_another_kind_is_told(tmp_path: Path) -> None:
-    keeper_of(tmp_path, State({"w": np.zeros(2)})).write(1, {}, {})
+    keeper_of(tmp_path, TrainingState({"w": np.zeros(2)})).write(1, {}, {})
     with pytest.raises(CheckpointError, match="is of format numpy/1"):
         keeper_of(tmp_path, TorchState({"w": torch.zeros(2)}), attempt=2)

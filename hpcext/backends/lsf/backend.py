@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse_array
-from hpcext.backends.batch_job import Submitted
+from hpcext.backends.batch_job import SubmittedPilot
 from hpcext.backends.lsf import job as lsf_job
 from hpcext.backends.lsf import requeue
 from hpcext.backends.lsf import suspend as lsf_suspend
@@ -62,7 +62,7 @@ class Lsf(Backend):
         return lsf.Commands()
 
     @property
-    def submitted(self) -> Submitted:
+    def submitted(self) -> SubmittedPilot:
         """As the base class has it."""
         return lsf_job.SUBMITTED
 

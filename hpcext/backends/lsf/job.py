@@ -15,7 +15,7 @@ from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.leasing import gpu_words
 from hpcext.config import Settings
 
-SUBMITTED = batch_job.Submitted("lsf", "lsf.json", "LSF", submit="bsub")
+SUBMITTED = batch_job.SubmittedPilot("lsf", "lsf.json", "LSF", submit="bsub")
 
 
 def prepare(directory: Path, order: PilotOrder, settings: Settings) -> list[str]:

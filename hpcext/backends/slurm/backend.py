@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse_array
-from hpcext.backends.batch_job import Submitted
+from hpcext.backends.batch_job import SubmittedPilot
 from hpcext.backends.own_job import OwnJob
 from hpcext.backends.slurm import job as slurm_job
 from hpcext.backends.slurm.script import SlurmScript
@@ -56,7 +56,7 @@ class Slurm(Backend):
         return reads()
 
     @property
-    def submitted(self) -> Submitted:
+    def submitted(self) -> SubmittedPilot:
         """As the base class has it."""
         return slurm_job.SUBMITTED
 

@@ -18,7 +18,7 @@ from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
-SUBMITTED = batch_job.Submitted("slurm", "slurm.json", "Slurm", submit="sbatch")
+SUBMITTED = batch_job.SubmittedPilot("slurm", "slurm.json", "Slurm", submit="sbatch")
 
 
 def prepare(directory: Path, order: PilotOrder, settings: Settings) -> list[str]:

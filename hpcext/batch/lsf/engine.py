@@ -1,7 +1,7 @@
 """An engine of LSF's line: its commands, options, fields of ``bjobs -o``, and release.
 
 Values and pure parsers; :mod:`hpcext.batch.lsf.probe` asks, and keeps the answers. Whoever builds a
-command of LSF asks an :class:`Engine` which form it supports; nothing else knows.
+command of LSF asks an :class:`LsfEngine` which form it supports; nothing else knows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Way = Literal["json", "wide", "long"]
 """The form in which jobs are asked for: as JSON, or else by ``bjobs -w`` or ``bjobs -l``."""
 
 
-class Release(NamedTuple):
+class LsfRelease(NamedTuple):
     """What lsid(1) says.
 
     Attributes
@@ -54,12 +54,12 @@ class Release(NamedTuple):
     cluster: str
 
 
-class Engine(NamedTuple):
+class LsfEngine(NamedTuple):
     """An engine of LSF's line, and what it supports.
 
     Attributes
     ----------
-    release : Release
+    release : LsfRelease
     commands : frozenset of str
         Those of :data:`COMMANDS` that it has.
     options : Mapping[str, frozenset of str]
@@ -70,7 +70,7 @@ class Engine(NamedTuple):
         Whether ``-a "name(arguments)"`` reaches an esub; None: no job has found out yet.
     """
 
-    release: Release
+    release: LsfRelease
     commands: frozenset[str]
     options: Mapping[str, frozenset[str]]
     refused: frozenset[str] = frozenset()
@@ -117,18 +117,18 @@ def starts_on_hosts(wanted: str) -> str:
     return wanted
 
 
-def parse_release(text: str) -> Release:
+def parse_release(text: str) -> LsfRelease:
     """Parse lsid's lines: ``PRODUCT NUMBER, DATE``, a copyright, and two that begin with ``My``.
 
     Examples
     --------
     >>> parse_release("IBM Spectrum LSF Standard 10.1.0.15, May 13 2025")
-    Release(product='IBM Spectrum LSF Standard', number='10.1.0.15', cluster='')
+    LsfRelease(product='IBM Spectrum LSF Standard', number='10.1.0.15', cluster='')
     """
     for line in text.splitlines():
         if found := _RELEASE.match(line):
             cluster = re.search(r"^\s*My cluster name is (\S+)", text, re.M)
-            return Release(found[1], found[2], cluster[1] if cluster else "")
+            return LsfRelease(found[1], found[2], cluster[1] if cluster else "")
     raise BatchError(f"lsid printed {shown(text.strip())}, not a release")
 
 
@@ -184,12 +184,12 @@ def unknown_options(argv: Sequence[str], said: str) -> list[str]:
 SCHEMA = "hpcext.lsf-engine/1"
 
 
-def document(engine: Engine, identity: str) -> dict[str, Any]:
+def document(engine: LsfEngine, identity: str) -> dict[str, Any]:
     """Return an engine as a document.
 
     Parameters
     ----------
-    engine : Engine
+    engine : LsfEngine
     identity : str
         The document is valid for as long as this stays the same.
     """
@@ -204,14 +204,14 @@ def document(engine: Engine, identity: str) -> dict[str, Any]:
     }
 
 
-def parse_document(found: Mapping[str, Any], identity: str) -> Engine | None:
+def parse_document(found: Mapping[str, Any], identity: str) -> LsfEngine | None:
     """Return the engine of a document; None if it is invalid, or of another identity."""
     try:
         if found["identity"] != identity:
             return None
         arguments = found["arguments"]
-        return Engine(
-            Release(*map(_text, found["release"])),
+        return LsfEngine(
+            LsfRelease(*map(_text, found["release"])),
             frozenset(map(_text, found["commands"])) & frozenset(COMMANDS),
             {_text(name): frozenset(map(_text, each)) for name, each in found["options"].items()},
             frozenset(map(_text, found["refused"])),

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from hpcext.batch.leasing import Idle
-from hpcext.batch.lsf.engine import Engine
+from hpcext.batch.lsf.engine import LsfEngine
 from hpcext.batch.lsf.jobs import run_limit_minutes
 from hpcext.batch.lsf.reserved import Reserved
 from hpcext.core.errors import BatchError
@@ -68,14 +68,14 @@ class Load(NamedTuple):
         return takes and self.used == 0 and not self.gpus_used
 
 
-class Gpu(NamedTuple):
+class LsfGpu(NamedTuple):
     """A GPU in ``bhosts -gpu``: its model, and the number of jobs on it."""
 
     model: str
     jobs: int
 
 
-class Window(NamedTuple):
+class BackfillWindow(NamedTuple):
     """Slots that are available to jobs which end in time.
 
     Attributes
@@ -92,7 +92,7 @@ class Window(NamedTuple):
     hosts: Mapping[str, int]
 
 
-class Queue(NamedTuple):
+class LsfQueue(NamedTuple):
     """What bqueues says of a queue.
 
     Attributes
@@ -131,7 +131,7 @@ class Queue(NamedTuple):
         return self.status == "Open:Active"
 
 
-def hosts_command(engine: Engine, hosts: Sequence[str] = ()) -> list[str]:
+def hosts_command(engine: LsfEngine, hosts: Sequence[str] = ()) -> list[str]:
     """Ask for all that is said of hosts, by default of all hosts; bhosts(1).
 
     The members of condensed groups are asked for one by one (``-X``), and statuses in full: without
@@ -171,9 +171,9 @@ def gpus_command(hosts: Sequence[str] = ()) -> list[str]:
     return ["bhosts", "-gpu", "-w", *hosts]
 
 
-def parse_gpus(text: str) -> dict[str, tuple[Gpu, ...]]:
+def parse_gpus(text: str) -> dict[str, tuple[LsfGpu, ...]]:
     """Parse the GPUs of each host; only the first line of a host names it."""
-    found: dict[str, tuple[Gpu, ...]] = {}
+    found: dict[str, tuple[LsfGpu, ...]] = {}
     columns: list[str] = []
     host = ""
     for line in text.splitlines():
@@ -189,7 +189,7 @@ def parse_gpus(text: str) -> dict[str, tuple[Gpu, ...]]:
         row = dict(zip(reversed(columns), reversed(words), strict=False))
         jobs = whole(row.get("NJOBS"))
         if host and jobs is not None and whole(row.get("GPU_ID")) is not None:
-            found[host] = (*found.get(host, ()), Gpu(row.get("MODEL", ""), jobs))
+            found[host] = (*found.get(host, ()), LsfGpu(row.get("MODEL", ""), jobs))
     return found
 
 
@@ -198,12 +198,12 @@ def windows_command() -> list[str]:
     return ["bslots", "-l"]
 
 
-def parse_windows(text: str) -> tuple[Window, ...]:
+def parse_windows(text: str) -> tuple[BackfillWindow, ...]:
     """Parse blocks of ``SLOTS:``, ``RUNTIME:``, ``HOSTS: 12*name ...`` (with ``-l``), or a table.
 
     If there is no window, bslots prints a sentence.
     """
-    found: list[Window] = []
+    found: list[BackfillWindow] = []
     block: dict[str, str] = {}
     key = ""
     for line in text.splitlines():
@@ -222,7 +222,7 @@ def parse_windows(text: str) -> tuple[Window, ...]:
     return (*found, _window(block)) if block else tuple(found)
 
 
-def _window(block: Mapping[str, str]) -> Window:
+def _window(block: Mapping[str, str]) -> BackfillWindow:
     hosts: dict[str, int] = {}
     for word in block.get("HOSTS", "").split():
         said, star, name = word.partition("*")
@@ -231,7 +231,7 @@ def _window(block: Mapping[str, str]) -> Window:
             name, slots = word, 1
         hosts[name] = hosts.get(name, 0) + slots
     total = whole(block.get("SLOTS", "").strip())
-    return Window(
+    return BackfillWindow(
         sum(hosts.values()) if total is None else total,
         _duration_s(block.get("RUNTIME", "")),
         hosts,
@@ -252,7 +252,7 @@ def queue_command(name: str) -> list[str]:
     return ["bqueues", "-l", name]
 
 
-def parse_queue(text: str) -> Queue:
+def parse_queue(text: str) -> LsfQueue:
     """Parse the output of ``bqueues -l``; of several queues the first.
 
     Raises
@@ -270,7 +270,7 @@ def parse_queue(text: str) -> Queue:
     policies = _line(block, "SCHEDULING POLICIES").split()
     priority = re.search(r"^.*\bPRIO\b.*\n[ \t]*([0-9]{1,9})\s", block, re.M)
     hosts = _line(block, "HOSTS").split()
-    return Queue(
+    return LsfQueue(
         named[1],
         status[1],
         _run_limit_s(block),
@@ -287,7 +287,7 @@ def parse_queue(text: str) -> Queue:
     )
 
 
-def parse_queues(text: str) -> tuple[Queue, ...]:
+def parse_queues(text: str) -> tuple[LsfQueue, ...]:
     """Parse each queue in the output of ``bqueues -l``."""
     return tuple(
         parse_queue(f"QUEUE:{part}") for part in re.split(r"^QUEUE:", text, flags=re.M)[1:]
@@ -311,7 +311,7 @@ def _run_limit_s(block: str) -> float:
 
 
 def idle_nodes(
-    loads: Mapping[str, Load], gpus: Mapping[str, Sequence[Gpu]], queue: Queue
+    loads: Mapping[str, Load], gpus: Mapping[str, Sequence[LsfGpu]], queue: LsfQueue
 ) -> dict[str, Idle]:
     """Return what a harvester is told of each host; of memory bhosts says nothing."""
     found = {}
@@ -334,7 +334,7 @@ def idle_nodes(
 
 def ends(
     loads: Mapping[str, Load],
-    windows: Iterable[Window],
+    windows: Iterable[BackfillWindow],
     reserved: Iterable[Reserved],
     now_s: float,
     *,
@@ -345,7 +345,7 @@ def ends(
     Parameters
     ----------
     loads : Mapping[str, Load]
-    windows : iterable of Window
+    windows : iterable of BackfillWindow
         What bslots says; none if there is no bslots.
     reserved : iterable of Reserved
     now_s : float

@@ -17,7 +17,7 @@ from typing import Any
 from hpcext.batch import runner
 from hpcext.batch.lsf import engine as lsf_engine
 from hpcext.batch.lsf import probe as lsf_probe
-from hpcext.batch.lsf.engine import Engine, Way
+from hpcext.batch.lsf.engine import LsfEngine, Way
 from hpcext.core.errors import BatchError
 from hpcext.documents import decoded
 from hpcext.numerals import whole
@@ -105,7 +105,9 @@ def ask(
         engine = lsf_probe.learn(engine, missing)
 
 
-def _with_index(engine: Engine, fields: tuple[str, ...], which: Sequence[str]) -> tuple[str, ...]:
+def _with_index(
+    engine: LsfEngine, fields: tuple[str, ...], which: Sequence[str]
+) -> tuple[str, ...]:
     """Add the field of the index that tells elements of an array apart.
 
     It is added if elements are asked for, and wherever it costs nothing. ``bjobs -w`` shows it only

@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcext.batch import lsf, runner
-from hpcext.batch.leasing import LEASE, Held, Idle, Order, Other
+from hpcext.batch.leasing import LEASE, Held, Idle, LeaseSubmission, Other
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf import reserved as lsf_reserved
-from hpcext.batch.lsf.engine import Engine
+from hpcext.batch.lsf.engine import LsfEngine
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 from hpcext.numerals import whole
@@ -107,13 +107,13 @@ def _host(fields: Mapping[str, str]) -> str:
     return fields.get("EXEC_HOST", "").partition(":")[0].rpartition("*")[2]
 
 
-def options(order: Order, engine: Engine, gpu_option: str = GPU_OPTION) -> list[str]:
+def options(order: LeaseSubmission, engine: LsfEngine, gpu_option: str = GPU_OPTION) -> list[str]:
     """Return the options of bsub for a lease, as far as this engine has them; bsub(1).
 
     Parameters
     ----------
-    order : Order
-    engine : Engine
+    order : LeaseSubmission
+    engine : LsfEngine
     gpu_option : str
         The value of ``-gpu``; empty: LSF is not asked for GPUs by it.
     """
@@ -140,7 +140,7 @@ def options(order: Order, engine: Engine, gpu_option: str = GPU_OPTION) -> list[
     ]
 
 
-def gpu_words(gpus: int, engine: Engine, gpu_option: str) -> list[str]:
+def gpu_words(gpus: int, engine: LsfEngine, gpu_option: str) -> list[str]:
     """Return the options that ask bsub for GPUs on each host; none if it cannot or need not."""
     if not gpus or not gpu_option or engine.lacks("bsub", "-gpu"):
         return []
@@ -166,7 +166,7 @@ class LsfLeasing:
         self._began: dict[JobId, float] = {}
 
     @property
-    def _engine(self) -> Engine:
+    def _engine(self) -> LsfEngine:
         return lsf_probe.known()
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
@@ -180,7 +180,7 @@ class LsfLeasing:
         if but := [word[1:] for word in named if word[0] == "~"]:
             without = lsf_idle.parse_hosts(runner.run(lsf_idle.hosts_command(engine, but)))
             loads = {name: load for name, load in loads.items() if name not in without}
-        gpus: dict[str, tuple[lsf_idle.Gpu, ...]] = {}
+        gpus: dict[str, tuple[lsf_idle.LsfGpu, ...]] = {}
         if engine.takes("bhosts", "-gpu"):
             # Where no host has any it fails.
             gpus = lsf_idle.parse_gpus(runner.everything_said(lsf_idle.gpus_command(wanted)))
@@ -190,7 +190,7 @@ class LsfLeasing:
     def ends(self, but: str = "") -> dict[str, float]:
         """Return when hosts are needed; nothing is kept for our own jobs."""
         # How these two end where there is nothing to show is not documented.
-        windows: tuple[lsf_idle.Window, ...] = ()
+        windows: tuple[lsf_idle.BackfillWindow, ...] = ()
         if "bslots" in self._engine.commands:
             windows = lsf_idle.parse_windows(runner.everything_said(lsf_idle.windows_command()))
         now_s = time.time()
@@ -230,7 +230,7 @@ class LsfLeasing:
         """Return the script of a lease's job."""
         return _script(agent, directory)
 
-    def submit(self, order: Order, script: Path) -> int:
+    def submit(self, order: LeaseSubmission, script: Path) -> int:
         """Ask for a lease."""
         command = lsf.submit_command(options(order, self._engine, self._gpu_option))
         # The manager may be in a job of LSF itself: a ticket.

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from hpcext import documents, private, protocol
 from hpcext.batch import runner
 from hpcext.batch.lsf import engine as lsf_engine
-from hpcext.batch.lsf.engine import COMMANDS, HELP, Engine, Release
+from hpcext.batch.lsf.engine import COMMANDS, HELP, LsfEngine, LsfRelease
 from hpcext.core.errors import BatchError
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ KEPT_S = 86_400.0
 """Seconds after which commands are asked again for their options: a site may change a wrapper."""
 
 
-class Trial(NamedTuple):
+class TrialJob(NamedTuple):
     """The findings of a trial job.
 
     Attributes
@@ -57,7 +57,7 @@ def is_there() -> bool:
     return shutil.which("lsid") is not None and shutil.which("bsub") is not None
 
 
-def probe() -> Engine:
+def probe() -> LsfEngine:
     """Ask the LSF of this machine, and keep its answers; the findings of jobs stay known.
 
     Raises
@@ -74,13 +74,13 @@ def probe() -> Engine:
         with contextlib.suppress(BatchError):
             text = runner.everything_said([command, *words], timeout_s=ANSWER_S)
             options[command] = lsf_engine.parse_options(text)
-    engine = Engine(release, commands, options)
+    engine = LsfEngine(release, commands, options)
     if (before := _kept()) is not None and before.release == release:
         engine = engine._replace(refused=before.refused, arguments=before.arguments)
     return _keep(engine)
 
 
-def known() -> Engine:
+def known() -> LsfEngine:
     """Return the engine as it was last asked, or ask it for the first time.
 
     Without lsid nobody can say what it is: then it is taken for IBM's.
@@ -94,14 +94,16 @@ def known() -> Engine:
     if _memory is None or _memory[0] != identity:
         engine = _kept(KEPT_S)
         if engine is None and shutil.which("lsid") is None:
-            _remember(identity, engine := Engine(Release("LSF", "", ""), _commands(), {}))
+            _remember(identity, engine := LsfEngine(LsfRelease("LSF", "", ""), _commands(), {}))
         elif engine is not None:
             _remember(identity, engine)
         return engine or probe()
     return _memory[1]
 
 
-def learn(engine: Engine, refused: Iterable[str] = (), arguments: bool | None = None) -> Engine:
+def learn(
+    engine: LsfEngine, refused: Iterable[str] = (), arguments: bool | None = None
+) -> LsfEngine:
     """Note fields that ``bjobs -o`` has refused, or whether arguments of ``-a`` have arrived."""
     if arguments is None:
         arguments = engine.arguments
@@ -120,11 +122,11 @@ def parameters() -> dict[str, str]:
     return lsf_engine.parse_parameters(runner.run(["bparams", form], timeout_s=ANSWER_S))
 
 
-_memory: tuple[str, Engine] | None = None
+_memory: tuple[str, LsfEngine] | None = None
 """Identity and engine, as this process knows them."""
 
 
-def _remember(identity: str, engine: Engine) -> None:
+def _remember(identity: str, engine: LsfEngine) -> None:
     global _memory  # noqa: PLW0603
     _memory = (identity, engine)
 
@@ -133,7 +135,7 @@ def _commands() -> frozenset[str]:
     return frozenset(name for name in COMMANDS if shutil.which(name))
 
 
-def _keep(engine: Engine) -> Engine:
+def _keep(engine: LsfEngine) -> LsfEngine:
     identity = _identity()
     _remember(identity, engine)
     path = _path()
@@ -145,11 +147,11 @@ def _keep(engine: Engine) -> Engine:
     return engine
 
 
-def _kept(most_s: float = math.inf) -> Engine | None:
+def _kept(most_s: float = math.inf) -> LsfEngine | None:
     return read_kept(_path(), _identity(), most_s)
 
 
-def read_kept(path: Path, identity: str, most_s: float = math.inf) -> Engine | None:
+def read_kept(path: Path, identity: str, most_s: float = math.inf) -> LsfEngine | None:
     """Read a kept engine; None if it is too old, of another identity, or not our own file."""
     try:
         if not 0 <= time.time() - path.stat().st_mtime < most_s:
@@ -200,12 +202,12 @@ def trial_script(wait_s: int) -> str:
     return "; ".join([*lines, f"echo {TRIAL_ENDS}"])
 
 
-def trial_command(engine: Engine, output: str, queue: str, *, esub: bool) -> list[str]:
+def trial_command(engine: LsfEngine, output: str, queue: str, *, esub: bool) -> list[str]:
     """Submit that job.
 
     Parameters
     ----------
-    engine : Engine
+    engine : LsfEngine
     output : str
         Its output file; the job's directory must be the same on all hosts.
     queue : str
@@ -222,8 +224,8 @@ def trial_command(engine: Engine, output: str, queue: str, *, esub: bool) -> lis
     return [*words, trial_script(110 if warning else 0)]
 
 
-def parse_trial(text: str, engine: Engine) -> Trial:
+def parse_trial(text: str, engine: LsfEngine) -> TrialJob:
     """Parse the output of the job, among what LSF adds to it."""
     lines = [line.rstrip() for line in text.splitlines()]
     warned = "warned" in lines if engine.takes("bsub", "-wa", "-wt") else None
-    return Trial("esub=1" in lines, _TWO in lines, warned)
+    return TrialJob("esub=1" in lines, _TWO in lines, warned)

@@ -34,7 +34,7 @@ _CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?\Z")
 """A count of CPUs; it is bounded, since a larger one would only fill the memory."""
 
 
-class Step(NamedTuple):
+class SlurmStep(NamedTuple):
     """A step that Slurm knows of."""
 
     id: str
@@ -113,9 +113,9 @@ def steps_command(job_id: JobId) -> list[str]:
     return ["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%j"]
 
 
-def parse_steps(text: str) -> tuple[Step, ...]:
+def parse_steps(text: str) -> tuple[SlurmStep, ...]:
     """Parse ``JOB.STEP|NAME`` on each line."""
-    return tuple(Step(*line) for line in rows(text, 2) if line[1])
+    return tuple(SlurmStep(*line) for line in rows(text, 2) if line[1])
 
 
 def cancel_command(target: str, *, signal: str = "", batch: bool = False) -> list[str]:

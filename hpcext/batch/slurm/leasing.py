@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
-from hpcext.batch.leasing import Held, Idle, Order, Other
+from hpcext.batch.leasing import Held, Idle, LeaseSubmission, Other
 from hpcext.batch.slurm import idle as slurm_idle
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.batch.slurm.reads import reads
@@ -68,7 +68,7 @@ class SlurmLeasing:
         """Return the script of a lease's job."""
         return _SCRIPT.format(agent=agent)
 
-    def submit(self, order: Order, script: Path) -> int:
+    def submit(self, order: LeaseSubmission, script: Path) -> int:
         """Ask for a lease."""
         words = [
             f"--job-name={order.name}",

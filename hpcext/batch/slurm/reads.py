@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from hpcext.batch import runner, slurm
 from hpcext.batch.jobs import UNKNOWN, End, Jobs, Seen
-from hpcext.batch.slurm import Host, Step
+from hpcext.batch.slurm import Host, SlurmStep
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
 from hpcext.protocol import JobId
@@ -55,7 +55,7 @@ class Commands(Jobs):
         """Return whether the nodes of a job, which now ends earlier, are wanted for another."""
         return slurm.is_preempted(runner.run(slurm.job_command(job_id)))
 
-    def steps(self, job_id: JobId) -> tuple[Step, ...]:
+    def steps(self, job_id: JobId) -> tuple[SlurmStep, ...]:
         """Return the steps of a job that have not ended."""
         return slurm.parse_steps(runner.run(slurm.steps_command(job_id)))
 
@@ -110,10 +110,10 @@ class Api(Commands):
         end_s = None if job.end_time is None else float(job.end_time)
         return End(slurm.state(job.state), end_s, _limit_end_s(job))
 
-    def steps(self, job_id: JobId) -> tuple[Step, ...]:
+    def steps(self, job_id: JobId) -> tuple[SlurmStep, ...]:
         """Return the steps of a job that have not ended."""
         steps = self._job(job_id).steps
-        return tuple(Step(f"{job_id}.{step.id}", step.name or "") for step in steps.values())
+        return tuple(SlurmStep(f"{job_id}.{step.id}", step.name or "") for step in steps.values())
 
     def _nodelist(self, job_id: JobId) -> str:
         job = self._job(job_id)

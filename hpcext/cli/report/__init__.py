@@ -22,7 +22,7 @@ from hpcext.core.errors import HpcextError, InputError
 from hpcext.extras import need
 from hpcext.manager import pilot as pilots
 from hpcext.manager.views import reading
-from hpcext.manager.views.accounting import Part, account
+from hpcext.manager.views.accounting import PilotAccount, account
 from hpcext.manager.views.reading import Follower, Reading
 from hpcext.text import shown
 
@@ -146,13 +146,13 @@ def _readings(handles: Sequence[str], out: Output) -> Iterator[Reading]:
             out.note(str(error))
 
 
-def _parts(readings: Iterator[Reading], since: float | None, out: Output) -> Iterator[Part]:
+def _parts(readings: Iterator[Reading], since: float | None, out: Output) -> Iterator[PilotAccount]:
     """Yield the part of each reading that is to be counted."""
     for now in readings:
         if since is None or since <= now.began_at:
-            yield Part(now)
+            yield PilotAccount(now)
         elif since < now.began_at + now.now_s:
-            part = Part(now, reading.read_at(now.directory, since - now.began_at))
+            part = PilotAccount(now, reading.read_at(now.directory, since - now.began_at))
             if part.from_s < since - now.began_at:
                 from_ = datetime.datetime.fromtimestamp(now.began_at + part.from_s)
                 out.note(

@@ -9,7 +9,7 @@ from hpcext import __version__
 from hpcext.cli.report import saved as report_saved
 from hpcext.cli.report.view import HEADINGS, figures, lost_steps, sentences
 from hpcext.core.values import Segment
-from hpcext.manager.views.accounting import COUNTS, REASONS, Part
+from hpcext.manager.views.accounting import COUNTS, REASONS, PilotAccount
 from hpcext.manager.views.reading import Reading
 from hpcext.numerals import whole
 from hpcext.render import markup, plots, style
@@ -30,12 +30,12 @@ NOTE = (
 )
 
 
-def page(parts: Sequence[Part], document: Mapping[str, Any]) -> str:
+def page(parts: Sequence[PilotAccount], document: Mapping[str, Any]) -> str:
     """Return the page.
 
     Parameters
     ----------
-    parts : sequence of Part
+    parts : sequence of PilotAccount
     document : Mapping
         The account that :func:`hpcext.manager.views.accounting.account` made of these parts.
 
@@ -89,7 +89,7 @@ def _table(caption: str, what: str, rows: Sequence[Sequence[str]]) -> str:
     return markup.table(caption, (what, *(heading.capitalize() for heading in HEADINGS)), rows)
 
 
-def _pilot(index: int, part: Part, said: Mapping[str, Any]) -> str:
+def _pilot(index: int, part: PilotAccount, said: Mapping[str, Any]) -> str:
     jobs = said["jobs"]
     happened = [
         (
@@ -116,7 +116,7 @@ def _pilot(index: int, part: Part, said: Mapping[str, Any]) -> str:
     )
 
 
-def _timeline(index: int, part: Part) -> str:
+def _timeline(index: int, part: PilotAccount) -> str:
     """Return a plot of which job had which GPU, and when."""
     now, begin_s = part.now, part.from_s
     rows = sorted({gpu for _, each in _segments(now, begin_s) for gpu in each.gpus}, key=_order)

@@ -15,7 +15,7 @@ from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.values import State
 from hpcext.jobfile import JobSpec
 from hpcext.manager.submissions import Submissions
-from hpcext.manager.views.accounting import HOUR_S, Part
+from hpcext.manager.views.accounting import HOUR_S, PilotAccount
 from hpcext.render.words import UNKNOWN, number, time_scale
 from hpcext.sim.pilots.saved import BASELINE, Alone, busy_s, seen, simulated
 from hpcext.text import listed
@@ -50,7 +50,7 @@ SLACK = 0.01
 """The largest share of its time that a pilot may have been without nodes or a manager."""
 
 
-def add_saved(document: Mapping[str, Any], parts: Sequence[Part], out: Output) -> None:
+def add_saved(document: Mapping[str, Any], parts: Sequence[PilotAccount], out: Output) -> None:
     """Add the estimate to an account: for each pilot, for its jobs, and for the user.
 
     An estimate that is not known is None, with the reason beside it; the user's is the sum of those
@@ -60,7 +60,7 @@ def add_saved(document: Mapping[str, Any], parts: Sequence[Part], out: Output) -
     ----------
     document : Mapping
         As :func:`hpcext.manager.views.accounting.account` made it of these parts; it is changed.
-    parts : sequence of Part
+    parts : sequence of PilotAccount
     out : Output
         Shows the progress.
     """
@@ -89,7 +89,7 @@ def _unknown(row: dict[str, Any], why: str) -> None:
         job.update(dict.fromkeys(OF_JOBS))
 
 
-def _estimate(part: Part, row: dict[str, Any]) -> None:
+def _estimate(part: PilotAccount, row: dict[str, Any]) -> None:
     _check(part, row)
     now = part.now
     recording = replayed(now.directory)[1].recording(now.policy)
@@ -127,7 +127,7 @@ def _alone(job: Alone | None) -> dict[str, float]:
     return dict(zip(OF_JOBS, (round(each / HOUR_S, 6) for each in gpu_s), strict=True))
 
 
-def _check(part: Part, row: Mapping[str, Any]) -> None:
+def _check(part: PilotAccount, row: Mapping[str, Any]) -> None:
     """Refuse a pilot whose recording does not tell enough for an estimate.
 
     Raises

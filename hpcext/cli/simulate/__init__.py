@@ -15,8 +15,8 @@ from hpcext.core.band import NONE
 from hpcext.extras import need
 from hpcext.numerals import whole
 from hpcext.sim.evaluate.comparison import Watts, compared
-from hpcext.sim.evaluate.outcome import Run
-from hpcext.sim.evaluate.store import Key, Store, digest
+from hpcext.sim.evaluate.outcome import SimulatedRun
+from hpcext.sim.evaluate.store import Key, RunStore, digest
 from hpcext.sim.replay.tasks import Task
 from hpcext.sim.report import files
 from hpcext.sim.report.page import About
@@ -172,7 +172,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.report:
         need("matplotlib", "--report")
     tasks = tasks_of(args)
-    store = Store(args.report) if args.report else None
+    store = RunStore(args.report) if args.report else None
     try:
         runs = _simulated(tasks, store, args.workers, out)
     except KeyboardInterrupt:
@@ -194,10 +194,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0 if all(job.state == "completed" for run_ in runs for job in run_.jobs) else 1
 
 
-def _simulated(tasks: Sequence[Task], store: Store | None, workers: int, out: Output) -> list[Run]:
+def _simulated(
+    tasks: Sequence[Task], store: RunStore | None, workers: int, out: Output
+) -> list[SimulatedRun]:
     """Return the runs in the order of the tasks; those in the store already are not run again."""
     keys = [_key(task) for task in tasks] if store else []
-    runs: dict[int, Run] = {}
+    runs: dict[int, SimulatedRun] = {}
     for number, key in enumerate(keys):
         if store and (found := store.load(key)):
             runs[number] = found
@@ -254,7 +256,7 @@ def _assumed(task: Task) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _left_over(runs: Sequence[Run], out: Output) -> None:
+def _left_over(runs: Sequence[SimulatedRun], out: Output) -> None:
     """Print which runs have jobs that did not complete."""
     for run_ in runs:
         left = sum(job.state != "completed" for job in run_.jobs)

@@ -12,13 +12,13 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 
 from hpcext.core.errors import HpcextError
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.tasks import Task, simulate_task
 
 
 def each(
     tasks: Sequence[Task], numbers: Sequence[int], workers: int
-) -> Iterator[tuple[int, Run, float]]:
+) -> Iterator[tuple[int, SimulatedRun, float]]:
     """Yield runs as they become ready.
 
     Parameters
@@ -49,7 +49,7 @@ def each(
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
     try:
         with _interrupts_blocked():
-            futures: dict[Future[tuple[Run, float]], int] = {
+            futures: dict[Future[tuple[SimulatedRun, float]], int] = {
                 pool.submit(_simulate, tasks[number]): number for number in numbers
             }
         for future in as_completed(futures):
@@ -86,7 +86,7 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _simulate(task: Task) -> tuple[Run, float]:
+def _simulate(task: Task) -> tuple[SimulatedRun, float]:
     try:
         return simulate_task(task)
     except RuntimeError as error:

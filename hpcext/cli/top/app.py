@@ -33,7 +33,7 @@ LOG_BYTES = 65_536
 """The number of bytes from the end of a log that are shown at first."""
 
 
-class Table(DataTable[Text]):
+class KeyedTable(DataTable[Text]):
     """A table whose rows have keys, and which draws only what has changed."""
 
     def __init__(self, name: str, columns: tuple[str, ...]) -> None:
@@ -75,7 +75,7 @@ def _cell(text: str) -> Text:
     return Text(clean(text), no_wrap=True)
 
 
-class Said(ModalScreen[bool]):
+class Dialog(ModalScreen[bool]):
     """A dialog with a sentence or two, which may be a question that a key answers.
 
     Parameters
@@ -181,9 +181,9 @@ class Main(Screen[None]):
     def compose(self) -> ComposeResult:
         """Make, from top to bottom, the headline and the tables of pilots, nodes and jobs."""
         yield Static("", id="head")
-        yield Table("pilots", top_view.PILOTS)
-        yield Table("nodes", top_view.NODES)
-        yield Table("jobs", top_view.JOBS)
+        yield KeyedTable("pilots", top_view.PILOTS)
+        yield KeyedTable("nodes", top_view.NODES)
+        yield KeyedTable("jobs", top_view.JOBS)
         yield Input(placeholder="name or state; enter: keep, escape: all", id="filter")
         yield Static("", id="said")
         yield Footer()
@@ -228,8 +228,8 @@ class Main(Screen[None]):
         wanted = self.query_one("#filter", Input).value.casefold()
         self._table("jobs").show(top_view.job_rows(reading, wanted))
 
-    def _table(self, name: str) -> Table:
-        return self.query_one(f"#{name}", Table)
+    def _table(self, name: str) -> KeyedTable:
+        return self.query_one(f"#{name}", KeyedTable)
 
     def _reading(self) -> Reading | None:
         return self._readings.get(self._table("pilots").chosen or "")
@@ -258,7 +258,7 @@ class Main(Screen[None]):
             if yes:
                 self._ask(reading.directory, verb, job.id)
 
-        self.app.push_screen(Said(what, question=True), answered)
+        self.app.push_screen(Dialog(what, question=True), answered)
 
     @work(thread=True)
     def _ask(self, directory: Path, verb: str, job: str) -> None:
@@ -275,7 +275,7 @@ class Main(Screen[None]):
             said = view.why(job, reading.world.records[job.id])
             if sentence := view.undecided(reading.world, alive=reading.alive):
                 said.append(sentence)
-            self.app.push_screen(Said("\n".join(map(clean, said))))
+            self.app.push_screen(Dialog("\n".join(map(clean, said))))
 
     def action_logs(self) -> None:
         """Show the job's output."""

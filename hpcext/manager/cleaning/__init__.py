@@ -13,11 +13,11 @@ interrupted is finished by the next one. It begins with one rename, after which 
 from __future__ import annotations
 
 from hpcext.manager.cleaning.needs import Needs
-from hpcext.manager.cleaning.places import Size, size_of
+from hpcext.manager.cleaning.places import DiskUse, size_of
 from hpcext.manager.cleaning.plans import (
     Keep,
     Kept,
-    Plan,
+    RemovalPlan,
     left_of,
     plan,
     plan_whole,
@@ -26,6 +26,17 @@ from hpcext.manager.cleaning.plans import (
 from hpcext.manager.cleaning.removal import doing, finish, remove
 
 __all__ = [
-    "Keep", "Kept", "Needs", "Plan", "Size",
-    "doing", "finish", "left_of", "plan", "plan_whole", "remove", "size_of", "touched_at",
+    "DiskUse",
+    "Keep",
+    "Kept",
+    "Needs",
+    "RemovalPlan",
+    "doing",
+    "finish",
+    "left_of",
+    "plan",
+    "plan_whole",
+    "remove",
+    "size_of",
+    "touched_at",
 ]  # fmt: skip

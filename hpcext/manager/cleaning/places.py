@@ -22,7 +22,7 @@ GOING = ".removed-"
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
-class Size(NamedTuple):
+class DiskUse(NamedTuple):
     """The size of what lies in a place.
 
     Attributes
@@ -35,19 +35,19 @@ class Size(NamedTuple):
     bytes: int = 0
     files: int = 0
 
-    def __add__(self, other: object) -> Size:
-        if not isinstance(other, Size):
+    def __add__(self, other: object) -> DiskUse:
+        if not isinstance(other, DiskUse):
             return NotImplemented
-        return Size(self.bytes + other.bytes, self.files + other.files)
+        return DiskUse(self.bytes + other.bytes, self.files + other.files)
 
 
-def size_of(paths: Iterable[Path]) -> Size:
+def size_of(paths: Iterable[Path]) -> DiskUse:
     """Measure what places hold.
 
     What links lead to does not count, and what cannot be looked at is left out.
     """
     seen: set[tuple[int, int]] = set()
-    found = Size()
+    found = DiskUse()
     stack = list(paths)
     while stack:
         path = stack.pop()
@@ -57,7 +57,7 @@ def size_of(paths: Iterable[Path]) -> Size:
                 if (facts.st_dev, facts.st_ino) in seen:
                     continue
                 seen.add((facts.st_dev, facts.st_ino))
-            found += Size(facts.st_blocks * 512, 1)
+            found += DiskUse(facts.st_blocks * 512, 1)
             if stat.S_ISDIR(facts.st_mode):
                 with os.scandir(path) as entries:
                     stack += [Path(entry.path) for entry in entries]

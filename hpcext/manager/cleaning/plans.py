@@ -13,7 +13,7 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager import tickets
 from hpcext.manager.cleaning.in_use import refuse_if_running
 from hpcext.manager.cleaning.needs import Needs, unfinished
-from hpcext.manager.cleaning.places import GOING, PILOT, Size, entries, is_own_directory, size_of
+from hpcext.manager.cleaning.places import GOING, PILOT, DiskUse, entries, is_own_directory, size_of
 from hpcext.manager.directory import Pilot
 from hpcext.manager.submissions import Submissions
 from hpcext.text import are, counted
@@ -22,7 +22,7 @@ from hpcext.training import checkpoint
 Keep = Literal["last", "all", "none"]
 
 
-class Plan(NamedTuple):
+class RemovalPlan(NamedTuple):
     """The plan of what goes of a pilot.
 
     Attributes
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     id : str
     parts : tuple of pathlib.Path
         Empty for all of it.
-    size : Size
+    size : DiskUse
     left : int
         Jobs that are not done, and could go on.
     """
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     directory: Path
     id: str
     parts: tuple[Path, ...]
-    size: Size
+    size: DiskUse
     left: int
 
 
@@ -50,7 +50,7 @@ class Kept(NamedTuple):
     why: str
 
 
-def plan_whole(directory: Path, needs: Needs) -> Plan:
+def plan_whole(directory: Path, needs: Needs) -> RemovalPlan:
     """Plan the removal of a whole pilot.
 
     Raises
@@ -60,7 +60,7 @@ def plan_whole(directory: Path, needs: Needs) -> Plan:
     """
     pilot = pilots.load(directory)
     _refuse_if_used(directory, pilot, needs)
-    return Plan(directory, pilot.id, (), size_of([directory]), left_of(directory))
+    return RemovalPlan(directory, pilot.id, (), size_of([directory]), left_of(directory))
 
 
 def left_of(directory: Path) -> int:
@@ -70,7 +70,7 @@ def left_of(directory: Path) -> int:
 
 def plan(
     state_dir: Path, *, older_than_s: float, keep: Keep, now: float
-) -> tuple[list[Plan], list[Kept]]:
+) -> tuple[list[RemovalPlan], list[Kept]]:
     """Plan what goes of the pilots that are over for longer than a while, and say what stays.
 
     Parameters
@@ -102,7 +102,7 @@ def plan(
             else:
                 refuse_if_running(directory, pilot)
                 parts = tuple(part for part in parts_of(directory, keep) if not needs.who(part))
-                found = Plan(directory, pilot.id, parts, size_of(parts), 0)
+                found = RemovalPlan(directory, pilot.id, parts, size_of(parts), 0)
             if found.parts or keep == "none":
                 going.append(found)
         except HpcextError as error:

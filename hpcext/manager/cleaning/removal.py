@@ -19,11 +19,11 @@ from hpcext.manager.cleaning.places import (
     entries,
     is_own_directory,
 )
-from hpcext.manager.cleaning.plans import Plan
+from hpcext.manager.cleaning.plans import RemovalPlan
 from hpcext.text import counted
 
 
-def remove(plan: Plan, state_dir: Path) -> int:
+def remove(plan: RemovalPlan, state_dir: Path) -> int:
     """Carry a plan out.
 
     Returns
@@ -135,9 +135,11 @@ def _stuck(error: OSError, directory: Path) -> HpcextError:
     )
 
 
-def doing(plans: Sequence[Plan], state_dir: Path, tell: Callable[[str], None]) -> list[Plan]:
+def doing(
+    plans: Sequence[RemovalPlan], state_dir: Path, tell: Callable[[str], None]
+) -> list[RemovalPlan]:
     """Carry plans out, and return those that were; what cannot be is told, and stops no other."""
-    done: list[Plan] = []
+    done: list[RemovalPlan] = []
     needs: Needs | None = None
     for each in plans:
         try:

@@ -50,7 +50,7 @@ EXACT = "lost_steps_exact"
 NUMBERS = (*FIGURES, *REASONS, *COUNTS)
 
 
-class Part(msgspec.Struct, frozen=True):
+class PilotAccount(msgspec.Struct, frozen=True):
     """A pilot, for the part of its time that is accounted for.
 
     Attributes
@@ -70,13 +70,13 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def account(
-    parts: Iterable[Part], *, user: str, since: float | None, until: float
+    parts: Iterable[PilotAccount], *, user: str, since: float | None, until: float
 ) -> dict[str, Any]:
     """Return what became of the GPU time of pilots, as a document.
 
     Parameters
     ----------
-    parts : iterable of Part
+    parts : iterable of PilotAccount
     user : str
         Whose they are.
     since : float or None
@@ -100,7 +100,7 @@ def added(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**sums, EXACT: all(row.get(EXACT, not row["lost_steps"]) for row in rows)}
 
 
-def _pilot(part: Part) -> dict[str, Any]:
+def _pilot(part: PilotAccount) -> dict[str, Any]:
     now = part.now
     before = part.before.node_time if part.before else NodeTime()
     gpus, harvester = len(now.pilot.gpus), now.pilot.harvest is not None
@@ -135,7 +135,7 @@ def _pilot(part: Part) -> dict[str, Any]:
     }
 
 
-def _job(job: Job, part: Part, before: Tally, gpus: int, harvester: bool) -> dict[str, Any]:
+def _job(job: Job, part: PilotAccount, before: Tally, gpus: int, harvester: bool) -> dict[str, Any]:
     tally = part.now.node_time.jobs.get(job.id, Tally())
     cost = _less(tally.cost, before.cost)
     had_s = tally.node_s - before.node_s
@@ -162,7 +162,7 @@ def _harvested(node_s: float, gpus: int, harvester: bool) -> float:
     return _hours(node_s * gpus) if harvester else 0.0
 
 
-def _happened(job: Job, part: Part) -> dict[str, int]:
+def _happened(job: Job, part: PilotAccount) -> dict[str, int]:
     record, before = part.now.world.records[job.id], Record()
     now, then = _counts(job, record), dict.fromkeys(COUNTS, 0)
     if part.before is not None and job.id in part.before.world.jobs:

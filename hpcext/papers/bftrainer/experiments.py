@@ -19,7 +19,7 @@ from hpcext.papers.bftrainer.replay import replay
 from hpcext.papers.bftrainer.setup import DOWN_S, MIX, UP_S, WEEK_S, Idle
 from hpcext.papers.bftrainer.solver import solver
 from hpcext.papers.bftrainer.survival import calibrated
-from hpcext.papers.study import How, Study, many
+from hpcext.papers.study import Extent, Study, many
 
 NODES = 1024
 """Number of nodes in section 4.3, arbitrarily chosen ones of Summit."""
@@ -31,7 +31,7 @@ TRACE = "summit_idle_week1.csv.gz"
 HPO, MIXTURE = "trainers_hpo_shufflenet.csv", "trainers_imagenet_mix.csv"
 
 
-def study(how: How) -> Study:
+def study(how: Extent) -> Study:
     """Run all experiments; quick: one day of idle nodes, and the ends of each figure.
 
     Raises
@@ -61,7 +61,7 @@ def study(how: How) -> Study:
     )
 
 
-def _setup(how: How) -> Setup:
+def _setup(how: Extent) -> Setup:
     until_s = QUICK_S if how.quick else WEEK_S
     seed = how.seeds[0] if how.seeds else 0
     if how.data is None:

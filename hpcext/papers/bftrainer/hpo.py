@@ -12,10 +12,10 @@ from hpcext.papers.bftrainer.parts import (
     FORWARD_S,
     HEURISTIC,
     HOUR_S,
+    Experiment,
     Found,
-    Part,
     Setup,
-    Use,
+    UtilisationFigures,
     both,
     equal_use,
     lost_rows,
@@ -49,7 +49,7 @@ def times(setup: Setup) -> tuple[float, ...]:
     return (10.0, FORWARD_S) if setup.quick else (10.0, 30.0, 60.0, 120.0, 180.0, 300.0)
 
 
-def forward(setup: Setup) -> Part:
+def forward(setup: Setup) -> Experiment:
     """Reproduce Figures 7 to 9: the forward-looking time."""
     policies = {f"T_fwd {each:g} s": milp(forward_s=each) for each in times(setup)}
     policies["heuristic"] = HEURISTIC
@@ -59,7 +59,7 @@ def forward(setup: Setup) -> Part:
         ran = {name: found[case] for name, case in cases.items()}
         return (_preempted(setup), _costs(setup, ran), _uses(setup, ran))
 
-    return Part(tuple(cases.values()), tables)
+    return Experiment(tuple(cases.values()), tables)
 
 
 def marked(setup: Setup, policy: str, *, known: bool = False) -> ReplayRun:
@@ -151,7 +151,7 @@ _WHY_COST = (
 )
 
 
-def hpo_use(setup: Setup, done: Done) -> Use:
+def hpo_use(setup: Setup, done: Done) -> UtilisationFigures:
     """Return U of HPO with at most ten trainers at once."""
     (offered,) = offered_node_s(setup.idle, (setup.until_s,))
     return equal_use(setup.hpo, done, offered, setup.until_s, AT_ONCE)
@@ -168,7 +168,7 @@ def _uses(setup: Setup, ran: Ran) -> Table:
     return Table("Figure 9: U by T_fwd, HPO", tuple(rows), note)
 
 
-def windows(setup: Setup) -> Part:
+def windows(setup: Setup) -> Experiment:
     """Reproduce Figures 10 and 11: U in windows of six hours, and the gain between changes."""
     cases = {"MILP": marked(setup, milp()), "heuristic": marked(setup, HEURISTIC)}
 
@@ -176,7 +176,7 @@ def windows(setup: Setup) -> Part:
         ran = {name: found[case] for name, case in cases.items()}
         return (_in_windows(setup, cases, ran), _between(setup, cases, ran))
 
-    return Part(tuple(cases.values()), tables)
+    return Experiment(tuple(cases.values()), tables)
 
 
 def _at(case: ReplayRun, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
@@ -189,7 +189,7 @@ def _at(case: ReplayRun, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
     ]
 
 
-def window_uses(setup: Setup, case: ReplayRun, ran: Replayed) -> list[Use]:
+def window_uses(setup: Setup, case: ReplayRun, ran: Replayed) -> list[UtilisationFigures]:
     """Return U in each window in which a node is idle."""
     marks = window_ends(setup)
     reached = (0.0, *offered_node_s(setup.idle, tuple(marks)))
@@ -259,7 +259,7 @@ _WHY_EACH = (
 )
 
 
-def networks(setup: Setup) -> Part:
+def networks(setup: Setup) -> Experiment:
     """Reproduce Figure 15: HPO of each network, over the first 60 hours."""
     until_s = min(FIRST_S, setup.until_s)
     names = ("AlexNet", "DenseNet") if setup.quick else BY_SCALING
@@ -275,10 +275,10 @@ def networks(setup: Setup) -> Part:
             rows.append(figure(f"{name}, single nodes", use.single, paper, "%", WHY_SINGLE))
         return (Table("Figure 15: U by network, HPO", tuple(rows)),)
 
-    return Part(tuple(cases.values()), tables)
+    return Experiment(tuple(cases.values()), tables)
 
 
-def rescaling(setup: Setup) -> Part:
+def rescaling(setup: Setup) -> Experiment:
     """Reproduce Figure 16: rescaling that costs more."""
     cases = {each: dearer(setup, milp(), each) for each in multiples(setup)}
 
@@ -300,4 +300,4 @@ def rescaling(setup: Setup) -> Part:
         )
         return (Table("Figure 16: U by rescaling cost, HPO", tuple(rows), note),)
 
-    return Part(tuple(cases.values()), tables)
+    return Experiment(tuple(cases.values()), tables)

@@ -17,10 +17,10 @@ from hpcext.papers.bftrainer.parallel import OBJECTIVES, PARALLEL, to_the_end
 from hpcext.papers.bftrainer.parts import (
     AT_ONCE,
     HOUR_S,
+    Experiment,
     Found,
-    Part,
     Setup,
-    Use,
+    UtilisationFigures,
     both,
     lifetime,
     lost_rows,
@@ -66,7 +66,7 @@ WAYS = {
 }
 
 
-def lifetimes(setup: Setup) -> Part:
+def lifetimes(setup: Setup) -> Experiment:
     """Compare on the whole week, and the paper's nodes: Pjmax, costs, and six-hour windows."""
     parts = (_week(setup), _mixture(setup), _dearer(setup), _windows(setup))
     cases = itertools.chain.from_iterable(part.cases for part in parts)
@@ -74,13 +74,13 @@ def lifetimes(setup: Setup) -> Part:
     def tables(found: Found) -> tuple[Table, ...]:
         return tuple(table for part in parts for table in part.tables(found))
 
-    return Part(tuple(dict.fromkeys(cases)), tables)
+    return Experiment(tuple(dict.fromkeys(cases)), tables)
 
 
-def _week(setup: Setup) -> Part:
+def _week(setup: Setup) -> Experiment:
     """Replay the week of the authors' program to the end; nothing without data."""
     if setup.whole is None:
-        return Part((), lambda _: ())
+        return Experiment((), lambda _: ())
     files = {"hpo": setup.hpo, "mix": setup.mix}
     if setup.quick:
         del files["mix"]
@@ -96,7 +96,7 @@ def _week(setup: Setup) -> Part:
         lost: list[Row] = []
         for kind, path in files.items():
             ran = {name: found[cases[kind, name]] for name in WAYS}
-            bounds = Bounds(bound_h(path, idle, AT_ONCE), paying_h(path, idle))
+            bounds = LowerBounds(bound_h(path, idle, AT_ONCE), paying_h(path, idle))
             hours += week_rows(kind, ran, bounds)
             for name, one in ran.items():
                 lost += lost_rows(f"{NAMES[kind]}, {name}", one)
@@ -111,17 +111,17 @@ def _week(setup: Setup) -> Part:
             Table("Lifetimes of nodes: what pauses cost in them", tuple(lost), _KNOWN),
         )
 
-    return Part(tuple(cases.values()), tables)
+    return Experiment(tuple(cases.values()), tables)
 
 
-class Bounds(NamedTuple):
+class LowerBounds(NamedTuple):
     """Hours before which nobody is done: without costs, and with the least costs of changes."""
 
     free_h: float
     paying_h: float
 
 
-def week_rows(kind: str, ran: Mapping[str, Replayed], bounds: Bounds) -> list[Row]:
+def week_rows(kind: str, ran: Mapping[str, Replayed], bounds: LowerBounds) -> list[Row]:
     """Return the hours of the three, the bounds, and the part of the gap that the others close.
 
     Parameters
@@ -130,7 +130,7 @@ def week_rows(kind: str, ran: Mapping[str, Replayed], bounds: Bounds) -> list[Ro
         A key of :data:`~hpcext.papers.bftrainer.program.NAMES`.
     ran : Mapping[str, Replayed]
         Key of :data:`WAYS` → replay.
-    bounds : Bounds
+    bounds : LowerBounds
     """
     of, hpo = NAMES[kind], kind == "hpo"
     published = {"BFTrainer": PUBLISHED_H} if hpo else {}
@@ -163,7 +163,7 @@ def _closed(what: str, ran: Sequence[Replayed], bound: float, before_h: float | 
     return Row(what, 100 * (before_h - ran[-1].end_s / HOUR_S) / gap_h, None, "%")
 
 
-def _mixture(setup: Setup) -> Part:
+def _mixture(setup: Setup) -> Experiment:
     """Compare on the mixture of networks by Pjmax, for both objectives."""
     most = (AT_ONCE,) if setup.quick else PARALLEL
     keys = [(objective, each, name) for objective in OBJECTIVES for each in most for name in WAYS]
@@ -187,7 +187,7 @@ def _mixture(setup: Setup) -> Part:
             for name, of in rows.items()
         )
 
-    return Part((*cases.values(), *ideals), tables)
+    return Experiment((*cases.values(), *ideals), tables)
 
 
 def _mixed(setup: Setup, way: Variant, objective: str, parallel: int) -> ReplayRun:
@@ -198,7 +198,7 @@ def _mixed(setup: Setup, way: Variant, objective: str, parallel: int) -> ReplayR
     return ReplayRun(setup.mix, policy, setup.idle, setup.until_s, known=way.known)
 
 
-def _dearer(setup: Setup) -> Part:
+def _dearer(setup: Setup) -> Experiment:
     """Compare on HPO by the cost of rescaling, as in Figure 16."""
     cases = {
         (each, name): dearer(setup, way.words(), each, known=way.known)
@@ -217,10 +217,10 @@ def _dearer(setup: Setup) -> Part:
             Table("Lifetimes of nodes: lost by rescaling cost, HPO", tuple(lost), _KNOWN),
         )
 
-    return Part(tuple(cases.values()), tables)
+    return Experiment(tuple(cases.values()), tables)
 
 
-def _windows(setup: Setup) -> Part:
+def _windows(setup: Setup) -> Experiment:
     """Compare U in windows of six hours, as in Figure 10."""
     cases = {name: marked(setup, way.words(), known=way.known) for name, way in WAYS.items()}
 
@@ -233,12 +233,15 @@ def _windows(setup: Setup) -> Part:
         note = f"windows without any idle node are left out; {_KNOWN}"
         return (Table("Lifetimes of nodes: U in windows of six hours, HPO", tuple(rows), note),)
 
-    return Part(tuple(cases.values()), tables)
+    return Experiment(tuple(cases.values()), tables)
 
 
-def _said_of(used: Sequence[Use]) -> Iterable[tuple[str, Use]]:
+def _said_of(used: Sequence[UtilisationFigures]) -> Iterable[tuple[str, UtilisationFigures]]:
     """Yield summaries of several windows."""
     ascending = [sorted(values) for values in zip(*used, strict=True)]
-    yield "mean", Use(*(statistics.fmean(each) for each in ascending))
-    yield "worst", Use(*(each[0] for each in ascending))
-    yield "mean of the best three", Use(*(statistics.fmean(each[-3:]) for each in ascending))
+    yield "mean", UtilisationFigures(*(statistics.fmean(each) for each in ascending))
+    yield "worst", UtilisationFigures(*(each[0] for each in ascending))
+    yield (
+        "mean of the best three",
+        UtilisationFigures(*(statistics.fmean(each[-3:]) for each in ascending)),
+    )

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from hpcext.papers.bftrainer.parts import (
     HOUR_S,
+    Experiment,
     Found,
-    Part,
     Setup,
-    Use,
+    UtilisationFigures,
     both,
     milp,
     mixed_use,
@@ -52,7 +52,7 @@ PAPER = {"throughput": TABLE_3, "efficiency": TABLE_4}
 """Hours of trainers by Pjmax, in the paper."""
 
 
-def objectives(setup: Setup) -> Part:
+def objectives(setup: Setup) -> Experiment:
     """Reproduce Figure 13: U by objective and forward-looking time."""
     times = (120.0,) if setup.quick else (10.0, 60.0, 120.0, 300.0)
     policies = {(name, each): milp(name, each) for name in OBJECTIVES for each in times}
@@ -65,7 +65,7 @@ def objectives(setup: Setup) -> Part:
 
     def tables(found: Found) -> tuple[Table, ...]:
         rows = []
-        used: dict[tuple[str, float], Use] = {}
+        used: dict[tuple[str, float], UtilisationFigures] = {}
         for (name, forward_s), case in moving.items():
             done = found[case].done
             used[name, forward_s] = mixed_use(setup, milp(name), done, until_s, found)
@@ -73,17 +73,17 @@ def objectives(setup: Setup) -> Part:
         for at in times:
             better = [used["efficiency", at][k] - used["throughput", at][k] for k in (0, 1)]
             what = f"scaling efficiency above samples per second, T_fwd {at:g} s"
-            rows += both(what, Use(*better), "points")
+            rows += both(what, UtilisationFigures(*better), "points")
         note = "the paper's curves lie between 78 and 87 %, that of scaling efficiency always above"
         return (Table("Figure 13: U by objective and T_fwd, mixture", tuple(rows), note),)
 
-    return Part((*moving.values(), *ideals.values()), tables)
+    return Experiment((*moving.values(), *ideals.values()), tables)
 
 
-def parallel(setup: Setup) -> Part:
+def parallel(setup: Setup) -> Experiment:
     """Reproduce Tables 3 and 4 and Figure 14; nothing if quick, as all trainers must end."""
     if setup.quick:
-        return Part((), lambda _: ())
+        return Experiment((), lambda _: ())
     until_s = setup.until_s
     keys = [(name, most) for most in PARALLEL for name in OBJECTIVES]
     policies = {(name, most): milp(name, parallel=most) for name, most in keys}
@@ -102,7 +102,7 @@ def parallel(setup: Setup) -> Part:
             _uses(used),
         )
 
-    return Part((*moving.values(), *ideals.values()), tables)
+    return Experiment((*moving.values(), *ideals.values()), tables)
 
 
 def to_the_end(setup: Setup, policy: str) -> ReplayRun:
@@ -193,7 +193,7 @@ def _beyond(idle: Idle, until_s: float, most: int) -> float:
     return beyond / offered_node_s(idle, (until_s,))[0]
 
 
-def _uses(used: Mapping[tuple[str, int], Use]) -> Table:
+def _uses(used: Mapping[tuple[str, int], UtilisationFigures]) -> Table:
     rows: list[Row] = []
     for (name, most), use in used.items():
         rows += both(f"{OBJECTIVES[name]}, Pjmax {most}", use)

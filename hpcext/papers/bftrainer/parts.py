@@ -32,7 +32,7 @@ HEURISTIC = f"equal_share:parallel={AT_ONCE},rest=first"
 Found = Mapping[ReplayRun, Replayed]
 
 
-class Part(NamedTuple):
+class Experiment(NamedTuple):
     """An experiment: the cases to replay, and the tables made of them."""
 
     cases: tuple[ReplayRun, ...]
@@ -81,18 +81,20 @@ def offered_node_s(idle: Idle, marks_s: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(node_s(idle.changes(), marks_s))
 
 
-class Use(NamedTuple):
+class UtilisationFigures(NamedTuple):
     """Utilisation efficiency in percent; see the top of this module."""
 
     same: float
     single: float
 
 
-def equal_use(trained: str, done: Done, offered: float, lasted_s: float, at_once: int) -> Use:
+def equal_use(
+    trained: str, done: Done, offered: float, lasted_s: float, at_once: int
+) -> UtilisationFigures:
     """Return U of trainers that are all alike."""
     nodes = offered / lasted_s
     ideal = fluid_rate(_speed(trained), nodes, at_once) * lasted_s
-    return Use(100 * done.samples / ideal, 100 * done.alone_s / offered)
+    return UtilisationFigures(100 * done.samples / ideal, 100 * done.alone_s / offered)
 
 
 @functools.lru_cache(maxsize=64)
@@ -107,16 +109,18 @@ def staying(setup: Setup, policy: str, until_s: float) -> ReplayRun:
     return ReplayRun(setup.mix, policy, round(nodes), until_s, rescale=0.0)
 
 
-def mixed_use(setup: Setup, policy: str, done: Done, until_s: float, found: Found) -> Use:
+def mixed_use(
+    setup: Setup, policy: str, done: Done, until_s: float, found: Found
+) -> UtilisationFigures:
     """Return U of several networks, with the rounding of the nodes that stay compensated."""
     (offered,) = offered_node_s(setup.idle, (until_s,))
     case = staying(setup, policy, until_s)
     assert isinstance(case.idle, int)
     ideal = found[case].done.samples * (offered / until_s) / case.idle
-    return Use(100 * done.samples / ideal, 100 * done.alone_s / offered)
+    return UtilisationFigures(100 * done.samples / ideal, 100 * done.alone_s / offered)
 
 
-def both(what: str, use: Use, unit: str = "%") -> list[Row]:
+def both(what: str, use: UtilisationFigures, unit: str = "%") -> list[Row]:
     """Return the two rows of a utilisation."""
     return [
         Row(f"{what}, same Pjmax", use.same, None, unit),
@@ -130,6 +134,6 @@ def lost_rows(what: str, ran: Replayed) -> list[Row]:
     return [Row(f"{what}, lost to {name}", share, None, "% of done") for name, share in shares]
 
 
-def longest_first(parts: Iterable[Part]) -> list[ReplayRun]:
+def longest_first(parts: Iterable[Experiment]) -> list[ReplayRun]:
     """Return all cases, those without an end first: they take longest."""
     return sorted((case for part in parts for case in part.cases), key=lambda case: -case.until_s)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from hpcext.papers.bftrainer.parts import AT_ONCE, HEURISTIC, HOUR_S, Found, Part, Setup, milp
+from hpcext.papers.bftrainer.parts import AT_ONCE, HEURISTIC, HOUR_S, Experiment, Found, Setup, milp
 from hpcext.papers.bftrainer.replay import Replayed, ReplayRun
 from hpcext.papers.bftrainer.setup import WEEK_S, Idle, levels, trainers
 from hpcext.papers.study import Row, Table, figure
-from hpcext.sim.evaluate.bounds import Kind, Nodes, fluid_end_s
+from hpcext.sim.evaluate.bounds import JobClass, NodeCounts, fluid_end_s
 from hpcext.sim.evaluate.clairvoyant import clairvoyant_end_s
 
 SKIP = 1000
@@ -27,10 +27,10 @@ COSTS = {"hpo": (0.99, 13.0), "mix": (1.5, 11.8)}
 NAMES = {"hpo": "HPO of ShuffleNet", "mix": "ImageNet mixture"}
 
 
-def program(setup: Setup) -> Part:
+def program(setup: Setup) -> Experiment:
     """Replay the week of the program; nothing without data."""
     if setup.whole is None:
-        return Part((), lambda _: (_without(),))
+        return Experiment((), lambda _: (_without(),))
     files = {"hpo": setup.hpo, "mix": setup.mix}
     if setup.quick:
         del files["mix"]
@@ -52,7 +52,7 @@ def program(setup: Setup) -> Part:
         paying = {kind: paying_h(path, idle) for kind, path in files.items()}
         return (_hours(ran, bounds, paying), _costs(ran))
 
-    return Part(tuple(cases.values()), tables)
+    return Experiment(tuple(cases.values()), tables)
 
 
 def _without() -> Table:
@@ -67,7 +67,7 @@ def _without() -> Table:
 @functools.lru_cache(maxsize=16)
 def bound_h(trained: str, idle: Idle, parallel: int) -> float:
     """Return a bound in hours: no costs, divisible nodes, and a known future."""
-    nodes = Nodes(levels(idle.changes()))
+    nodes = NodeCounts(levels(idle.changes()))
     return fluid_end_s(_kinds(trained), nodes, parallel, until_s=WEEK_S) / HOUR_S
 
 
@@ -75,17 +75,17 @@ def bound_h(trained: str, idle: Idle, parallel: int) -> float:
 def paying_h(trained: str, idle: Idle) -> float:
     """Return a bound in hours if each change costs at least as much as the cheapest one."""
     costs_s = (min(each.rescale_up_s, each.rescale_down_s) for _, each in trainers(trained))
-    nodes = Nodes(levels(idle.changes()))
+    nodes = NodeCounts(levels(idle.changes()))
     return clairvoyant_end_s(_kinds(trained), nodes, AT_ONCE, min(costs_s), WEEK_S) / HOUR_S
 
 
-def _kinds(trained: str) -> list[Kind]:
+def _kinds(trained: str) -> list[JobClass]:
     """Return the trainers of a file, grouped by equal speed."""
     works: dict[tuple[tuple[int, float], ...], float] = {}
     for job, physics in trainers(trained):
         key = tuple(job.estimate.stated.items())
         works[key] = works.get(key, 0.0) + physics.work
-    return [Kind(dict(key), work) for key, work in works.items()]
+    return [JobClass(dict(key), work) for key, work in works.items()]
 
 
 def _hours(

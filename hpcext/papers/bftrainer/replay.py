@@ -13,12 +13,12 @@ from typing import NamedTuple
 from hpcext.core.engine import Engine
 from hpcext.core.values import Job
 from hpcext.papers.bftrainer.setup import WEEK_S, Idle, trainers
-from hpcext.papers.bftrainer.watch import Done, Lost, Ran, Watch
+from hpcext.papers.bftrainer.watch import Done, EngineWatch, Lost, Ran
 from hpcext.policies import find_policy
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.replay.sources import facts
-from hpcext.sim.traces.idle import Change
+from hpcext.sim.traces.idle import NodeChange
 
 BEYOND_S = WEEK_S
 """Seconds after the end of a replay up to which ends of nodes are known, if all are."""
@@ -94,18 +94,18 @@ def replay(case: ReplayRun) -> Replayed:
     ValueError
         The ends of nodes that come and go for ever are to be known.
     """
-    changes: Iterable[Change]
+    changes: Iterable[NodeChange]
     if isinstance(case.idle, Idle):
         changes = case.idle.changes()
         if case.known and case.idle.again:
             changes = _before(changes, case.until_s + BEYOND_S)
     else:
-        changes = [Change(0.0, tuple(range(case.idle)), ())]
+        changes = [NodeChange(0.0, tuple(range(case.idle)), ())]
     jobs = trainers(case.trainers, case.rescale)
     return watched(jobs, changes, case.policy, case.until_s, case.marks_s, known=case.known)
 
 
-def _before(changes: Iterable[Change], end_s: float) -> Iterator[Change]:
+def _before(changes: Iterable[NodeChange], end_s: float) -> Iterator[NodeChange]:
     """Yield the changes up to an instant."""
     if math.isinf(end_s):
         raise ValueError("the ends of nodes that come and go for ever cannot all be known")
@@ -114,7 +114,7 @@ def _before(changes: Iterable[Change], end_s: float) -> Iterator[Change]:
 
 def watched(
     jobs: Iterable[tuple[Job, Physics]],
-    changes: Iterable[Change],
+    changes: Iterable[NodeChange],
     policy: str,
     until_s: float = math.inf,
     marks_s: Sequence[float] = (),
@@ -122,16 +122,18 @@ def watched(
     known: bool = False,
 ) -> Replayed:
     """Simulate some trainers on the idle nodes of a trace; see :class:`ReplayRun`."""
-    watches: list[Watch] = []
+    watches: list[EngineWatch] = []
 
-    def watcher(engine: Engine) -> Watch:
-        watches.append(Watch(engine, marks_s))
+    def watcher(engine: Engine) -> EngineWatch:
+        watches.append(EngineWatch(engine, marks_s))
         return watches[0]
 
-    how = How(until_s=until_s, looks_s=marks_s)
+    how = SimulationOptions(until_s=until_s, looks_s=marks_s)
     if math.isfinite(until_s):
         # What happens at the very end does not count: trainers have reported their work by then.
-        how = How(until_s=math.nextafter(until_s, -math.inf), looks_s=[*marks_s, until_s])
+        how = SimulationOptions(
+            until_s=math.nextafter(until_s, -math.inf), looks_s=[*marks_s, until_s]
+        )
     scenario = Scenario(jobs, changes=facts(changes, 1, known=known))
     found = run(scenario, find_policy(policy), Named(policy), how, watcher)
     (watch,) = watches

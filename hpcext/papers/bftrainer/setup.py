@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hpcext.core.values import Job
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.traces.generate import find_machine, generate
-from hpcext.sim.traces.idle import Change, read_idle
+from hpcext.sim.traces.idle import NodeChange, read_idle
 from hpcext.sim.workloads.find import find_workload
 from hpcext.sim.workloads.trainers import Trainer, simulated
 from hpcext.sim.workloads.workload import Costs, Jobs, Setting
@@ -78,7 +78,7 @@ class Idle(NamedTuple):
     skip: int = 0
     again: bool = False
 
-    def changes(self) -> Iterator[Change]:
+    def changes(self) -> Iterator[NodeChange]:
         """Yield the changes; the first one, at 0 s, has all nodes that are there."""
         if self.lowest is None and not self.again:
             return _begun(_week(self.trace, self.seed), self.skip)
@@ -86,28 +86,28 @@ class Idle(NamedTuple):
         return _begun(_again(week, WEEK_S) if self.again else week, self.skip)
 
 
-def _week(trace: str, seed: int) -> Iterator[Change]:
+def _week(trace: str, seed: int) -> Iterator[NodeChange]:
     """Yield the changes of the recorded or generated week."""
     return read_idle(Path(trace)) if trace else generate(find_machine("summit"), seed, WEEK_HOURS)
 
 
 @functools.lru_cache(maxsize=2)
-def _kept(trace: str, seed: int, lowest: int | None) -> tuple[Change, ...]:
+def _kept(trace: str, seed: int, lowest: int | None) -> tuple[NodeChange, ...]:
     """Return the changes of a week, cached for repeated use."""
     week = _week(trace, seed)
     return tuple(week if lowest is None else _lowest(week, lowest))
 
 
-def _lowest(changes: Iterable[Change], nodes: int) -> Iterator[Change]:
+def _lowest(changes: Iterable[NodeChange], nodes: int) -> Iterator[NodeChange]:
     """Yield the changes of the nodes whose number is below `nodes`."""
     for change in changes:
         joined = tuple(node for node in change.joined if node < nodes)
         left = tuple(node for node in change.left if node < nodes)
         if joined or left:
-            yield Change(change.time_s, joined, left)
+            yield NodeChange(change.time_s, joined, left)
 
 
-def _again(week: Sequence[Change], period_s: float) -> Iterator[Change]:
+def _again(week: Sequence[NodeChange], period_s: float) -> Iterator[NodeChange]:
     """Repeat a week; where one begins, nodes change as if they had been idle before."""
     there: set[int] = set()
     for number in itertools.count():
@@ -117,17 +117,17 @@ def _again(week: Sequence[Change], period_s: float) -> Iterator[Change]:
                 joined, left = joined - there, there - joined
             there = (there - left) | joined
             when_s = change.time_s + number * period_s
-            yield Change(when_s, tuple(sorted(joined)), tuple(sorted(left)))
+            yield NodeChange(when_s, tuple(sorted(joined)), tuple(sorted(left)))
 
 
-def _begun(changes: Iterable[Change], skip: int) -> Iterator[Change]:
+def _begun(changes: Iterable[NodeChange], skip: int) -> Iterator[NodeChange]:
     """Skip changes, but keep the nodes that they leave idle at the beginning."""
     following = iter(changes)
     there: set[int] = set()
     for change in itertools.islice(following, skip + 1):
         there = (there - set(change.left)) | set(change.joined)
         start_s = change.time_s
-    yield Change(0.0, tuple(sorted(there)), ())
+    yield NodeChange(0.0, tuple(sorted(there)), ())
     for change in following:
         yield change._replace(time_s=change.time_s - start_s)
 
@@ -139,7 +139,7 @@ class Level(NamedTuple):
     nodes: int
 
 
-def levels(changes: Iterable[Change]) -> Iterator[Level]:
+def levels(changes: Iterable[NodeChange]) -> Iterator[Level]:
     """Yield the number of nodes over time."""
     nodes = 0
     for change in changes:
@@ -147,7 +147,7 @@ def levels(changes: Iterable[Change]) -> Iterator[Level]:
         yield Level(change.time_s, nodes)
 
 
-def node_s(changes: Iterable[Change], until_s: Iterable[float]) -> list[float]:
+def node_s(changes: Iterable[NodeChange], until_s: Iterable[float]) -> list[float]:
     """Return node-seconds from the beginning to each of ascending instants (Eq. 17)."""
     marks = sorted(until_s)
     found: list[float] = []

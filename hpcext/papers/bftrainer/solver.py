@@ -6,22 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcext.core.errors import HpcextError
-from hpcext.papers.bftrainer.parts import FORWARD_S, Part
+from hpcext.papers.bftrainer.parts import FORWARD_S, Experiment
 from hpcext.papers.bftrainer.setup import DOWN_S, NODES, TABLE_2, UP_S, curve
 from hpcext.papers.study import Row, Table
 from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.milp import Trainer, gain_table, solve_map
-from hpcext.policies.solve.solvers import Limit, find_solver
+from hpcext.policies.solve.solvers import SearchLimit, find_solver
 
 DRAWN = 5
 TRAINERS, IDLE = 5, 12
 
-LIMIT = Limit(nodes=10_000)
+LIMIT = SearchLimit(nodes=10_000)
 
 
-def solver() -> Part:
+def solver() -> Experiment:
     """Compare them on random maps of networks of Table 2 to nodes, some just lost or gained."""
-    return Part((), lambda _: (_compared(),))
+    return Experiment((), lambda _: (_compared(),))
 
 
 def _compared() -> Table:

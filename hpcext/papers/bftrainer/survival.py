@@ -18,14 +18,14 @@ import numpy.typing as npt
 from hpcext.core.apply import apply
 from hpcext.core.history.fragments import EDGES_S, Fragments
 from hpcext.core.world import World
-from hpcext.papers.bftrainer.parts import HOUR_S, Found, Part, Setup
+from hpcext.papers.bftrainer.parts import HOUR_S, Experiment, Found, Setup
 from hpcext.papers.bftrainer.setup import levels
 from hpcext.papers.study import Row, Table
 from hpcext.scaling.survival import Floats, Survival
 from hpcext.sim.evaluate.calibration import EVERY_S, Calibration
 from hpcext.sim.evaluate.outcome import Reliability
 from hpcext.sim.replay.sources import facts
-from hpcext.sim.traces.idle import Change
+from hpcext.sim.traces.idle import NodeChange
 
 LATER_S = (120.0, 600.0, 1800.0)
 """Horizons at which the models are compared, in seconds."""
@@ -48,7 +48,7 @@ _WIDTHS = np.diff(_EDGES, append=np.inf)
 Ints = npt.NDArray[np.int64]
 
 
-def calibrated(setup: Setup) -> Part:
+def calibrated(setup: Setup) -> Experiment:
     """Calibrate on all idle nodes if these are recorded, else on generated ones."""
 
     def tables(_: Found) -> tuple[Table, ...]:
@@ -56,13 +56,13 @@ def calibrated(setup: Setup) -> Part:
         seen = list(itertools.takewhile(lambda each: each.time_s <= setup.until_s, changes))
         return predicted(seen), compared(seen)
 
-    return Part((), tables)
+    return Experiment((), tables)
 
 
 # The model, as a policy has it at each instant.
 
 
-def predicted(changes: Sequence[Change]) -> Table:
+def predicted(changes: Sequence[NodeChange]) -> Table:
     """Return a table of the model's predictions during the trace, and the outcomes."""
     return Table(
         PREDICTED,
@@ -73,7 +73,7 @@ def predicted(changes: Sequence[Change]) -> Table:
     )
 
 
-def calibration(changes: Iterable[Change]) -> tuple[Reliability, ...]:
+def calibration(changes: Iterable[NodeChange]) -> tuple[Reliability, ...]:
     """Return the outcome of the predictions along a trace, for each horizon."""
     world = World()
     watch = Calibration(world)
@@ -126,7 +126,7 @@ class Strata(NamedTuple):
         return np.asarray(self.stratum[np.clip(found, 0, len(self.stratum) - 1)])
 
 
-class Looked(NamedTuple):
+class ObservedNodes(NamedTuple):
     """Observed nodes: the instant, their age, and for how long they still stay."""
 
     when_s: Floats
@@ -134,12 +134,12 @@ class Looked(NamedTuple):
     left_s: Floats
 
 
-def compared(changes: Sequence[Change]) -> Table:
+def compared(changes: Sequence[NodeChange]) -> Table:
     """Return a table of the log loss of predictions by age alone, and with other information."""
     end_s = changes[-1].time_s
     halves = ((0.0, end_s / 2), (end_s / 2, end_s))
     stays = stays_of(changes)
-    models: dict[str, Callable[[Sequence[Change]], Strata]] = {
+    models: dict[str, Callable[[Sequence[NodeChange]], Strata]] = {
         "age": _alone,
         "age and time of day": _day,
         "age and number of idle nodes": _idle,
@@ -161,7 +161,7 @@ def compared(changes: Sequence[Change]) -> Table:
     )
 
 
-def stays_of(changes: Iterable[Change]) -> Stays:
+def stays_of(changes: Iterable[NodeChange]) -> Stays:
     """Return the stays of all nodes."""
     since: dict[int, float] = {}
     found: list[tuple[float, float]] = []
@@ -173,18 +173,18 @@ def stays_of(changes: Iterable[Change]) -> Stays:
     return Stays(start_s, end_s)
 
 
-def _alone(changes: Sequence[Change]) -> Strata:
+def _alone(changes: Sequence[NodeChange]) -> Strata:
     return Strata(np.array([0.0, changes[-1].time_s]), np.zeros(1, np.int64))
 
 
-def _day(changes: Sequence[Change]) -> Strata:
+def _day(changes: Sequence[NodeChange]) -> Strata:
     part_s = DAY_S / PARTS_OF_DAY
     count = max(1, math.ceil(changes[-1].time_s / part_s))
     edges_s = np.arange(count + 1, dtype=np.float64) * part_s
     return Strata(edges_s, np.arange(count) % PARTS_OF_DAY)
 
 
-def _idle(changes: Sequence[Change]) -> Strata:
+def _idle(changes: Sequence[NodeChange]) -> Strata:
     times_s, nodes = np.array(list(levels(changes))).T
     stratum = np.searchsorted(MOST_IDLE, nodes, side="left")
     # Most changes do not change the stratum.
@@ -213,14 +213,14 @@ def _loss(
     return total / nodes if nodes else None
 
 
-def look(stays: Stays, part: tuple[float, float], later_s: float) -> Looked:
+def look(stays: Stays, part: tuple[float, float], later_s: float) -> ObservedNodes:
     """Return the nodes of a part of the trace at regular instants, `later_s` before its end."""
     from_s, until_s = part
     instants = np.arange(from_s, until_s - later_s, EVERY_S)
     there = [np.flatnonzero((stays.start_s <= t) & (t < stays.end_s)) for t in instants]
     which = np.concatenate([np.zeros(0, np.int64), *there])
     when_s = np.repeat(instants, [len(each) for each in there])
-    return Looked(when_s, when_s - stays.start_s[which], stays.end_s[which] - when_s)
+    return ObservedNodes(when_s, when_s - stays.start_s[which], stays.end_s[which] - when_s)
 
 
 def learn(stays: Stays, strata: Strata, part: tuple[float, float]) -> list[Fragments]:

@@ -84,7 +84,7 @@ class _Pause(NamedTuple):
     start: bool = False
 
 
-class Watch:
+class EngineWatch:
     """An observer of the steps of an engine.
 
     Attributes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hpcext.papers.lb_bsp import balance, measured, table
-from hpcext.papers.study import How, Study
+from hpcext.papers.study import Extent, Study
 
 
-def study(how: How) -> Study:
+def study(how: Extent) -> Study:
     """Reproduce Figure 8, Table 3 on recorded speeds, and show measurements of real workers."""
     return Study(
         "lb-bsp",

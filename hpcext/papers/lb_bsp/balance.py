@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hpcext.papers.study import How, Row, Table
+from hpcext.papers.study import Extent, Row, Table
 from hpcext.scaling.balance import FREE, IterationRecord, LeaderStraggler, Line, Rule, Sizes, level
 from hpcext.scaling.balance.lines import RULES
 
@@ -98,7 +98,7 @@ def best_s(gpus: Sequence[Line]) -> float:
     return max(gpu.at(size) for gpu, size in zip(gpus, sizes, strict=True))
 
 
-def tables(how: How) -> tuple[Table, ...]:
+def tables(how: Extent) -> tuple[Table, ...]:
     """Return Figure 8, and the effect of noise."""
     even_s = max(gpu.at(INITIAL) for gpu in GPUS.values())
     return (

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.papers.study import How, Row, Table, figure, many
+from hpcext.papers.study import Extent, Row, Table, figure, many
 from hpcext.scaling.speed import Predictor, find_predictor
 from hpcext.scaling.speed.averages import ALPHA
 from hpcext.scaling.speed.online import LEAST, Floats
@@ -167,7 +167,7 @@ def run(case: PredictorRun) -> Outcome:
     return Outcome(statistics.fmean(errors), time_s(said, true))
 
 
-def tables(how: How) -> list[Table]:
+def tables(how: Extent) -> list[Table]:
     """Return Table 3, and the part of NARX that is due to CPU usage."""
     seeds = how.seeds[:1] if how.quick else how.seeds
     cases = [

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job, Node
 from hpcext.papers.marble.bound import Work, least_s, shortest_unsuspended_s
-from hpcext.papers.study import How, Row, Study, Table, figure, many
+from hpcext.papers.study import Extent, Row, Study, Table, figure, many
 from hpcext.policies import find_policy
 from hpcext.sim.replay import run as replay
 from hpcext.sim.replay.physics import Physics
@@ -92,7 +92,7 @@ def run(case: MarbleRun) -> Outcome:
     nodes = tuple(Node(f"node{index}", sets.GPUS) for index in range(1, count + 1))
     learns = case.policy == OPTIMUS
     policy, report_s = ("optimus", REPORT_S) if learns else (case.policy, None)
-    scenario, how = replay.Scenario(jobs, nodes), replay.How(report_s=report_s)
+    scenario, how = replay.Scenario(jobs, nodes), replay.SimulationOptions(report_s=report_s)
     result = replay.run(scenario, find_policy(policy), replay.Named(policy), how)
     if not result.finished:
         raise RuntimeError(f"{case}: some job did not end")
@@ -137,7 +137,7 @@ def _any_size(number: int, network: str, known: sets.Networks) -> Mapping[int, f
     return best
 
 
-def study(how: How) -> Study:
+def study(how: Extent) -> Study:
     """Reproduce Tables II to IV and Figures 6 to 8; quick: with fewer random curves."""
     number_of_curves = QUICK_CURVES if how.quick else CURVES
     curves = [(seed, index) for seed in how.seeds for index in range(number_of_curves)]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linprog
 
-from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.apportion import ValueTable, apportion
 
 NEAR = 1e-9
 """Relative distance of the bound from the schedule within which it is proven."""
@@ -62,7 +62,7 @@ def least_s(jobs: Sequence[Work], gpus: int) -> float:
         # The value of a unit of each job's work, in seconds.
         prices = -solved.ineqlin.marginals
         priced = [
-            Table(table.sizes, table.values * price)
+            ValueTable(table.sizes, table.values * price)
             for table, price in zip(tables, prices, strict=True)
         ]
         division = apportion(priced, gpus)
@@ -113,6 +113,6 @@ def _room(placed: Sequence[tuple[float, float, int]], begin: float, end: float, 
     )
 
 
-def _table(job: Work, gpus: int) -> Table:
+def _table(job: Work, gpus: int) -> ValueTable:
     sizes = sorted(n for n in job.speed if n <= gpus)
-    return Table(np.array([0, *sizes]), np.array([0.0, *(job.speed[n] for n in sizes)]))
+    return ValueTable(np.array([0, *sizes]), np.array([0.0, *(job.speed[n] for n in sizes)]))

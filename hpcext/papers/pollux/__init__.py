@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcext.papers.pollux.autoscale import Bills, bills, figure_9
 from hpcext.papers.pollux.runs import NEEDS, PolluxRun, simulated
-from hpcext.papers.study import How, Row, Study, Table, figure, many
+from hpcext.papers.study import Extent, Row, Study, Table, figure, many
 from hpcext.sim.evaluate.metrics import fairness, figures
 from hpcext.sim.workloads.generated import FOLDER
 
@@ -91,7 +91,7 @@ Runs = Mapping[PolluxRun, Found]
 class _Plan:
     """The runs that tables need: first all are collected, then they are looked up."""
 
-    def __init__(self, data: Path | None, how: How) -> None:
+    def __init__(self, data: Path | None, how: Extent) -> None:
         self.data, self.how = data, how
         self.cases: dict[PolluxRun, None] = {}
         self.found: Runs = {}
@@ -143,7 +143,7 @@ def _hours(seconds: float | None) -> float | None:
     return _ratio(seconds, 3600)
 
 
-def study(how: How) -> Study:
+def study(how: Extent) -> Study:
     """Reproduce average JCT by workload, Table 2, and Figures 7 to 9.
 
     Quick: one workload, without the genetic search, one seed and one load.

@@ -9,13 +9,12 @@ from typing import NamedTuple
 from hpcext.core.band import Band
 from hpcext.core.values import Job, Node
 from hpcext.papers.pollux.runs import GPUS, NODES
-from hpcext.papers.study import How as Thoroughly
-from hpcext.papers.study import Row, Table, figure, many
+from hpcext.papers.study import Extent, Row, Table, figure, many
 from hpcext.policies import find_policy
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.replay.profiled import Adaptive
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.workloads.applications import DELAY_S, REPORT_S, application
 
 MODEL = "imagenet"
@@ -85,7 +84,7 @@ def rented(case: Rented) -> Bill:
     return Bill(end_s / HOUR_S, paid / HOUR_S, 4 * first / end_s, 4 * last / end_s)
 
 
-def simulated(case: Rented) -> Run:
+def simulated(case: Rented) -> SimulatedRun:
     """Simulate a training."""
     speed = Adaptive(application(case.data, MODEL), blind=case.blind)
     most = min(case.nodes or NODES, max(1, speed.most // GPUS))
@@ -96,7 +95,7 @@ def simulated(case: Rented) -> Run:
         Scenario([(job, physics)], nodes),
         find_policy("pollux"),
         Named("pollux", MODEL, f"{most}x{GPUS}"),
-        How(report_s=REPORT_S, autoscale=None if case.nodes else case.band),
+        SimulationOptions(report_s=REPORT_S, autoscale=None if case.nodes else case.band),
     )
 
 
@@ -128,7 +127,7 @@ MORE = (
 )
 
 
-def bills(data: Path, how: Thoroughly) -> Bills:
+def bills(data: Path, how: Extent) -> Bills:
     """Simulate the trainings of Figure 9; quick: the two that the paper compares."""
     cases = (
         Rented(data, blind=True),
@@ -170,7 +169,7 @@ def figure_9(found: Bills, why: str) -> Table:
     )
 
 
-def _node_s(found: Run, start_s: float, end_s: float) -> float:
+def _node_s(found: SimulatedRun, start_s: float, end_s: float) -> float:
     """Return the node-seconds in a part of a run; a node is had until its job has left it."""
     return sum(
         max(span.offered, span.held)

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 from hpcext.core.values import Node
 from hpcext.policies import find_policy
-from hpcext.sim.evaluate.outcome import Run
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.evaluate.outcome import SimulatedRun
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.workloads.applications import (
     REPORT_S,
     ClusterSize,
     WorkloadOptions,
     application_jobs,
 )
-from hpcext.sim.workloads.philly import Asked, make_philly, read_philly
+from hpcext.sim.workloads.philly import PhillyJob, make_philly, read_philly
 from hpcext.sim.workloads.workload import Costs, Jobs, Setting, changed
 
 NODES, GPUS = 16, 4
@@ -61,14 +61,14 @@ class PolluxRun(NamedTuple):
         return "search=genetic" in self.policy
 
 
-def asked(case: PolluxRun) -> tuple[Asked, ...]:
+def asked(case: PolluxRun) -> tuple[PhillyJob, ...]:
     """Return the jobs of a case."""
     if not case.workload:
         return make_philly(case.seed, load=case.load)
     return read_philly(case.data / f"workload-{case.workload}.csv")
 
 
-def simulated(case: PolluxRun) -> Run:
+def simulated(case: PolluxRun) -> SimulatedRun:
     """Simulate a case.
 
     Raises
@@ -84,7 +84,7 @@ def simulated(case: PolluxRun) -> Run:
         Scenario(_jobs(case), nodes),
         find_policy(policy),
         Named(case.policy, f"workload-{case.workload}" if case.workload else "philly", "16x4"),
-        How(seed=case.seed, report_s=REPORT_S),
+        SimulationOptions(seed=case.seed, report_s=REPORT_S),
     )
 
 

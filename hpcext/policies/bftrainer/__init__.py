@@ -27,15 +27,15 @@ from hpcext.policies.placement.candidates import Candidate, Gpus, On, Values, sp
 from hpcext.policies.placement.divide import Parallel, Plan, Worth, best, divide, settle, valued
 from hpcext.policies.solve.counting import solve_counts
 from hpcext.policies.solve.milp import Trainer, solve_map
-from hpcext.policies.solve.solvers import Limit, find_solver
-from hpcext.scaling.estimator import Sizes, rate_alone
+from hpcext.policies.solve.solvers import SearchLimit, find_solver
+from hpcext.scaling.estimator import GpuCounts, rate_alone
 from hpcext.scaling.identity import by_identity
 from hpcext.text import did_you_mean, shown
 
 CHANGE_S = 10.0
 """Assumed cost, in seconds, of a change of size for a job whose cost is not known."""
 
-Objective = Callable[[Job, Sizes, str], Values]
+Objective = Callable[[Job, GpuCounts, str], Values]
 """The value of a job per second for each of its sizes on a kind of GPUs."""
 
 
@@ -103,7 +103,7 @@ def _counting(
     limits = read_limits(options.limits) if options.limits else ()
     wanted = constraints(limits, asks, now)
     allowed = [each._replace(least=None) for each in wanted if each.most is not None]
-    solve = functools.partial(solve_counts, limit=Limit(options.nodes))
+    solve = functools.partial(solve_counts, limit=SearchLimit(options.nodes))
     try:
         return best(worth, asks, gpus, functools.partial(solve, constraints=wanted))
     except ValueError:
@@ -129,7 +129,7 @@ def _paper(worth: Worth, options: Options, asks: Sequence[Candidate], gpus: Gpus
         if min(shapes) <= has <= max(shapes) and begin + has <= units:
             current[row, begin : begin + has] = True
             begin += has
-    answer = solve_map(trainers, current, options.forward_s, Limit(options.nodes))
+    answer = solve_map(trainers, current, options.forward_s, SearchLimit(options.nodes))
     counts = [ask.most(count) for ask, count in zip(asks, answer.counts, strict=True)]
     return valued(worth, asks, gpus, counts)._replace(bound=answer.bound)
 
@@ -145,13 +145,13 @@ class _Terms(NamedTuple):
 _terms = functools.lru_cache(maxsize=1024)(_Terms)
 
 
-def gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes, on: On) -> Values:
+def gain(objective: Objective, forward_s: float, job: Job, sizes: GpuCounts, on: On) -> Values:
     """Return the gain of one job by Eq. 16, for each of its sizes; cached between events."""
     return _gains(job, sizes, _terms(objective, forward_s, on))
 
 
 @by_identity
-def _gains(job: Job, sizes: Sizes, terms: _Terms) -> Values:
+def _gains(job: Job, sizes: GpuCounts, terms: _Terms) -> Values:
     """Compute Eq. 16; a change of the kind of GPUs costs as much as the dearer change of size."""
     objective, forward_s, on = terms
     has = total(job.goal)
@@ -167,7 +167,7 @@ def _gains(job: Job, sizes: Sizes, terms: _Terms) -> Values:
     if same and not moves:
         lost = float(gained[at])
     else:
-        here = Sizes(np.array([has]), np.array([len(job.goal or ())]))
+        here = GpuCounts(np.array([has]), np.array([len(job.goal or ())]))
         lost = float(objective(job, here, on.has)[0])
     if moves:
         costs_s = np.where(sizes.gpus > 0, max(up_s, down_s), down_s)
@@ -188,12 +188,12 @@ def changes_s(job: Job) -> tuple[float, float]:
     return up_s, down_s
 
 
-def _throughput(job: Job, sizes: Sizes, kind: str) -> Values:
+def _throughput(job: Job, sizes: GpuCounts, kind: str) -> Values:
     """Return work per second; if unknown, one unit per GPU and second."""
     return speeds(job, sizes, kind) * (rate_alone(job.estimate) or 1.0)
 
 
-def _priority(job: Job, sizes: Sizes, kind: str) -> Values:
+def _priority(job: Job, sizes: GpuCounts, kind: str) -> Values:
     """Return efficiency times ten for each unit of priority."""
     return speeds(job, sizes, kind) * math.pow(10.0, job.priority)
 

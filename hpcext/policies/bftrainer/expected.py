@@ -16,11 +16,11 @@ import numpy as np
 
 from hpcext.core.values import Alloc, Snapshot
 from hpcext.policies.bftrainer import Objective, changes_s
-from hpcext.policies.bftrainer.holes import Floats, Ints, Span, holes
-from hpcext.policies.bftrainer.pool import Part, Pool, run_of
+from hpcext.policies.bftrainer.holes import Floats, Horizon, Ints, holes
+from hpcext.policies.bftrainer.pool import Pool, PoolPart, run_of
 from hpcext.policies.common import fixed
 from hpcext.policies.placement.candidates import Candidate
-from hpcext.policies.solve.apportion import Table
+from hpcext.policies.solve.apportion import ValueTable
 
 ENOUGH = 0.5
 """Share of the time after a change for which a free GPU must stay to lower the price: many that
@@ -36,7 +36,7 @@ class Holding(NamedTuple):
         Number of GPUs by class of nodes.
     gpus : int
         Number of all. If that is not a size of the job it uses the next smaller one.
-    part : Part
+    part : PoolPart
     value : float
     changed : bool
         Whether some are new, so that it stalls anyway.
@@ -44,12 +44,12 @@ class Holding(NamedTuple):
 
     classes: Mapping[int, int]
     gpus: int
-    part: Part
+    part: PoolPart
     value: float
     changed: bool = False
 
 
-class Answer(NamedTuple):
+class Demand(NamedTuple):
     """The number of further GPUs that a job wants at some price.
 
     Attributes
@@ -59,14 +59,14 @@ class Answer(NamedTuple):
     more : int
     value : float
         Value with these.
-    part : Part
+    part : PoolPart
         The GPUs that it has then, over time.
     """
 
     surplus: float
     more: int
     value: float
-    part: Part
+    part: PoolPart
 
 
 class Curves:
@@ -149,7 +149,7 @@ class Expected:
         self.asks = asks
         jobs = [ask.job for ask in asks]
         self.up_s, self.down_s = np.array([changes_s(job) for job in jobs]).T
-        span = Span.of(forward_s + float(max(self.up_s.max(), self.down_s.max())))
+        span = Horizon.of(forward_s + float(max(self.up_s.max(), self.down_s.max())))
         kind = next(iter(now.nodes.values())).kind
         values = [ask.job.weight * objective(ask.job, ask.sizes, kind) for ask in asks]
         self.curves = Curves([ask.sizes.gpus for ask in asks], values)
@@ -216,11 +216,13 @@ class Expected:
         of_each = stays - stalled * usual / np.clip(self.free, 1.0, usual)
         return np.argsort(-of_each, kind="stable")
 
-    def parts(self, kept: Ints) -> Part:
+    def parts(self, kept: Ints) -> PoolPart:
         """Return the first `kept` GPUs of each job, shape (k, j)."""
         alive, calm = self._rows
         ends = self._begins + kept
-        return Part(alive[:, ends] - alive[:, self._begins], calm[:, ends] - calm[:, self._begins])
+        return PoolPart(
+            alive[:, ends] - alive[:, self._begins], calm[:, ends] - calm[:, self._begins]
+        )
 
     def values(self, free: Ints) -> Floats:
         """Return the value of each size of each job, shape (m,).
@@ -242,11 +244,11 @@ class Expected:
         stall_s = np.where(curves.sizes == has, self._same_s[curves.job], stall_s)
         return self._summed(self._working(curves.rates(curves.job, alive), calm), stall_s)
 
-    def tables(self, values: Floats) -> list[Table]:
+    def tables(self, values: Floats) -> list[ValueTable]:
         """Return a table for each job."""
         bounds = itertools.pairwise(self.curves.starts.tolist())
         return [
-            Table(sizes, values[begin:end])
+            ValueTable(sizes, values[begin:end])
             for sizes, (begin, end) in zip(self.curves.each, bounds, strict=True)
         ]
 
@@ -311,7 +313,7 @@ class Expected:
         np.maximum.at(found, job, gains)
         return np.asarray(found - [each.value for each in has])
 
-    def answer(self, job: int, has: Holding, pool: Pool, price: float, most: int) -> Answer:
+    def answer(self, job: int, has: Holding, pool: Pool, price: float, most: int) -> Demand:
         """Return how many of the free GPUs a job wants besides what it has.
 
         Parameters
@@ -328,17 +330,17 @@ class Expected:
         more = self.curves.each[job] - has.gpus
         more = more[(more > 0) & (more <= min(most - has.gpus, pool.left))]
         if not len(more):
-            return Answer(-math.inf, 0, has.value, has.part)
+            return Demand(-math.inf, 0, has.value, has.part)
         alive, calm = pool.first(more, has.classes)
         alive += has.part.alive[:, None]
         calm += has.part.calm[:, None]
         values = self._after_up[job] @ self._working(self.curves.of(job, alive), calm)
         gains = values - price * more
         at = int(gains.argmax())
-        part = Part(alive[:, at], calm[:, at])
-        return Answer(float(gains[at]) - has.value, int(more[at]), float(values[at]), part)
+        part = PoolPart(alive[:, at], calm[:, at])
+        return Demand(float(gains[at]) - has.value, int(more[at]), float(values[at]), part)
 
-    def _held(self) -> tuple[Part, Ints]:
+    def _held(self) -> tuple[PoolPart, Ints]:
         """Return the GPUs of all jobs, one job after the other, and where each job's begin."""
         rank = np.array([at for each in self.own for at in each], dtype=np.int64)
         counts = np.array([gpus for each in self.own for gpus in each.values()], dtype=np.int64)

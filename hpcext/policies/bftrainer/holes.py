@@ -36,7 +36,7 @@ decision can be had by a later one as well, but a job with nodes that end one af
 for each, unless it changes before anyway."""
 
 
-class Span:
+class Horizon:
     """The time that a decision looks at, in pieces.
 
     Parameters
@@ -65,7 +65,7 @@ class Span:
         self.counts = np.where(self.beyond > 0, np.exp(-middles_s / LATER_S), 1.0)
 
     @classmethod
-    def of(cls, long_s: float) -> Span:
+    def of(cls, long_s: float) -> Horizon:
         """Make a span in which work counts for `long_s` seconds, and stalls beyond."""
         near = np.geomspace(FIRST * long_s, long_s, PIECES)
         beyond = np.geomspace(long_s, long_s + LATER_S, BEYOND + 1)[1:]
@@ -104,7 +104,7 @@ LEAST = 1e-6
 
 
 def holes(
-    nodes: Mapping[str, Node], seen: Fragments, now_s: float, span: Span, stall_s: float
+    nodes: Mapping[str, Node], seen: Fragments, now_s: float, span: Horizon, stall_s: float
 ) -> Holes:
     """Divide nodes into classes.
 
@@ -114,7 +114,7 @@ def holes(
     seen : Fragments
         How long other nodes stayed.
     now_s : float
-    span : Span
+    span : Horizon
     stall_s : float
         Seconds for which a job stalls that loses a node.
     """
@@ -155,7 +155,7 @@ class Believed(NamedTuple):
     early: Floats
 
 
-def _expected(of: Believed, span: Span, stall_s: float) -> tuple[Floats, Floats]:
+def _expected(of: Believed, span: Horizon, stall_s: float) -> tuple[Floats, Floats]:
     """Return for each class and piece the share still there, and the log chance of no stall."""
     begin_s, end_s = span.edges_s[:-1], span.edges_s[1:]
     middle_s = (begin_s + end_s) / 2

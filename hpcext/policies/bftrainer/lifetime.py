@@ -37,9 +37,9 @@ import numpy as np
 
 from hpcext.core.values import Alloc, Snapshot, Target
 from hpcext.policies.bftrainer import changes_s, gain, objective_of
-from hpcext.policies.bftrainer.expected import Answer, Expected, Holding
-from hpcext.policies.bftrainer.holes import Floats, Ints, Span, holes
-from hpcext.policies.bftrainer.pool import Part, Pool
+from hpcext.policies.bftrainer.expected import Demand, Expected, Holding
+from hpcext.policies.bftrainer.holes import Floats, Horizon, Ints, holes
+from hpcext.policies.bftrainer.pool import Pool, PoolPart
 from hpcext.policies.placement.candidates import Candidate, Gpus
 from hpcext.policies.placement.divide import Parallel, Plan, best, front, settle
 from hpcext.policies.solve.apportion import Division, apportion, bound
@@ -127,7 +127,7 @@ class _Deal:
             mine, rest = _split(classes, gpus)
             for at, other in rest.items():
                 free[at] += other
-            self._has.append(Holding(mine, gpus, Part(*part), value))
+            self._has.append(Holding(mine, gpus, PoolPart(*part), value))
         self._pool = Pool(expected.holes, expected.order, free)
 
     @property
@@ -164,7 +164,7 @@ class _Deal:
             else:
                 self._give(job, answer)
 
-    def _give(self, job: int, answer: Answer) -> None:
+    def _give(self, job: int, answer: Demand) -> None:
         has = self._has[job]
         classes = self._pool.take(answer.more, has.classes)
         gpus = has.gpus + answer.more
@@ -255,7 +255,7 @@ def _without(now: Snapshot, options: Options, asks: Sequence[Candidate], gpus: G
     objective = objective_of(options.objective)
     plan = best(functools.partial(gain, objective, options.forward_s), asks, gpus)
     downs_s = [changes_s(ask.job)[1] for ask in asks]
-    span = Span.of(options.forward_s)
+    span = Horizon.of(options.forward_s)
     found = holes(now.nodes, now.fragments, now.now_s, span, max(downs_s))
     stays = found.stays @ span.pieces_s
     longest = sorted(now.nodes, key=lambda node: -stays[found.of[node]])

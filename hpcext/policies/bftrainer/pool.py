@@ -19,7 +19,7 @@ AHEAD = 4
 """Sums are computed for this many times the GPUs that are asked for."""
 
 
-class Part(NamedTuple):
+class PoolPart(NamedTuple):
     """Some GPUs: how many are there in each piece of time, and the log probability of no stall.
 
     Both have the shape (k,) or (k, n).
@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
 def run_of(
     holes: Holes, rank: Ints, counts: Ints, most: int, but: Collection[int] = frozenset()
-) -> Part:
+) -> PoolPart:
     """Return sums over the first 0, 1, 2, ... GPUs of some classes.
 
     Parameters
@@ -48,7 +48,7 @@ def run_of(
 
     Returns
     -------
-    Part
+    PoolPart
         Of shape (k, `most` + 1), or less if there are not as many.
     """
     which = np.repeat(rank, counts)[:most]
@@ -60,7 +60,7 @@ def run_of(
     if but:
         new &= [at not in but for at in rank.tolist()]
     calm[:, begins[new]] = holes.calm[rank[new]].T
-    return Part(alive, np.cumsum(calm, axis=1, out=calm))
+    return PoolPart(alive, np.cumsum(calm, axis=1, out=calm))
 
 
 class Pool:
@@ -87,13 +87,13 @@ class Pool:
         self.left = int(counts.sum())
         # Leading classes that are empty; leading GPUs of the sums that are taken.
         self._gone = self._past = 0
-        self._sums: Part | None = None
+        self._sums: PoolPart | None = None
 
     def holds(self, classes: Collection[int]) -> bool:
         """Return whether there are free GPUs of these classes."""
         return bool(self._own(classes))
 
-    def first(self, more: Ints, mine: Collection[int] = ()) -> Part:
+    def first(self, more: Ints, mine: Collection[int] = ()) -> PoolPart:
         """Return sums over the first GPUs that a job wants.
 
         First come those of classes that it has, which cost it no other stall, then the order of the
@@ -108,7 +108,7 @@ class Pool:
 
         Returns
         -------
-        Part
+        PoolPart
             Of shape (k, n).
         """
         own = self._own(mine)
@@ -116,7 +116,7 @@ class Pool:
         if own:
             rank = np.fromiter(itertools.islice(self._wanted(own), most), dtype=np.int64)
             run = run_of(self._holes, rank, self._counts[rank], most, own)
-            return Part(run.alive[:, more], run.calm[:, more])
+            return PoolPart(run.alive[:, more], run.calm[:, more])
         sums = self._sums
         if sums is None or self._past + most >= sums.alive.shape[1]:
             rank = self._rank[self._gone :]
@@ -127,7 +127,7 @@ class Pool:
         alive = sums.alive[:, at] - sums.alive[:, past, None]
         # The class of the first GPU costs a stall again.
         begins = sums.calm[:, past + 1] - self._holes.calm[self._rank[self._gone]]
-        return Part(alive, sums.calm[:, at] - begins[:, None])
+        return PoolPart(alive, sums.calm[:, at] - begins[:, None])
 
     def take(self, gpus: int, mine: Mapping[int, int]) -> dict[int, int]:
         """Give GPUs, in the same order, to a job that has some.

@@ -13,7 +13,7 @@ from hpcext.core.values import Job, Snapshot
 from hpcext.policies.common import ONE_NODE
 from hpcext.policies.placement.machine import Widths, machine_of
 from hpcext.policies.placement.place import Shape
-from hpcext.scaling.estimator import Sizes, speedups
+from hpcext.scaling.estimator import GpuCounts, speedups
 from hpcext.scaling.identity import by_identity
 
 Counts = NDArray[np.int64]
@@ -57,7 +57,7 @@ class Candidate(NamedTuple):
     has: str = ""
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> GpuCounts:
         """Zero, and the sizes that the job may have."""
         return _sizes(self.shapes)
 
@@ -65,7 +65,7 @@ class Candidate(NamedTuple):
         """Return the shapes that the job may have on a kind; None: on any."""
         return self.by_kind.get(kind, {}) if self.by_kind and kind is not None else self.shapes
 
-    def sizes_on(self, kind: str | None) -> Sizes:
+    def sizes_on(self, kind: str | None) -> GpuCounts:
         """Return zero, and the sizes that the job may have on a kind."""
         return _sizes(self.on(kind))
 
@@ -75,13 +75,13 @@ class Candidate(NamedTuple):
 
 
 @by_identity
-def _sizes(shapes: Mapping[int, Shape]) -> Sizes:
+def _sizes(shapes: Mapping[int, Shape]) -> GpuCounts:
     """Return the sizes as read-only arrays, which all jobs with the same shapes share."""
     gpus = np.array([0, *shapes], dtype=np.int64)
     nodes = np.array([0, *(shape.nodes for shape in shapes.values())], dtype=np.int64)
     gpus.setflags(write=False)
     nodes.setflags(write=False)
-    return Sizes(gpus, nodes)
+    return GpuCounts(gpus, nodes)
 
 
 def only(kinds: Collection[str]) -> str:
@@ -89,7 +89,7 @@ def only(kinds: Collection[str]) -> str:
     return next(iter(kinds)) if len(kinds) == 1 else ""
 
 
-def speeds(job: Job, sizes: Sizes, kind: str = "") -> Values:
+def speeds(job: Job, sizes: GpuCounts, kind: str = "") -> Values:
     """Return a job's speeds on sizes, as multiples of its speed on one GPU.
 
     If nothing is known of a job, it is taken to scale linearly up to its best size.

@@ -16,15 +16,15 @@ from hpcext.policies.common import AS_ASKED, fixed, free_beside, keep, largest, 
 from hpcext.policies.placement.candidates import Candidate, Counts, Gpus, On, Values, asks_of
 from hpcext.policies.placement.machine import free_of, machine_of
 from hpcext.policies.placement.place import PlacementRequest, Shape, place
-from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.apportion import ValueTable, apportion
 from hpcext.policies.solve.kinds import share
-from hpcext.scaling.estimator import Sizes
+from hpcext.scaling.estimator import GpuCounts
 from hpcext.scaling.identity import by_identity
 
 Parallel = Annotated[int, msgspec.Meta(ge=1)]
 """Most jobs that may have anything."""
 
-Worth = Callable[[Job, Sizes, On], Values]
+Worth = Callable[[Job, GpuCounts, On], Values]
 """The values of a job's sizes, the first of which is 0; the value of 0 is the same on all kinds."""
 
 
@@ -228,7 +228,7 @@ class Solved(Protocol):
     def bound(self) -> float: ...  # noqa: D102
 
 
-Solve = Callable[[Sequence[Table], int], Solved]
+Solve = Callable[[Sequence[ValueTable], int], Solved]
 
 
 def best(worth: Worth, asks: Sequence[Candidate], gpus: Gpus, solve: Solve | None = None) -> Plan:
@@ -253,22 +253,22 @@ def valued(worth: Worth, asks: Sequence[Candidate], gpus: Gpus, counts: Sequence
     return Plan(counts, _each([_tables(worth, ask, gpus) for ask in asks]))
 
 
-def _table(worth: Worth, ask: Candidate, kind: str) -> Table:
-    return Table(ask.sizes.gpus, worth(ask.job, ask.sizes, On(kind, ask.has)))
+def _table(worth: Worth, ask: Candidate, kind: str) -> ValueTable:
+    return ValueTable(ask.sizes.gpus, worth(ask.job, ask.sizes, On(kind, ask.has)))
 
 
-def _tables(worth: Worth, ask: Candidate, kinds: Iterable[str]) -> dict[str, Table]:
+def _tables(worth: Worth, ask: Candidate, kinds: Iterable[str]) -> dict[str, ValueTable]:
     """Return the table of a job for each kind of GPUs that it may have."""
     found = {}
     for kind in kinds:
         if ask.on(kind):
             sizes = ask.sizes_on(kind)
-            found[kind] = Table(sizes.gpus, worth(ask.job, sizes, On(kind, ask.has)))
+            found[kind] = ValueTable(sizes.gpus, worth(ask.job, sizes, On(kind, ask.has)))
     return found
 
 
 def _each(
-    tables: Sequence[Mapping[str, Table]],
+    tables: Sequence[Mapping[str, ValueTable]],
 ) -> Callable[[int, str | None], Mapping[int, float]]:
     """Return a function from the number of a job and a kind to its values by size."""
 

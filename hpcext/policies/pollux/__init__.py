@@ -48,7 +48,7 @@ from hpcext.policies.pollux.jct import explored, lasting, newest
 from hpcext.policies.pollux.refill import refilled
 from hpcext.policies.pollux.search import searched
 from hpcext.policies.total_time import Interval
-from hpcext.scaling.estimator import Sizes
+from hpcext.scaling.estimator import GpuCounts
 
 PRICES = 12
 """Most prices of nodes to try, where jobs on several nodes want more nodes than there are."""
@@ -171,7 +171,7 @@ def _exact(
 
 
 def _priced(
-    values: Mapping[tuple[str, str], Values], price: float, job: Job, sizes: Sizes, on: On
+    values: Mapping[tuple[str, str], Values], price: float, job: Job, sizes: GpuCounts, on: On
 ) -> Values:
     """Return the values of sizes, less a price for each node of sizes on several."""
     if not price:

@@ -12,7 +12,7 @@ import numpy as np
 from hpcext.core.values import Job, Snapshot, total
 from hpcext.policies.placement.candidates import Candidate, On, Values, speeds
 from hpcext.policies.placement.place import Shape
-from hpcext.scaling.estimator import Sizes
+from hpcext.scaling.estimator import GpuCounts
 
 
 def allowed(asks: Sequence[Candidate], times: int = 2, *, node: bool = False) -> list[Candidate]:
@@ -68,7 +68,7 @@ class SharedCluster(NamedTuple):
 
 
 def speedups(
-    job: Job, sizes: Sizes, machine: SharedCluster, kind: str, most: float | None = None
+    job: Job, sizes: GpuCounts, machine: SharedCluster, kind: str, most: float | None = None
 ) -> Values:
     """Return speed-ups over a fair share of the machine (eq. 15).
 
@@ -81,7 +81,7 @@ def speedups(
     # A fraction of a GPU has that fraction of the speed of one.
     whole = max(1.0, share)
     nodes = math.ceil(whole / machine.widest)
-    asked = Sizes(np.append(sizes.gpus, whole), np.append(sizes.nodes, nodes))
+    asked = GpuCounts(np.append(sizes.gpus, whole), np.append(sizes.nodes, nodes))
     found = speeds(job, asked, kind)
     fair = 0.0
     for other, gpus in machine.gpus.items():
@@ -94,7 +94,7 @@ def speedups(
     return found[:-1] / fair
 
 
-def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:
+def realloc(job: Job, sizes: GpuCounts, now_s: float, delay_s: float, on: On) -> Values:
     """Return ``REALLOC_FACTOR``: the part of its speed-up that a job keeps if it is re-allocated.
 
     It follows from its age and the number of its re-allocations, as if these went on at the same
@@ -114,7 +114,7 @@ def cost_s(job: Job, delay_s: float) -> float:
     return max((each for each in (known.up_s, known.down_s) if each is not None), default=delay_s)
 
 
-def changed(job: Job, sizes: Sizes, on: On, factor: float) -> Values:
+def changed(job: Job, sizes: GpuCounts, on: On, factor: float) -> Values:
     """Return a factor for all sizes except the one that the job has."""
     return np.where((sizes.gpus == total(job.goal)) & (on.kind == on.has), 1.0, factor)
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from hpcext.core.values import Job, Snapshot
 from hpcext.policies.placement.candidates import Candidate, On, Values
 from hpcext.policies.pollux.fitness import allowed, changed, cost_s
-from hpcext.scaling.estimator import Sizes
+from hpcext.scaling.estimator import GpuCounts
 
 LASTS_S = 120.0
 """Seconds for which a division is expected to last."""
@@ -49,7 +49,7 @@ def explored(asks: Sequence[Candidate]) -> list[Candidate]:
     return allowed(asks, TIMES, node=True)
 
 
-def lasting(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:
+def lasting(job: Job, sizes: GpuCounts, now_s: float, delay_s: float, on: On) -> Values:
     """Return the part of its speed-up that a job keeps over `LASTS_S` if it is re-allocated.
 
     The parameters are those of :func:`~hpcext.policies.pollux.fitness.realloc`.

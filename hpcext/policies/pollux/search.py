@@ -14,7 +14,7 @@ from hpcext.policies.placement.divide import granted
 from hpcext.policies.placement.place import Shape
 from hpcext.policies.pollux import genetic
 from hpcext.policies.pollux.fitness import SharedCluster, allowed, floor, realloc, speedups
-from hpcext.scaling.estimator import Sizes
+from hpcext.scaling.estimator import GpuCounts
 
 
 def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
@@ -68,7 +68,7 @@ def matrices(
     tables = [
         np.stack(
             [
-                speedups(ask.job, Sizes(counts, nodes), machine, kind, each)
+                speedups(ask.job, GpuCounts(counts, nodes), machine, kind, each)
                 for nodes in (one, several)
             ],
             axis=-1,
@@ -91,7 +91,7 @@ def matrices(
     alike = [ask._replace(by_kind={}) for ask in asks]
     lowest = floor(alike, found, kind, int(counts[-1]), p)
     goals = [ask.job.goal or {} for ask in asks]
-    nothing = Sizes(np.array([0]), np.array([0]))
+    nothing = GpuCounts(np.array([0]), np.array([0]))
     factors = [float(realloc(ask.job, nothing, now.now_s, delay_s, On())[0]) for ask in asks]
     return Market(
         np.maximum(lowest, np.array(tables)),
@@ -111,11 +111,11 @@ def _loose(ask: Candidate, now: Snapshot) -> Candidate:
     return ask._replace(shapes=shapes, by_kind={})
 
 
-def _packed(ask: Candidate, widest: int) -> Sizes:
+def _packed(ask: Candidate, widest: int) -> GpuCounts:
     """Return the sizes of a job, each on as few nodes as possible."""
     if ask.job.nodes is not None:
         return ask.sizes
-    return Sizes(ask.sizes.gpus, -(-ask.sizes.gpus // widest))
+    return GpuCounts(ask.sizes.gpus, -(-ask.sizes.gpus // widest))
 
 
 def _shaped(ask: Candidate, row: Alloc, now: Snapshot) -> Alloc:

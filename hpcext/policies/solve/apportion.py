@@ -50,7 +50,7 @@ HEAVIEST = np.iinfo(np.int64).max
 """A number of units larger than that of any option."""
 
 
-class Table(NamedTuple):
+class ValueTable(NamedTuple):
     """The value of a job by the number of its units.
 
     Attributes
@@ -87,7 +87,7 @@ class Division(NamedTuple):
     price: float
 
 
-def apportion(tables: Sequence[Table], total: int) -> Division:
+def apportion(tables: Sequence[ValueTable], total: int) -> Division:
     """Divide `total` units among jobs so that the sum of their values is largest.
 
     The cost grows with the number of options, about thirty passes over them, and with the options
@@ -96,7 +96,7 @@ def apportion(tables: Sequence[Table], total: int) -> Division:
 
     Parameters
     ----------
-    tables : sequence of Table
+    tables : sequence of ValueTable
         One for each job, in the order in which ties are broken.
     total : int
 
@@ -122,7 +122,7 @@ def apportion(tables: Sequence[Table], total: int) -> Division:
     return Division(tuple(options.sizes[chosen].tolist()), value, core.bound - cost, price)
 
 
-def bound(tables: Sequence[Table], total: int) -> float:
+def bound(tables: Sequence[ValueTable], total: int) -> float:
     """Return the optimum of the relaxation, which no division exceeds, without a division."""
     if not tables:
         return 0.0
@@ -139,7 +139,7 @@ class Options(NamedTuple):
     jobs: Ints
 
     @classmethod
-    def of(cls, tables: Sequence[Table], total: int) -> Options:
+    def of(cls, tables: Sequence[ValueTable], total: int) -> Options:
         """Return the options that fit into the total.
 
         Raises

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcext.policies.solve.apportion import Table, apportion
-from hpcext.policies.solve.solvers import NO_LIMIT, Limit, Programme, Solver, find_solver
+from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.solvers import NO_LIMIT, Programme, SearchLimit, Solver, find_solver
 
 
 class Constraint(NamedTuple):
@@ -69,22 +69,22 @@ class CountAnswer(NamedTuple):
 
 
 def solve_counts(
-    tables: Sequence[Table],
+    tables: Sequence[ValueTable],
     total: int,
     constraints: Sequence[Constraint] = (),
-    limit: Limit = NO_LIMIT,
+    limit: SearchLimit = NO_LIMIT,
     solver: Solver | None = None,
 ) -> CountAnswer:
     """Divide `total` units among jobs so that the sum of their values is largest.
 
     Parameters
     ----------
-    tables : sequence of Table
+    tables : sequence of ValueTable
         One for each job.
     total : int
     constraints : sequence of Constraint
         All of them hold for the division, to the tolerance of solvers (1e-6).
-    limit : Limit
+    limit : SearchLimit
         If it ends the search, the best division that was found is the answer. The search starts
         from the one where no job has any unit; that is the answer if it found no other and the
         constraints allow it.
@@ -127,7 +127,7 @@ def solve_counts(
 
 
 def _count(
-    tables: Sequence[Table], total: int, constraints: Sequence[Constraint]
+    tables: Sequence[ValueTable], total: int, constraints: Sequence[Constraint]
 ) -> tuple[Programme, list[list[Any]]]:
     """Build the programme, and for each job the variables of its options within the total."""
     programme, rows = Programme(), []
@@ -173,10 +173,10 @@ def _check(constraint: Constraint, jobs: int) -> None:
 
 
 def _conflict(
-    tables: Sequence[Table],
+    tables: Sequence[ValueTable],
     total: int,
     constraints: Sequence[Constraint],
-    limit: Limit,
+    limit: SearchLimit,
     solver: Solver,
 ) -> str:
     """Return a message about constraints that cannot hold together.
@@ -199,7 +199,8 @@ def _conflict(
     ]
     # The smallest and largest possible sum, by the kernel.
     low, high = (
-        sign * apportion([Table(table.sizes, sign * load) for table, load in loads], total).value
+        sign
+        * apportion([ValueTable(table.sizes, sign * load) for table, load in loads], total).value
         + 0.0
         for sign in (-1, 1)
     )

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcext.policies.solve.apportion import TOLERANCE, Floats, Ints, Table, apportion
+from hpcext.policies.solve.apportion import TOLERANCE, Floats, Ints, ValueTable, apportion
 from hpcext.policies.solve.relaxation import Dual, Offers, begins
 
 TRIES = 100
@@ -40,7 +40,7 @@ Change = tuple[tuple[int, int], ...]
 """Jobs with the kinds that they change to."""
 
 
-class Shares(NamedTuple):
+class KindDivision(NamedTuple):
     """A division of several kinds.
 
     Attributes
@@ -63,7 +63,7 @@ class Shares(NamedTuple):
         return max(0.0, self.bound - self.value)
 
 
-def share(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> Shares:
+def share(tables: Sequence[Mapping[str, ValueTable]], totals: Mapping[str, int]) -> KindDivision:
     """Divide GPUs of several kinds among jobs so that the sum of their values is large.
 
     With one kind this is :func:`apportion`, and exact; with several it states how far it may be
@@ -72,7 +72,7 @@ def share(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> S
 
     Parameters
     ----------
-    tables : sequence of mapping from str to Table
+    tables : sequence of mapping from str to ValueTable
         For each job and kind, its value by the number of GPUs; the value of 0 is the same for all
         kinds. A job cannot use a kind that it does not name. Jobs and kinds are in the order in
         which ties are broken, as far as exact divisions and equal kinds go.
@@ -81,7 +81,7 @@ def share(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> S
 
     Returns
     -------
-    Shares
+    KindDivision
 
     Raises
     ------
@@ -94,7 +94,7 @@ def share(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> S
             raise ValueError(f"{kind}: {total} GPUs cannot be divided")
     nothing = _nothing(tables, totals)
     if not tables:
-        return Shares((), 0.0, 0.0)
+        return KindDivision((), 0.0, 0.0)
     every = [_of_kind(tables, kind, nothing) for kind in totals]
     offers = Offers.of(every, totals)
     if len(totals) == 1:
@@ -108,7 +108,9 @@ def share(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> S
     return found._replace(bound=max(dual.bound, found.value))
 
 
-def _divided(every: Sequence[Sequence[Table]], totals: Mapping[str, int], kinds: Ints) -> Shares:
+def _divided(
+    every: Sequence[Sequence[ValueTable]], totals: Mapping[str, int], kinds: Ints
+) -> KindDivision:
     """Divide each kind exactly among the jobs that are to have it."""
     choices = [("", 0)] * len(kinds)
     value = bound = 0.0
@@ -118,10 +120,10 @@ def _divided(every: Sequence[Sequence[Table]], totals: Mapping[str, int], kinds:
         value, bound = value + division.value, bound + division.bound
         for job, count in zip(jobs, division.counts, strict=True):
             choices[job] = (kind, count) if count else ("", 0)
-    return Shares(tuple(choices), value, max(bound, value))
+    return KindDivision(tuple(choices), value, max(bound, value))
 
 
-def _nothing(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> Floats:
+def _nothing(tables: Sequence[Mapping[str, ValueTable]], totals: Mapping[str, int]) -> Floats:
     """Return the value of each job with nothing."""
     found = np.zeros(len(tables))
     for job, offer in enumerate(tables):
@@ -141,11 +143,14 @@ def _nothing(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -
     return found
 
 
-def _of_kind(tables: Sequence[Mapping[str, Table]], kind: str, nothing: Floats) -> list[Table]:
+def _of_kind(
+    tables: Sequence[Mapping[str, ValueTable]], kind: str, nothing: Floats
+) -> list[ValueTable]:
     """Return the tables of all jobs for one kind."""
     none = np.zeros(1, dtype=np.int64)
     return [
-        offer.get(kind) or Table(none, nothing[job : job + 1]) for job, offer in enumerate(tables)
+        offer.get(kind) or ValueTable(none, nothing[job : job + 1])
+        for job, offer in enumerate(tables)
     ]
 
 
@@ -176,7 +181,7 @@ class _Core(NamedTuple):
         tables, alone = [], []
         for begin, end in itertools.pairwise([*firsts.tolist(), len(jobs)]):
             if end - begin > 1:
-                tables.append(Table(sizes[begin:end] - sizes[begin], values[begin:end]))
+                tables.append(ValueTable(sizes[begin:end] - sizes[begin], values[begin:end]))
             else:
                 alone.append(values[begin])
         return apportion(tables, free).value + math.fsum(alone)

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcext.policies.solve.apportion import Floats, Ints, Table
-from hpcext.policies.solve.solvers import NO_LIMIT, Limit, Programme, Solver, find_solver
+from hpcext.policies.solve.apportion import Floats, Ints, ValueTable
+from hpcext.policies.solve.solvers import NO_LIMIT, Programme, SearchLimit, Solver, find_solver
 
 Bools = NDArray[np.bool_]
 
@@ -68,7 +68,7 @@ class Trainer(NamedTuple):
         return gain
 
 
-def gain_table(trainer: Trainer, has: int, forward_s: float) -> Table:
+def gain_table(trainer: Trainer, has: int, forward_s: float) -> ValueTable:
     """Return Eq. 16 of one trainer as a table for the exact kernel.
 
     Parameters
@@ -80,7 +80,7 @@ def gain_table(trainer: Trainer, has: int, forward_s: float) -> Table:
         T_fwd, the time in which no node is expected to leave.
     """
     sizes = np.r_[0, trainer.least : trainer.most + 1]
-    return Table(sizes, trainer.gain(sizes, has, forward_s))
+    return ValueTable(sizes, trainer.gain(sizes, has, forward_s))
 
 
 class MapAnswer(NamedTuple):
@@ -111,7 +111,7 @@ def solve_map(
     trainers: Sequence[Trainer],
     current: Bools,
     forward_s: float,
-    limit: Limit = NO_LIMIT,
+    limit: SearchLimit = NO_LIMIT,
     solver: Solver | None = None,
 ) -> MapAnswer:
     """Find the map of nodes to trainers that gains most until the next event (Eq. 16).
@@ -124,7 +124,7 @@ def solve_map(
         its `least` must have none here.
     forward_s : float
         T_fwd, the seconds in which no node is expected to leave.
-    limit : Limit
+    limit : SearchLimit
         If it ends the search, the better of what was found and `current` is the answer.
     solver : Solver, optional
         `highs` or `cbc`; by default that of :func:`find_solver`.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.policies.solve.apportion import TOLERANCE, Floats, Ints, Options, Table
+from hpcext.policies.solve.apportion import TOLERANCE, Floats, Ints, Options, ValueTable
 
 CLOSE = 1e-10
 """Relative tolerance of the relaxation's optimum at which the prices are good enough."""
@@ -48,7 +48,7 @@ class Offers(NamedTuple):
     lengths: Ints
 
     @classmethod
-    def of(cls, every: Sequence[Sequence[Table]], totals: Mapping[str, int]) -> Offers:
+    def of(cls, every: Sequence[Sequence[ValueTable]], totals: Mapping[str, int]) -> Offers:
         """Return the options that fit into the total of their kind."""
         parts = []
         for (kind, total), tables in zip(totals.items(), every, strict=True):

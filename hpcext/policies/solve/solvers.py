@@ -24,7 +24,7 @@ SCALE = 1e3
 less), and CBC prints a bound with three digits after the point."""
 
 
-class Limit(NamedTuple):
+class SearchLimit(NamedTuple):
     """A limit of a search, not in seconds, so that it ends alike on every machine.
 
     Attributes
@@ -56,14 +56,14 @@ class Search(NamedTuple):
     bound: float
 
 
-NO_LIMIT = Limit()
+NO_LIMIT = SearchLimit()
 
-Solver = Callable[[Any, Limit], Search]
+Solver = Callable[[Any, SearchLimit], Search]
 """A function that minimises an ``LpProblem`` of PuLP, quietly and deterministically, starting from
 the values of its variables."""
 
 
-def highs(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
+def highs(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Search:
     """Minimise with HiGHS, in this process.
 
     ``LpProblem.solve`` of PuLP 3.3 takes no start for HiGHS (it passes ``warmStart`` on as an
@@ -75,7 +75,7 @@ def highs(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
     ----------
     problem : pulp.LpProblem
         All its variables have a value.
-    limit : Limit
+    limit : SearchLimit
     time_s : float, optional
         For measurements: with it the answer depends on the machine.
     """
@@ -121,7 +121,7 @@ def _is_what_it_says(model: Any) -> bool:
     return math.isclose(value, said, rel_tol=PROVEN, abs_tol=PROVEN)
 
 
-def cbc(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
+def cbc(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Search:
     """Minimise with CBC: the one that comes with PuLP, else the ``cbc`` of the search path.
 
     PuLP passes the start to CBC (``warmStart``), but its status *optimal* is not enough here
@@ -131,7 +131,7 @@ def cbc(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
     ----------
     problem : pulp.LpProblem
         All its variables have a value.
-    limit : Limit
+    limit : SearchLimit
     time_s : float, optional
         For measurements: with it the answer depends on the machine.
     """
@@ -246,7 +246,7 @@ class Programme:
         """Return whether a value is as close to its bound as a solver can prove."""
         return bound - value <= PROVEN * max(abs(value), self.largest)
 
-    def maximize(self, solver: Solver, limit: Limit) -> Search:
+    def maximize(self, solver: Solver, limit: SearchLimit) -> Search:
         """Search for the maximum; the bound is an upper one on the objective.
 
         Raises

@@ -163,17 +163,17 @@ class Rule(Protocol):
         """Return what is known of each worker, as JSON values."""
 
 
-class Bounds(NamedTuple):
+class WorkerBounds(NamedTuple):
     """Fewest and most samples of a worker; None: no bound but its memory."""
 
     least: int = 1
     most: int | None = None
 
-    def fitted(self, total: int, workers: int) -> Bounds:
+    def fitted(self, total: int, workers: int) -> WorkerBounds:
         """Return these bounds, widened as far as a step of `total` samples needs."""
         least = min(self.least, total // workers)
         most = self.most if self.most is None else max(self.most, -(-total // workers))
-        return Bounds(least, most)
+        return WorkerBounds(least, most)
 
     def of(self, sizes: Sizes, total: int, memory: Sequence[float]) -> tuple[list[int], list[int]]:
         """Return least and most of each worker; a full one gets no more if the others have room."""
@@ -186,7 +186,7 @@ class Bounds(NamedTuple):
         return [self.least] * len(sizes), most
 
 
-FREE = Bounds()
+FREE = WorkerBounds()
 """Bounds of a worker whose batches are not bounded."""
 
 
@@ -197,13 +197,13 @@ class Speeds:
     ----------
     sizes : sequence of int
         Initial sizes.
-    bounds : Bounds
+    bounds : WorkerBounds
     known : sequence
         The :meth:`state` of each worker, None where nothing is known.
     """
 
     def __init__(
-        self, sizes: Sequence[int], bounds: Bounds = FREE, known: Sequence[Any] = ()
+        self, sizes: Sequence[int], bounds: WorkerBounds = FREE, known: Sequence[Any] = ()
     ) -> None:
         self.sizes: Sizes = tuple(sizes)
         self._bounds = bounds
@@ -244,7 +244,7 @@ class LeaderStraggler:
     ----------
     sizes : sequence of int
         Initial sizes.
-    bounds : Bounds
+    bounds : WorkerBounds
     known : sequence
         The :meth:`state` of each worker; used if it is known of all.
     step, window : int
@@ -259,7 +259,7 @@ class LeaderStraggler:
     def __init__(
         self,
         sizes: Sequence[int],
-        bounds: Bounds = FREE,
+        bounds: WorkerBounds = FREE,
         known: Sequence[Any] = (),
         *,
         step: int = STEP,
@@ -322,7 +322,7 @@ class LeaderStraggler:
         return list(self.sizes)
 
 
-def removable(seen: IterationRecord, bounds: Bounds) -> int | None:
+def removable(seen: IterationRecord, bounds: WorkerBounds) -> int | None:
     """Return a worker without which a step would be faster, or None.
 
     That is the slowest one, if it is slowest by far with its fewest samples.

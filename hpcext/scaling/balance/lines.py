@@ -13,13 +13,13 @@ from typing import Any
 
 from hpcext.scaling.balance import (
     FREE,
-    Bounds,
     IterationRecord,
     LeaderStraggler,
     Line,
     Rule,
     Sizes,
     Speeds,
+    WorkerBounds,
     even,
     level,
 )
@@ -190,13 +190,13 @@ class Affine:
     ----------
     sizes : sequence of int
         Initial sizes.
-    bounds : Bounds
+    bounds : WorkerBounds
     known : sequence
         The :meth:`state` of each worker, None where nothing is known.
     """
 
     def __init__(
-        self, sizes: Sequence[int], bounds: Bounds = FREE, known: Sequence[Any] = ()
+        self, sizes: Sequence[int], bounds: WorkerBounds = FREE, known: Sequence[Any] = ()
     ) -> None:
         self.sizes: Sizes = tuple(sizes)
         self._bounds = bounds
@@ -259,7 +259,7 @@ def _usual(lines: Sequence[Line]) -> Line | None:
     return Line(*(math.fsum(column) / len(lines) for column in zip(*lines, strict=True)))
 
 
-RULES: dict[str, Callable[[Sequence[int], Bounds, Sequence[Any]], Rule]] = {
+RULES: dict[str, Callable[[Sequence[int], WorkerBounds, Sequence[Any]], Rule]] = {
     "affine": Affine,
     "speeds": Speeds,
     "leader": LeaderStraggler,

@@ -25,7 +25,7 @@ at least as much: its work is concave in the number of nodes."""
 NEAR_S = 1.0
 
 
-class Kind(NamedTuple):
+class JobClass(NamedTuple):
     """Jobs that are alike.
 
     Attributes
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
     work: float
 
 
-class Nodes:
+class NodeCounts:
     """The number of nodes over time.
 
     Parameters
@@ -87,16 +87,18 @@ def fluid_rate(speed: Mapping[int, float], nodes: float, parallel: float = math.
     >>> fluid_rate({1: 1.0, 4: 3.0}, nodes=5, parallel=2)
     4.0
     """
-    return _fluid([Kind(speed, 1.0)], np.ones(1), np.array([nodes]), parallel).times
+    return _fluid([JobClass(speed, 1.0)], np.ones(1), np.array([nodes]), parallel).times
 
 
-def fluid_end_s(kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: float) -> float:
+def fluid_end_s(
+    kinds: Sequence[JobClass], nodes: NodeCounts, parallel: float, until_s: float
+) -> float:
     """Return an instant before which no schedule can have done the work of all kinds.
 
     Parameters
     ----------
-    kinds : sequence of Kind
-    nodes : Nodes
+    kinds : sequence of JobClass
+    nodes : NodeCounts
     parallel : float
         Most jobs at once, of all kinds together.
     until_s : float
@@ -121,7 +123,7 @@ def fluid_end_s(kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: f
 
 
 def fluid_worths(
-    kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: float
+    kinds: Sequence[JobClass], nodes: NodeCounts, parallel: float, until_s: float
 ) -> tuple[float, ...]:
     """Return the value of a unit of each kind's work to a fluid, as a share of all work.
 
@@ -139,7 +141,7 @@ class _Fluid(NamedTuple):
     worths: tuple[float, ...]
 
 
-def _fluid(kinds: Sequence[Kind], long_s: Floats, nodes: Floats, parallel: float) -> _Fluid:
+def _fluid(kinds: Sequence[JobClass], long_s: Floats, nodes: Floats, parallel: float) -> _Fluid:
     """Solve the linear programme of how many jobs of each kind have each size in each span."""
     choices = [(k, size, rate) for k, kind in enumerate(kinds) for size, rate in kind.speed.items()]
     spans, each = len(long_s), len(choices)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcext.sim.evaluate.bounds import Floats, Kind, Nodes, fluid_end_s, fluid_worths
+from hpcext.sim.evaluate.bounds import Floats, JobClass, NodeCounts, fluid_end_s, fluid_worths
 
 ROUNDS = 150
 """Rounds in which prices are changed. More rounds improve the bound by less and less."""
@@ -41,15 +41,15 @@ KEPT = 0.9
 
 
 def clairvoyant_end_s(
-    kinds: Sequence[Kind], nodes: Nodes, parallel: int, change_s: float, until_s: float
+    kinds: Sequence[JobClass], nodes: NodeCounts, parallel: int, change_s: float, until_s: float
 ) -> float:
     """Return an instant before which no schedule can have done the work of all kinds.
 
     Parameters
     ----------
-    kinds : sequence of Kind
+    kinds : sequence of JobClass
         A job's speed is linear between two of its sizes.
-    nodes : Nodes
+    nodes : NodeCounts
     parallel : int
         Most jobs at once, of all kinds together.
     change_s : float
@@ -86,7 +86,7 @@ def clairvoyant_end_s(
     return best_s
 
 
-def _pieces(nodes: Nodes, until_s: float) -> tuple[Floats, Floats, Floats]:
+def _pieces(nodes: NodeCounts, until_s: float) -> tuple[Floats, Floats, Floats]:
     """Divide time where a place may change: at each change of nodes, and within long spans.
 
     Returns
@@ -103,7 +103,7 @@ def _pieces(nodes: Nodes, until_s: float) -> tuple[Floats, Floats, Floats]:
     return times_s, nodes.counts[which], edges_s[which + 1] - times_s
 
 
-def _gains(kinds: Sequence[Kind], worths: Sequence[float]) -> Floats:
+def _gains(kinds: Sequence[JobClass], worths: Sequence[float]) -> Floats:
     """Return the value per second of the best kind by its number of nodes, from 0 on."""
     counts = np.arange(1 + max(size for kind in kinds for size in kind.speed))
     each = []

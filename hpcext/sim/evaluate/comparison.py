@@ -24,7 +24,7 @@ from hpcext.sim.evaluate.metrics import (
     over,
     over_seeds,
 )
-from hpcext.sim.evaluate.outcome import JobRow, Run
+from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun
 
 LATER_S = 1e-3
 """Seconds by which a job must end later to be delayed; less is rounding."""
@@ -127,12 +127,12 @@ class Row(msgspec.Struct, frozen=True):
     saved_kwh: Over | None = None
 
 
-def compared(runs: Iterable[Run], watts: Watts | None = None) -> tuple[Row, ...]:
+def compared(runs: Iterable[SimulatedRun], watts: Watts | None = None) -> tuple[Row, ...]:
     """Summarise runs by label, each compared with the first label, the baseline.
 
     Parameters
     ----------
-    runs : iterable of Run
+    runs : iterable of SimulatedRun
     watts : Watts, optional
         Power of a GPU; if given, the energy is computed.
 
@@ -144,7 +144,7 @@ def compared(runs: Iterable[Run], watts: Watts | None = None) -> tuple[Row, ...]
     groups = by_label(runs)
     every = {label: [figures(run) for run in group] for label, group in groups.items()}
     rows: list[Row] = []
-    baseline: Mapping[int, tuple[Run, Figures]] = {}
+    baseline: Mapping[int, tuple[SimulatedRun, Figures]] = {}
     for label, group in groups.items():
         numbered = {run.seed: (run, own) for run, own in zip(group, every[label], strict=True)}
         rows.append(_row(group, every[label], numbered, baseline, watts))
@@ -152,7 +152,7 @@ def compared(runs: Iterable[Run], watts: Watts | None = None) -> tuple[Row, ...]
     return tuple(rows)
 
 
-def versus(run: Run, own: Figures, base: Run, theirs: Figures) -> Versus:
+def versus(run: SimulatedRun, own: Figures, base: SimulatedRun, theirs: Figures) -> Versus:
     """Compare one run with another of the same jobs; `own` and `theirs` are their figures."""
     pairs = _pairs(run, base)
     completed = [(a, b) for a, b in pairs if a.jct_s is not None and b.jct_s is not None]
@@ -174,7 +174,7 @@ def versus(run: Run, own: Figures, base: Run, theirs: Figures) -> Versus:
     )
 
 
-def energy_kwh(run: Run, watts: Watts) -> float:
+def energy_kwh(run: SimulatedRun, watts: Watts) -> float:
     """Return the energy of the GPUs until the run ends.
 
     A GPU on which a job makes progress is busy; every other one that is there is idle, also one
@@ -185,10 +185,10 @@ def energy_kwh(run: Run, watts: Watts) -> float:
 
 
 def _row(
-    group: Sequence[Run],
+    group: Sequence[SimulatedRun],
     every: Sequence[Figures],
-    numbered: Mapping[int, tuple[Run, Figures]],
-    baseline: Mapping[int, tuple[Run, Figures]],
+    numbered: Mapping[int, tuple[SimulatedRun, Figures]],
+    baseline: Mapping[int, tuple[SimulatedRun, Figures]],
     watts: Watts | None,
 ) -> Row:
     first = group[0]
@@ -220,7 +220,7 @@ def _row(
     )
 
 
-def _pairs(run: Run, base: Run) -> list[tuple[JobRow, JobRow]]:
+def _pairs(run: SimulatedRun, base: SimulatedRun) -> list[tuple[JobRow, JobRow]]:
     """Return the jobs that both runs have, by their ids."""
     known = {row.job: row for row in base.jobs}
     return [(row, known[row.job]) for row in run.jobs if row.job in known]

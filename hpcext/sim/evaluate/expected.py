@@ -8,12 +8,14 @@ from hpcext.admission import admit
 from hpcext.core.engine import Policy
 from hpcext.core.values import Node
 from hpcext.jobfile import JobSpec
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.replay.run import Named, Scenario, run
 
 
-def expected(specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy) -> Run | None:
+def expected(
+    specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy
+) -> SimulatedRun | None:
     """Simulate the schedule of jobs that state their speed and their work.
 
     Parameters
@@ -26,7 +28,7 @@ def expected(specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy) ->
 
     Returns
     -------
-    Run or None
+    SimulatedRun or None
         None where a job does not state its scaling or its work, or can never run on these nodes.
     """
     if not all(spec.scaling and spec.work for spec in specs):

@@ -15,7 +15,7 @@ from hpcext.scaling.curve import interpolate
 from hpcext.sim.replay.physics import Physics
 
 
-class Shares:
+class FairShares:
     """The equal shares of a machine that stays as it is, told as jobs come and go.
 
     The mean number of jobs over the time of one is the difference of two integrals, so that the

@@ -14,13 +14,17 @@ from typing import NamedTuple
 from hpcext.core.engine import Policy
 from hpcext.core.values import Job, Node
 from hpcext.sim.evaluate.metrics import integral
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 
 
 def ideal(
-    found: Run, jobs: Iterable[tuple[Job, Physics]], policy: Policy, gpus: int, how: How
+    found: SimulatedRun,
+    jobs: Iterable[tuple[Job, Physics]],
+    policy: Policy,
+    gpus: int,
+    how: SimulationOptions,
 ) -> float | None:
     """Return the work that the same GPUs would have done in the time of a run.
 
@@ -29,14 +33,14 @@ def ideal(
 
     Parameters
     ----------
-    found : Run
+    found : SimulatedRun
         The run on nodes that come and go.
     jobs : iterable of (Job, Physics)
         The jobs of that run, with all costs 0.
     policy : Policy
     gpus : int
         GPUs of a node.
-    how : How
+    how : SimulationOptions
         How the run was made.
 
     Returns
@@ -71,7 +75,11 @@ class Stay(NamedTuple):
 
 
 def staying(
-    stay: Stay, jobs: Iterable[tuple[Job, Physics]], policy: Policy, name: str, how: How
+    stay: Stay,
+    jobs: Iterable[tuple[Job, Physics]],
+    policy: Policy,
+    name: str,
+    how: SimulationOptions,
 ) -> float | None:
     """Return the work of jobs on nodes that stay, as in :func:`ideal`; `name` is the policy's."""
     # They stay, and policies may know it.
@@ -81,7 +89,7 @@ def staying(
     if not nodes:
         return None
     until_s = math.inf if stay.ended else stay.lasted_s
-    free = How(seed=how.seed, report_s=how.report_s, until_s=until_s)
+    free = SimulationOptions(seed=how.seed, report_s=how.report_s, until_s=until_s)
     found = run(Scenario(jobs, nodes), policy, Named(name), free)
     if stay.ended and any(row.ended_s is None for row in found.jobs):
         return None

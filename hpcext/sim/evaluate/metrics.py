@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hpcext.core.errors import InputError
 from hpcext.core.values import State
 from hpcext.sim.evaluate.measures import MEASURES, Figures
-from hpcext.sim.evaluate.outcome import JobRow, Run, Span
+from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun, Span
 
 HOUR_S = 3600.0
 
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 _FINAL = frozenset(state.value for state in State if state.final)
 
 
-def figures(run: Run) -> Figures:
+def figures(run: SimulatedRun) -> Figures:
     """Return the figures of a run."""
     ended = [row for row in run.jobs if row.state in _FINAL]
     completed = sum(row.state == State.COMPLETED for row in ended)
@@ -129,7 +129,7 @@ def over(values: Iterable[float | None]) -> Over | None:
     return Over(mean, float(np.std(known, ddof=1)), len(known))
 
 
-def by_label(runs: Iterable[Run]) -> dict[str, tuple[Run, ...]]:
+def by_label(runs: Iterable[SimulatedRun]) -> dict[str, tuple[SimulatedRun, ...]]:
     """Group runs by their labels, in order of appearance; those of one label by seed.
 
     Raises
@@ -137,7 +137,7 @@ def by_label(runs: Iterable[Run]) -> dict[str, tuple[Run, ...]]:
     InputError
         Two runs have the same label and seed, so that it is unclear which one is meant.
     """
-    groups: dict[str, dict[int, Run]] = {}
+    groups: dict[str, dict[int, SimulatedRun]] = {}
     for run in runs:
         seeds = groups.setdefault(run.label, {})
         if run.seed in seeds:

@@ -136,7 +136,7 @@ class Reliability(msgspec.Struct, frozen=True):
         return sum(abs(each.expected - each.stayed) for each in self.bins) / self.nodes
 
 
-class Run(msgspec.Struct, frozen=True):
+class SimulatedRun(msgspec.Struct, frozen=True):
     """One simulated run.
 
     Attributes

@@ -21,7 +21,7 @@ import msgspec
 from hpcext import __version__
 from hpcext.core.errors import UNREADABLE, InputError, refused
 from hpcext.documents import write_file
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.text import shown
 
 SCHEMA = "hpcext.simulate/1"
@@ -66,7 +66,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: str
     key: Key
-    run: Run
+    run: SimulatedRun
 
 
 class _Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,7 +92,7 @@ def digest(path: Path) -> str:
     return found.hexdigest()
 
 
-class Store:
+class RunStore:
     """The folder of runs.
 
     Parameters
@@ -126,7 +126,7 @@ class Store:
         """Return the path of a run, whether it exists or not."""
         return self.folder / "runs" / f"{key.name}.json"
 
-    def load(self, key: Key) -> Run | None:
+    def load(self, key: Key) -> SimulatedRun | None:
         """Return a run that was made before; None if there is none.
 
         Raises
@@ -149,7 +149,7 @@ class Store:
             raise _foreign(path, "is of another run than its name says")
         return file.run
 
-    def save(self, key: Key, run: Run, wall_s: float | None = None) -> Path:
+    def save(self, key: Key, run: SimulatedRun, wall_s: float | None = None) -> Path:
         """Write a run, and how long it took.
 
         Raises

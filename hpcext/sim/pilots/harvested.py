@@ -19,10 +19,10 @@ from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job, State
 from hpcext.jobfile import JobSpec
 from hpcext.policies import find_policy
-from hpcext.scaling.estimator import Sizes, rate_alone, speedups
+from hpcext.scaling.estimator import GpuCounts, rate_alone, speedups
 from hpcext.sim.evaluate.ideal import Stay, staying
 from hpcext.sim.replay.physics import Physics
-from hpcext.sim.replay.run import How
+from hpcext.sim.replay.run import SimulationOptions
 
 AWAY = 0.05
 """Largest share of the time for which no manager ran. What was trained meanwhile is known, but not
@@ -107,7 +107,7 @@ def utilisation_efficiency(
     stay = Stay(offered.nodes, offered.gpus, offered.lasted_s, ended)
     free = [_free(job, curves[job.id], kept) for job in told]
     try:
-        ideal = staying(stay, free, find_policy(policy), policy, How())
+        ideal = staying(stay, free, find_policy(policy), policy, SimulationOptions())
     except (RuntimeError, InputError) as error:
         return UtilisationEfficiency(why=f"nodes that stay: {error}", nodes=offered.nodes)
     if not ideal:
@@ -156,7 +156,7 @@ def _curve(job: Job, spec: JobSpec, jobs: Sequence[Job]) -> Curve:
             return {}
     fewest, most = job.nodes or (1, 1)
     places = {size * nodes: nodes for nodes in range(fewest, most + 1) for size in job.sizes}
-    sizes = Sizes(np.array([*places]), np.array([*places.values()]))
+    sizes = GpuCounts(np.array([*places]), np.array([*places.values()]))
     kind = known.observed[0].kind if known.observed else ""
     times, one = speedups(known, sizes, kind), rate_alone(known)
     if times is None or not one:

@@ -15,13 +15,13 @@ from hpcext.core.estimate import GoodputReport
 from hpcext.core.facts import Ended, Fact, Outcome, Progressed, Registered, Rescaled, Submitted
 from hpcext.core.values import Job, Kind, Node, Record, Segment, State
 from hpcext.scaling.curve import interpolate
-from hpcext.scaling.estimator import Sizes, rate_alone, speedups
+from hpcext.scaling.estimator import GpuCounts, rate_alone, speedups
 from hpcext.sim.pilots.recording import (
     MOST_POINTS,
     SOONEST_S,
     Adapting,
+    CompletedJob,
     Costs,
-    Ran,
     Recording,
     Stated,
     machine_of,
@@ -125,13 +125,13 @@ class Piloted:
         ran.sort(key=lambda job: job.submitted_s)
         return Recording(policy, machine_of(self._nodes), tuple(ran), self._report_s())
 
-    def _ran(self, job: Job, costs: Costs) -> Ran:
+    def _ran(self, job: Job, costs: Costs) -> CompletedJob:
         known = job.estimate
         first = self._submitted.get(job.id, job)
         stated = Stated(dict(known.stated), known.work, first.estimate.up_s, first.estimate.down_s)
         adapting = self._adapting(job)
         speed, work = ({}, known.done) if adapting else self._plain(job)
-        return Ran(
+        return CompletedJob(
             id=job.id,
             name=job.name,
             submitted_s=job.submitted_s,
@@ -154,7 +154,7 @@ class Piloted:
         known, segments = job.estimate, self._world.records[job.id].segments
         nodes = (job.nodes or (1, 1))[1]
         counts = np.arange(1, max(job.sizes) * nodes + 1)
-        believed, alone = speedups(known, Sizes.on_one_node(counts)), rate_alone(known)
+        believed, alone = speedups(known, GpuCounts.on_one_node(counts)), rate_alone(known)
         if not known.done or not known.measured or believed is None or alone is None:
             # It reported nothing: only its beginning and end are known.
             speed = dict(known.stated) or {1: 1.0}

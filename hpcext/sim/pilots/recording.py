@@ -95,7 +95,7 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     down_s: Seconds | None = None
 
 
-class Ran(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompletedJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job that completed.
 
     Attributes
@@ -150,7 +150,7 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy : str
         The policy that shared its GPUs.
     nodes : tuple of RecordedNode
-    jobs : tuple of Ran
+    jobs : tuple of CompletedJob
         Jobs in the order of their submission.
     report_s : float
         Mean seconds between two reports of a job.
@@ -158,7 +158,7 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     policy: str
     nodes: Annotated[tuple[RecordedNode, ...], msgspec.Meta(min_length=1, max_length=1_000_000)]
-    jobs: Annotated[tuple[Ran, ...], msgspec.Meta(min_length=1)]
+    jobs: Annotated[tuple[CompletedJob, ...], msgspec.Meta(min_length=1)]
     report_s: Annotated[float, msgspec.Meta(ge=SOONEST_S, le=1e6)] = 1.0
     schema: Literal["hpcext.recording/1"] = SCHEMA
 

@@ -31,7 +31,7 @@ from hpcext.sim.evaluate.outcome import JobRow
 from hpcext.sim.pilots.recording import Recording, encoded
 from hpcext.sim.replay.floor import nodes_of
 from hpcext.sim.replay.heap import Observe
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.replay.sources import fixed
 from hpcext.sim.workloads.recorded import recorded_jobs
 
@@ -157,13 +157,15 @@ def simulated(recording: Recording, jobs: Mapping[str, JobObservation]) -> Simul
     if len(set(recording.nodes)) > 1:
         raise InputError("its nodes are not alike, and speeds on each were not told apart")
     at_least_s = sum(job.held_s for job in jobs.values()) / MOST_REPORTS
-    how = How(report_s=max(recording.report_s, at_least_s))
+    how = SimulationOptions(report_s=max(recording.report_s, at_least_s))
     alone = _alone(recording, jobs, how)
     together = _rows(recording, recording.policy, how, {}).values()
     return Simulated(alone, busy_s((row.submitted_s, _went_s(row)) for row in together))
 
 
-def _alone(recording: Recording, jobs: Mapping[str, JobObservation], how: How) -> dict[str, Alone]:
+def _alone(
+    recording: Recording, jobs: Mapping[str, JobObservation], how: SimulationOptions
+) -> dict[str, Alone]:
     node_gpus = recording.nodes[0].gpus
     best = tuple(
         replace(job, sizes=tuple(size for size in job.sizes if size <= job.optimal))
@@ -184,7 +186,7 @@ def _alone(recording: Recording, jobs: Mapping[str, JobObservation], how: How) -
 
 
 def _rows(
-    recording: Recording, policy: str, how: How, given: dict[str, Alloc]
+    recording: Recording, policy: str, how: SimulationOptions, given: dict[str, Alloc]
 ) -> dict[str, JobRow]:
     """Simulate each job under a policy; what it is first given goes into `given`."""
 

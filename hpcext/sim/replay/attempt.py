@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hpcext.core.facts import Progressed, Rescaled
 from hpcext.core.values import Action, Alloc
 from hpcext.sim.replay.floor import node_of, nodes_of
-from hpcext.sim.replay.physics import Luck, Physics, Said, Stretch, Where
+from hpcext.sim.replay.physics import Luck, Physics, SelfReport, Stretch, Where
 
 STILL = Stretch(0.0)
 """The stretch of an attempt that does not train."""
@@ -148,7 +148,7 @@ class Attempt:
         saved_steps = max(0.0, steps - (done - saved) / self.stretch.step_work)
         return Progressed(self.order.job, self.order.op, whole(steps), whole(saved_steps), done)
 
-    def progress(self, now_s: float, said: Said | None = None) -> Progressed:
+    def progress(self, now_s: float, said: SelfReport | None = None) -> Progressed:
         """Report how far it has come, its speed, and what it says of itself; record that it did."""
         reached = self.reached(now_s)
         trained = reached.done > self.base

@@ -15,8 +15,8 @@ from hpcext.core.engine import Engine
 from hpcext.core.facts import Fact, NodeJoined, NodeLost
 from hpcext.core.values import Action, Job, Node
 from hpcext.harvest.leases import Terms, wanted
-from hpcext.policies.autoscale import Autoscaler, Nodes, loss
-from hpcext.sim.replay.executor import Simulated
+from hpcext.policies.autoscale import Autoscaler, AvailableNodes, loss
+from hpcext.sim.replay.executor import SimulatedExecutor
 from hpcext.sim.replay.heap import Heap
 
 
@@ -27,11 +27,11 @@ class Autoscaled:
     ----------
     band : Band
     engine : Engine
-    executor : Simulated
+    executor : SimulatedExecutor
     heap : Heap
     """
 
-    def __init__(self, band: Band, engine: Engine, executor: Simulated, heap: Heap) -> None:
+    def __init__(self, band: Band, engine: Engine, executor: SimulatedExecutor, heap: Heap) -> None:
         self._rule = Autoscaler(band)
         self._engine = engine
         self._executor = executor
@@ -78,7 +78,7 @@ class Autoscaled:
         one = next(iter(self._offered.values()))
         terms = Terms(partition="", gpus=one.gpus)
         most = min(len(self._offered), wanted(jobs, terms))
-        return self._rule.wanted(self._heap.now_s, jobs, Nodes(most, one.gpus, one.kind))
+        return self._rule.wanted(self._heap.now_s, jobs, AvailableNodes(most, one.gpus, one.kind))
 
     def _more(self, want: int) -> Iterator[Fact]:
         free = (name for name in self._offered if name not in self._held | self._leaving)

@@ -21,13 +21,13 @@ from hpcext.core.values import Action, Alloc, Kind, Node
 from hpcext.sim.replay.attempt import Attempt, Phase, whole
 from hpcext.sim.replay.floor import Floor, nodes_of
 from hpcext.sim.replay.heap import Heap
-from hpcext.sim.replay.physics import Change, Faults, Physics, Said, Where
+from hpcext.sim.replay.physics import Faults, Physics, ResizeOutcome, SelfReport, Where
 
 KILL_S = 0.5
 """Seconds from SIGTERM to an empty process tree."""
 
 
-class Use(NamedTuple):
+class Usage(NamedTuple):
     """The numbers of GPUs that exist, are occupied, and are trained on; and of attempts."""
 
     offered: int
@@ -46,7 +46,7 @@ class Spent:
     lost: float = 0.0
 
 
-class Simulated:
+class SimulatedExecutor:
     """An :class:`~hpcext.executors.base.Executor` that runs jobs on a virtual clock.
 
     Parameters
@@ -162,12 +162,12 @@ class Simulated:
             spent.trained_gpu_s += attempt.trained_gpu_s
             spent.done, attempt.held_s = attempt.done, now_s
 
-    def use(self) -> Use:
+    def use(self) -> Usage:
         """Return the present use of GPUs."""
         attempts = self._attempts.values()
         held = sum(len(attempt.gpus) for attempt in attempts)
         trains = sum(len(each.ranks) for each in attempts if each.phase is Phase.TRAINING)
-        return Use(self._floor.offered, held, trains, len(attempts))
+        return Usage(self._floor.offered, held, trains, len(attempts))
 
     def occupied(self) -> tuple[str, ...]:
         """Return every GPU that some attempt truly occupies."""
@@ -339,9 +339,9 @@ class Simulated:
         self._occupy(attempt, attempt.gpus + more)
         grows = bool(_beyond(action.alloc, attempt.nodes()))
         stall_s = physics.rescale_up_s if grows else physics.rescale_down_s
-        if change is Change.MUTE:
+        if change is ResizeOutcome.MUTE:
             return
-        ok = change is Change.MADE
+        ok = change is ResizeOutcome.MADE
         alloc = action.alloc if ok else attempt.nodes()
         if attempt.phase is Phase.STALLED:
             self._stall(attempt, alloc, stall_s, ok=ok)
@@ -403,7 +403,7 @@ class Simulated:
             return ()
         return (attempt.reached(self._heap.now_s),)
 
-    def _progress(self, attempt: Attempt, said: Said | None = None) -> Progressed:
+    def _progress(self, attempt: Attempt, said: SelfReport | None = None) -> Progressed:
         self._untold.pop(attempt.order.job, None)
         return attempt.progress(self._heap.now_s, said)
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcext.core.errors import InputError
-from hpcext.sim.traces.idle import MOST_NODES, Change
+from hpcext.sim.traces.idle import MOST_NODES, NodeChange
 from hpcext.sim.traces.swf import SwfJob
 
 DEPTH = 500
@@ -120,7 +120,7 @@ class MainQueue:
 
     def changes(
         self, jobs: Iterable[SwfJob], *, planned: bool = False, drain: bool = False
-    ) -> Iterator[Change]:
+    ) -> Iterator[NodeChange]:
         """Run jobs, and yield the changes of the idle nodes.
 
         Parameters
@@ -136,7 +136,7 @@ class MainQueue:
 
         Yields
         ------
-        Change
+        NodeChange
         """
         arrivals = self._arrivals(jobs)
         arrival = next(arrivals, None)
@@ -157,7 +157,7 @@ class MainQueue:
                 yield _change(now_s, before, self._idle, new)
                 before, plan, told_s = self._idle.copy(), new, now_s
         if now_s > told_s:
-            yield Change(now_s, (), (), *plan)
+            yield NodeChange(now_s, (), (), *plan)
 
     def _arrivals(self, jobs: Iterable[SwfJob]) -> Iterator[_Waiting]:
         first_s: float | None = None
@@ -277,6 +277,6 @@ class MainQueue:
         return self._shadow_s, tuple(chosen[self._idle[chosen]].tolist())
 
 
-def _change(now_s: float, before: Bools, after: Bools, plan: _Plan) -> Change:
+def _change(now_s: float, before: Bools, after: Bools, plan: _Plan) -> NodeChange:
     joined, left = np.flatnonzero(after & ~before), np.flatnonzero(before & ~after)
-    return Change(now_s, tuple(joined.tolist()), tuple(left.tolist()), *plan)
+    return NodeChange(now_s, tuple(joined.tolist()), tuple(left.tolist()), *plan)

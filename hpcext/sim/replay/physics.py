@@ -59,14 +59,14 @@ class Stretch(NamedTuple):
     step_work: float = 1.0
 
 
-class Said(NamedTuple):
+class SelfReport(NamedTuple):
     """What a training reports of itself beside its progress."""
 
     goodput: GoodputReport | None = None
     loss: float | None = None
 
 
-class Speed(Protocol):
+class TrueSpeed(Protocol):
     """The true speed of one job, where a curve does not say it.
 
     It belongs to one job and may have a state: it stands for the user's training process, which
@@ -81,7 +81,7 @@ class Speed(Protocol):
         """
         ...
 
-    def said(self, where: Where, done: float) -> Said:
+    def said(self, where: Where, done: float) -> SelfReport:
         """Return what the job reports of itself."""
         ...
 
@@ -99,7 +99,7 @@ class Physics(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    speed : Mapping[int, float] or Speed
+    speed : Mapping[int, float] or TrueSpeed
         Work per second by number of GPUs, > 0; interpolated by
         :func:`~hpcext.scaling.curve.interpolate`.
     work : float
@@ -132,7 +132,7 @@ class Physics(msgspec.Struct, frozen=True):
         A speed, the work or a cost is out of range.
     """
 
-    speed: Mapping[int, float] | Speed
+    speed: Mapping[int, float] | TrueSpeed
     work: float
     launch_s: float = 0.0
     resume_s: float = 0.0
@@ -180,9 +180,9 @@ class Physics(msgspec.Struct, frozen=True):
             found = self.speed.stretch(where, done)
         return found._replace(rate=found.rate * (1 - self.interference)) if where.crowded else found
 
-    def said(self, where: Where, done: float) -> Said:
+    def said(self, where: Where, done: float) -> SelfReport:
         """Return what the job reports of itself beside its progress."""
-        return Said() if isinstance(self.speed, Mapping) else self.speed.said(where, done)
+        return SelfReport() if isinstance(self.speed, Mapping) else self.speed.said(where, done)
 
 
 class Faults(msgspec.Struct, frozen=True):
@@ -238,17 +238,19 @@ class Faults(msgspec.Struct, frozen=True):
             repeats_after_s=source.uniform(0.0, 60.0) if source.random() < self.repeat else None,
         )
 
-    def draw_change(self, seed: int, job: str, attempt: int, resize: int, now_s: float) -> Change:
+    def draw_change(
+        self, seed: int, job: str, attempt: int, resize: int, now_s: float
+    ) -> ResizeOutcome:
         """Draw the outcome of a change of size in place; it depends on its number, too."""
         if now_s > self.until_s:
-            return Change.MADE
+            return ResizeOutcome.MADE
         chance = random.Random(f"{seed}/{job}/{attempt}/{resize}").random()
         if chance < self.mute:
-            return Change.MUTE
-        return Change.FAILED if chance < self.mute + self.unscaled else Change.MADE
+            return ResizeOutcome.MUTE
+        return ResizeOutcome.FAILED if chance < self.mute + self.unscaled else ResizeOutcome.MADE
 
 
-class Change(enum.Enum):
+class ResizeOutcome(enum.Enum):
     """The outcome of a change of size in place; see :class:`Faults`."""
 
     MADE = enum.auto()

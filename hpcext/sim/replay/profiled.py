@@ -17,7 +17,7 @@ from hpcext.core.estimate import GoodputReport
 from hpcext.scaling.goodput import Goodput
 from hpcext.scaling.throughput import Observations, Throughput, fit
 from hpcext.sim.replay.measured import MOST_NOISE, Application, Times
-from hpcext.sim.replay.physics import Said, Stretch, Where
+from hpcext.sim.replay.physics import SelfReport, Stretch, Where
 
 CONSTANT = 0.5
 """Assumed share of a pass that does not depend on the batch while only one batch size was tried;
@@ -104,9 +104,9 @@ class Fixed:
         samples = float(where.total * way.batch * way.passes)
         return Stretch(samples / step_s(times, way.passes), step_work=samples)
 
-    def said(self, where: Where, done: float) -> Said:
+    def said(self, where: Where, done: float) -> SelfReport:
         """Return an empty report: its efficiency is its user's business."""
-        return Said()
+        return SelfReport()
 
     def alone_s(self, gpus: float, per_node: int) -> float:
         """Return the seconds of the whole training alone on GPUs."""
@@ -178,12 +178,12 @@ class Adaptive:
             gained / step_s(times, self._way.passes), self._application.end(epoch), gained
         )
 
-    def said(self, where: Where, done: float) -> Said:
+    def said(self, where: Where, done: float) -> SelfReport:
         """Return its goodput, as far as it knows it."""
         if where == self._where:
             self._look(done)
         if self._theta is None:
-            return Said()
+            return SelfReport()
         application = self._application
         report = GoodputReport(
             noise_scale=self._noise,
@@ -193,7 +193,7 @@ class Adaptive:
             most_per_gpu=application.most_per_gpu,
             throughput=self._theta,
         )
-        return Said(report)
+        return SelfReport(report)
 
     def best_rate(self, gpus: tuple[int, ...], done: float) -> float:
         """Return work per second with the truly best batch, on GPUs of each node."""

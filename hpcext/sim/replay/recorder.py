@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from hpcext.core.engine import Engine
 from hpcext.core.facts import Cancel, Ended, Fact, Submitted
 from hpcext.core.values import Action, Job, Record, State
-from hpcext.sim.evaluate.fair import Shares
+from hpcext.sim.evaluate.fair import FairShares
 from hpcext.sim.evaluate.outcome import JobRow, Span
-from hpcext.sim.replay.executor import Simulated, Spent
+from hpcext.sim.replay.executor import SimulatedExecutor, Spent
 from hpcext.sim.replay.physics import Physics
 
 MOST_SPANS = 2048
@@ -78,13 +78,15 @@ class Recorder:
     Parameters
     ----------
     engine : Engine
-    executor : Simulated
-    shares : Shares, optional
+    executor : SimulatedExecutor
+    shares : FairShares, optional
         If given, rows say how long jobs would have taken on an equal share of the machine. Jobs
         that must wait for others count from their start on, and have no such figure.
     """
 
-    def __init__(self, engine: Engine, executor: Simulated, shares: Shares | None = None) -> None:
+    def __init__(
+        self, engine: Engine, executor: SimulatedExecutor, shares: FairShares | None = None
+    ) -> None:
         self.events = 0
         self.done = 0.0
         self.last_end_s = 0.0
@@ -135,7 +137,7 @@ class Recorder:
         return tuple(rows), self._timeline.spans()
 
     def _count(
-        self, now_s: float, shares: Shares, facts: tuple[Fact, ...], actions: tuple[Action, ...]
+        self, now_s: float, shares: FairShares, facts: tuple[Fact, ...], actions: tuple[Action, ...]
     ) -> None:
         """Count the jobs that come and go, for fair shares."""
         for fact in facts:

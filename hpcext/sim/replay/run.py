@@ -10,10 +10,10 @@ from hpcext.core.band import Band
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.facts import Fact, NodeJoined, Submitted
 from hpcext.core.values import Action, Job, Node, Snapshot, Target
-from hpcext.sim.evaluate.fair import Shares
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.fair import FairShares
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.autoscaled import Autoscaled
-from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.executor import SimulatedExecutor
 from hpcext.sim.replay.heap import Heap, Observe, Produce, drive
 from hpcext.sim.replay.physics import Faults, Physics
 from hpcext.sim.replay.recorder import Recorder
@@ -39,7 +39,7 @@ class Scenario(NamedTuple):
     changes: Iterable[tuple[float, tuple[Fact, ...]]] = ()
 
 
-class How(NamedTuple):
+class SimulationOptions(NamedTuple):
     """The options of a simulation.
 
     Attributes
@@ -67,7 +67,7 @@ class How(NamedTuple):
 
 
 class Named(NamedTuple):
-    """The names of a run; see :class:`~hpcext.sim.evaluate.outcome.Run`."""
+    """The names of a run; see :class:`~hpcext.sim.evaluate.outcome.SimulatedRun`."""
 
     policy: str
     workload: str = ""
@@ -95,9 +95,9 @@ def run(
     scenario: Scenario,
     policy: Policy,
     named: Named,
-    how: How | None = None,
+    how: SimulationOptions | None = None,
     watcher: Watcher | None = None,
-) -> Run:
+) -> SimulatedRun:
     """Run jobs to their end, or until nothing happens any more.
 
     Memory grows with the number of jobs, by a row for each that has ended, and not with the length
@@ -108,7 +108,7 @@ def run(
     scenario : Scenario
     policy : Policy
     named : Named
-    how : How, optional
+    how : SimulationOptions, optional
     watcher : callable, optional
         Makes a further observer, which is told of each step while the engine still knows the jobs
         that ended in it.
@@ -118,14 +118,16 @@ def run(
     RuntimeError
         The policy failed, or its answer was refused: in a simulation that is its mistake.
     """
-    how = how or How()
+    how = how or SimulationOptions()
     heap = Heap()
     here = scenario.nodes if how.autoscale is None else ()
-    executor = Simulated(heap, here, {}, faults=how.faults, seed=how.seed, report_s=how.report_s)
+    executor = SimulatedExecutor(
+        heap, here, {}, faults=how.faults, seed=how.seed, report_s=how.report_s
+    )
     counted = _Counted(policy)
     engine = Engine(counted)
     stays = scenario.changes == () and bool(scenario.nodes) and how.autoscale is None
-    recorder = Recorder(engine, executor, Shares(scenario.nodes) if stays else None)
+    recorder = Recorder(engine, executor, FairShares(scenario.nodes) if stays else None)
     told = (recorder.watch,) if watcher is None else (watcher(engine), recorder.watch)
     offered: Offered = tuple
     if how.autoscale is not None:
@@ -154,7 +156,7 @@ def run(
         end_s = how.until_s
         heap.advance(end_s)
     rows, spans = recorder.finish(end_s)
-    return Run(
+    return SimulatedRun(
         named.label or named.policy,
         named.workload,
         named.source,
@@ -173,7 +175,7 @@ class _Coming:
     """The submissions as events; it knows whether there are more."""
 
     def __init__(
-        self, jobs: Iterable[tuple[Job, Physics]], executor: Simulated, recorder: Recorder
+        self, jobs: Iterable[tuple[Job, Physics]], executor: SimulatedExecutor, recorder: Recorder
     ) -> None:
         self._jobs = iter(jobs)
         self._executor = executor
@@ -196,7 +198,7 @@ Offered = Callable[[Iterable[Fact]], tuple[Fact, ...]]
 """A function from what happens to nodes to what the engine is told of it."""
 
 
-def _happening(executor: Simulated, facts: tuple[Fact, ...], offered: Offered) -> Produce:
+def _happening(executor: SimulatedExecutor, facts: tuple[Fact, ...], offered: Offered) -> Produce:
     return lambda: executor.happen(*offered(facts))
 
 
@@ -205,7 +207,7 @@ def _before(when_s: float) -> float:
     return math.nextafter(when_s, -math.inf)
 
 
-def _looking(executor: Simulated) -> Produce:
+def _looking(executor: SimulatedExecutor) -> Produce:
     def look() -> tuple[Fact, ...]:
         executor.look()
         return ()

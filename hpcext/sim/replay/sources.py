@@ -14,7 +14,7 @@ from hpcext.core.facts import Fact, NodeJoined, NodeLost
 from hpcext.core.values import Node
 from hpcext.sim.replay.mainqueue import MainQueue
 from hpcext.sim.traces.generate import find_machine, generate
-from hpcext.sim.traces.idle import Change, read_idle
+from hpcext.sim.traces.idle import NodeChange, read_idle
 from hpcext.sim.traces.swf import read_swf
 from hpcext.text import shown
 
@@ -28,7 +28,7 @@ _GROUP = re.compile(r"([0-9]{1,7})x(?:([A-Za-z][\w.-]{0,99}):)?([0-9]{1,7})")
 Changes = Iterable[tuple[float, tuple[Fact, ...]]]
 
 
-class Group(NamedTuple):
+class NodeGroup(NamedTuple):
     """A group of equal nodes: their number, the GPUs of each, and their kind."""
 
     nodes: int
@@ -73,16 +73,16 @@ def read_nodes(text: str, where: str = "--nodes", valid: str = VALID) -> tuple[N
         found = _GROUP.fullmatch(part.strip())
         if found is None:
             raise InputError(shown(part), where=where, valid=valid)
-        groups.append(Group(int(found[1]), int(found[3]), found[2] or ""))
+        groups.append(NodeGroup(int(found[1]), int(found[3]), found[2] or ""))
     return numbered(groups, where, where)
 
 
-def numbered(groups: Iterable[Group], nodes: str, gpus: str) -> tuple[Node, ...]:
+def numbered(groups: Iterable[NodeGroup], nodes: str, gpus: str) -> tuple[Node, ...]:
     """Return the nodes of some groups, with numbered names.
 
     Parameters
     ----------
-    groups : iterable of Group
+    groups : iterable of NodeGroup
     nodes, gpus : str
         The options for the number of nodes, and for the GPUs of each, for messages.
 
@@ -189,7 +189,7 @@ def _hours(options: str) -> float:
 
 
 def facts(
-    changes: Iterable[Change], gpus: int, skip: int = 0, *, known: bool = False
+    changes: Iterable[NodeChange], gpus: int, skip: int = 0, *, known: bool = False
 ) -> Iterator[tuple[float, tuple[Fact, ...]]]:
     """Yield changes of idle nodes as facts; the first is at 0 s, with all before it.
 
@@ -198,7 +198,7 @@ def facts(
 
     Parameters
     ----------
-    changes : iterable of Change
+    changes : iterable of NodeChange
     gpus : int
         GPUs of a node.
     skip : int
@@ -239,7 +239,7 @@ def facts(
         raise InputError(f"{skip}: the trace has no more changes than that", where="--skip")
 
 
-def _move(there: dict[int, float], change: Change) -> None:
+def _move(there: dict[int, float], change: NodeChange) -> None:
     """Update the idle nodes, and since when they are idle, by a change."""
     for number in change.left:
         there.pop(number, None)
@@ -249,7 +249,7 @@ def _move(there: dict[int, float], change: Change) -> None:
 class _Truth:
     """The time when each node leaves, whatever was planned."""
 
-    def __init__(self, changes: Iterable[Change]) -> None:
+    def __init__(self, changes: Iterable[NodeChange]) -> None:
         self._ends: dict[tuple[int, float], float] = {}
         there: dict[int, float] = {}
         for change in changes:
@@ -258,7 +258,7 @@ class _Truth:
                     self._ends[number, there[number]] = change.time_s
             _move(there, change)
 
-    def moved(self, _: Change, there: Container[int]) -> set[int]:
+    def moved(self, _: NodeChange, there: Container[int]) -> set[int]:
         """Return the nodes whose end differs from what was told: none."""
         return set()
 
@@ -273,7 +273,7 @@ class _Plan:
     def __init__(self) -> None:
         self._ends: dict[int, float] = {}
 
-    def moved(self, change: Change, there: Container[int]) -> set[int]:
+    def moved(self, change: NodeChange, there: Container[int]) -> set[int]:
         """Take in the new plan; return the idle nodes whose end has changed."""
         before, after = self._ends, dict[int, float]()
         if change.planned_s is not None:

@@ -16,10 +16,10 @@ from hpcext.policies import find_policy
 from hpcext.profiles import Profiles
 from hpcext.sim.evaluate.calibration import Calibration
 from hpcext.sim.evaluate.ideal import ideal
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay import sources
 from hpcext.sim.replay.physics import Faults
-from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.replay.sources import Source
 from hpcext.sim.workloads.find import find_workload, job_file
 from hpcext.sim.workloads.workload import Costs, Setting, Workload
@@ -181,13 +181,13 @@ class Task(msgspec.Struct, frozen=True):
         return said | {f"place.{field}": value for field, value in place.items()} | named
 
 
-def simulate_task(task: Task) -> tuple[Run, float]:
+def simulate_task(task: Task) -> tuple[SimulatedRun, float]:
     """Simulate a task; return its run, and the seconds that it took."""
     began = time.perf_counter()
     source = task.place.find()
     workload = task.jobs(source)
     scenario = Scenario(workload.jobs(task.seed), source.nodes, source.changes(task.seed))
-    how = How(
+    how = SimulationOptions(
         task.seed,
         Faults(fail_s=task.fail_s),
         workload.report_s if task.report_s is None else task.report_s,

@@ -12,7 +12,7 @@ from hpcext.render.words import UNKNOWN, number, time_scale
 from hpcext.sim.evaluate.comparison import Row
 from hpcext.sim.evaluate.metrics import Floats, Over
 from hpcext.sim.evaluate.metrics import fairness as fairness_of
-from hpcext.sim.evaluate.outcome import JobRow, Run
+from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun
 from hpcext.sim.report import run_plots
 from hpcext.sim.report.run_plots import Most
 from hpcext.sim.report.thin import distribution
@@ -20,7 +20,7 @@ from hpcext.sim.report.thin import distribution
 MOST_RUNS = 12
 """Most plots of one kind; tables have all labels."""
 
-Group = tuple[Run, ...]
+Group = tuple[SimulatedRun, ...]
 
 
 def completion(every: Sequence[Group]) -> str:
@@ -191,7 +191,7 @@ def _without(name: str, title: str, words: str) -> str:
     return markup.section(name, title, markup.paragraph(words))
 
 
-def _lasts(run: Run) -> bool:
+def _lasts(run: SimulatedRun) -> bool:
     return any(span.end_s > span.start_s for span in run.spans)
 
 

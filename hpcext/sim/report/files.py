@@ -16,21 +16,21 @@ from hpcext.render.csv import as_csv
 from hpcext.sim.evaluate.comparison import Row, compared
 from hpcext.sim.evaluate.measures import MEASURES
 from hpcext.sim.evaluate.metrics import by_label, figures
-from hpcext.sim.evaluate.outcome import JobRow, Run, Span
+from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun, Span
 from hpcext.sim.report.page import About, page
 
 PAGE = "report.html"
 SUMMARY = "hpcext.summary/1"
 
 
-def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
+def write(folder: Path, runs: Sequence[SimulatedRun], about: About) -> Path:
     """Write the page, and jobs.csv, spans.csv, summary.csv and summary.json beside it.
 
     Parameters
     ----------
     folder : Path
         An existing folder.
-    runs : sequence of Run
+    runs : sequence of SimulatedRun
         Runs, those of one label together; the first label is the baseline.
     about : About
 
@@ -84,21 +84,21 @@ def _plain(row: Row) -> dict[str, Any]:
     return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(row).items()}
 
 
-def _job_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
+def _job_lines(runs: Iterable[SimulatedRun]) -> Iterator[Sequence[object]]:
     yield ("label", "seed", *JobRow.__struct_fields__, "jct_s")
     for run in runs:
         for row in run.jobs:
             yield (run.label, run.seed, *msgspec.structs.astuple(row), row.jct_s)
 
 
-def _span_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
+def _span_lines(runs: Iterable[SimulatedRun]) -> Iterator[Sequence[object]]:
     yield ("label", "seed", *Span.__struct_fields__)
     for run in runs:
         for span in run.spans:
             yield (run.label, run.seed, *msgspec.structs.astuple(span))
 
 
-def _summary_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
+def _summary_lines(runs: Iterable[SimulatedRun]) -> Iterator[Sequence[object]]:
     yield (
         "label", "policy", "workload", "source", "seed", "end_s", "events", "decisions",
         *(measure.key for measure in MEASURES),

@@ -12,7 +12,7 @@ from hpcext.render.words import UNKNOWN
 from hpcext.sim.evaluate import tables
 from hpcext.sim.evaluate.comparison import Row, Watts, compared
 from hpcext.sim.evaluate.metrics import by_label
-from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.report import charts, stays
 from hpcext.text import listed
 
@@ -40,12 +40,12 @@ class About(msgspec.Struct, frozen=True):
     watts: Watts | None = None
 
 
-def page(runs: Iterable[Run], about: About, rows: Sequence[Row] | None = None) -> str:
+def page(runs: Iterable[SimulatedRun], about: About, rows: Sequence[Row] | None = None) -> str:
     """Return the report of some runs.
 
     Parameters
     ----------
-    runs : iterable of Run
+    runs : iterable of SimulatedRun
         The first label is the baseline.
     about : About
     rows : sequence of Row, optional

@@ -11,7 +11,7 @@ from hpcext.render import style
 from hpcext.render.plots import Plot, drawn
 from hpcext.render.style import LIGHT
 from hpcext.render.words import Scale
-from hpcext.sim.evaluate.outcome import Bin, Run
+from hpcext.sim.evaluate.outcome import Bin, SimulatedRun
 from hpcext.sim.report.thin import thinned
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ class Most(NamedTuple):
     waiting: float
 
 
-def allocation(plot: Plot, run: Run, time: Scale, most: Most) -> str:
+def allocation(plot: Plot, run: SimulatedRun, time: Scale, most: Most) -> str:
     """Plot GPUs offered, held and training over time, and below them the waiting jobs.
 
     Parameters
     ----------
     plot : Plot
-    run : Run
+    run : SimulatedRun
     time : Scale
     most : Most
         Upper ends of the axes, equal for all runs of a page so that they can be compared.

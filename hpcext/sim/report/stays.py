@@ -8,7 +8,7 @@ from hpcext.render import markup, style
 from hpcext.render.plots import Plot
 from hpcext.render.words import UNKNOWN
 from hpcext.sim.evaluate.calibration import BINS, EVERY_S, pooled
-from hpcext.sim.evaluate.outcome import Bin, Reliability, Run
+from hpcext.sim.evaluate.outcome import Bin, Reliability, SimulatedRun
 from hpcext.sim.report import run_plots
 from hpcext.sim.report.charts import Group
 
@@ -52,9 +52,9 @@ def horizon(seconds: float) -> str:
     return f"{seconds / 60:g} min"
 
 
-def _longest(every: Sequence[Group]) -> list[Run]:
+def _longest(every: Sequence[Group]) -> list[SimulatedRun]:
     """Return for each set of nodes the run that observed most of it."""
-    longest: dict[tuple[str, int], Run] = {}
+    longest: dict[tuple[str, int], SimulatedRun] = {}
     for run in (run for group in every for run in group):
         before = longest.get((run.source, run.seed))
         if before is None or _predictions(run) > _predictions(before):
@@ -62,7 +62,7 @@ def _longest(every: Sequence[Group]) -> list[Run]:
     return list(longest.values())
 
 
-def _predictions(run: Run) -> int:
+def _predictions(run: SimulatedRun) -> int:
     return sum(each.nodes for each in run.stays)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from hpcext.sim.traces.idle import Change
+from hpcext.sim.traces.idle import NodeChange
 
 MINUTES = (1, 2, 5, 10, 20, 30, 40, 50, 60, 90, 120, 240, 480, 1440)
 """Edges of the distribution of fragment lengths; Figure 1 has those of 10 to 120."""
@@ -103,13 +103,13 @@ class IdleTally:
         self._node_s = self._now_s = 0.0
         self._start_s: float | None = None
 
-    def __call__(self, changes: Iterable[Change]) -> Iterator[Change]:
+    def __call__(self, changes: Iterable[NodeChange]) -> Iterator[NodeChange]:
         """Pass the changes on, and count them."""
         for change in changes:
             self._add(change)
             yield change
 
-    def _add(self, change: Change) -> None:
+    def _add(self, change: NodeChange) -> None:
         since = self._since
         if self._start_s is None:
             self._start_s = self._now_s = change.time_s
@@ -136,13 +136,13 @@ class IdleTally:
 
 
 def idle_stats(
-    changes: Iterable[Change], *, nodes: int | None = None, end_s: float | None = None
+    changes: Iterable[NodeChange], *, nodes: int | None = None, end_s: float | None = None
 ) -> IdleStats:
     """Return the statistics of a trace, in one pass.
 
     Parameters
     ----------
-    changes : iterable of Change
+    changes : iterable of NodeChange
     nodes : int, optional
         Nodes of the machine; by default as many as are idle at some time.
     end_s : float, optional

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcext.checks import unknown
-from hpcext.sim.traces.idle import Change
+from hpcext.sim.traces.idle import NodeChange
 from hpcext.text import listed
 
 STEP_S = 10.0
@@ -117,7 +117,7 @@ def find_machine(name: str) -> MachineModel:
     return MACHINES[name]
 
 
-def generate(machine: MachineModel, seed: int, hours: float = math.inf) -> Iterator[Change]:
+def generate(machine: MachineModel, seed: int, hours: float = math.inf) -> Iterator[NodeChange]:
     """Generate a trace of idle nodes.
 
     Parameters
@@ -130,7 +130,7 @@ def generate(machine: MachineModel, seed: int, hours: float = math.inf) -> Itera
 
     Yields
     ------
-    Change
+    NodeChange
         First the nodes that are idle at the beginning, at 0 s. Memory is bounded by the machine.
     """
     pool = _Pool(machine.nodes, np.random.default_rng([seed, 1]))
@@ -140,10 +140,10 @@ def generate(machine: MachineModel, seed: int, hours: float = math.inf) -> Itera
         if time_s > end_s:
             return
         if begun:
-            yield Change(time_s - WARM_UP_S, _ascending(joined), _ascending(left))
+            yield NodeChange(time_s - WARM_UP_S, _ascending(joined), _ascending(left))
         elif time_s > WARM_UP_S:
             begun = True
-            yield Change(0.0, _ascending(pool.idle()), ())
+            yield NodeChange(0.0, _ascending(pool.idle()), ())
 
 
 def _ascending(parts: list[Ints]) -> tuple[int, ...]:

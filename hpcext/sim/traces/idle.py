@@ -27,7 +27,7 @@ MOST_LINE_BYTES = 16 << 20
 _PART = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 
-class Change(NamedTuple):
+class NodeChange(NamedTuple):
     """Nodes that the main queue released or took at one instant.
 
     Attributes
@@ -51,7 +51,7 @@ class Change(NamedTuple):
     planned: tuple[int, ...] = ()
 
 
-def read_idle(path: Path) -> Iterator[Change]:
+def read_idle(path: Path) -> Iterator[NodeChange]:
     """Read a trace of idle nodes, one change at a time.
 
     The file is CSV with the columns ``time_s,joined,left``, followed by ``planned_s,planned`` if it
@@ -64,7 +64,7 @@ def read_idle(path: Path) -> Iterator[Change]:
 
     Yields
     ------
-    Change
+    NodeChange
         In the order of time. Memory is bounded by the nodes, not by the trace.
 
     Raises
@@ -80,7 +80,7 @@ def read_idle(path: Path) -> Iterator[Change]:
         raise InputError("no changes in it", where=str(path))
 
 
-def _changes(lines: Iterator[str]) -> Iterator[Change]:
+def _changes(lines: Iterator[str]) -> Iterator[NodeChange]:
     header = next(lines)
     columns = {HEADER: 3, PLANNED: 5}.get(header.removeprefix("\ufeff").strip())
     if columns is None:
@@ -96,11 +96,11 @@ def _changes(lines: Iterator[str]) -> Iterator[Change]:
         yield change
 
 
-def _parse(row: str, columns: int) -> Change:
+def _parse(row: str, columns: int) -> NodeChange:
     cells = row.split(",")
     if len(cells) != columns:
         raise InputError(f"{len(cells)} fields", valid=f"{columns}, as in the first line")
-    change = Change(_seconds(cells[0]), unfold(cells[1]), unfold(cells[2]))
+    change = NodeChange(_seconds(cells[0]), unfold(cells[1]), unfold(cells[2]))
     if columns == 3 or not cells[3].strip():
         return change
     return change._replace(planned_s=_seconds(cells[3]), planned=unfold(cells[4]))
@@ -116,7 +116,7 @@ def _seconds(cell: str) -> float:
     return seconds
 
 
-def _apply(change: Change, idle: set[int]) -> None:
+def _apply(change: NodeChange, idle: set[int]) -> None:
     """Update the set of idle nodes; nodes that leave must be in it, nodes that join must not."""
     gone, come = set(change.left), set(change.joined)
     if len(gone) < len(change.left) or not gone <= idle:
@@ -169,21 +169,21 @@ def fold(nodes: Iterable[int]) -> str:
     return " ".join(parts)
 
 
-def write_idle(path: Path, changes: Iterable[Change], *, planned: bool = False) -> None:
+def write_idle(path: Path, changes: Iterable[NodeChange], *, planned: bool = False) -> None:
     """Write a trace of idle nodes as :func:`read_idle` reads it.
 
     Parameters
     ----------
     path : pathlib.Path
         Compressed if it ends in ``.gz``. It is renamed into place when all is written.
-    changes : iterable of Change
+    changes : iterable of NodeChange
     planned : bool
         Whether to write the columns of the plan.
     """
     write_lines(path, _rows(changes, planned=planned))
 
 
-def _rows(changes: Iterable[Change], *, planned: bool) -> Iterator[str]:
+def _rows(changes: Iterable[NodeChange], *, planned: bool) -> Iterator[str]:
     yield PLANNED if planned else HEADER
     for change in changes:
         row = f"{_plain(change.time_s)},{fold(change.joined)},{fold(change.left)}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hpcext.sim.traces.idle import Change
+from hpcext.sim.traces.idle import NodeChange
 from hpcext.sim.traces.slurm import IdleSample
 
 NOBODY: frozenset[int] = frozenset()
 
 
-def changes(looks: Iterable[IdleSample]) -> Iterator[Change]:
+def changes(looks: Iterable[IdleSample]) -> Iterator[NodeChange]:
     """Yield the nodes that became idle and those that were taken.
 
     A node that is idle in one observation and neither in that before nor in that after it is
@@ -25,7 +25,7 @@ def changes(looks: Iterable[IdleSample]) -> Iterator[Change]:
 
     Yields
     ------
-    Change
+    NodeChange
     """
     idle = before = NOBODY
     now: IdleSample | None = None
@@ -42,5 +42,5 @@ def changes(looks: Iterable[IdleSample]) -> Iterator[Change]:
         yield _change(now.time_s, idle, now.idle & before)
 
 
-def _change(time_s: float, was: frozenset[int], now: frozenset[int]) -> Change:
-    return Change(time_s, tuple(sorted(now - was)), tuple(sorted(was - now)))
+def _change(time_s: float, was: frozenset[int], now: frozenset[int]) -> NodeChange:
+    return NodeChange(time_s, tuple(sorted(now - was)), tuple(sorted(was - now)))

@@ -21,7 +21,7 @@ from hpcext.core.values import Job
 from hpcext.sim.replay.measured import Application, read_application
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.replay.profiled import Adaptive, Fixed, packed
-from hpcext.sim.workloads.philly import Asked
+from hpcext.sim.workloads.philly import PhillyJob
 from hpcext.text import clean
 
 DELAY_S = 30.0
@@ -135,17 +135,17 @@ def _application(folder: Path, *_: object) -> Application:
     return read_application(folder, most_per_gpu=ROOM.get(folder.name))
 
 
-def _trained(jobs: Iterable[Asked], folder: Path) -> dict[str, Application]:
+def _trained(jobs: Iterable[PhillyJob], folder: Path) -> dict[str, Application]:
     names_ = dict.fromkeys(each.application for each in jobs)
     return {name: application(folder, name) for name in names_}
 
 
-def check(jobs: Sequence[Asked], folder: Path, places: Sequence[str]) -> None:
+def check(jobs: Sequence[PhillyJob], folder: Path, places: Sequence[str]) -> None:
     """Refuse jobs beyond what was measured.
 
     Parameters
     ----------
-    jobs : sequence of Asked
+    jobs : sequence of PhillyJob
     folder : Path
         Folder of the measurements.
     places : sequence of str
@@ -169,7 +169,7 @@ def check(jobs: Sequence[Asked], folder: Path, places: Sequence[str]) -> None:
 
 
 def application_jobs(
-    jobs: Sequence[Asked], folder: Path, way: WorkloadOptions
+    jobs: Sequence[PhillyJob], folder: Path, way: WorkloadOptions
 ) -> Iterator[tuple[Job, Physics]]:
     """Yield the jobs of a workload, each with its physics.
 
@@ -198,7 +198,7 @@ def application_jobs(
         yield job, Physics(speed, speed.work, resume_s=DELAY_S, checkpoint_s=None)
 
 
-def _speed(each: Asked, known: Application, way: WorkloadOptions) -> Adaptive | Fixed:
+def _speed(each: PhillyJob, known: Application, way: WorkloadOptions) -> Adaptive | Fixed:
     alone = each.application == ALONE
     most = 1 if alone else None
     if way.name in WITH_AGENT if way.adapt is None else way.adapt:
@@ -206,7 +206,7 @@ def _speed(each: Asked, known: Application, way: WorkloadOptions) -> Adaptive | 
     return Fixed(known, each.batch, most)
 
 
-def _shaped(job: Job, each: Asked, most: int, way: WorkloadOptions) -> Job:
+def _shaped(job: Job, each: PhillyJob, most: int, way: WorkloadOptions) -> Job:
     """Return a job with the GPUs that it may have."""
     if way.name == "tiresias":
         return replace(job, sizes=(each.gpus,), optimal=each.gpus)

@@ -22,7 +22,7 @@ from hpcext.sim.workloads.applications import (
 )
 from hpcext.sim.workloads.generated import (
     GENERATORS,
-    Measured,
+    MeasuredOptions,
     folder_of,
     generated,
     model_file,
@@ -105,7 +105,7 @@ def _table(text: str, path: Path, given: str, setting: Setting) -> Workload:
 
 
 def _measured(text: str, path: Path, given: str, setting: Setting) -> Workload:
-    options = read_options(Measured, given, f"WORKLOAD {path}")
+    options = read_options(MeasuredOptions, given, f"WORKLOAD {path}")
     folder, way = folder_of(options.data, setting.data, path.parent), way_of(options, setting)
     files = (path, *measurements(folder))
     return Workload(text, lambda _: _trainings(path, folder, way), files, REPORT_S, measured=True)

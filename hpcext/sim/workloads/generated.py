@@ -39,7 +39,7 @@ CAPES = "capes"
 """Default for the jobs of ``poisson``."""
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MeasuredOptions(msgspec.Struct, frozen=True):
     """The options of measured trainings.
 
     Attributes
@@ -58,7 +58,7 @@ class Measured(msgspec.Struct, frozen=True):
             raise ValueError(f"adapt={self.adapt}: must be true or false")
 
 
-class Philly(Measured, frozen=True):
+class Philly(MeasuredOptions, frozen=True):
     """The options of a generated workload; `load` is a factor on the rate of jobs in Pollux."""
 
     load: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
@@ -90,7 +90,7 @@ def folder_of(given: str, data: Path | None, beside: Path | None = None) -> Path
     return base / FOLDER if (base / FOLDER).is_dir() else base
 
 
-def way_of(options: Measured, setting: Setting) -> WorkloadOptions:
+def way_of(options: MeasuredOptions, setting: Setting) -> WorkloadOptions:
     """Return the way in which measured trainings are made for a setting."""
     machine = ClusterSize(setting.nodes or MOST_NODES, setting.gpus)
     adapt = options.adapt == "true" if options.adapt else None

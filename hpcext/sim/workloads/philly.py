@@ -52,7 +52,7 @@ HOURLY = (73, 72, 32, 84, 95, 138, 77, 70)
 """Jobs that arrived in each of the eight hours, in the published workloads 1 to 4 together."""
 
 
-class Asked(NamedTuple):
+class PhillyJob(NamedTuple):
     """One job of a workload.
 
     Attributes
@@ -72,7 +72,7 @@ class Asked(NamedTuple):
     batch: int
 
 
-def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tuple[Asked, ...]:
+def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tuple[PhillyJob, ...]:
     """Read a workload.
 
     Parameters
@@ -83,7 +83,7 @@ def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tupl
 
     Returns
     -------
-    tuple of Asked
+    tuple of PhillyJob
         In the order of the file.
 
     Raises
@@ -95,7 +95,7 @@ def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tupl
     if [column for column in table.columns if column != "name"] != list(COLUMNS):
         valid = f"name,{','.join(COLUMNS)}"
         raise InputError("not a header of such a workload", where=table.where, valid=valid)
-    found: list[Asked] = []
+    found: list[PhillyJob] = []
     seen: set[str] = set()
     for row in table.rows:
         job = _job(row, len(found), applications)
@@ -111,16 +111,16 @@ def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tupl
     return tuple(found)
 
 
-def _job(row: TableRow, number: int, applications: Sequence[str]) -> Asked:
+def _job(row: TableRow, number: int, applications: Sequence[str]) -> PhillyJob:
     application = row.cells["application"]
     if application not in applications:
         raise unknown("application", application, applications, where=row.where)
     gpus, batch = (row.whole(column, MOST_COUNT) for column in COLUMNS[2:])
     label = clean(row.cells.get("name") or f"{application}-{number}")[:80]
-    return Asked(label, row.number("time"), application, gpus, batch)
+    return PhillyJob(label, row.number("time"), application, gpus, batch)
 
 
-def make_philly(seed: int, *, load: float = 1.0) -> tuple[Asked, ...]:
+def make_philly(seed: int, *, load: float = 1.0) -> tuple[PhillyJob, ...]:
     """Generate a workload with the mixture of Table 1 and the published arrival rates.
 
     Parameters
@@ -132,7 +132,7 @@ def make_philly(seed: int, *, load: float = 1.0) -> tuple[Asked, ...]:
 
     Returns
     -------
-    tuple of Asked
+    tuple of PhillyJob
         Jobs in the order of their arrival, at least one.
     """
     rng = np.random.default_rng(seed)
@@ -147,5 +147,5 @@ def make_philly(seed: int, *, load: float = 1.0) -> tuple[Asked, ...]:
         application = names[which]
         ways = TUNED[application]
         gpus, batch = ways[int(rng.integers(len(ways)))]
-        found.append(Asked(f"{application}-{number}", time, application, gpus, batch))
+        found.append(PhillyJob(f"{application}-{number}", time, application, gpus, batch))
     return tuple(found)

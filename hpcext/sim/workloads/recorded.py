@@ -15,8 +15,8 @@ from hpcext.core.values import Job
 from hpcext.scaling.estimator import goodput_of as reported
 from hpcext.scaling.goodput import MOST_TIMES, Goodput
 from hpcext.scaling.throughput import Throughput
-from hpcext.sim.pilots.recording import Adapting, Ran, Recording
-from hpcext.sim.replay.physics import Physics, Said, Stretch, Where
+from hpcext.sim.pilots.recording import Adapting, CompletedJob, Recording
+from hpcext.sim.replay.physics import Physics, SelfReport, Stretch, Where
 
 FURTHER = 2
 """A pass is at most this many times as large as any before it (``hpcext.training.adapt``)."""
@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 """Relative tolerance within which work has reached a point: the rest would take no time."""
 
 
-class Choice(NamedTuple):
+class BatchChoice(NamedTuple):
     """A way to make steps: samples of all GPUs, of a GPU in a pass, passes before the last."""
 
     total: int
@@ -40,14 +40,14 @@ def model_of(said: GoodputReport, noise: float) -> Goodput:
     return reported(said, Throughput(*said.throughput))._replace(noise_scale=noise)
 
 
-def kept(model: Goodput, total: int, gpus: int, nodes: int) -> Choice | None:
+def kept(model: Goodput, total: int, gpus: int, nodes: int) -> BatchChoice | None:
     """Return the fastest way to make steps of `total` samples; None if there is none."""
     best = model._replace(initial_batch=total, most_batch=total).best(gpus, nodes)
     per_gpu = int(best.batch)
-    return Choice(total, per_gpu, int(best.accumulation)) if per_gpu else None
+    return BatchChoice(total, per_gpu, int(best.accumulation)) if per_gpu else None
 
 
-def goodput_of(model: Goodput, choice: Choice, gpus: int, nodes: int) -> float:
+def goodput_of(model: Goodput, choice: BatchChoice, gpus: int, nodes: int) -> float:
     """Return samples per second, converted to those of the initial batch."""
     step_s = model.throughput.step_s(gpus, nodes, choice.per_gpu, choice.accumulation)
     return float(choice.total * model.statistical_efficiency(choice.total) / step_s)
@@ -66,7 +66,7 @@ class Trained:
         self._models = [model_of(adapting.goodput, noise) for _, noise in adapting.noise]
         self._known_from, self._work = adapting.known_from, work
         self._tried = 1
-        self._choice = Choice(self._said.initial_batch, 1, 0)
+        self._choice = BatchChoice(self._said.initial_batch, 1, 0)
 
     def stretch(self, where: Where, done: float) -> Stretch:
         """Return a stretch with the present best batch, until the noise changes."""
@@ -82,12 +82,12 @@ class Trained:
             until = min(until, self._known_from)
         return Stretch(rate, until, float(total * model.statistical_efficiency(total)))
 
-    def said(self, where: Where, done: float) -> Said:
+    def said(self, where: Where, done: float) -> SelfReport:
         """Return its goodput, once it knows that."""
         if done * (1 + ROUNDING) < self._known_from:
-            return Said()
+            return SelfReport()
         noise = self._model(done).noise_scale
-        return Said(replace(self._said, noise_scale=noise, batch=self._choice.total))
+        return SelfReport(replace(self._said, noise_scale=noise, batch=self._choice.total))
 
     def alone_s(self, gpus: float, per_node: int) -> float:
         """Return the seconds of all of it alone on GPUs, with the best batch at all times."""
@@ -101,10 +101,10 @@ class Trained:
             seconds += max(0.0, min(end, self._work) - begin) / float(rate)
         return seconds
 
-    def _chosen(self, model: Goodput, gpus: int, nodes: int, *, known: bool) -> Choice:
+    def _chosen(self, model: Goodput, gpus: int, nodes: int, *, known: bool) -> BatchChoice:
         most = model.most_batch or MOST_TIMES * model.initial_batch
         least = min(max(model.initial_batch, model.least_per_gpu * gpus), most)
-        first = kept(model, least, gpus, nodes) or Choice(least, max(1, -(-least // gpus)), 0)
+        first = kept(model, least, gpus, nodes) or BatchChoice(least, max(1, -(-least // gpus)), 0)
         if not known:
             return first
         room = max(FURTHER * self._tried, first.per_gpu)
@@ -114,7 +114,7 @@ class Trained:
         per_gpu, accumulation = int(best.batch), int(best.accumulation)
         if not per_gpu:
             return first
-        return Choice(min(gpus * per_gpu * (accumulation + 1), most), per_gpu, accumulation)
+        return BatchChoice(min(gpus * per_gpu * (accumulation + 1), most), per_gpu, accumulation)
 
     def _model(self, done: float) -> Goodput:
         return self._models[max(0, bisect.bisect_right(self._from, done) - 1)]
@@ -126,7 +126,7 @@ def recorded_jobs(recording: Recording) -> Iterator[tuple[Job, Physics]]:
         yield _job(ran, order), _physics(ran)
 
 
-def _job(ran: Ran, order: int) -> Job:
+def _job(ran: CompletedJob, order: int) -> Job:
     stated = ran.stated
     known = Estimate(
         stated=stated.scaling, work=stated.work, up_s=stated.up_s, down_s=stated.down_s
@@ -147,6 +147,6 @@ def _job(ran: Ran, order: int) -> Job:
     )
 
 
-def _physics(ran: Ran) -> Physics:
+def _physics(ran: CompletedJob) -> Physics:
     speed = ran.speed if ran.adapting is None else Trained(ran.adapting, ran.work)
     return Physics(speed, ran.work, **asdict(ran.costs))

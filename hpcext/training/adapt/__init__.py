@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpcext.training.adapt.choice import Found, best
-from hpcext.training.adapt.configurations import Bounds, Configuration, Profile, Split, ceil
+from hpcext.training.adapt.choice import Fit, best
+from hpcext.training.adapt.configurations import BatchBounds, Configuration, Split, StepTimes, ceil
 from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
 from hpcext.training.checkpoint import warn
 from hpcext.training.checkpoint.staging import Writer
@@ -52,12 +52,12 @@ MOST_TIMES = 32
 """Section 3.1: total batches up to this many times the initial one work well in most cases."""
 
 
-class Agent:
+class PolluxAgent:
     """The agent of one training: measures it, and chooses its batch size.
 
     Parameters
     ----------
-    bounds : Bounds
+    bounds : BatchBounds
     gpus : int
         Number of GPUs at the start.
     every_s : float
@@ -77,7 +77,7 @@ class Agent:
 
     def __init__(
         self,
-        bounds: Bounds,
+        bounds: BatchBounds,
         gpus: int,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
@@ -92,14 +92,14 @@ class Agent:
         self._taken, self._next_step, self._every = 0, 0, EVERY
         self._next_hearing, self._hearing = 0, EVERY
         self._step_s = 0.0
-        self._profile, self._halves = Profile(), Profile()
+        self._profile, self._halves = StepTimes(), StepTimes()
         self._throughput: tuple[float, ...] | None = None
         self._skip, self._fresh = SKIPPED, True
         self._window: list[float] = []
         self._began_s = clock()
         self._look_at_s = 0.0
         self._thread = Writer("hpcext-fit")
-        self._found: Found | None = None
+        self._found: Fit | None = None
         self._complained = False
 
     # On all ranks alike.
@@ -244,7 +244,7 @@ class Agent:
         pending = self._thread.busy() or self._found is not None or not known
         return SOON if pending else EVERY
 
-    def look(self, now_s: float) -> Found | None:
+    def look(self, now_s: float) -> Fit | None:
         """Return what a fit has found since the last call, and begin another when it is due.
 
         It never waits and never raises: if a fit fails, the training keeps its batch size.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.training.adapt.configurations import Bounds, Configuration, Split
+from hpcext.training.adapt.configurations import BatchBounds, Configuration, Split
 
 CONSTANT = 0.5
 """Assumed share of a pass's time that does not depend on its batch size, while only one size has
@@ -26,7 +26,7 @@ BETTER = 1.05
 change are slower, and fits vary."""
 
 
-class Found(NamedTuple):
+class Fit(NamedTuple):
     """The result of a fit.
 
     Attributes
@@ -48,12 +48,12 @@ def best(
     times: Mapping[Configuration, float],
     start: tuple[float, ...] | None,
     *,
-    bounds: Bounds,
+    bounds: BatchBounds,
     phi: float,
     gpus: int,
     nodes: int,
     now: Split,
-) -> Found:
+) -> Fit:
     """Fit the throughput model, and find the best batch size for these GPUs.
 
     Parameters
@@ -62,7 +62,7 @@ def best(
         Seconds per step; at least one entry.
     start : tuple of float or None
         Parameters of an earlier fit, to start from.
-    bounds : Bounds
+    bounds : BatchBounds
     phi : float
         The noise scale.
     gpus, nodes : int
@@ -97,4 +97,4 @@ def best(
     if float(choice.goodput) > BETTER * goodput:
         per_gpu, passes = int(choice.batch), int(choice.accumulation) + 1
         split = Split(min(gpus * per_gpu * passes, bounds.most_batch), per_gpu)
-    return Found(tuple(float(each) for each in theta), split, gpus)
+    return Fit(tuple(float(each) for each in theta), split, gpus)

@@ -35,7 +35,7 @@ class Split(NamedTuple):
         return ceil(ceil(self.total, gpus), self.per_gpu)
 
 
-class Bounds(NamedTuple):
+class BatchBounds(NamedTuple):
     """The user's bounds on batches; fields as in :class:`hpcext.core.estimate.GoodputReport`."""
 
     initial_batch: int
@@ -76,7 +76,7 @@ class Configuration(NamedTuple):
     accumulation: int
 
 
-class Profile:
+class StepTimes:
     """Seconds per step, by the way it was made."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpcext.training.checkpoint import warn
 
 if TYPE_CHECKING:
-    from hpcext.scaling.balance import Bounds, IterationRecord, Rule
+    from hpcext.scaling.balance import IterationRecord, Rule, WorkerBounds
 
 MODES = ("auto", "cpu", "gpu")
 """Modes: ranks exchange their times at once ("cpu"), or while the next step computes ("gpu")."""
@@ -29,7 +29,7 @@ WARN_AFTER = 20
 """Iterations in a row in which a worker must be a straggler before the user is warned."""
 
 
-class Told(NamedTuple):
+class BoundaryMessage(NamedTuple):
     """The message of a worker to the others at a boundary.
 
     Attributes
@@ -56,8 +56,8 @@ class Told(NamedTuple):
     drawn: float
 
 
-class Measured(NamedTuple):
-    """One measured batch of one worker; fields as in :class:`Told`."""
+class MeasuredBatch(NamedTuple):
+    """One measured batch of one worker; fields as in :class:`BoundaryMessage`."""
 
     samples: int
     time_s: float
@@ -103,7 +103,7 @@ class Balance:
         self._make: Callable[..., Rule] = made[rule]
         self._seen: type[IterationRecord] = rules.IterationRecord
         self._even, self._removable = rules.even, rules.removable
-        self._bounds: Bounds = rules.Bounds(*bounds)
+        self._bounds: WorkerBounds = rules.WorkerBounds(*bounds)
         self._fitted = self._bounds
         self._warns = True
         self._expects, self._predictor = predictor, find_predictor(predictor)
@@ -149,12 +149,12 @@ class Balance:
         else:
             self.meet(self._workers, total, warns=self._warns)
 
-    def tell(self, measured: Measured | None, memory: float, drawn: int) -> Told:
+    def tell(self, measured: MeasuredBatch | None, memory: float, drawn: int) -> BoundaryMessage:
         """Return the message of this worker about its last batch.
 
         Parameters
         ----------
-        measured : Measured or None
+        measured : MeasuredBatch or None
             Measured times of the batch; None if it was not measured.
         memory : float
             Share of memory in use.
@@ -163,10 +163,10 @@ class Balance:
         """
         if measured is None or not (measured.time_s > 0 and measured.samples > 0):
             none = float("nan")
-            return Told(0, none, none, memory, none, drawn)
+            return BoundaryMessage(0, none, none, memory, none, drawn)
         samples, time_s, cpu = measured
         self._predictor.observe(samples / time_s, cpu, memory)
-        return Told(samples, time_s, cpu, memory, self._predictor.predict(), drawn)
+        return BoundaryMessage(samples, time_s, cpu, memory, self._predictor.predict(), drawn)
 
     def hear(self, told: Sequence[Sequence[float]]) -> int:
         """Take in the messages of all workers, and divide the next step by them.
@@ -176,7 +176,7 @@ class Balance:
         int
             Number of the first batch that can be divided by the new :attr:`sizes`.
         """
-        said = [Told(*each) for each in told]
+        said = [BoundaryMessage(*each) for each in told]
         turn = int(max(each.drawn for each in said)) + (not self.waits)
         if self._rule is None or any(not math.isfinite(each.time_s) for each in said):
             return turn

@@ -14,7 +14,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcext.training.balance import Measured
+from hpcext.training.balance import MeasuredBatch
 from hpcext.training.checkpoint.staging import room_bytes
 
 LOOK_S = 1.0
@@ -77,7 +77,7 @@ class Clock:
         """Drop the step under way: it is not timed."""
         self._begin = self._exchanged = self._rest = None
 
-    def take(self) -> Measured | None:
+    def take(self) -> MeasuredBatch | None:
         """Return the newest step whose time is known and not yet taken, or None."""
         found = None
         while self._ready and self._passed(self._ready[0].computed):
@@ -86,7 +86,9 @@ class Clock:
             return None
         computed_s = self._between(found.begin, found.computed)
         rest_s = self._between(*found.rest) if found.rest else 0.0
-        return Measured(found.samples, computed_s + rest_s, found.cpu_s / max(computed_s, 1e-9))
+        return MeasuredBatch(
+            found.samples, computed_s + rest_s, found.cpu_s / max(computed_s, 1e-9)
+        )
 
     def memory(self) -> float:
         """Return the share of the memory available to this rank that it uses, 0 to 1."""

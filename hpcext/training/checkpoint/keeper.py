@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcext.training.checkpoint import Checkpoint, CheckpointError, FencedError, Store, warn
 from hpcext.training.checkpoint.staging import Writer
-from hpcext.training.checkpoint.state import State, Tree
+from hpcext.training.checkpoint.state import TrainingState, Tree
 from hpcext.training.ranks import Ranks
 
 
@@ -24,7 +24,7 @@ class Keeper:
     Parameters
     ----------
     store : Store
-    state : State
+    state : TrainingState
     ranks : Ranks
 
     Attributes
@@ -34,7 +34,7 @@ class Keeper:
         :meth:`find`.
     """
 
-    def __init__(self, store: Store, state: State, ranks: Ranks) -> None:
+    def __init__(self, store: Store, state: TrainingState, ranks: Ranks) -> None:
         self.store = store
         self.run_id = ""
         self._state = state

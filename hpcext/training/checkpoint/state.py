@@ -49,7 +49,7 @@ def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
     generator.bit_generator.state = state
 
 
-class State:
+class TrainingState:
     """The state that a checkpoint must hold, and how it is written.
 
     Parameters

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import torch
 
 from hpcext.training.accumulation import apart, samples_of, split
-from hpcext.training.adapt import MOST_TIMES, Agent
-from hpcext.training.adapt.configurations import Bounds, Split
+from hpcext.training.adapt import MOST_TIMES, PolluxAgent
+from hpcext.training.adapt.configurations import BatchBounds, Split
 from hpcext.training.adapt.noise import Squares
 from hpcext.training.balance.balancing import Balancing
 from hpcext.training.batching import ElasticBatches
@@ -47,7 +47,7 @@ class Adapting(Feature):
 
     Attributes
     ----------
-    agent : Agent or None
+    agent : PolluxAgent or None
         What chooses; None: nothing is adapted.
     clock : callable
         Clock that times steps, in seconds; to be set before :meth:`begin`.
@@ -60,7 +60,7 @@ class Adapting(Feature):
         balancing: Balancing,
         report: Callable[..., object],
     ) -> None:
-        self.agent: Agent | None = None
+        self.agent: PolluxAgent | None = None
         self.clock: Callable[[], float] = time.monotonic
         self._framework, self._rates, self._balancing = framework, rates, balancing
         self._report = report
@@ -78,7 +78,7 @@ class Adapting(Feature):
 
     def begin(
         self,
-        bounds: Bounds,
+        bounds: BatchBounds,
         *,
         lr_rule: Rule | None,
         warm_up: int,
@@ -99,7 +99,7 @@ class Adapting(Feature):
             raise ValueError(f"adapt(noise={noise!r}): must be one of {', '.join(NOISE)}")
         if not every_s > 0:
             raise ValueError(f"adapt(every_s={every_s}): must be more than 0")
-        agent = Agent(bounds, self.coordinator.ranks.size, every_s, self.clock)
+        agent = PolluxAgent(bounds, self.coordinator.ranks.size, every_s, self.clock)
         self._squared = Squared(optimizers, self._loss_scale)
         self._rates.rates = self._rates_for(agent, lr_rule, warm_up)
         self.agent, self._differenced = agent, noise == "differenced"
@@ -107,7 +107,7 @@ class Adapting(Feature):
         if self._saved is not None:
             agent.restore(self._saved)
 
-    def begun(self) -> Agent:
+    def begun(self) -> PolluxAgent:
         """Return the agent; raise RuntimeError if there is none."""
         if self.agent is None:
             raise RuntimeError("the session does not adapt: call session.adapt(...) first")
@@ -278,7 +278,7 @@ class Adapting(Feature):
 
     # Small parts.
 
-    def _stop_clock(self, agent: Agent, *, due: bool) -> None:
+    def _stop_clock(self, agent: PolluxAgent, *, due: bool) -> None:
         began_s, self._stepping_s = self._stepping_s, None
         halved, self._halved = self._halved, False
         if self.coordinator.ranks.rank != 0:
@@ -296,7 +296,7 @@ class Adapting(Feature):
             if self._hears:
                 agent.window()
 
-    def _heard(self, agent: Agent) -> bool:
+    def _heard(self, agent: PolluxAgent) -> bool:
         """Take in the summed measurements; return whether the batch size changes."""
         sums = self.coordinator.ranks.summed()
         if sums is None:
@@ -308,7 +308,7 @@ class Adapting(Feature):
             self.resize_batches()
         return changed
 
-    def tell(self, agent: Agent, mine: tuple[float, float, float, float] | None) -> None:
+    def tell(self, agent: PolluxAgent, mine: tuple[float, float, float, float] | None) -> None:
         """Begin to sum the measurements over the ranks, with the choice of rank 0."""
         said: tuple[int, ...] = (0, 0, 0, 0)
         if self.coordinator.ranks.rank == 0:
@@ -317,7 +317,7 @@ class Adapting(Feature):
         measured = mine or (0.0, 0.0, 0.0, 0.0)
         self.coordinator.ranks.begin_sum([float(number) for number in (*measured, *said)])
 
-    def choose(self, agent: Agent) -> Split | None:
+    def choose(self, agent: PolluxAgent) -> Split | None:
         """Return a better batch, if a fit has found one; report what it found."""
         found = agent.look(self.clock())
         if found is None:
@@ -338,7 +338,7 @@ class Adapting(Feature):
         if self.agent is not None and self.loop.in_step:
             self.agent.made(self.loop.samples())
 
-    def _rates_for(self, agent: Agent, rule: Rule | None, warm_up: int) -> Rates:
+    def _rates_for(self, agent: PolluxAgent, rule: Rule | None, warm_up: int) -> Rates:
         """Return the learning rates of the session, which follow the batches of the agent."""
         before = self._rates.rates
         if before.follows:
@@ -365,7 +365,7 @@ def bounds_of(
     max_batch_size: int | None,
     gpu_batch_bounds: tuple[int, int | None],
     accumulate: bool,
-) -> Bounds:
+) -> BatchBounds:
     """Return the bounds of a batch; raise ValueError if there are no such batches."""
     least, room = gpu_batch_bounds
     most = MOST_TIMES * batch_size if max_batch_size is None else max_batch_size
@@ -378,4 +378,4 @@ def bounds_of(
             f"adapt(gpu_batch_bounds={gpu_batch_bounds}): must be fewest and most samples of a "
             f"GPU in a pass, from 1 to max_batch_size, {most}"
         )
-    return Bounds(batch_size, most, least, room, accumulate)
+    return BatchBounds(batch_size, most, least, room, accumulate)

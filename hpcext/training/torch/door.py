@@ -4,10 +4,10 @@ A ``TCPStore`` of PyTorch (2.13) listens on every address, authenticates nobody,
 to whoever connects (``list_keys``): an unguessable prefix hides nothing. So the store itself
 listens on loopback and accepts this process alone, and the ranks reach it this way::
 
-    rank's TCPStore ─ loopback ─► Window ─ network, key ─► Door ─ loopback ─► TCPStore of rank 0
+    rank's TCPStore ─ loopback ─► LocalDoor ─ network, key ─► Door ─ loopback ─► TCPStore of rank 0
 
-A :class:`Window` accepts processes of its own user. A :class:`Door` accepts a peer that proves that
-it has the key, which is passed on in the attempt's private directory. What follows is not
+A :class:`LocalDoor` accepts processes of its own user. A :class:`Door` accepts a peer that proves
+that it has the key, which is passed on in the attempt's private directory. What follows is not
 encrypted. A filter on the store's socket (``SO_ATTACH_FILTER``, socket(7)) makes it accept this
 process alone: a connection is made only from a port that this process holds. Standard library only.
 """
@@ -162,7 +162,7 @@ class Door(_Service):
             self._unknown.remove(me)
 
 
-class Window(_Service):
+class LocalDoor(_Service):
     """A local entrance on the node of each rank: its processes reach the store through it.
 
     Parameters

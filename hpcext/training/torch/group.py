@@ -21,7 +21,7 @@ from hpcext.rendezvous import Formed, Group, Rendezvous, StoreAddress
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.ranks import Ranks
 from hpcext.training.signals import News
-from hpcext.training.torch.door import LOOPBACK, Door, Window, own_socket
+from hpcext.training.torch.door import LOOPBACK, Door, LocalDoor, own_socket
 from hpcext.training.torch.ranks import TorchRanks, init
 from hpcext.training.torch.state import mapped
 
@@ -69,7 +69,7 @@ class Member:
         self._next: Group | None = None
         self._store: Store | None = None
         self._kept: Store | None = None  # on rank 0, the store of all ranks
-        self._services: list[Door | Window] = []
+        self._services: list[Door | LocalDoor] = []
         self._pause_s = FAR_PAUSE_S if rendezvous.host else PAUSE_S
 
     @classmethod
@@ -161,7 +161,7 @@ class Member:
             self._insist(lambda: self._rendezvous.publish(group.number, way))
         while (found := self._rendezvous.published(group.number)) is None:
             time.sleep(self._pause_s)
-        window = Window([(host, found.port) for host in found.hosts], found.key)
+        window = LocalDoor([(host, found.port) for host in found.hosts], found.key)
         self._services.append(window)
         return TCPStore(LOOPBACK, window.port, is_master=False, wait_for_workers=False)
 

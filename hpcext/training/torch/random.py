@@ -6,10 +6,10 @@ import base64
 
 import torch
 
-from hpcext.training.checkpoint.state import State, Tree
+from hpcext.training.checkpoint.state import TrainingState, Tree
 
 
-class TorchRandom(State):
+class TorchRandom(TrainingState):
     """A state with the random states of PyTorch."""
 
     def random(self) -> Tree:

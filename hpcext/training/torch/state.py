@@ -14,7 +14,7 @@ import torch
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.checkpoint.hashing import HashingFile
 from hpcext.training.checkpoint.staging import Copier, like
-from hpcext.training.checkpoint.state import Source, State, Tree
+from hpcext.training.checkpoint.state import Source, TrainingState, Tree
 from hpcext.training.torch.random import TorchRandom, from_text, to_text
 from hpcext.training.torch.whole import Given, present, state_of
 
@@ -39,7 +39,7 @@ class TorchState(TorchRandom):
     format = "torch/1"
     file = "state.pt"
     sources = (
-        *State.sources,
+        *TrainingState.sources,
         Source(
             torch.Generator,
             lambda each: to_text(each.get_state()),
