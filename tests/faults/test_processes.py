@@ -134,7 +134,7 @@ def test_a_disk_that_is_full_for_a_while_loses_no_job(site: Site) -> None:
     blocked = site.pilot / "jobs" / "2"
     blocked.write_text("")
     site.open("first")
-    wait_for(lambda: "tried again" in site.run("why", str(site.pilot), "second").out, "the refusal")
+    wait_for(lambda: "retried" in site.run("why", str(site.pilot), "second").out, "the refusal")
     blocked.unlink()
     jobs = end(site, manager)
     assert jobs["second"]["state"] == "completed"
