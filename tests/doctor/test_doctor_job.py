@@ -54,7 +54,7 @@ def test_it_is_suspended_and_goes_on(site: Site) -> None:
     )
     assert {each.verdict for each in (begun, suspended, gone_on)} == {"ok"}
     # It is no session of ours, and says nothing of its state.
-    assert (same.verdict, "is not known" in same.says) == ("note", True)
+    assert (same.verdict, "is unknown" in same.says) == ("note", True)
     assert "one continues where it was" in gone_on.says
     steps = site.steps("one")
     assert {step.attempt for step in steps} == {1, 2}

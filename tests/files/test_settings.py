@@ -212,7 +212,7 @@ def test_check(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> 
     assert "no file" in capsys.readouterr().out
     user.write_text("gpus = 3\n")
     assert main(["config", "check"]) == 0
-    assert capsys.readouterr().out == f"{user}: good, 1 setting\n"
+    assert capsys.readouterr().out == f"{user}: valid, 1 setting\n"
     assert main(["config", "check", str(user), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files"] == [
         {"file": str(user), "settings": ["gpus"]}

@@ -205,7 +205,8 @@ def test_a_deadline_only_comes_nearer_unless_the_tree_is_spared(
             assert step.event in NOTICES, step
         else:
             assert after_s is not None, step
-            assert after_s <= before_s, step
+            # What is spared may have to go all the same, and gets its time anew.
+            assert after_s <= before_s or step.event in NOTICES, step
 
 
 @given(stories(), st.booleans())

@@ -190,7 +190,7 @@ def test_the_queue_of_leases_is_judged(
     use()
     assert "not set" in said(found(), "note")
     monkeypatch.setenv("HPCEXT_HARVEST_PARTITION", "q")
-    assert "'q': no queue preempts its jobs" in said(found(), "note")
+    assert "'q': according to bqueues, no queue preempts its jobs" in said(found(), "note")
     monkeypatch.setenv("HPCEXT_HARVEST_PARTITION", "nosuch")
     assert "'nosuch' is not a queue here" in said(found(), "wrong")
 

@@ -187,7 +187,7 @@ def test_a_notice_to_one_element_is_its_own(
     assert {line[0] for line in done(cluster, 1)} == {"1"}
     assert {line[0] for line in done(cluster, 2)} == {"1", "2"}
     # What a run that brequeue ends has printed at last is lost with it.
-    assert not values or f"job {job}[2] goes back into the queue" in cluster.output()
+    assert not values or f"job {job}[2] is being requeued" in cluster.output()
 
 
 @pytest.mark.slow

@@ -136,5 +136,5 @@ def test_parameters(use: MakeSite) -> None:
 def test_no_lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not lsf_probe.is_there()
-    with pytest.raises(BatchError, match="lsid is not there"):
+    with pytest.raises(BatchError, match="lsid was not found"):
         lsf_probe.probe()

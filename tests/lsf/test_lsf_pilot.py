@@ -218,7 +218,7 @@ def test_on_one_host_without_a_launcher(place: OnLsf) -> None:
     listed = place.run("pilot", "list")
     (place.lsf.directory / "no-bjobs").rename(place.lsf.directory / "bjobs")
     assert (listed.code, "not known" in listed.out) == (0, True)
-    assert "bjobs is not there" in listed.err
+    assert "bjobs was not found" in listed.err
     assert place.run("cancel", str(place.pilot), "only").code == 0
     (only,) = place.over(job, "EXIT").values()
     assert only["state"] == "cancelled"
@@ -414,7 +414,7 @@ def test_commands_say_that_a_first_life_is_waited_for(place: OnLsf) -> None:
     assert "a manager in job" in of_another.communicate(timeout=120)[1]
     waiting = second_life(place, environ, 120.0)
     assert waiting.stderr is not None
-    assert "has begun before, on h9" in waiting.stderr.readline()
+    assert "was begun before, on h9" in waiting.stderr.readline()
     for verb in ("status", "why"):
         said = place.run(verb, str(place.pilot)).out
         assert (
@@ -437,7 +437,7 @@ def test_a_first_life_that_does_not_end_is_given_up(place: OnLsf, words: tuple[s
     waiting = second_life(place, another_life(place, job), 1.0)
     _, err = waiting.communicate(timeout=120)
     assert waiting.returncode == 3
-    assert "did not end in 1 s" in err
+    assert "did not end within 1 s" in err
     assert ("it goes back into the queue" in err) == bool(words)
     # By that its script knows with which value to exit.
     assert (place.pilot / "again.json").exists() == bool(words)

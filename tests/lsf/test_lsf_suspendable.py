@@ -137,7 +137,7 @@ def test_preempted_it_goes_on_where_it_was(
     wait_for(lambda: cluster.job(job).runs == 2, "the second run")
     cluster.ends(job)
     assert {line[0] for line in cluster.steps()} == {"1", "2"}
-    assert cluster.output().count("goes back into the queue") == 1
+    assert cluster.output().count("is being requeued") == 1
     assert cluster.trainings() == []
 
 

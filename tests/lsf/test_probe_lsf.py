@@ -70,7 +70,7 @@ def test_where_no_queue_preempts_the_lease_is_stopped(make_probe: Any) -> None:
         findings, err,
     )  # fmt: skip
     told = [each["says"] for each in findings]
-    assert "no job preempts it: no queue preempts jobs of killable" in told[3]
+    assert "no job preempts it: according to bqueues, no queue preempts jobs of killable" in told[3]
     assert told[4].startswith("stopped by bstop, as a preemption would")
     assert told[6].startswith("given back: lease")
     assert told[7].startswith("the work survived")

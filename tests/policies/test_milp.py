@@ -307,7 +307,7 @@ def test_the_better_of_found_and_current_is_the_answer() -> None:
         assert answer.value == pytest.approx(has)
         assert answer.bound == math.inf
         assert not answer.proven
-    with pytest.raises(ValueError, match=r"no division .* within Limit\(nodes=1"):
+    with pytest.raises(ValueError, match=r"no division .* within SearchLimit\(nodes=1"):
         solve_counts(*knapsacks()[:1], 40, (), SearchLimit(nodes=1), nothing)
 
 
@@ -558,7 +558,7 @@ def test_a_solver_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     # Of HiGHS it depends on what the process did before.
     script = (
         "import highspy, numpy as np\n"
-        "from hpcext.policies.solve.apportion import Table\n"
+        "from hpcext.policies.solve.apportion import ValueTable\n"
         "from hpcext.policies.solve.counting import solve_counts\n"
         "from hpcext.policies.solve.solvers import highs\n"
         "model = highspy.Highs()\n"
@@ -566,7 +566,7 @@ def test_a_solver_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         "model.setOptionValue('threads', 2)\n"
         "model.addVar(0.0, 1.0)\n"
         "model.run()\n"
-        "solve_counts([Table(np.arange(3), np.arange(3.0))], 2, solver=highs)\n"
+        "solve_counts([ValueTable(np.arange(3), np.arange(3.0))], 2, solver=highs)\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False

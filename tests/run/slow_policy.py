@@ -12,7 +12,7 @@ import time
 
 from msgspec.structs import replace
 
-from hpcext import __main__, config, policies
+from hpcext import __main__, policies, seams
 from hpcext.core.values import Snapshot, Target
 from hpcext.policies import marble
 
@@ -26,8 +26,15 @@ def allocate(now: Snapshot) -> Target:
     return replace(marble.allocate(now), memo={"answered": answered + 1})
 
 
+INSTALLED = seams.names
+
+
+def names(group: str) -> tuple[str, ...]:
+    return (*INSTALLED(group), "slow") if group == seams.POLICIES else INSTALLED(group)
+
+
 policies.POLICIES["slow"] = policies.Known(allocate)
-config.POLICIES = (*config.POLICIES, "slow")  # type: ignore[misc]
+seams.names = names
 
 if __name__ == "__main__":
     sys.exit(__main__.main())

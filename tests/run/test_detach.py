@@ -139,7 +139,7 @@ def test_verbs_that_change_take_the_only_pilot_that_runs(site: Site) -> None:
     wait_for(lambda: site.run("status", "second").code == 0, "its journal")
     both = site.run("cancel", "a")
     assert both.code == 2
-    assert "2 pilots run" in both.err
+    assert "2 pilots are running" in both.err
     assert "first-" in both.err
     assert "second-" in both.err
     assert site.run("cancel", "second", "a").code == 0

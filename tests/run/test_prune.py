@@ -97,7 +97,7 @@ def test_old_pilots_are_pruned_and_young_ones_stay(site: Site) -> None:
     looked = site.run("prune", "--older-than=30d", "--keep-checkpoints=none", "--dry-run")
     assert looked.code == 0
     assert f"{old.name}  all of it" in looked.out
-    assert "of 1 pilot would go" in looked.out
+    assert "of 1 pilot would be removed" in looked.out
     assert old.is_dir()
     kept = site.run("prune", "--older-than=30d", "--yes")
     assert "1 part" in kept.out

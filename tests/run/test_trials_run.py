@@ -62,7 +62,7 @@ def test_trials_that_are_behind_are_ended(site: Site) -> None:
         "behind at step 3 of its sweep: score 0.2; of 2 trials there the best had 0.5"
     )
     assert found["nan"]["why"] == (
-        "behind at step 3 of its sweep: score is no number; of 3 trials there the best had 0.5"
+        "behind at step 3 of its sweep: score is not a number; of 3 trials there the best had 0.5"
     )
     # Exactly at the rungs, however seldom the manager looks.
     assert found["0.9"]["rungs"] == [{"step": step, "value": 0.9} for step in (3, 9, 27)]

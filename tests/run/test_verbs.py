@@ -144,7 +144,7 @@ def test_a_job_that_is_starting_is_suspended_when_it_can_save(site: Site) -> Non
         "late will be suspended as soon as it can save its state; it has no session yet\n"
     )
     assert "will be suspended as soon as" in site.run("why", "p", "late").out
-    assert "is to be suspended already" in site.run("suspend", "p", "late").err
+    assert "is already to be suspended" in site.run("suspend", "p", "late").err
     wake(site, "late")
     said, _ = asks.communicate(timeout=60)
     assert (asks.returncode, said.startswith("late is suspended at step ")) == (0, True)
@@ -161,7 +161,7 @@ def test_a_resumption_takes_a_remembered_suspension_back(site: Site) -> None:
     runs(site, "1")
     site.run_until_done("suspend", "p", "late")
     late = site.run("suspend", "p", "late", "--wait", "--timeout", "0")
-    assert "is to be suspended already" in late.err
+    assert "is already to be suspended" in late.err
     assert site.run("resume", "p", "late").out == "late is not suspended, and goes on\n"
     assert "will be" not in site.run("why", "p", "late").out
     wake(site, "late")
@@ -213,10 +213,10 @@ def test_a_size_that_was_asked_for_is_said_and_taken_back(site: Site) -> None:
         assert (refused.code, "(valid: 1 to 3, or auto)" in refused.err) == (2, True), refused
     back = ask("auto")
     assert (back.code, back.out) == (
-        0, "cnn may have 1 to 3 GPUs again, as its policy says\ncnn runs on 2 GPUs\n",
+        0, "cnn may have 1 to 3 GPUs again, as its policy decides\ncnn runs on 2 GPUs\n",
     )  # fmt: skip
     assert "to 2 GPUs, its best size" in site.run("why", "p", "cnn").out
-    assert "no size was asked for cnn" in ask("auto").out
+    assert "no size was requested for cnn" in ask("auto").out
     # It has that already: nothing is stopped, and it is said whose wish it is.
     attempts = {step.attempt for step in site.steps("cnn")}
     assert "cnn has 2 GPUs, and keeps that size" in ask("2").out
@@ -265,7 +265,7 @@ def test_the_end_of_what_was_submitted_is_waited_for(site: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("suspend", "p", "x", "--timeout", "3"), "--timeout: is for --wait only"),
+        (("suspend", "p", "x", "--timeout", "3"), "--timeout: can be given with --wait only"),
         (("suspend", "p", "x", "--wait", "--timeout", "nan"), "--timeout: nan (valid: 0 to"),
         (("resize", "p", "x", "many"), "'many' (valid: an integer, or auto)"),
     ],

@@ -95,7 +95,7 @@ def test_holes(capsys: pytest.CaptureFixture[str], tmp_path: Path, log: Path) ->
     assert "6 changes in 10 min 00 s, 4 nodes; 4 jobs started, after 0.0063 h on average" in out
     assert err == (
         "hpcext: left out: 1 job of more than 4 nodes, the largest of 9\n"
-        "hpcext: left out: 1 job that did not run, or the log does not say how\n"
+        "hpcext: left out: 1 job that did not run or that the log does not describe\n"
     )
     assert list(read_idle(goal)) == [
         NodeChange(0, (3,), ()), NodeChange(20, (), (3,)), NodeChange(60, (3,), ()),

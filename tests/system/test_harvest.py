@@ -339,7 +339,7 @@ def test_the_page(slurm: Cluster, place: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--partition", "nowhere"), "nowhere has no nodes, or is no partition"),
+        (("--partition", "nowhere"), "nowhere has no nodes, or is not a partition"),
         (("--partition", "harvest", "--max-nodes", "0"), "--max-nodes"),
         (("--partition", "harvest", "--slots", "2", "--gpus-per-node", "2"), "--slots"),
         (("--partition", "harvest", "--gpus-per-node", "0"), "--gpus-per-node"),

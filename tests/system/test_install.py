@@ -520,7 +520,7 @@ def test_what_is_still_named_is_not_removed(target: Target) -> None:
         assert code == 2
         assert f"\n-required {target.home}/hpcext.so" in said
         assert f"\n-Prolog={target.conf}/prolog.d/*" in said
-        assert "still names files that would be removed; take those lines away" in error
+        assert "still names files that would be removed; remove those lines" in error
         assert error.count("\n") == 1
         assert target.files() == before
     code, said, _ = target.uninstall("--json")

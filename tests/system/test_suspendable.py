@@ -98,7 +98,7 @@ def test_preempted_a_training_goes_on_and_ends_as_if_nothing_had_been(
     output = batch.output()
     assert "attempt 1, 2 GPUs" in output
     assert "attempt 2, 2 GPUs" in output
-    assert "goes back into the queue" in output
+    assert "is being requeued" in output
     assert output.count("trained to step 12 on 2") == 1
     slurm.wait_for(
         lambda: f"{batch.id}|COMPLETED" in slurm.accounting(batch.id, "jobid,state"), "sacct"
