@@ -25,7 +25,7 @@ class Checks:
     def __init__(self, room: Room) -> None:
         self._room = room
         self.violations: list[str] = []
-        self._gpus: dict[str, tuple[Process, str, int]] = {}
+        self._gpus: dict[str, list[tuple[Process, str, int]]] = defaultdict(list)
         self._last: dict[str, int] = {}
         self._saved: dict[str, int] = defaultdict(int)
         self._running: dict[str, Process] = {}
@@ -46,10 +46,11 @@ class Checks:
             self.wrong(f"job {job}: attempt {attempt} runs beside an earlier one, {other!r}")
         self._running[job] = process
         for gpu in launch["gpus"]:
-            has = self._gpus.get(gpu)
-            if has is not None and has[0] is not process and not has[0].dead:
-                self.wrong(f"{gpu} belongs to jobs {has[1]} and {job} at once")
-            self._gpus[gpu] = (process, job, attempt)
+            holders = [each for each in self._gpus[gpu] if not each[0].dead]
+            for holder, other_job, other_attempt in holders:
+                if (other_job, other_attempt) != (job, attempt):
+                    self.wrong(f"{gpu} belongs to jobs {other_job} and {job} at once: {holder!r}")
+            self._gpus[gpu] = [*holders, (process, job, attempt)]
         if step < self._saved[job]:
             self.wrong(
                 f"job {job} attempt {attempt} begins after step {step}, "
@@ -62,6 +63,12 @@ class Checks:
             )
         self._harmed.discard(job)
         self._last[job] = step
+
+    def holds(self, pid: int, launch: Any) -> None:
+        """Note a process that holds the GPUs of a training, too."""
+        process = self._room.machine.processes[pid]
+        for gpu in launch["gpus"]:
+            self._gpus[gpu].append((process, launch["job"], launch["attempt"]))
 
     def did(self, job: str, attempt: int, step: int, process: Process) -> None:
         """Check a step."""
@@ -118,5 +125,5 @@ class Checks:
             if job.state is State.CANCELLED and job.id not in faults.cancelled:
                 self.wrong(f"job {job.id} is cancelled, and nobody asked for it")
         for process in self._room.machine.processes.values():
-            if process.name in {"supervisor", "training", "manager"} and not process.dead:
+            if process.name in {"supervisor", "training", "daemon", "manager"} and not process.dead:
                 self.wrong(f"{process!r} is left")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 
 from virtual import calls
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from virtual.room import Room
 
 STEP_S = 0.5
+DAEMONS = 0.15
+"""How many of the trainings leave a process behind that does not end by itself."""
 
 
 class Training:
@@ -40,6 +43,8 @@ class Training:
             assert data == {"step": step}, f"restored {data} at step {step}"
         launch = json.loads((attempt.report_dir / "launch.json").read_bytes())
         self._room.restored(attempt.job_id, attempt.attempt, step, self._process, launch)
+        if self._room.kernel.chance.random() < DAEMONS:
+            self._room.checks.holds(calls.kernel().fork(self._daemon), launch)
         coordinator.join(Ranks())
         coordinator.step, coordinator.done = step, float(step)
         coordinator.begin()
@@ -58,6 +63,13 @@ class Training:
                 coordinator.save(self._write)
         coordinator.save_last(self._write)
         return 0
+
+    def _daemon(self) -> None:
+        """Hold the GPUs in a session of its own, whatever SIGTERM says."""
+        calls.me().name = "daemon"
+        calls.setsid()
+        calls.sigaction(signal.SIGTERM, signal.SIG_IGN)
+        calls.sleep(1000.0)
 
     def _write(self) -> Any:
         store, step = self._coordinator.store, self._coordinator.step
