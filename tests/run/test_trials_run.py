@@ -50,7 +50,11 @@ RULES = ("--metric", "score", "--goal", "max", "--first", "3", "--factor", "3")
 
 def test_trials_that_are_behind_are_ended(site: Site) -> None:
     """One after the other, so that it is known who comes first; the first and the best go on."""
-    jobs = sweep(site, "0.5,0.2,nan,0.9", *RULES)
+    gate = site.path / "gate-{name}"
+    jobs = sweep(site, "0.5,0.2,nan,0.9", *RULES, rest=("--gate", str(gate)))
+    for name in ("train_setting-1-quality0.5", "train_setting-4-quality0.9"):
+        # The others never end by themselves, however late they are told to.
+        Path(str(gate).format(name=name)).touch()
     ran = run(site, jobs, 1)
     assert ran.code == 0, ran
     found = by_quality(site)

@@ -32,7 +32,7 @@ def test_what_is_left_is_used_and_then_given_back(slurm: Cluster, place: Site, h
     place.write_jobs(wide(place), place.counter("narrow", gated=True, gpus=SIX))
     job = submit(place, "--nodelist=n1,n2", words=("--requeue",))
     begun(place, "wide")
-    wait_for(lambda: by_name(place)["wide"]["segments"][-1]["gpus"], "GPUs")
+    wait_for(lambda: any(each["gpus"] for each in by_name(place)["wide"]["segments"]), "GPUs")
     assert "n1:0-5 n2:0-5" in place.run("status", str(place.pilot)).out
     killed = how == "daemon-killed"
     if killed:
