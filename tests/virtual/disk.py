@@ -297,12 +297,12 @@ class Disk:
                 inode.durable = bytes(inode.data)
                 inode.locked_by = None
             elif isinstance(inode, Directory):
-                for name in sorted(inode.entries.keys() | inode.durable.keys()):
-                    new, old = inode.entries.get(name), inode.durable.get(name)
-                    if new is not old and chance.random() < 0.5:
-                        inode.entries.pop(name, None)
-                        if old is not None:
-                            inode.entries[name] = old
+                for names in _changes(inode.durable, inode.entries):
+                    if chance.random() < 0.5:
+                        for name in names:
+                            inode.entries.pop(name, None)
+                            if name in inode.durable:
+                                inode.entries[name] = inode.durable[name]
                 inode.durable = dict(inode.entries)
 
     def _all(self) -> Iterator[Inode]:
@@ -317,6 +317,25 @@ class Disk:
             if isinstance(inode, Directory):
                 rest += inode.entries.values()
                 rest += inode.durable.values()
+
+
+def _changes(old: dict[str, Inode], new: dict[str, Inode]) -> list[list[str]]:
+    """Return the names in a directory that changed, each with those that changed at once with it.
+
+    A renaming is one change: no file system with a journal has both names of it, or neither.
+    """
+    changed = [
+        name for name in sorted(old.keys() | new.keys()) if old.get(name) is not new.get(name)
+    ]
+    groups: list[list[str]] = []
+    for name in changed:
+        came_from = [each for each in changed if name in new and old.get(each) is new[name]]
+        went_to = [each for each in changed if name in old and new.get(each) is old[name]]
+        together = {name, *came_from, *went_to}
+        joined = [group for group in groups if together & set(group)]
+        groups = [group for group in groups if not together & set(group)]
+        groups.append(sorted(together.union(*joined)))
+    return groups
 
 
 def _torn(new: bytes, old: bytes, chance: random.Random) -> bytes:
