@@ -113,8 +113,7 @@ class LeaseBalance:
         self._account.missing = missing.why(self._looked(short, part, now))
         want, own = want if part is None else min(want, part), len(self._own())
         takes = self._takes(holes, taken, want, now)
-        await self._jobs.request(takes)
-        # What was taken may have been refused; it is not claimed at once.
+        # What is taken may be refused; it is not claimed at once.
         lacks = 0 if part is None else min(want, self._terms.max_nodes) - own - len(takes)
         # Who is next waits in the queue, so that no node is nobody's until we look again.
         lacks += self._neighbours.next and own < self._terms.max_nodes
@@ -122,6 +121,9 @@ class LeaseBalance:
             # What waits for any node would begin on those, as Slurm keeps none for a job while it
             # preempts others for it; that would preempt one more, and wait for it.
             lacks, self.soon = 0, True
+        # A claim that has begun since the last look is one of the nodes that were to be taken.
+        begun = await self._withdraw(lacks)
+        await self._jobs.request(takes[: max(0, len(takes) - begun)])
         await self._claim(lacks, ends)
 
     async def _see(self, now: float) -> None:
@@ -228,17 +230,23 @@ class LeaseBalance:
             seed=self._name,
         )[:AT_ONCE]
 
+    def _claims(self) -> list[Lease]:
+        """Return the leases by which others see that we lack nodes."""
+        return [each for each in self._leases.values() if each.claim and not each.withdrawn]
+
+    async def _withdraw(self, lacks: int) -> int:
+        """Take back claims that are more than what lacks; return how many of these had begun."""
+        return await self._jobs.withdraw_claims(self._claims()[max(0, lacks) :])
+
     async def _claim(self, lacks: int, ends: dict[str, float]) -> None:
         """Have others see in the queue that so many nodes are lacking.
 
         Leases wait there until those that have too many give any of theirs back, or one comes free
         otherwise.
         """
-        there = [each for each in self._leases.values() if each.claim and not each.withdrawn]
-        await self._jobs.withdraw_claims(there[max(0, lacks) :])
         now = time.time()
         known = {lease.node for lease in self._leases.values()}
-        more = min(lacks, AT_ONCE) - len(there)
+        more = min(lacks, AT_ONCE) - len(self._claims())
         for node in self._neighbours.to_ask(self._ground.suiting()):
             if more <= 0:
                 break

@@ -114,13 +114,23 @@ class LeaseJobs:
         if lease.job_id is not None:
             await self.cancel(lease.job_id)
 
-    async def withdraw_claims(self, claims: Collection[Lease]) -> None:
-        """Take back claims, but none that has begun since the last look: it is a lease now."""
+    async def withdraw_claims(self, claims: Collection[Lease]) -> int:
+        """Take back claims, but none that has begun since the last look: it is a lease now.
+
+        Returns
+        -------
+        int
+            How many have begun.
+        """
         held = await asyncio.to_thread(self.held) if claims else {}
+        begun = 0
         for lease in claims:
             job = held.get(lease.number)
             if job is None or job.state not in THERE:
                 await self.withdraw(lease)
+            else:
+                begun += 1
+        return begun
 
     def withdraw_waiting(self) -> None:
         """Take back all leases that wait to begin, at the end of a harvester."""

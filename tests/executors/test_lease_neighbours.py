@@ -238,19 +238,24 @@ def test_a_claim_is_taken_back_when_another_node_is_idle(
 
 
 class BeginsAtOnce(ScriptedSlurm):
-    """It begins the first claim on n4 at the very moment at which that node is asked for."""
+    """It begins the first claim right after it has said for the second time that n4 is idle."""
+
+    looks = 0
 
     def __call__(self, argv: Sequence[str], **more: Any) -> str:
-        if "--nodelist=n4" in argv:
-            self.jobs[1][:3] = ["RUNNING", "n4", "2000000000"]
-            self.nodes["n4"] = "allocated"
-        return super().__call__(argv, **more)
+        said = super().__call__(argv, **more)
+        if argv[0] == "sinfo" and self.nodes.get("n4") == "idle":
+            self.looks += 1
+            if self.looks == 2:
+                self.jobs[1][:3] = ["RUNNING", "n4", "2000000000"]
+                self.nodes["n4"] = "allocated"
+        return said
 
 
 def test_a_claim_that_has_begun_meanwhile_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the node would be given back, only to be leased again."""
+    """Else the node would be given back, only to be leased again; and it is not asked for, too."""
     slurm = BeginsAtOnce(monkeypatch)
     one = Beside(tmp_path, slurm, 0)
     one.want = 1
@@ -261,6 +266,7 @@ def test_a_claim_that_has_begun_meanwhile_is_kept(
     assert slurm.jobs[1][0] == "RUNNING"
     (lease,) = (each for each in one.book.leases.values() if not each.withdrawn)
     assert (lease.job_id, lease.node, lease.claim) == (1, "n4", False)
+    assert len(slurm.jobs) == 1
 
 
 def test_a_node_that_another_was_faster_to_take_is_not_waited_for(
