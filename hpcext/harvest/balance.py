@@ -116,7 +116,7 @@ class LeaseBalance:
         # What is taken may be refused; it is not claimed at once.
         lacks = 0 if part is None else min(want, self._terms.max_nodes) - own - len(takes)
         # Who is next waits in the queue, so that no node is nobody's until we look again.
-        lacks += self._neighbours.next and own < self._terms.max_nodes
+        lacks += self._neighbours.next and own + len(takes) < self._terms.max_nodes
         if self._yields:
             # What waits for any node would begin on those, as Slurm keeps none for a job while it
             # preempts others for it; that would preempt one more, and wait for it.
