@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# ([\w.-]+)\n")
-COMMAND_S = 120
+COMMAND_S = 240
 
 
 class Block(NamedTuple):
