@@ -14,14 +14,17 @@ from resized import Training
 from hpcext import protocol
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _news_harmless() -> None:
+@pytest.fixture(autouse=True, scope="module")
+def news_harmless() -> Iterator[None]:
     """Ranks take this process for their supervisor, and tell it of news as long as they live."""
-    signal.signal(protocol.NEWS_SIGNAL, signal.SIG_IGN)
+    before = signal.signal(protocol.NEWS_SIGNAL, signal.SIG_IGN)
+    yield
+    # What this process ignores, the programs of later tests would, too.
+    signal.signal(protocol.NEWS_SIGNAL, before)
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
+def nursery(news_harmless: None) -> Iterator[Nursery]:
     nursery = Nursery()
     yield nursery
     nursery.close()
