@@ -105,7 +105,9 @@ class Stage:
         if self.stopped.is_set():
             raise StoppedError("ended before it began")
         if time.monotonic() > self._until:
-            raise NotTriedError("no time was left: say --only, or try again on an idle system")
+            raise NotTriedError(
+                "no time was left: choose scenarios with --only, or try again on an idle system"
+            )
 
     def wait(self, holds: Callable[[], Any], what: str, within_s: float = ANSWER_S) -> Any:
         """Wait until a condition holds; return what it gave.
@@ -137,7 +139,7 @@ class Stage:
                 last = ""
             if time.monotonic() > until:
                 waited_s = time.monotonic() - began_s
-                over = "" if until < self._until else ", as the run was over"
+                over = "" if until < self._until else ", because the time of the run was over"
                 raise FailedError(f"waited {waited_s:.0f} s in vain for {what}{last}{over}")
             if self.stopped.wait(LOOK_S):
                 raise StoppedError("ended before it was done")

@@ -127,7 +127,7 @@ class Training:
             self._restore_facts(checkpoint.manifest)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointError(
-                f"what its manifest says makes no sense ({type(error).__name__}: {error})",
+                f"its manifest has invalid contents ({type(error).__name__}: {error})",
                 where=checkpoint.path,
                 do="restore one from a backup, or remove it",
             ) from error

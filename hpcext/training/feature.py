@@ -214,7 +214,7 @@ class Resizing(Feature):
         facts : callable
             Returns what new ranks must know of the training.
         """
-        raise NotImplementedError("this session asks for no other group")
+        raise NotImplementedError("this session cannot change the number of its ranks")
 
 
 class Parts(NamedTuple):

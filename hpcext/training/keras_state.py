@@ -98,7 +98,8 @@ class KerasState(TrainingState):
                     f"Session({name}=...): it trains {len(lost)} of its {len(trained)} variables "
                     f"(one is {lost[0].name!r}) in no model that the session is given: when the "
                     "training is resumed they would have their initial values; give their model "
-                    "too, Session(model=model, ...), or name it in unsaved=[...] if that is meant"
+                    "too, Session(model=model, ...), or name it in unsaved=[...] if this is "
+                    "intended"
                 )
         return self._missing_optimizer(saved, unsaved) if stepped else ""
 
@@ -109,10 +110,10 @@ class KerasState(TrainingState):
             # An optimizer that was made and is not used has made no step.
             if mine and known.isdisjoint(_ids(value.variables)) and int(value.iterations):
                 return (
-                    f"Session(): {type(value).__name__} makes steps and is not given to it, and "
-                    "would begin anew when the training is resumed; give it, "
+                    f"Session(): {type(value).__name__} makes steps but is not given to the "
+                    "session, so it would start over when the training is resumed; give it, "
                     "Session(optimizer=optimizer, ...), or name it in unsaved=[...] "
-                    "(unsaved=True: whatever it is) if that is meant"
+                    "(unsaved=True: anything) if this is intended"
                 )
         return ""
 
@@ -170,14 +171,14 @@ class KerasState(TrainingState):
     def _assign(self, named: Named, saved: Tree) -> None:
         arrays = [_array(item) for item in saved["values"]]
         if len(arrays) != len(named):
-            raise ValueError(f"{len(arrays)} variables into {len(named)}")
+            raise ValueError(f"{len(arrays)} variables do not fit into {len(named)}")
         triples = list(zip(saved["names"], arrays, named, strict=True))
         # Check all of them before changing any.
         for place, (theirs, array, (ours, variable)) in enumerate(triples):
             there, here = _kind(array.dtype, array.shape), _kind(variable.dtype, variable.shape)
             if theirs != ours or there != here:
                 there, here = f"{theirs} {there}".strip(), f"{ours} {here}".strip()
-                raise ValueError(f"variable {place}: {there} into {here}")
+                raise ValueError(f"variable {place}: {there} does not fit into {here}")
         with self.outside():
             for _, array, (_, variable) in triples:
                 variable.assign(array)

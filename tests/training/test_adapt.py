@@ -252,7 +252,7 @@ def test_what_cannot_be_fitted_changes_nothing(capfd: pytest.CaptureFixture[str]
     while agent._thread.busy():
         time.sleep(0.001)
     assert agent.look(10.5) is None
-    assert "the batch stays as it is" in capfd.readouterr().err
+    assert "the batch keeps its size" in capfd.readouterr().err
     assert agent.look(100.0) is None
     while agent._thread.busy():
         time.sleep(0.001)

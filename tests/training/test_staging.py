@@ -288,5 +288,5 @@ def test_a_run_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_checkpoint_of_another_kind_is_told(tmp_path: Path) -> None:
     keeper_of(tmp_path, TrainingState({"w": np.zeros(2)})).write(1, {}, {})
-    with pytest.raises(CheckpointError, match="is of format numpy/1"):
+    with pytest.raises(CheckpointError, match="has format numpy/1"):
         keeper_of(tmp_path, TorchState({"w": torch.zeros(2)}), attempt=2)

@@ -261,7 +261,7 @@ class PolluxAgent:
                 self._thread.wait()
                 found, self._found = self._found, None
             except Exception as error:
-                self._complain(f"the batch stays as it is: steps cannot be fitted ({error})")
+                self._complain(f"the batch keeps its size: no model fits the step times ({error})")
         elif self._thread.busy():
             return None
         if found is not None:

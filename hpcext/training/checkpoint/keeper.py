@@ -229,7 +229,7 @@ class Keeper:
         self._copier.forget()
         if not self._crowded:
             self._crowded = True
-            warn(f"checkpoints are written between the steps, not beside them: {crowded}")
+            warn(f"checkpoints are written between the steps, not in the background: {crowded}")
         return None
 
     def _commit(self, step: int, facts: Mapping[str, Any], tree: Tree) -> Checkpoint | None:
@@ -250,7 +250,7 @@ class Keeper:
         written = checkpoint.manifest.get("format", "none")
         if written != self._state.format:
             raise CheckpointError(
-                f"is of format {written}, and this session reads {self._state.format}",
+                f"has format {written}, but this session reads {self._state.format}",
                 where=checkpoint.path,
                 do="use the session it was written with, or another checkpoint directory",
             )

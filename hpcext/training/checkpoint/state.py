@@ -91,13 +91,13 @@ class TrainingState:
         kind = type(value).__name__
         if isinstance(value, list | tuple | set | frozenset):
             return (
-                f"a {kind} is a copy, and nothing could be put back into it; give what is in it "
-                f"itself, each by a name of its own; valid: {self.valid}"
+                f"a {kind} is a copy, so nothing can be restored into it; give the objects in it, "
+                f"each under its own name; valid: {self.valid}"
             )
         if not self.knows(value):
             return f"{kind} has no state_dict and load_state_dict; valid: {self.valid}"
         if isinstance(value, np.ndarray) and not value.flags.writeable:
-            return "the array is read-only, and nothing could be put back into it"
+            return "the array is read-only, so nothing can be restored into it"
         return ""
 
     def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
@@ -166,8 +166,8 @@ class TrainingState:
         """
         if tree.keys() != self._objects.keys():
             raise CheckpointError(
-                f"holds {_listed(tree)}, and the script gives Session {_listed(self._objects)}",
-                do="give the same names as when it was written, or another checkpoint directory",
+                f"holds {_listed(tree)}, but the script gives Session {_listed(self._objects)}",
+                do="use the names with which it was written, or another checkpoint directory",
             )
         for name, value in self._objects.items():
             try:

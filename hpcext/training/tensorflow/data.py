@@ -128,7 +128,7 @@ class Skipped:
         # Negative: infinite, or not known before it is read.
         if 0 <= count < batches:
             raise CheckpointError(
-                f"the data set ends after {count} batches, and {batches} were consumed",
+                f"the data set ends after {count} batches, but {batches} were consumed",
                 do="resume with the data and batch size that the training began with",
             )
         self._data = data

@@ -169,7 +169,7 @@ class Torch(Framework):
     def check_can_balance(self) -> None:
         """Raise ValueError if the batches of this session cannot be balanced."""
         if self.state.sharded:
-            raise ValueError("balance(): the model is sharded; valid are models of parallel(model)")
+            raise ValueError("balance(): the model is sharded; valid: models of parallel(model)")
         if self.deterministic:
             raise ValueError(
                 "balance(): the session is deterministic; sums of unequal batches differ in their "

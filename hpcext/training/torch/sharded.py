@@ -244,7 +244,7 @@ def _place(saved: Any, live: Any, targets: Shards, name: str) -> None:
     mark = _mark(saved)
     if mark is not None:
         if not isinstance(live, DTensor):
-            raise _unfit(name, f"{mark[0]} was sharded, and is not now")
+            raise _unfit(name, f"{mark[0]} was sharded, but is not sharded now")
         if list(live.shape) != mark[1] or live.dtype != mark[2]:
             raise _unfit(name, f"{mark[0]} is {tuple(live.shape)}, not {tuple(mark[1])}")
         targets[mark[0]] = live.detach()
@@ -263,7 +263,7 @@ def _like_parameter(
 ) -> torch.Tensor:
     parameter = parameters[place] if place in range(len(parameters)) else None
     if not isinstance(parameter, DTensor):
-        raise _unfit(name, f"{mark[0]} was sharded, and its parameter is not now")
+        raise _unfit(name, f"{mark[0]} was sharded, but its parameter is not sharded now")
     shape = mark[1]
     # A state of another shape (a factored moment) is not sharded as its parameter is.
     placements = [
@@ -361,7 +361,7 @@ class _Reader(FileSystemReader):
         with self._checkpoint.part(".metadata").open("rb") as file:
             metadata = _IndexUnpickler(file).load()
         if not isinstance(metadata, Metadata):
-            raise ValueError("the index of the shards is not one")
+            raise ValueError("the index of the shards is invalid")
         for info in (metadata.storage_data or {}).values():
             # Only files that were verified are opened.
             info.relative_path = self._checkpoint.part(Path(info.relative_path).name).name

@@ -20,7 +20,7 @@ from hpcext.training.torch.whole import Given, present, state_of
 
 FORMAT_SHARDED = "torch-sharded/1"
 _ORDER = (
-    "the order is: the model, model = shard(model) (or fully_shard), the optimizer from its "
+    "first make the model, then model = shard(model) (or fully_shard), then the optimizer from its "
     "parameters, and then the session"
 )
 _NDARRAY = "hpcext.ndarray"
@@ -60,9 +60,9 @@ class TorchState(TorchRandom):
             return super().refusal(value)
         what = f"of {kind}" if kind == "tensors" else f"with the state of {kind}"
         return (
-            f"a {type(value).__name__} {what} is a copy, and nothing could be put back into "
-            "what it was taken from; give the object itself: model=model and not "
-            "model=model.state_dict(), tensors each by a name of its own"
+            f"a {type(value).__name__} {what} is a copy, so nothing can be restored into the "
+            "original; give the object itself, model=model instead of "
+            "model=model.state_dict(), and each tensor under its own name"
         )
 
     def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
@@ -117,7 +117,7 @@ class TorchState(TorchRandom):
         """Reason why the number of ranks cannot change in place; empty if it can."""
         if self.sharded or self._old_fsdp():
             return (
-                "the model is sharded, and its shards are divided anew only when a checkpoint is "
+                "the model is sharded, and its shards are redistributed only when a checkpoint is "
                 "loaded: the number of ranks changes by suspending and resuming"
             )
         return ""
@@ -335,7 +335,7 @@ def check_settings(optimizer: torch.optim.Optimizer, groups: Iterable[Mapping[st
         lost = sorted(optimizer.defaults.keys() - group.keys())
         if lost:
             raise ValueError(
-                f"it is the state of another optimizer, without {', '.join(lost)}, which "
+                f"it is the state of another optimizer: it lacks {', '.join(lost)}, which "
                 f"{type(optimizer).__name__} needs"
             )
 
