@@ -27,6 +27,7 @@ from hpcext.manager import spool, tickets
 from hpcext.manager.tickets import Ticket
 from hpcext.manager.views.reading import Follower
 from hpcext.manager.waiting import shell_status
+from hpcext.process import Process
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +203,7 @@ class Wait:
         now_s = time.monotonic()
         if self._reap() or now_s < self._try_at_s or self._is_final():
             return
-        if isinstance(self._other, protocol.Process) or now_s >= self._other_at_s:
+        if isinstance(self._other, Process) or now_s >= self._other_at_s:
             self._other_at_s = now_s + ASK_S
             alive = self._other is not None and self._other.alive()
             self._other = self._other if alive else spool.manager_of(self._directory)
@@ -221,7 +222,7 @@ class Wait:
 
         It is needed after them: to cancel the trainer of a ticket that was cancelled.
         """
-        me = protocol.Process.me()
+        me = Process.me()
         told, self._child_waits = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -368,7 +369,7 @@ class Wait:
             spool.put(self._directory, "cancel", job=alone[job_id])
 
 
-def manage(directory: Path, ticket: protocol.Process, told: int) -> NoReturn:
+def manage(directory: Path, ticket: Process, told: int) -> NoReturn:
     """Manage the tickets' harvester for as long as the process of this ticket exists.
 
     Parameters
