@@ -100,7 +100,7 @@ def open(path: object, flags: int, mode: int = 0o777, *, dir_fd: int | None = No
     disk = process.machine.disk
     writes = flags & (os.O_WRONLY | os.O_RDWR)
     try:
-        inode = disk.find(where, follow=not flags & os.O_NOFOLLOW)
+        inode = disk.opened(where, follow=not flags & os.O_NOFOLLOW)
     except FileNotFoundError:
         if not flags & os.O_CREAT:
             raise
@@ -320,6 +320,7 @@ def listdir(path: object = ".") -> list[str]:
     inode = process.machine.disk.find(where)
     if not isinstance(inode, Directory):
         raise failed(errno.ENOTDIR, where)
+    process.machine.disk.listed(inode)
     names = sorted(inode.entries)
     kernel().chance.shuffle(names)  # the kernel promises no order
     return names

@@ -122,10 +122,21 @@ class Disk:
         parent, name = self.locate(path, follow=follow)
         if not name:
             return parent
-        found = parent.entries.get(name)
+        found = self.entry(parent, name)
         if found is None:
             raise failed(errno.ENOENT, path)
         return found
+
+    def entry(self, parent: Directory, name: str) -> Inode | None:
+        """Return what a name in a directory leads to."""
+        return parent.entries.get(name)
+
+    def opened(self, path: str, *, follow: bool) -> Inode:
+        """Return what an absolute path leads to, to open it."""
+        return self.find(path, follow=follow)
+
+    def listed(self, directory: Directory) -> None:
+        """Note that a directory is listed."""
 
     def locate(self, path: str, *, follow: bool) -> tuple[Directory, str]:
         """Return the directory of an absolute path, and the name there; the root has none."""
@@ -143,7 +154,7 @@ class Disk:
                     return place[-1], ""
                 continue
             here = place[-1]
-            found = here.entries.get(part)
+            found = self.entry(here, part)
             if isinstance(found, Link) and (parts or follow):
                 links += 1
                 if links > MOST_LINKS:
