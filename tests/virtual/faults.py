@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from virtual.kernel import Process
     from virtual.room import Room
 
-BEGIN_S, UNTIL_S = 0.0, 25.0
+BEGIN_S, UNTIL_S = 0.0, 10.0
 """Faults come in this time, in seconds; by its end all of them are over."""
 
-RESUMED_S = 3.0
+RESUMED_S = 2.0
 """The most seconds before somebody starts another manager."""
 
 VERBS = ("suspend", "resume", "resize", "cancel")
@@ -31,7 +31,7 @@ WEIGHTS = {
     "stop_manager": 1, "stop_training": 1, "fill_disk": 2, "crash": 2, "jump": 1, "ask": 5,
     "signal_training": 1, "second_manager": 1,
 }  # fmt: skip
-MOST, MOST_EVENTS = 6, 160
+MOST, MOST_EVENTS = 6, 90
 
 
 class Fault(NamedTuple):

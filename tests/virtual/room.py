@@ -23,16 +23,19 @@ from hpcext.jobfile import Gpus, JobSpec  # noqa: E402
 from hpcext.launch import command, supervise  # noqa: E402
 from hpcext.manager import pilot as pilots  # noqa: E402
 from hpcext.manager.directory import NewPilot, create  # noqa: E402
+from hpcext.training.checkpoint import hashing  # noqa: E402
 
 Path = loading.module("pathlib").Path
 
+hashing._CHUNK_BYTES = 1 << 12  # a buffer of a megabyte for each small file takes longer than it
 command.fork = lambda child: calls.kernel().fork(child)
 
 HOME = "/home/user"
 PILOT = f"{HOME}/pilot"
 PYTHON = "/usr/bin/python3"
-COLLECT_AFTER = 50
-STEPS = 20
+COLLECT_AFTER = 500
+LEAST_STEPS, MOST_STEPS = 2, 9
+"""Of a training; each costs time of the seed's, and few are needed for what goes wrong."""
 MOST_S = 600.0
 """Virtual seconds after which a pilot is not over in time."""
 
@@ -106,7 +109,9 @@ class Room:
                         begin,
                         NewPilot(name="p", gpus=range(gpus), logical=True),
                         settings=Settings(
-                            policy="marble", state_dir=Path(f"{HOME}/state"), report_interval_s=1.0
+                            policy="marble",
+                            state_dir=Path(f"{HOME}/state"),
+                            report_interval_s=self._report_s,
                         ),
                         where="jobs.toml",
                         directory=directory,
@@ -142,7 +147,7 @@ class Room:
 
     # A whole play.
 
-    def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = STEPS) -> list[str]:
+    def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = 0) -> list[str]:
         """Run a pilot through faults; return what was wrong.
 
         Parameters
@@ -150,12 +155,15 @@ class Room:
         plan : sequence of Fault, optional
             By default as the seed says.
         steps : int
-            Of each training.
+            Of each training; 0 for as many as the seed says.
         """
         kernel, chance = self.kernel, self.kernel.chance
         self.plan = faults.draw(random.Random(self.seed)) if plan is None else list(plan)
         kernel.most_pids = chance.choice([14, 24, 32_768])
-        self.jobs = chance.randint(1, 3)
+        self.jobs = chance.choice([1, 1, 2, 2, 3])
+        self.save_every = chance.randint(1, 4)
+        self._report_s = chance.choice([1.0, 1.0, 4.0])
+        steps = steps or chance.randint(LEAST_STEPS, MOST_STEPS)
         specs = jobs(self.jobs, steps, 2)
         self.faults.befall(self.plan)
         self._bystander()

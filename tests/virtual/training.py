@@ -27,7 +27,9 @@ class Training:
     def __init__(self, room: Room, process: Process) -> None:
         self._room, self._process = room, process
         self._steps = int(process.argv[-1])
-        self._coordinator = Coordinator(checkpoint_every_s=None, checkpoint_every_steps=7)
+        self._coordinator = Coordinator(
+            checkpoint_every_s=None, checkpoint_every_steps=room.save_every
+        )
 
     def run(self) -> int:
         """Train from the newest checkpoint to the end."""
