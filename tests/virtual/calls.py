@@ -108,11 +108,11 @@ def open(path: object, flags: int, mode: int = 0o777, *, dir_fd: int | None = No
         opened.content = found if isinstance(found, bytes) else b""
         return _kernel.open(process, opened)
     disk = process.machine.disk
-    parent, name = disk.locate(where, follow=not flags & os.O_NOFOLLOW)
-    inode = parent.entries.get(name) if name else parent
-    if inode is None:
+    try:
+        inode = disk.opened(where, follow=not flags & os.O_NOFOLLOW)
+    except FileNotFoundError:
         if not flags & os.O_CREAT:
-            raise failed(errno.ENOENT, where)
+            raise
         inode = disk.make(where, mode & ~0o022, process.uid)
         return _kernel.open(process, Opened(inode, where, flags))
     if flags & _EXCLUSIVE == _EXCLUSIVE:
@@ -338,6 +338,7 @@ def listdir(path: object = ".") -> list[str]:
     inode = process.machine.disk.find(where)
     if not isinstance(inode, Directory):
         raise failed(errno.ENOTDIR, where)
+    process.machine.disk.listed(inode)
     names = sorted(inode.entries)
     kernel().chance.shuffle(names)  # the kernel promises no order
     return names

@@ -127,10 +127,21 @@ class Disk:
         parent, name = self.locate(path, follow=follow)
         if not name:
             return parent
-        found = parent.entries.get(name)
+        found = self.entry(parent, name)
         if found is None:
             raise failed(errno.ENOENT, path)
         return found
+
+    def entry(self, parent: Directory, name: str) -> Inode | None:
+        """Return what a name in a directory leads to."""
+        return parent.entries.get(name)
+
+    def opened(self, path: str, *, follow: bool) -> Inode:
+        """Return what an absolute path leads to, to open it."""
+        return self.find(path, follow=follow)
+
+    def listed(self, directory: Directory) -> None:
+        """Note that a directory is listed."""
 
     def locate(self, path: str, *, follow: bool) -> tuple[Directory, str]:
         """Return the directory of an absolute path, and the name there; the root has none."""
@@ -168,7 +179,7 @@ class Disk:
                     return place[-1], ""
                 continue
             here = place[-1]
-            found = here.entries.get(part)
+            found = self.entry(here, part)
             if isinstance(found, Link) and (parts or follow):
                 links += 1
                 if links > MOST_LINKS:
@@ -248,7 +259,7 @@ class Disk:
             raise failed(errno.EROFS, path)
         del parent.entries[name]
         found.links -= 1
-        self._forget(found)
+        self._gone(found)
         parent.mtime = self._now()
 
     def remove_directory(self, path: str) -> None:
@@ -264,9 +275,9 @@ class Disk:
         if self.fault == errno.EROFS:
             raise failed(errno.EROFS, path)
         del parent.entries[name]
-        self._forget(found)
+        self._gone(found)
 
-    def _forget(self, gone: Inode | None) -> None:
+    def _gone(self, gone: Inode | None) -> None:
         if not isinstance(gone, File | None):
             self._places.clear()
 
@@ -288,8 +299,8 @@ class Disk:
             raise failed(self.fault, new)
         if there is not None:
             there.links -= 1
-        self._forget(moved)
-        self._forget(there)
+        self._gone(moved)
+        self._gone(there)
         del old_parent.entries[old_name]
         new_parent.entries[new_name] = moved
         moved.above = (new_parent, new_name)

@@ -15,6 +15,7 @@ import itertools
 import math
 import random
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,9 +29,6 @@ TICKS = 100
 
 SYSCALL_S = 2e-6
 """Seconds that a system call takes."""
-
-ALONE = math.log(1 - 0.08)
-"""Of the chance that another process has its turn at a system call."""
 
 _STOPS = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 _HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
@@ -294,7 +292,9 @@ class Kernel:
         self.programs = programs
         self.most_pids = 32_768
         self.turns = 0
-        self._alone = 0  # system calls before another process may have its turn
+        self.switches = 0.08
+        """How likely a system call gives the turn to another process."""
+        self._alone = 0  # system calls before it does
         self.story: list[str] = []
         self.errors: list[str] = []
         self.machines: list[Machine] = []
@@ -442,7 +442,8 @@ class Kernel:
 
     def _others(self, process: Process) -> None:
         """Give others a turn at a system call, if they can use it."""
-        self._alone = int(math.log(1.0 - self.chance.random()) / ALONE)
+        drawn = math.log(1.0 - self.chance.random())
+        self._alone = int(drawn / math.log(1 - self.switches)) if self.switches else sys.maxsize
         if not (self._events and self._events[0][0] <= self.now):
             chosen = self._chosen()
             if chosen is process:
