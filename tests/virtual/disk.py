@@ -327,6 +327,16 @@ class Disk:
                     parent.durable[name] = below
                 below = parent
 
+    def keeps(self, path: str) -> bool:
+        """Return whether a file or a directory would survive a crash, as it is now."""
+        here: Inode | None = self.root
+        for part in path.split("/"):
+            if part:
+                here = here.durable.get(part) if isinstance(here, Directory) else None
+        if isinstance(here, File):
+            return bytes(here.data) == here.durable
+        return here is not None
+
     def settle(self) -> None:
         """Have all of it survive, as after a minute of quiet."""
         for inode in list(self._all()):

@@ -257,6 +257,13 @@ class Machine:
             if self._last == self.kernel.most_pids:
                 self.kernel.most_pids += 1
 
+    def next_pid(self, pid: int) -> bool:
+        """Have the next process get a pid; return whether it can."""
+        if pid in self.processes:
+            return False
+        self._last = pid - 1
+        return True
+
     def reap(self, process: Process) -> None:
         """Forget a process that has ended."""
         if self.processes.get(process.pid) is process:
@@ -306,6 +313,7 @@ class Kernel:
         self._next: Process | None = None
         self.happenings = 0
         self.upon: dict[int, Callable[[], None]] = {}
+        self.upon_end: Callable[[Process], None] | None = None
         self.version = 0
         self.looks_at_signals: list[Callable[[Process, Process, int], None]] = []
         self._retired: list[Any] = []
@@ -410,6 +418,8 @@ class Kernel:
     def ended(self, process: Process) -> None:
         """Leave the code of a process that has ended."""
         self._running.pop(process, None)
+        if self.upon_end is not None:
+            self.upon_end(process)
         turn, process.turn = process.turn, None
         if not turn or getcurrent() is turn:
             return  # it has not begun, or is over
