@@ -159,16 +159,16 @@ def read_job_file(
     empty : bool
         Whether a file without jobs is allowed.
     """
-    doubts: list[str] = []
+    warnings: list[str] = []
     specs = read_jobs(
         path,
         suspend_timeout_s=settings.suspend_timeout_s,
         profiles=profiles_for(settings.state_dir / "profiles"),
         empty=empty,
-        doubts=doubts,
+        warnings=warnings,
     )
-    for doubt in doubts:
-        out.note(f"warning: {doubt}")
+    for warning in warnings:
+        out.note(f"warning: {warning}")
     if told := choosing.same_file(path, settings.state_dir):
         out.note(told)
     return specs

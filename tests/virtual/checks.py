@@ -85,10 +85,6 @@ class Checks:
     def crashed(self) -> None:
         """Note that the machine lost what was in memory."""
         self._harmed.update(self._last)
-        for process in self._room.machine.processes.values():
-            if process.name == "supervisor" and not process.dead:
-                # It may have been the job that did it.
-                self._room.faults.harm[process.argv[-1].split("/")[-2]] += 1
 
     def unusable(self, job: str, why: str) -> None:
         """Check that it is no wonder if a training finds no checkpoint that it can use."""

@@ -194,6 +194,11 @@ class AttemptFiles:
         """Return the process that took this attempt, unless the machine has restarted since."""
         return self.process(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
 
+    def machine_restarted(self) -> bool:
+        """Return whether the machine has restarted since a supervisor took this attempt."""
+        document = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+        return document is not None and document.get("boot_id") != boot_id()
+
     def process(self, name: str, schema: str) -> protocol.Process | None:
         """Return a process that a file names; None if it is of another machine, or another boot."""
         document = self._read(name, schema)
