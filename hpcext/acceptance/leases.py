@@ -15,7 +15,7 @@ from hpcext.acceptance.trial import BEGIN_S, Training
 from hpcext.batch.leasing import Held
 from hpcext.jobtext import job_text
 from hpcext.manager import pilot as pilots
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 
 def lease(stage: Stage, scenario: Scenario) -> Passed:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcext import documents, protocol
+from hpcext import documents
 from hpcext.acceptance import keeper
 from hpcext.acceptance.scenario import FailedError, NotTriedError, StoppedError
 from hpcext.acceptance.systems import FINAL, Order, System
+from hpcext.allocation import JobId, without_slurm
 from hpcext.batch import runner
 from hpcext.batch.leasing import WAITING, Idle
 from hpcext.batch.lsf.inside import environ_of_others
 from hpcext.core.errors import BatchError
-from hpcext.protocol import JobId
 from hpcext.text import clean
 
 LOOK_S = 0.5
@@ -244,7 +244,7 @@ class Stage:
 
     def environ(self) -> dict[str, str]:
         """Return the environment of all that a run starts: ours, with the run's state directory."""
-        ours = protocol.without_slurm() if self.system.key == "slurm" else environ_of_others()
+        ours = without_slurm() if self.system.key == "slurm" else environ_of_others()
         plain = {name: said for name, said in ours.items() if not name.startswith("HPCEXT_")}
         return {
             **plain,

@@ -12,7 +12,7 @@ from hpcext.acceptance import account
 from hpcext.acceptance.scenario import FailedError, Passed, Scenario
 from hpcext.acceptance.stage import ANSWER_S, Stage, command
 from hpcext.acceptance.systems import FINAL, Order
-from hpcext.protocol import JobId
+from hpcext.allocation import JobId
 
 LEAD_S = 50
 """Seconds before the end of its job at which a training is suspended."""

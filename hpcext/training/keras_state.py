@@ -60,16 +60,6 @@ class KerasState(TrainingState):
                     "build it before the session: call it on a batch, or its build(input_shape)"
                 )
 
-    @property
-    def in_place(self) -> bool:
-        """False: the number of ranks cannot change while the processes live."""
-        return False
-
-    @property
-    def in_place_refusal(self) -> str:
-        """Reason why the number of ranks cannot change in place."""
-        return "the backends of Keras form the group of their processes once, at their start"
-
     def variables(self, value: Any) -> Named | None:
         """List the variables of an object, with names that are the same in each process.
 
@@ -138,14 +128,15 @@ class KerasState(TrainingState):
 
     # -- one object
 
-    def _capture(self, value: Any) -> Any:
+    def capture_object(self, value: Any) -> Any:
+        """Return the state of one object; arrays and tensors are not copied."""
         if isinstance(value, keras.callbacks.Callback):
             return _attributes(value)
         if id(value) in self._late:
             return self._late[id(value)]
         named = self.variables(value)
         if named is None:
-            return super()._capture(value)
+            return super().capture_object(value)
         return {
             "names": [name for name, _ in named],
             "values": [_portable(self._value(variable)) for _, variable in named],
@@ -155,14 +146,15 @@ class KerasState(TrainingState):
         held = self._held.get(id(variable))
         return np.array(variable.numpy()) if held is None else held
 
-    def _apply(self, value: Any, saved: Any) -> None:
+    def apply_to_object(self, value: Any, saved: Any) -> None:
+        """Set one object to its captured state."""
         if isinstance(value, keras.callbacks.Callback):
             for name, item in saved.items():
                 setattr(value, name, item)
             return
         named = self.variables(value)
         if named is None:
-            super()._apply(value, saved)
+            super().apply_to_object(value, saved)
         elif _unbuilt(value) and len(saved["values"]) > len(named):
             self._apply_late(value, saved)
         else:

@@ -99,7 +99,9 @@ class Adapting(Feature):
             raise ValueError(f"adapt(noise={noise!r}): must be one of {', '.join(NOISE)}")
         if not every_s > 0:
             raise ValueError(f"adapt(every_s={every_s}): must be more than 0")
-        agent = PolluxAgent(bounds, self.coordinator.ranks.size, every_s, self.clock)
+        size, device = self.coordinator.ranks.size, self._framework.device
+        kind = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        agent = PolluxAgent(bounds, size, every_s, self.clock, kind)
         self._squared = Squared(optimizers, self._loss_scale)
         self._rates.rates = self._rates_for(agent, lr_rule, warm_up)
         self.agent, self._differenced = agent, noise == "differenced"
