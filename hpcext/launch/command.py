@@ -55,7 +55,7 @@ def open_log(path: Path, heading: str) -> int:
     ----------
     path : pathlib.Path
     heading : str
-        That line; it is left out if there is no space for it.
+        The first line; it is left out if there is no space for it.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def start(
         Signals that stay pending until it looks.
     notices : bool
         Whether the batch system may send SIGUSR2 (sbatch's ``--signal``) and SIGINT (which LSF's
-        bkill and brequeue send first) to every process: these are ignored, too.
+        bkill and brequeue send first) to every process: these signals are ignored as well.
 
     Raises
     ------
@@ -164,8 +164,8 @@ def fork(child: Callable[[], NoReturn]) -> int:
 def _prepare(
     parent: int, log: int | None, blocked: Collection[signal.Signals], *, notices: bool
 ) -> None:
-    """Set, between fork and exec, what the command inherits."""
-    # Cheap, and ends most of what is left if we are killed with SIGKILL; the rest is swept.
+    """Set what the command inherits, between fork and exec."""
+    # This is cheap, and ends most processes if we are killed with SIGKILL; a sweep ends the rest.
     hear_of_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(NOT_EXECUTABLE)

@@ -36,7 +36,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (("--partition", "harvest", "--only", "kil"), "did you mean kill?"),
         (("--partition", "nowhere"), "--partition: nowhere has no hosts"),
         (("--partition", "harvest", "--above", "harvest"), "--above: harvest"),
-        (("--partition", "harvest", "--above", "other"), "--above: other has not n1"),
+        (("--partition", "harvest", "--above", "other"), "--above: other does not have n1"),
         ((), "--partition"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_harvester_has_its_account(tmp_path: Path) -> None:
     assert view.harvest
     assert view.harvest["unleased_node_h"] == 2.0
     shape = Shape(page.pilot(view, FOUND, ALL))
-    assert "Of 2.00 node-hours that were idle or leased; 3 leases" in shape.text
+    assert "Use of the 2.00 node-hours that were idle or leased; 3 leases" in shape.text
     assert all(words in shape.text for words in PARTS.values())
 
 

@@ -25,10 +25,10 @@ from hpcext.policies import POLICIES, find_policy
         ("optimus:interval_s=0", "interval_s=0: expected a number >= 1.0"),
         (
             "bftrainer:objective=speed",
-            "no objective 'speed'; efficiency, throughput, priority, or MODULE.F",
+            "unknown objective 'speed'; efficiency, throughput, priority, or MODULE.F",
         ),
         ("bftrainer:objective=math.pi", "'math.pi' is not a function"),
-        ("bftrainer:objective=no.such", "no objective 'no.such'"),
+        ("bftrainer:objective=no.such", "unknown objective 'no.such'"),
         ("bftrainer:limits=/dev/null", "/dev/null: not a regular file"),
     ],
 )
