@@ -21,7 +21,7 @@ from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.backends.suspendable_job import SuspendableJob
 from hpcext.config import Settings
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.manager import directory as directories
 from hpcext.manager import spool
 from hpcext.numerals import whole

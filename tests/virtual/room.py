@@ -20,7 +20,7 @@ from virtual.checks import HOME, PILOT  # noqa: E402
 
 from hpcext.config import Settings  # noqa: E402
 from hpcext.core.errors import HpcextError  # noqa: E402
-from hpcext.jobfile import Gpus, JobSpec  # noqa: E402
+from hpcext.jobspec import Gpus, JobSpec  # noqa: E402
 from hpcext.launch import command, supervise  # noqa: E402
 from hpcext.manager import pilot as pilots  # noqa: E402
 from hpcext.manager.directory import NewPilot, create  # noqa: E402
