@@ -101,6 +101,8 @@ class Faults:
         found = [
             each for each in self._room.machine.processes.values()
             if each.name == name and not each.dead
+            # Not what a manager has just forked, which is to be a supervisor.
+            and (name != "manager" or each in self._room.managers)
         ]  # fmt: skip
         return self._chance.choice(found) if found else None
 
