@@ -75,7 +75,9 @@ class Checks:
                 f"job {job} attempt {attempt} begins after step {step}, "
                 f"and step {self._saved[job]} was saved"
             )
-        if step < self._last.get(job, 0) and job not in self._harmed | self.deaf:
+        # What cannot be saved in time, as the disk is full, is lost.
+        excused = self._room.faults.disk_failed or job in self._harmed | self.deaf
+        if step < self._last.get(job, 0) and not excused:
             self.wrong(
                 f"job {job} attempt {attempt} begins after step {step}, did {self._last[job]}, "
                 "and nothing was done to it"
