@@ -8,7 +8,7 @@ from hpcext.launch import tree
 from hpcext.launch.attempt_processes import AttemptProcesses
 from hpcext.launch.native import Native
 from hpcext.launch.supervisor_files import SupervisorFiles
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 
 class AttemptFacts:

@@ -50,6 +50,10 @@ class Client(Disk):
             seen = self._names[key] = (now, parent.entries.get(name))
         return seen[1]
 
+    def locate(self, path: str, *, follow: bool) -> tuple[Directory, str]:
+        """Return the directory of a path, and the name there, as far as this node knows."""
+        return self._walk(path, follow=follow)
+
     def opened(self, path: str, *, follow: bool) -> Inode:
         """Return what is to be opened: what is gone is looked up anew (ESTALE)."""
         found = self.find(path, follow=follow)
