@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from hpcext import documents, private
 from hpcext.launch import tree, wholeness
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 SEARCH_S = 5.0
 """Seconds that one search for checkpoints may take; what was not found until then is not there."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpcext.numerals import whole
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 _MARKERS = ("checkpoint-is-incomplete.txt",)
 """Files that libraries put beside a checkpoint while they write it: transformers."""
