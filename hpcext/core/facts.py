@@ -63,7 +63,8 @@ class Registered(msgspec.Struct, frozen=True, tag="registered"):
 
     With `in_place` it can also change its number of GPUs without stopping; if that becomes clear
     only later, the same fact comes again. With `elastic` it can change its nodes as well, and goes
-    on with the others when it loses some.
+    on with the others when it loses some. With `native` it has no session, and no steps are known
+    of it: its command saves by its own means.
     """
 
     job: str
@@ -71,6 +72,7 @@ class Registered(msgspec.Struct, frozen=True, tag="registered"):
     step: int
     in_place: bool = False
     elastic: bool = False
+    native: bool = False
 
 
 class Rescaled(msgspec.Struct, frozen=True, tag="rescaled"):
@@ -198,6 +200,13 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
         What a person should know of it, if anything.
     step : int or None
         The last step that it did, where that is known exactly.
+    lost_s : float or None
+        Of a command that saves by its own means: seconds of its work that no checkpoint has. None:
+        it has a session, or nothing can be said.
+    lost_exact : bool
+        False: nothing is known of its checkpoints, and `lost_s` is the most that it can be.
+    saved : bool
+        Whether such a command is known to have saved.
     """
 
     job: str
@@ -207,6 +216,9 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     suspend_s: Mapping[str, float] | None = None
     why: str = ""
     step: int | None = None
+    lost_s: float | None = None
+    lost_exact: bool = True
+    saved: bool = False
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):

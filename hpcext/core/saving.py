@@ -97,8 +97,12 @@ def said(job: Job) -> str:
 
 
 def lost(record: Record) -> str:
-    """Say how many steps of a job were done again, as far as that is known."""
-    return counted_lost(record.lost_steps, exact=lost_exactly(record))
+    """Say how much of a job was done again, in steps or in time, as far as that is known."""
+    steps = counted_lost(record.lost_steps, exact=lost_exactly(record))
+    if not record.lost_s:
+        return steps
+    time = counted_lost_s(record.lost_s, exact=record.lost_s_exact >= record.lost_s)
+    return f"{steps}, and {time}" if record.lost_steps else time
 
 
 def lost_exactly(record: Record) -> bool:
@@ -111,8 +115,21 @@ def counted_lost(steps: int, *, exact: bool) -> str:
     return f"{steps:,}" if exact else f"at least {steps:,}"
 
 
+def counted_lost_s(seconds: float, *, exact: bool) -> str:
+    """Say how much time of work was lost; "at most" so much where nothing is known of it."""
+    return f"{seconds:,.1f} s" if exact else f"at most {seconds:,.1f} s"
+
+
 def loss_sentence(loss: Loss) -> str:
     """Say what was lost, why, and from where it goes on."""
+    if loss.seconds is not None:
+        time = counted_lost_s(loss.seconds, exact=loss.exact)
+        whence = (
+            "it goes on from its own newest checkpoint"
+            if loss.exact
+            else "its own checkpoints are not known"
+        )
+        return f"{time} of work are lost ({loss.why}): {whence}"
     steps = counted_lost(loss.steps, exact=loss.exact)
     newest = f"step {loss.from_step}" if loss.from_step else "the beginning"
     what = "step is" if loss.steps == 1 else "steps are"

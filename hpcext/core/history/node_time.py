@@ -138,7 +138,12 @@ class NodeTime(msgspec.Struct):
             self._heard(fact, weight)
         ends = {(fact.job, fact.op): fact for fact in facts if isinstance(fact, Ended)}
         for job in before.jobs:
-            self._became(job, world, ends.get((job.id, job.op)))
+            ended = ends.get((job.id, job.op))
+            if ended is not None and job.run.native:
+                tally = self._of(job)
+                lost_s = (ended.lost_s or 0.0) * weight(job.held)
+                tally.unsaved_s = min(tally.trained_s, lost_s)
+            self._became(job, world, ended)
         for job in world.queue.busy():
             if job.state.active:
                 self._of(job)
@@ -180,6 +185,8 @@ class NodeTime(msgspec.Struct):
             return
         if isinstance(fact, Registered):
             tally.from_step = fact.step
+            # Of a command that saves by its own means no steps are known: it trains all the time.
+            tally.stepped |= fact.native
         elif isinstance(fact, Rescaled):
             if fact.stall_s is not None and tally.change is not None:
                 stalled_s = fact.stall_s * weight(_per_node(fact.gpus))
@@ -222,7 +229,7 @@ class NodeTime(msgspec.Struct):
                 # It never reported when it began to train.
                 self._spend(tally, tally.cause, -tally.begun_s, Cost.STARTS)
                 self._spend(tally, Use.TRAINING, tally.begun_s)
-        elif outcome is not Outcome.SUSPENDED:
+        elif outcome is not Outcome.SUSPENDED or before.run.native:
             self._lose(tally, cause, tally.unsaved_s, Cost.LOST)
             if not tally.stepped:
                 self._spend(tally, tally.cause, -tally.begun_s)

@@ -154,7 +154,9 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes
     ----------
     registered : bool
-        Whether it has a session that answers a suspension.
+        Whether it has a session that answers a suspension, or its command does by its own means.
+    native : bool
+        Whether its command does.
     in_place : bool
         Whether it can change its number of GPUs without stopping.
     elastic : bool
@@ -180,6 +182,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     registered: bool = False
+    native: bool = False
     in_place: bool = False
     elastic: bool = False
     resize: int = 0
