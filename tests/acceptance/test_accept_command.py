@@ -41,7 +41,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("slurm")
-def test_what_cannot_be_is_refused(
+def test_impossible_values_are_refused(
     words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert admin.main(["accept", "slurm", *words]) == 2

@@ -39,7 +39,7 @@ def test_what_is_wrong_is_one_line(text: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_where_it_came_from_is_said() -> None:
+def test_an_error_names_the_place_of_the_policy() -> None:
     with pytest.raises(InputError, match=r"^HPCEXT_POLICY pollux: p=2: "):
         find_policy("pollux:p=2", "HPCEXT_POLICY")
 

@@ -108,7 +108,9 @@ def test_each_rank_writes_only_its_shards(nursery: Nursery, tmp_path: Path) -> N
         ("session", "the model was sharded after the session was made; first make"),
     ],
 )
-def test_the_wrong_order_is_told(nursery: Nursery, tmp_path: Path, order: str, told: str) -> None:
+def test_the_wrong_order_of_model_and_session_is_reported(
+    nursery: Nursery, tmp_path: Path, order: str, told: str
+) -> None:
     job = Forked(nursery, tmp_path, SCRIPT, f"--order={order}")
     run = job.run()
     assert run.code == 1
