@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcext import checkpointers
 from hpcext import jobfields as fields
+from hpcext.checkpointers import Checkpointer
 from hpcext.checks import at, boolean, kind_of, known_keys, parse_toml, placed, read_text
 from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
@@ -192,6 +194,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "mem_per_gpu": fields.mem_per_gpu,
     "mps": boolean,
     "trial": fields.trial,
+    "checkpoint": checkpointers.checkpoint,
 }
 
 KEYS = tuple(_FIELDS)
@@ -228,6 +231,9 @@ def _job(
     if "workdir" in table:
         # Not Path.resolve: the path of a link to the data is to stay as the user wrote it.
         values["workdir"] = os.path.normpath(base / values["workdir"])
+    if (saves := values.get("checkpoint")) is not None:
+        with at(place, "checkpoint"):
+            values.update(_natively(saves, table))
     spec = JobSpec(**values)
     if spec.mps and (spec.gpus.min, spec.nodes.min) != (1, 1):
         raise InputError(
@@ -236,6 +242,21 @@ def _job(
             valid="true only for a job that can run on one GPU, of which it may get just a share",
         )
     return spec
+
+
+def _natively(saves: Checkpointer, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Check how a job saves by its own means against its other keys; return what follows."""
+    checkpointers.check_command(saves, shell=table.get("shell") is True)
+    timeout_s = saves.suspend_timeout_s
+    if timeout_s is None or (saves.plain and "suspend_timeout_s" in table):
+        return {}
+    if "suspend_timeout_s" in table:
+        raise InputError(
+            "stated beside suspend_timeout_s, which is the same",
+            where="after_s",
+            do="leave one of them out",
+        )
+    return {"suspend_timeout_s": timeout_s}
 
 
 def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from hpcext import jobfields as fields
+from hpcext.checkpointers import Checkpointer
 from hpcext.core.trials import Trial
 from hpcext.scaling.curve import fewest_near_best
 
@@ -72,6 +73,8 @@ class JobSpec(msgspec.Struct, frozen=True):
         Its place in its sweep.
     shell : bool
         Whether a shell runs the command, whose last word is then the shell's script.
+    checkpoint : Checkpointer or None
+        How the command saves by its own means, if it does.
     """
 
     name: str
@@ -98,6 +101,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     mps: bool = False
     trial: Trial | None = None
     shell: bool = False
+    checkpoint: Checkpointer | None = None
 
 
 def optimum(spec: JobSpec) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from hpcext import protocol
 from hpcext.core.saving import lost
 from hpcext.core.values import Job, Record
+from hpcext.doctor import own_checkpoint
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.keeper import END_S, PILOT
 from hpcext.doctor.rehearsed import compared, told
@@ -73,11 +74,18 @@ def _manager(jobs: Path, first: JobSpec, directory: Path) -> list[str]:
 def _tried(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
     trial.wait(END_S, lambda job, _: job.state.active)
     trial.hold_others()
+    if first.checkpoint is not None:
+        yield from own_checkpoint.tried(trial, first, train_s=TRAIN_S)
+        return
     job, record = trial.wait(BEGIN_S, lambda job, record: job.run.registered and steps(record) > 0)
     if not job.run.registered:
         says = f"{first.name} has no session after {BEGIN_S:g} s, so it can only be ended"
         yield Finding(
-            "job", "wrong", says, "add one to its script, as docs/ shows for each framework"
+            "job",
+            "wrong",
+            says,
+            "add one to its script, as docs/ shows for each framework; or, if it saves by its own "
+            "means, say how: checkpoint, docs/native.md",
         )
         yield from _notes(first, record)
         return

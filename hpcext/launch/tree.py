@@ -159,6 +159,15 @@ def _minds(process: Process, signum: int) -> bool:
     return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
 
 
+def handles(process: Process, signum: int) -> bool:
+    """Return whether a process does something about a signal: handles it, or waits for it."""
+    masks = dict(re.findall(rb"^Sig(Blk|Ign|Cgt):\s*([0-9a-f]+)", _status(process), re.MULTILINE))
+    blocked, ignored, caught = (
+        int(masks.get(name, b"0"), 16) >> (signum - 1) & 1 for name in (b"Blk", b"Ign", b"Cgt")
+    )
+    return bool(caught or (blocked and not ignored))
+
+
 def _own_pid(process: Process) -> int:
     """Return the pid that a process has in its own namespace; proc(5)."""
     pids = re.search(rb"^NSpid:.*\s([0-9]+)$", _status(process), re.MULTILINE)
