@@ -20,7 +20,7 @@ OURS = {"manager", "supervisor", "training", "user", ""}
 
 HOME = "/home/user"
 PILOT = f"{HOME}/pilot"
-OBEYS_S = 2.0
+OBEYS_S = 1.0
 """The most seconds until a training is suspended, if nothing is in its way, and two steps."""
 
 
@@ -42,6 +42,7 @@ class Checks:
         self.deaf: set[str] = set()
         self.attempts: Counter[str] = Counter()
         self._failures: dict[str, list[float]] = defaultdict(list)
+        self.wishes: Counter[str] = Counter()
         self._launched: dict[str, float] = {}
         self._began_at: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
@@ -100,7 +101,7 @@ class Checks:
         faults = self._room.faults
         calm = not faults.disk_failed and job not in self.deaf
         if held and calm and faults.disturbed_at < held[0]:
-            since_s = max(held[0], self._began_at[job] + 1)
+            since_s = max(held[0], self._began_at[job] + 0.5)
             if self._room.kernel.now > since_s + OBEYS_S + 2 * self._room.step_s:
                 self.wrong(f"job {job} still trains, suspended by its user at {held[0]:.1f} s")
         if step != self._last[job] + 1:
@@ -174,13 +175,15 @@ class Checks:
 
     # What a user was told.
 
-    def promised(self, verb: str, words: dict[str, Any]) -> None:
-        """Note that a request was answered."""
+    def promised(self, verb: str, words: dict[str, Any], before: int) -> None:
+        """Note that a request was answered; nothing follows if something else was wanted since."""
         self._journal_kept()
-        self._promised[verb, words["job"]] = (self._room.kernel.now, words)
+        if self.wishes[words["job"]] == before:
+            self._promised[verb, words["job"]] = (self._room.kernel.now, words)
 
     def withdrawn(self, verb: str, job: str) -> None:
         """Note that a user wants something else."""
+        self.wishes[job] += 1
         self._promised.pop(("suspend" if verb == "resume" else verb, job), None)
 
     def _obeyed(self, job: str, attempt: int, launch: Any) -> None:
@@ -202,7 +205,11 @@ class Checks:
         past = journals.read(Path(path))
         world = past.replay().world
         left = self._room.left
+        # Told to end twice, a manager leaves without what it cannot write down.
+        disk_failed = self._room.faults.disk_failed
         if left is not None and not _alike(left, world.save()):
+            if disk_failed:
+                return
             self.wrong("the journal does not say what its manager believed")
         for job in world.jobs.values():
             if not job.state.final:

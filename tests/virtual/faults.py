@@ -262,6 +262,7 @@ class Faults:
             process.name = "user"
             if verb in {"resume", "resize"}:
                 self._room.checks.withdrawn(verb, words["job"])
+            wishes = self._room.checks.wishes[words["job"]]
             try:
                 said = spool.ask(Path(PILOT), verb, **words)
             except (HpcextError, OSError) as error:
@@ -270,7 +271,7 @@ class Faults:
                     self._room.checks.wrong(f"{verb} {words}: {error}")
                 return 1
             self._tell(f"{verb} {words}: {said.get('text', said)}")
-            self._room.checks.promised(verb, words)
+            self._room.checks.promised(verb, words, wishes)
             return 0
 
         self._kernel.spawn(
