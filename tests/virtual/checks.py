@@ -20,8 +20,9 @@ OURS = {"manager", "supervisor", "training", "user", ""}
 
 HOME = "/home/user"
 PILOT = f"{HOME}/pilot"
-OBEYS_S = 1.0
-"""The most seconds until a training is suspended, if nothing is in its way, and two steps."""
+OBEYS_S, ANSWERS_S = 1.0, 2.0
+"""The most seconds until a training is suspended, if nothing is in its way, and two steps; until a
+request is answered."""
 
 
 class Violation(Exception):
@@ -134,7 +135,16 @@ class Checks:
 
     def launched(self, directory: str) -> None:
         """Note that a manager has an attempt started."""
-        self._launched[directory.split("/")[-2]] = self._room.kernel.now
+        job, attempt = directory.split("/")[-2:]
+        self._launched[job] = self._room.kernel.now
+        if self._room.faults.disk_failed:
+            journal = self._room.machine.disk.find(f"{PILOT}/journal.jsonl")
+            lines = journal.durable.splitlines()
+            entries = tuple(map(journals._entry.decode, lines[1:]))
+            header = journals._header(json.loads(lines[0]))
+            known = journals.Past(header, entries, 0, 0).replay().world.jobs.get(job)
+            if known is None or known.attempt < int(attempt.rpartition("-")[2]):
+                self.wrong(f"job {job} {attempt} begins, and its start is not written down")
 
     def failing(self, job: str) -> None:
         """Note that a training fails by itself, and check that it was not tried too soon."""
@@ -181,6 +191,13 @@ class Checks:
         if self.wishes[words["job"]] == before:
             self._promised[verb, words["job"]] = (self._room.kernel.now, words)
 
+    def waited(self, since_s: float, what: str) -> None:
+        """Check how long a user waited, if nothing was in the way."""
+        faults, now = self._room.faults, self._room.kernel.now
+        calm = not faults.disk_failed and faults.disturbed_at < since_s - 6
+        if calm and now > since_s + ANSWERS_S:
+            self.wrong(f"{what} was not answered for {now - since_s:.1f} s")
+
     def withdrawn(self, verb: str, job: str) -> None:
         """Note that a user wants something else."""
         self.wishes[job] += 1
@@ -211,6 +228,8 @@ class Checks:
             if hurried:
                 return
             self.wrong("the journal does not say what its manager believed")
+        if len(world.jobs) != self._room.jobs:
+            self.wrong(f"there are {len(world.jobs)} jobs, not {self._room.jobs}")
         for job in world.jobs.values():
             if not job.state.final:
                 self.wrong(f"job {job.id} is {job.state.value} at the end")

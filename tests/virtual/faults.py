@@ -271,14 +271,17 @@ class Faults:
             if verb in {"resume", "resize"}:
                 self._room.checks.withdrawn(verb, words["job"])
             wishes = self._room.checks.wishes[words["job"]]
+            since_s = self._kernel.now
             try:
                 said = spool.ask(Path(PILOT), verb, **words)
             except (HpcextError, OSError) as error:
                 self._tell(f"{verb} {words}: {error}")
+                self._room.checks.waited(since_s, f"{verb} {words}")
                 if "did not answer" in str(error) and not self.disk_failed:
                     self._room.checks.wrong(f"{verb} {words}: {error}")
                 return 1
             self._tell(f"{verb} {words}: {said.get('text', said)}")
+            self._room.checks.waited(since_s, f"{verb} {words}")
             self._room.checks.promised(verb, words, wishes)
             return 0
 
