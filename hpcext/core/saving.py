@@ -16,11 +16,11 @@ MUST_PAUSE_S = 2.0
 """The same for one that has to go: there may be room before its deadline."""
 
 KILLING_S = 20.0
-"""What is kept of the time before an allocation ends to kill what does not answer, and to go on in
-the next one; of a short time, a fourth."""
+"""Seconds before the end of an allocation that are reserved for killing jobs that do not answer,
+and for going back into the queue; at most a quarter of the time that is left."""
 
 LEAST_S = 5.0
-"""What runs has at least so long to save itself."""
+"""The least time in which running jobs may save themselves."""
 
 
 def answer_by(now_s: float, timeout_s: float, ends_s: float | None) -> float:
@@ -58,7 +58,7 @@ def must_go(job: Job, nodes: Mapping[str, Node], *, leaving: bool) -> bool:
 
 
 def heard(job: Job, now_s: float, fact: NotSaved, *, must: bool) -> Run:
-    """Return what is known of an attempt that says whether it can save.
+    """Return the state of an attempt after its report whether it can save.
 
     Parameters
     ----------

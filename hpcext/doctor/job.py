@@ -25,7 +25,8 @@ from hpcext.doctor.keeper import END_S, PILOT
 from hpcext.doctor.rehearsed import compared, told
 from hpcext.doctor.rehearsed import steps as steps_after
 from hpcext.doctor.trial import EndedError, TrialManager, parts, steps
-from hpcext.jobfile import JobSpec, read_jobs
+from hpcext.jobfile import read_jobs
+from hpcext.jobspec import JobSpec
 
 BEGIN_S = 180.0
 """Seconds within which a training must make its first step: it imports, compiles, reads data."""

@@ -11,7 +11,7 @@ from hpcext.core.values import Job, Record, State
 from hpcext.doctor.checkup import Finding
 from hpcext.doctor.keeper import END_S
 from hpcext.doctor.trial import TrialManager, parts
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 
 NOTICEABLE_S = 1.0
 """Seconds of work that may be lost before somebody is told: between a checkpoint and the end."""

@@ -189,7 +189,7 @@ class Supervisor:
             # From now on it can be suspended.
             self._tell_manager()
         self._step(Event.LOOK)
-        while self._reap():
+        while tree.reap(self._child_ended):
             if self._exit_code is not None:
                 self._step(Event.REMAINDER)
             self._wait()
@@ -282,17 +282,9 @@ class Supervisor:
 
     # The end.
 
-    def _reap(self) -> bool:
-        """Collect what has ended; return whether something is left."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            if pid == self._pid:
-                self._main_ended(os.waitstatus_to_exitcode(status))
+    def _child_ended(self, pid: int, exit_code: int) -> None:
+        if pid == self._pid:
+            self._main_ended(exit_code)
 
     def _main_ended(self, exit_code: int) -> None:
         self._exit_code = exit_code

@@ -1,4 +1,4 @@
-"""Processes found in ``/proc``: descendants of one, and those with a mark in their environment."""
+"""Processes of this machine: children that end, descendants, those marked in their environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 import signal
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from hpcext.numerals import whole
 from hpcext.process import Process
@@ -21,6 +21,24 @@ def boot_id() -> str:
     """Return what tells this boot of the machine from all others; random(4)."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
+
+
+def reap(ended: Callable[[int, int], object]) -> bool:
+    """Collect the children of this process that have ended; return whether one is left.
+
+    Parameters
+    ----------
+    ended : callable
+        Called with the pid and the exit code of each; negative: the signal that killed it.
+    """
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+        ended(pid, os.waitstatus_to_exitcode(status))
 
 
 def descendants(root: int) -> list[Process]:

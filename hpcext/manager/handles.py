@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.text import counted, did_you_mean, listed
 
 LONGEST = 64

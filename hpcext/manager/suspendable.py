@@ -24,7 +24,7 @@ from hpcext.checkpointers import Checkpointer
 from hpcext.checks import at
 from hpcext.config import Settings
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.manager import directory as directories
 from hpcext.manager import spool
 from hpcext.numerals import whole

@@ -18,7 +18,8 @@ from hpcext.checkpointers import PRESETS, Checkpointer
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.trials import Trial
-from hpcext.jobfile import Gpus, JobSpec, Nodes, find_cycle, optimum, parse_jobs, read_jobs
+from hpcext.jobfile import find_cycle, parse_jobs, read_jobs
+from hpcext.jobspec import Gpus, JobSpec, Nodes, optimum
 from hpcext.manager.submissions import check_in_time
 from hpcext.profiles import Profiles
 

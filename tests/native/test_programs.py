@@ -91,6 +91,7 @@ SLOW = {
         python("accelerate_loop.py", "{steps}"), "accelerate", needs="accelerate"
     ),
     "keras": Program(python("keras_backup.py", "{steps}"), "keras", steps=60, needs="tensorflow"),
+    "jax": Program(python("orbax_preempted.py", "{steps}"), "jax", needs="orbax", word=True),
     "lightgbm": Program(
         python("lightgbm_rounds.py", "{steps}"), plain("model.txt"), needs="lightgbm"
     ),

@@ -58,7 +58,7 @@ def rescaled(world: World, now_s: float, fact: Rescaled) -> Cause:
     """Note how a change of size in place ended."""
     job = world.current(fact.job, fact.op)
     if job is not None and job.run.resize_interrupted and job.run.late is None:
-        # It counts if the suspension that was requested meanwhile is declined.
+        # This answer counts only if the suspension that was requested in between is declined.
         world.change_run(job, late=rescaling.late(job, fact))
     changes = rescaling.answered(job, fact) if job else None
     if job is None or changes is None:
@@ -92,7 +92,7 @@ def _estimate(world: World, job: Job, now_s: float, fact: Progressed) -> Estimat
     """Return a job's estimate with what a report adds to it."""
     # A job is on GPUs of one kind.
     node = next((world.nodes[name] for name in job.held if name in world.nodes), None)
-    # How fast it is on a seat says how fast its neighbours are.
+    # The speed on a seat depends on the neighbours, so it says nothing about the job.
     seated = node is not None and node.seats
     kind = None if seated else node.kind if node else ""
     loss = fact.metrics.get("loss")

@@ -21,12 +21,12 @@ def started(record: Record, now_s: float, job: Job) -> Record:
     if last and last.end_s is None and not last.gpus:
         return _last(record, gpus=job.gpus)
     segment = Segment(now_s, job.gpus, job.role, from_step=job.saved_step)
-    # What the attempt before had to say, this one says again if it is still so.
+    # If a note of the previous attempt still holds, this attempt sends it again.
     return replace(record, segments=(*record.segments, segment), notes=())
 
 
 def noted(record: Record, fact: Noted) -> Record:
-    """Add what an attempt said beside its progress."""
+    """Add the notes and metrics of an attempt."""
     metrics = {**record.metrics, **fact.metrics}
     return replace(record, notes=fact.notes, metrics=metrics)
 
@@ -50,7 +50,7 @@ def progressed(record: Record, fact: Progressed, trial: Trial | None = None) -> 
         steps = max(0, fact.step - record.segments[-1].from_step)
         record = _last(record, steps=steps)
     if fact.resume_s and record.segments:
-        # It is told once the first step is done; the size may have changed meanwhile.
+        # It is reported once the first step is done; the size may have changed by then.
         segments, first = list(record.segments), _first(record)
         segments[first] = replace(segments[first], resume_s=fact.resume_s)
         record = replace(record, segments=tuple(segments))
@@ -75,7 +75,7 @@ def _tried(record: Record, fact: Progressed, trial: Trial) -> Record:
 
 
 def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:
-    """Begin a segment on other GPUs, those of ``job.gpus``."""
+    """Begin a segment on the new GPUs, ``job.gpus``."""
     segment = Segment(
         now_s, job.gpus, job.role, from_step=job.step, rescaled=True, stall_s=fact.stall_s
     )

@@ -98,7 +98,7 @@ class Record(msgspec.Struct, frozen=True):
     curve : tuple of Point
         Of a trial: its metric by step, thinned out.
     notes : tuple of str
-        What its last attempt told its user to know.
+        The notes of its last attempt for its user.
     orphans : tuple of (str, int)
         Nodes that were lost, and the attempts that may still run there.
     """

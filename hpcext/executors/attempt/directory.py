@@ -25,7 +25,7 @@ from hpcext.executors.attempt.reports import Reports
 from hpcext.executors.attempt.sizes import Sizes
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.attempt.verdict import exit_code, failed_by_itself, how_it_failed
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.numerals import whole
 from hpcext.process import Process

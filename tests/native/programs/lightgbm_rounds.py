@@ -15,7 +15,7 @@ done = booster.current_iteration() if booster else 0
 
 def noted(env):
     time.sleep(0.02)
-    step = done + env.iteration + 1
+    step = env.iteration + 1
     with open("steps", "a") as file:
         file.write(f"{step} {time.time()}\n")
     if step % 10 == 0:
