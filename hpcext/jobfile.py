@@ -22,6 +22,7 @@ from hpcext.scaling.kinds import curve_of
 from hpcext.text import SHOWN_CHARS, clean, counted, did_you_mean, listed, shown
 
 __all__ = [
+    "COMMAND_LINE",
     "KEYS",
     "MAX_JOBS",
     "Gpus",
@@ -30,6 +31,7 @@ __all__ = [
     "find_cycle",
     "optimum",
     "parse_jobs",
+    "place",
     "read_jobs",
     "read_text",
 ]
@@ -125,6 +127,9 @@ class JobSpec(msgspec.Struct, frozen=True):
 
 MAX_JOBS = 100_000
 """Most jobs in one file, which is read in some seconds; larger files are refused."""
+
+COMMAND_LINE = "command line"
+"""Where jobs come from that no job file of a user states, for messages."""
 
 _SHOWN_CYCLE = 8
 
@@ -237,12 +242,12 @@ def parse_jobs(
     specs: list[JobSpec] = []
     numbers: dict[str, int] = {}
     for number, table in enumerate(tables, start=1):
-        place = _place(where, number, table)
-        spec = _job(table, place, defaults, base, profiles)
+        stated = place(where, number, table.get("name") if isinstance(table, dict) else None)
+        spec = _job(table, stated, defaults, base, profiles)
         if spec.name in numbers:
             raise InputError(
                 f"{spec.name!r} is the name of [[job]] {numbers[spec.name]} too",
-                where=f"{place}: name",
+                where=f"{stated}: name",
                 valid="names that differ",
             )
         numbers[spec.name] = number
@@ -257,6 +262,7 @@ def parse_jobs(
 
 def _about_shells(specs: Sequence[JobSpec], commands: Sequence[Any], where: str) -> Iterator[str]:
     """Warn of commands that need a shell and have none, and of failures that a shell hides."""
+    shell = "--shell" if where == COMMAND_LINE else "shell = true"
     found = [
         (spec.name, what)
         for spec, command in zip(specs, commands, strict=True)
@@ -266,14 +272,17 @@ def _about_shells(specs: Sequence[JobSpec], commands: Sequence[Any], where: str)
         jobs = listed((name for name, _ in found), most=8)
         yield (
             f"{where}: no shell runs the command of {jobs}, so {shown(found[0][1])} is passed on "
-            "as it stands; if a shell is to run it, say shell = true"
+            f"as it stands; if a shell is to run it, say {shell}"
         )
+    pipefail = 'say command = ["bash", "-o", "pipefail", "-c", "..."]'
+    if where == COMMAND_LINE:
+        pipefail = "give bash -o pipefail -c '...' as the command"
     hidden = [spec.name for spec in specs if spec.shell and fields.loses_failures(spec.command[-1])]
     if hidden:
         yield (
             f"{where}: of a pipe a shell tells how the last part ended alone, so a training that "
             f"fails before it counts as completed: {listed(hidden, most=8)}; put it last, "
-            'or say command = ["bash", "-o", "pipefail", "-c", "..."]'
+            f"or {pipefail}"
         )
 
 
@@ -296,11 +305,27 @@ def _tables(document: dict[str, Any], where: str) -> list[Any]:
     return jobs
 
 
-def _place(where: str, number: int, table: Any) -> str:
-    """Format the place of a job as ``FILE: [[job]] 3 (cnn)``, without the name if there is none."""
-    place = f"{where}: [[job]] {number}"
-    name = table.get("name") if isinstance(table, dict) else None
-    return f"{place} ({clean(name[:SHOWN_CHARS])})" if isinstance(name, str) else place
+def place(where: str, number: int, name: Any) -> str:
+    """Return where a job is stated, for messages.
+
+    Parameters
+    ----------
+    where : str
+        The job file, or :data:`COMMAND_LINE`.
+    number : int
+        Its place in the file, from 1 on.
+    name : Any
+        As the file states it; left out if it is no string.
+
+    Examples
+    --------
+    >>> place("jobs.toml", 3, "cnn"), place("jobs.toml", 3, None), place(COMMAND_LINE, 3, "cnn")
+    ('jobs.toml: [[job]] 3 (cnn)', 'jobs.toml: [[job]] 3', 'command line: job cnn')
+    """
+    said = clean(name[:SHOWN_CHARS]) if isinstance(name, str) else ""
+    if where == COMMAND_LINE:
+        return f"{where}: job {said}"
+    return f"{where}: [[job]] {number}" + (f" ({said})" if isinstance(name, str) else "")
 
 
 _FIELDS: Mapping[str, Callable[[Any], Any]] = {
@@ -331,11 +356,11 @@ KEYS = tuple(_FIELDS)
 
 
 def _job(
-    table: Any, place: str, defaults: Mapping[str, Any], base: Path, profiles: Profiles | None
+    table: Any, stated: str, defaults: Mapping[str, Any], base: Path, profiles: Profiles | None
 ) -> JobSpec:
     """Check one job, as far as that is possible by itself."""
     if not isinstance(table, dict):
-        raise InputError(kind_of(table), where=place, valid="a table")
+        raise InputError(kind_of(table), where=stated, valid="a table")
     key = ""
     try:
         known_keys(table, KEYS)
@@ -344,10 +369,10 @@ def _job(
             for_shell = key == "command" and table.get("shell") is True
             values[key] = (fields.for_shell if for_shell else _FIELDS[key])(value)
     except InputError as error:
-        raise placed(error, place, key) from None
+        raise placed(error, stated, key) from None
     for key in ("name", "command"):
         if key not in table:
-            raise InputError(f"{key} is missing", where=place, do=f'add {key} = "..."')
+            raise InputError(f"{key} is missing", where=stated, do=f'add {key} = "..."')
     if "work" in values:
         values["work"], values["work_unit"] = values["work"]
     scaling = values.get("scaling", {})
@@ -355,7 +380,7 @@ def _job(
         values["by_kind"] = scaling
         values["scaling"] = curve_of(scaling, profiles.gpu if profiles else "")
     if isinstance(scaling, str):
-        with at(place, "scaling"):
+        with at(stated, "scaling"):
             values.update(_measured(values, profiles))
     if "workdir" in table:
         # Not Path.resolve: the path of a link to the data is to stay as the user wrote it.
@@ -364,7 +389,7 @@ def _job(
     if spec.mps and (spec.gpus.min, spec.nodes.min) != (1, 1):
         raise InputError(
             "true, and the job needs more than one GPU",
-            where=f"{place}: mps",
+            where=f"{stated}: mps",
             valid="true for a job that can run on one GPU: a share of one is all that it gets",
         )
     return spec
@@ -398,7 +423,7 @@ def _check_directories(specs: Sequence[JobSpec], base: str, where: str) -> None:
         if spec.workdir not in good and not os.path.isdir(spec.workdir):
             raise InputError(
                 f"no directory {shown(spec.workdir)}",
-                where=f"{_place(where, number, {'name': spec.name})}: workdir",
+                where=f"{place(where, number, spec.name)}: workdir",
                 valid="a directory, relative to that of the file",
             )
         good.add(spec.workdir)
@@ -414,7 +439,7 @@ def _check_dependencies(
                 names = [*numbers, *known]
                 raise InputError(
                     f"unknown job {shown(other)}",
-                    where=f"{_place(where, number, {'name': spec.name})}: after",
+                    where=f"{place(where, number, spec.name)}: after",
                     valid=listed(name for name in names if name != spec.name) or "no other job",
                     do=did_you_mean(other, names[:MAX_JOBS]),
                 )
@@ -424,7 +449,7 @@ def _check_dependencies(
         shown_part = cycle if len(cycle) <= _SHOWN_CYCLE else [*cycle[:_SHOWN_CYCLE], "..."]
         raise InputError(
             f"these jobs wait for each other: {' -> '.join([*shown_part, first])}",
-            where=f"{_place(where, numbers[first], {'name': first})}: after",
+            where=f"{place(where, numbers[first], first)}: after",
             do="remove one of them",
         )
 
@@ -439,7 +464,7 @@ def _check_trials(specs: Sequence[JobSpec], where: str) -> None:
         if trial.rules != spec.trial.rules:
             raise InputError(
                 f"sweep {trial.sweep} has other rules in [[job]] {other}",
-                where=f"{_place(where, number, {'name': spec.name})}: trial",
+                where=f"{place(where, number, spec.name)}: trial",
                 valid="the same metric, goal, first and factor in all trials of a sweep",
             )
 
