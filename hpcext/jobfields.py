@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcext.checks import at, integer, known_keys, number, string, wrong
 from hpcext.core.errors import InputError
+from hpcext.core.silence import HANG
 from hpcext.core.trials import Trial
 from hpcext.text import shown
 
@@ -351,6 +352,13 @@ def trial(value: Any) -> Trial:
         if key in found and needed not in found:
             raise InputError(f"{key} without {needed}", do=f"add {needed}, or leave {key} out")
     return Trial(**found)
+
+
+def hang(value: Any) -> str:
+    """Check what is to be done about a training that seems to hang."""
+    if value not in HANG:
+        raise InputError(shown(value), valid=", ".join(HANG))
+    return str(value)
 
 
 def metric(value: Any) -> str:

@@ -97,6 +97,10 @@ class JobSpec(msgspec.Struct, frozen=True):
         Its place in its sweep.
     shell : bool
         Whether a shell runs its command, whose last word is then a shell's script.
+    hang : {"report", "restart", "ignore"}
+        What is done when it seems to hang.
+    hang_after_s : float
+        The shortest time without a step after which it does, in seconds.
     """
 
     name: str
@@ -123,6 +127,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     mps: bool = False
     trial: Trial | None = None
     shell: bool = False
+    hang: str = "report"
+    hang_after_s: float = 60.0
 
 
 MAX_JOBS = 100_000
@@ -341,6 +347,8 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "env": fields.env,
     "workdir": fields.workdir,
     "retries": fields.retries,
+    "hang": fields.hang,
+    "hang_after_s": fields.timeout_s,
     "suspend_timeout_s": fields.timeout_s,
     "rescale_up_s": fields.seconds,
     "rescale_down_s": fields.seconds,

@@ -128,6 +128,8 @@ class Effect(Enum):
         Tell a launcher of ranks if it was asked to change its size.
     TELL_MANAGER
         Tell the manager that there is news.
+    WRITE_STACKS
+        Have every process that can write the stacks of its threads to the log.
     """
 
     STOP_SCRIPT = auto()
@@ -140,6 +142,7 @@ class Effect(Enum):
     CONTINUE = auto()
     HAND_NEWS_DOWN = auto()
     TELL_MANAGER = auto()
+    WRITE_STACKS = auto()
 
 
 class Now(NamedTuple):
@@ -157,12 +160,16 @@ class Now(NamedTuple):
     at: float
 
 
+ORDERS = ("suspend", "end", "stacks")
+"""What a manager can order: to suspend, to end, and to write the stacks of all processes."""
+
+
 class Facts(Protocol):
     """What can be found out about an attempt; looked up only if it is asked for."""
 
     @property
     def order(self) -> tuple[str, int]:
-        """What the manager has written down, ``suspend`` or ``end``, and its number."""
+        """What the manager has written down, as :data:`ORDERS` has it, and its number."""
 
     @property
     def registered(self) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcext import documents, private, protocol
-from hpcext.launch import command, ending, environment, leader, stderr, tree
+from hpcext.launch import command, ending, environment, leader, stacks, stderr, tree
 from hpcext.launch.attempt_events import Effect, Event, Now, heard
 from hpcext.launch.attempt_facts import AttemptFacts
 from hpcext.launch.attempt_processes import AttemptProcesses
@@ -238,6 +238,8 @@ class Supervisor:
             elif effect is Effect.TELL_MANAGER:
                 if (manager := self._files.manager()) is not None:
                     manager.send(protocol.NEWS_SIGNAL)
+            elif effect is Effect.WRITE_STACKS:
+                stacks.write(facts.processes, self._launch.log)
             else:
                 self._processes.affect(effect, facts)
 

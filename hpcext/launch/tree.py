@@ -129,6 +129,11 @@ def tell(process: Process, signum: int) -> None:
         _tgkill(process.pid, process.pid, int(signum))
 
 
+def handles(process: Process, signum: int) -> bool:
+    """Return whether a process has a handler of its own for a signal; proc(5)."""
+    return _has(process, b"Cgt", signum)
+
+
 def ends(process: Process, *signums: int) -> bool:
     """Return whether signals would end a process at once, as it does not handle them."""
     deadly = {signal.SIGKILL, signal.SIGTERM}.intersection(signums)
@@ -137,8 +142,13 @@ def ends(process: Process, *signums: int) -> bool:
 
 def _minds(process: Process, signum: int) -> bool:
     """Return whether a process blocks, ignores or handles a signal; proc(5)."""
-    masks = re.findall(rb"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", _status(process), re.MULTILINE)
-    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
+    return _has(process, b"Blk|Ign|Cgt", signum)
+
+
+def _has(process: Process, masks: bytes, signum: int) -> bool:
+    """Return whether a signal is in one of these masks of a process; proc(5)."""
+    found = re.findall(rb"^Sig(?:%b):\s*([0-9a-f]+)" % masks, _status(process), re.MULTILINE)
+    return any(int(mask, 16) >> (signum - 1) & 1 for mask in found)
 
 
 def _own_pid(process: Process) -> int:

@@ -92,6 +92,8 @@ class Record(msgspec.Struct, frozen=True):
         Of a trial: its metric by step, thinned out.
     notes : tuple of str
         What its last attempt told its user to know.
+    hangs : int
+        How often it was found to hang.
     orphans : tuple of (str, int)
         Nodes that were lost, and the attempts that may still run there.
     """
@@ -108,3 +110,4 @@ class Record(msgspec.Struct, frozen=True):
     curve: tuple[Point, ...] = ()
     notes: tuple[str, ...] = ()
     orphans: tuple[tuple[str, int], ...] = ()
+    hangs: int = 0
