@@ -56,7 +56,7 @@ def age_s(text: str, where: str) -> float:
     found = _AGE.fullmatch(text)
     seconds = int(found[1]) * _AGE_UNITS_S[found[2]] if found else math.inf
     if seconds > MAX_AGE_S:
-        valid = "a number and s, m, h, d or w, as 30d; a hundred years at most"
+        valid = "a number followed by s, m, h, d or w, such as 30d; at most a hundred years"
         raise InputError(shown(text), where=where, valid=valid)
     return seconds
 
@@ -82,7 +82,7 @@ def check_range(where: str, value: float, least: float, most: float, unit: str =
 
 
 def read_options(kind: type[Options], given: str, where: str) -> Options:
-    """Read ``key=value,key=value``: the options that follow a name and a colon.
+    """Read options as they follow a name and a colon: ``key=value,key=value``.
 
     Raises
     ------
@@ -150,7 +150,8 @@ def read_text(path: Path, *, must_be_roots: bool = False) -> str:
     Raises
     ------
     InputError
-        It is not there, not a file, too large, not UTF-8, or not root's.
+        The file does not exist, is not a regular file, is too large or not UTF-8, or must be
+        root's and is not.
     """
     where = clean(str(path))
     try:
@@ -251,7 +252,9 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"not TOML: {clean(str(error))[:300]}", where=where) from None
     except ValueError:
         # Python reads no integer of more than 4,300 digits.
-        raise InputError("not TOML: a number of thousands of digits", where=where) from None
+        raise InputError(
+            "not TOML: it has a number with thousands of digits", where=where
+        ) from None
     return document
 
 
@@ -279,17 +282,17 @@ def wrong(value: Any, valid: str, *, do: str = "") -> InputError:
 def unknown(
     what: str, name: str, known: Collection[str], *, where: str = "", valid: str = ""
 ) -> InputError:
-    """Build the error for a name that is none of the known ones.
+    """Build the error for an unknown name.
 
     Parameters
     ----------
     what : str
-        What it should be the name of.
+        The kind of thing that `name` should name.
     name : str
     known : collection of str
     where : str
     valid : str
-        How the known ones are told, by default all of them.
+        The text that names the known ones; by default it lists all of them.
     """
     return InputError(
         f"unknown {what} {shown(name)}",

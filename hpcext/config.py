@@ -24,22 +24,22 @@ from hpcext.text import clean, did_you_mean, shown
 MAX_NODES = 10_000
 
 DECISION_TIMEOUT_S = 60.0
-"""The slowest policy that has been measured, an exact programme for a full machine, took 49 s."""
+"""Longer than the slowest policy measured: an exact program for a full machine took 49 s."""
 
 SITE_FILE = Path("/etc/hpcext/hpcext.toml")
-"""The site's file. No variable changes its path, so that nobody leads root to another file."""
+"""The site's file. No variable changes its path, so that nobody can make root read another file."""
 
 POLICIES = (
     "marble", "exclusive", "equal_share", "bftrainer", "bftrainer-lifetime",
     "optimus", "doubling", "total_time", "pollux", "fixed", "tiresias",
 )  # fmt: skip
-"""Names of hpcext's own policies, which are a layer above; a test keeps both lists equal."""
+"""Names of hpcext's own policies. They are in a higher layer; a test keeps both lists equal."""
 
 
 AUTO = "auto"
 
 BACKENDS = ("slurm", "lsf")
-"""Names of the batch systems that hpcext knows itself; as for policies."""
+"""Names of hpcext's own batch systems; a test keeps this list equal to theirs as well."""
 
 
 def user_file() -> Path:
@@ -48,7 +48,7 @@ def user_file() -> Path:
 
 
 def _known(what: str, own: Sequence[str], group: str) -> Callable[[Any], str]:
-    """Make a check for a name that is ours, or that an installed package brings."""
+    """Make a check for the name of something of ours or of an installed package."""
 
     def read(value: Any) -> str:
         # Options may follow the name of a policy, which checks them.
@@ -82,7 +82,9 @@ def _words(value: Any) -> str:
     try:
         shlex.split(string(value))
     except ValueError as error:
-        raise InputError(f"{shown(value)}: {error}", valid="words as a shell has them") from None
+        raise InputError(
+            f"{shown(value)}: {error}", valid="words with their quotes, as in a shell"
+        ) from None
     return str(value)
 
 
@@ -117,8 +119,9 @@ def _setting(
 ) -> Any:
     """Describe a setting: its default, how it is checked, its help, and its variable.
 
-    The variable is by default ``HPCEXT_`` and the name. A flag or a variable is converted to a
-    number if the setting is `numeric`; it stays text, even if it is only digits, if not.
+    The variable is by default ``HPCEXT_`` followed by the name. A flag or a variable is converted
+    to a number only if the setting is `numeric`; otherwise it stays text, even if it has only
+    digits.
     """
     facts = {"read": read, "help": help, "variable": variable, "numeric": numeric}
     if callable(default):
@@ -142,7 +145,7 @@ class Settings:
     lsf_options : str
         Options of bsub for each pilot.
     lsf_gpu_option : str
-        Value of bsub's ``-gpu``; empty: the option is not used.
+        Value of bsub's ``-gpu``; if empty, the option is not used.
     pilot_options : str
         Options of sbatch for each pilot.
     harvest_partition : str
@@ -163,29 +166,32 @@ class Settings:
     policy: str = _setting(
         "marble",
         _known("policy", POLICIES, seams.POLICIES),
-        "how GPUs are shared, as marble, or pollux:p=0",
+        "how GPUs are shared: a policy with its options, such as marble or pollux:p=0",
     )
     # Not HPCEXT_GPUS: that variable holds a batch job's flag, which may be a range.
     gpus: int | str = _setting(
         "auto",
         _gpus,
-        "GPUs to use, or logical slots, or auto",
+        "number of GPUs to use (or of logical slots, where there are none), or auto",
         variable="HPCEXT_PILOT_GPUS",
         numeric=True,
     )
     suspend_timeout_s: float = _setting(
-        60.0, timeout_s, "longest wait for a suspension, for jobs that do not say", numeric=True
+        60.0,
+        timeout_s,
+        "seconds that a job may take to suspend, unless its job file says otherwise",
+        numeric=True,
     )
     report_interval_s: float = _setting(
         5.0,
         lambda value: number(value, 0.1, 3600),
-        "how often a manager looks at the progress of its jobs",
+        "seconds between two looks of a manager at the progress of its jobs",
         numeric=True,
     )
     decision_timeout_s: float = _setting(
         DECISION_TIMEOUT_S,
         lambda value: number(value, 1, 3600),
-        "longest wait for a decision of the policy; past it jobs keep what they have",
+        "seconds that the policy may take to decide; after that jobs keep what they have",
         numeric=True,
     )
     state_dir: Path = _setting(  # noqa: RUF009 (a field)
@@ -194,52 +200,54 @@ class Settings:
     batch: str = _setting(
         AUTO,
         _known("batch system", (AUTO, *BACKENDS), seams.BACKENDS),
-        "batch system, as slurm or lsf: auto goes by the command that is there",
+        "batch system, such as slurm or lsf; auto: the one whose commands are installed",
     )
     lsf_launcher: str = _setting(
         "blaunch",
         _one_of("blaunch", "jsrun", "lsrun"),
-        "what starts jobs of a pilot on the hosts of its LSF job",
+        "program that starts jobs of a pilot on the hosts of its LSF job",
     )
-    lsf_options: str = _setting("", _words, "options of bsub for each pilot, as -P ABC")
+    lsf_options: str = _setting("", _words, "options of bsub for each pilot, such as -P ABC")
     lsf_gpu_option: str = _setting(
         "num={gpus}/host:mode=shared:j_exclusive=yes",
         _words,
-        "what bsub -gpu asks for, {gpus} on each host; empty: jobs are submitted without -gpu",
+        "value of bsub -gpu, with {gpus} GPUs on each host; empty: submit jobs without -gpu",
     )
-    pilot_options: str = _setting("", _words, "options of sbatch for each pilot, as --qos=gpu")
+    pilot_options: str = _setting("", _words, "options of sbatch for each pilot, such as --qos=gpu")
     harvest_partition: str = _setting(
-        "", string, "partition or queue whose jobs all others preempt, for harvesters"
+        "", string, "partition or queue for harvesters, whose jobs all others can preempt"
     )
     harvest_options: str = _setting(
-        "", _words, "options of sbatch or bsub for each lease, as --qos=idle"
+        "", _words, "options of sbatch or bsub for each lease, such as --qos=idle"
     )
     harvest_max_nodes: int = _setting(
         64,
         lambda value: integer(value, 1, MAX_NODES),
-        "nodes that a harvester takes at most",
+        "most nodes that a harvester takes",
         numeric=True,
     )
     harvest_share: float = _setting(
         1.0,
         lambda value: number(value, 0.01, 1),
-        "part of the idle nodes that a harvester takes at most",
+        "largest part of the idle nodes that a harvester takes, from 0.01 to 1",
         numeric=True,
     )
     harvest_gpus: int | str = _setting(
         "auto",
         _gpus,
-        "GPUs of each node that harvesters use, or slots where there are none, or auto",
+        "GPUs of each node that harvesters use (logical slots, where there are none), or auto",
         numeric=True,
     )
     harvest_autoscale: str = _setting(
-        NONE, _band, "utility of the nodes that a harvester takes, as 0.4:0.7, or none"
+        NONE,
+        _band,
+        "utility at which a harvester keeps its number of nodes, such as 0.4:0.7, or none",
     )
     # Not HPCEXT_NOTIFY: the supervisor sets that variable for its training.
     notify: str = _setting(
         notification_methods.NONE,
         _notify,
-        "how to tell that jobs fail or a pilot ends: mail, webhook:URL, command:COMMAND",
+        "how you learn that jobs fail or a pilot ends: none, mail, webhook:URL, command:COMMAND",
         variable="HPCEXT_PILOT_NOTIFY",
     )
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -320,7 +328,7 @@ def _optional_file(path: Path, *, must_be_roots: bool) -> tuple[str, dict[str, A
     except (FileNotFoundError, NotADirectoryError):
         return origin, {}
     except OSError:
-        pass  # reading it says what is wrong
+        pass  # the error comes from reading it
     return origin, read_file(path, must_be_roots=must_be_roots)
 
 

@@ -49,8 +49,8 @@ def name(value: Any) -> str:
     types it in another form means the same job.
     """
     valid = (
-        f"up to {MAX_NAME_CHARS} characters that print, no / in it, no blank at either end, "
-        "and none of - . = + @ first"
+        f"up to {MAX_NAME_CHARS} printable characters, no /, no blank at either end, and none of "
+        "- . = + @ as the first"
     )
     if not isinstance(value, str):
         raise wrong(value, f"a string: {valid}")
@@ -70,13 +70,15 @@ def name(value: Any) -> str:
     if not good:
         raise InputError(shown(value), valid=valid)
     if named.isdecimal():
-        raise InputError(shown(value), valid="a name with a letter: a number is the id of a job")
+        raise InputError(
+            shown(value), valid="a name with a letter, because a number is the id of a job"
+        )
     return named
 
 
 def plain_name(value: Any) -> str:
     """Check the name of a sweep or of a profile, which is also a file's name."""
-    valid = "letters, digits, . _ -; a letter or digit first; at most 64"
+    valid = "at most 64 letters, digits, and . _ -, beginning with a letter or digit"
     if not isinstance(value, str):
         raise wrong(value, f"a string of {valid}")
     if not _NAME.fullmatch(value):
@@ -112,14 +114,14 @@ _MEANT_FOR_A_SHELL = re.compile(r"\|\|?|&&?|;|[0-9]?>{1,2}|<")
 def for_shell(value: Any) -> tuple[str, ...]:
     """Check a command that a shell is to run and return the argv of that shell."""
     if not isinstance(value, str):
-        raise wrong(value, "a string, since shell = true")
+        raise wrong(value, "a string, because shell = true")
     if not string(value).strip():
         raise InputError("empty", valid='what to run, as in "python train.py"')
     return (*SHELL, value)
 
 
 def shell_only(value: str | list[str]) -> str:
-    """Find the first part of a command, to be run without a shell, that only a shell understands.
+    """Find the first part that only a shell understands, in a command that no shell runs.
 
     Parameters
     ----------
@@ -140,7 +142,7 @@ def shell_only(value: str | list[str]) -> str:
 
 
 def loses_failures(text: str) -> bool:
-    """Return whether a shell would report the exit code of the last command of a pipe only."""
+    """Return whether a shell would report only the exit code of the last command of a pipe."""
     return "pipefail" not in text and bool(_PIPE.search(_QUOTED.sub("x", text)))
 
 
@@ -156,8 +158,8 @@ _UNQUOTED = re.compile(
 
 
 def _unquoted(text: str) -> str:
-    # Something of a quotation has to stay, since "a"* is a pattern, too. In double quotes a shell
-    # would fill in variables.
+    # A quotation leaves an x behind, because "a"* is a pattern as well. In double quotes a shell
+    # would expand variables, so those are kept.
     def kept(match: re.Match[str]) -> str:
         inside = re.search(r"\$(?:[A-Za-z_{(])\w*", match[0]) if match[0][0] == '"' else None
         return inside[0] if inside else "x"
@@ -188,14 +190,14 @@ def _range(value: Any, most: int, keys: Collection[str]) -> dict[str, int]:
         with at(key):
             found[key] = integer(given, 1, most)
     if "max" not in found:
-        raise InputError("max is missing", do="add it, as in {min = 1, max = 4}")
+        raise InputError("max is missing", do="add it, for example {min = 1, max = 4}")
     if found["min"] > found["max"]:
         raise InputError(
             f"min {found['min']} is more than max {found['max']}",
-            valid=f"a min of 1 to {found['max']}",
+            valid=f"a min from 1 to {found['max']}",
         )
     if not found["min"] <= found.get("optimal", found["min"]) <= found["max"]:
-        valid = f"{found['min']} to {found['max']}, as min and max say"
+        valid = f"from min to max, {found['min']} to {found['max']}"
         raise InputError(str(found["optimal"]), where="optimal", valid=valid)
     return found
 
@@ -206,35 +208,39 @@ def scaling(value: Any) -> dict[int, float] | dict[str, dict[int, float]] | str:
     Returns
     -------
     dict or str
-        GPUs → speed; or kind of GPU → GPUs → speed; or a name. TOML gives the numbers of GPUs as
-        strings, since they are keys.
+        GPUs → speed; or kind of GPU → GPUs → speed; or a name. In TOML the numbers of GPUs are
+        strings, because they are keys.
     """
     if isinstance(value, str):
         return plain_name(value)
     if not isinstance(value, dict) or not value:
-        raise wrong(value, "a table of GPUs and speeds, as {1 = 1.0, 2 = 1.9}, or a profile's name")
+        raise wrong(value, f"{_CURVE}, or a profile's name")
     tables = [key for key, each in value.items() if isinstance(each, dict)]
     if not tables:
         return _curve(value)
     if len(tables) < len(value):
         raise InputError(
-            "speeds beside tables of kinds",
-            valid="either {1 = 1.0, 2 = 1.9}, or {a100 = {1 = 2.0}, v100 = {1 = 1.0}}",
+            "it mixes speeds with tables for kinds of GPU",
+            valid="either {1 = 1.0, 2 = 1.9} or {a100 = {1 = 2.0}, v100 = {1 = 1.0}}",
         )
     found = {}
     for key in tables:
         if not _KIND.fullmatch(key) or key.isdecimal():
             raise InputError(
-                f"{shown(key)} is no kind of GPU", valid="a name with a letter, at most 100 long"
+                f"{shown(key)} is not a kind of GPU",
+                valid="a name with a letter, at most 100 characters",
             )
         with at(key):
             found[key] = _curve(value[key])
     return found
 
 
+_CURVE = "a table of GPUs and speeds, such as {1 = 1.0, 2 = 1.9}"
+
+
 def _curve(value: Any) -> dict[int, float]:
     if not value:
-        raise wrong(value, "a table of GPUs and speeds, as {1 = 1.0, 2 = 1.9}")
+        raise wrong(value, _CURVE)
     curve = {}
     for key, speed in value.items():
         if not re.fullmatch(r"[1-9][0-9]{0,8}", key) or int(key) > MAX_GPUS * MAX_NODES:
@@ -245,13 +251,13 @@ def _curve(value: Any) -> dict[int, float]:
 
 
 def work(value: Any) -> tuple[float, str]:
-    """Check an amount of work and return it with its unit; a plain number counts steps."""
+    """Check an amount of work and return it with its unit; a number without one counts steps."""
     if not isinstance(value, dict):
         return _whole(value), "steps"
     units = ("steps", "samples")
     known_keys(value, units)
     if len(value) != 1:
-        raise InputError(f"{len(value)} units", valid="{steps = N} or {samples = N}")
+        raise InputError(f"it has {len(value)} units", valid="{steps = N} or {samples = N}")
     ((unit, given),) = value.items()
     with at(unit):
         return _whole(given), unit
@@ -265,7 +271,7 @@ def _whole(value: Any) -> float:
 
 
 def after(value: Any) -> tuple[str, ...]:
-    """Check the names of the jobs that a job waits for; one may stand alone."""
+    """Check the names of the jobs that a job waits for; a single name needs no array."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list):
         raise wrong(value, "the name of a job or an array of names")
@@ -280,10 +286,13 @@ def env(value: Any) -> dict[str, str]:
     found = _strings(value, '{SEED = "1"}')
     for key in found:
         if not key or "=" in key or "\0" in key:
-            raise InputError(f"{shown(key)} is no name of a variable", valid="no =, no NUL")
+            raise InputError(
+                f"{shown(key)} is not the name of a variable", valid="a name without = and NUL"
+            )
         if key.startswith("HPCEXT_"):
             raise InputError(
-                f"{shown(key)} is set by hpcext itself", valid="names that do not begin so"
+                f"{shown(key)} is set by hpcext itself",
+                valid="names that do not begin with HPCEXT_",
             )
     return found
 
@@ -291,7 +300,7 @@ def env(value: Any) -> dict[str, str]:
 def _strings(value: Any, example: str) -> dict[str, str]:
     """Check a table whose values are strings."""
     if not isinstance(value, dict):
-        raise wrong(value, f"a table of strings, as {example}")
+        raise wrong(value, f"a table of strings, such as {example}")
     found = {}
     for key, given in value.items():
         with at(shown(key).strip("'\"")):
@@ -307,7 +316,7 @@ def workdir(value: Any) -> str:
 
 
 def retries(value: Any) -> int:
-    """Check how many failures in a row, without progress between them, are retried."""
+    """Check how many failures in a row are retried, if there is no progress between them."""
     return integer(value, 0, 1000)
 
 
@@ -339,18 +348,22 @@ def priority(value: Any) -> float:
 def trial(value: Any) -> Trial:
     """Check a job's place in its sweep."""
     if not isinstance(value, dict):
-        raise wrong(value, 'a table, as {sweep = "lr", metric = "loss", first = 100, factor = 3}')
+        raise wrong(
+            value, 'a table, such as {sweep = "lr", metric = "loss", first = 100, factor = 3}'
+        )
     known_keys(value, tuple(_TRIAL))
     found = {}
     for key, given in value.items():
         with at(key):
             found[key] = _TRIAL[key](given)
     if "sweep" not in found:
-        raise InputError("sweep is missing", do='add the name that its trials share: sweep = "lr"')
+        raise InputError(
+            "sweep is missing", do='add the name that all of its trials share: sweep = "lr"'
+        )
     for key in ("goal", "first", "factor"):
         needed = "metric" if key != "factor" else "first"
         if key in found and needed not in found:
-            raise InputError(f"{key} without {needed}", do=f"add {needed}, or leave {key} out")
+            raise InputError(f"{key} needs {needed}", do=f"add {needed}, or leave {key} out")
     return Trial(**found)
 
 
@@ -365,7 +378,8 @@ def metric(value: Any) -> str:
     """Check the name of a metric, as training reports it."""
     if not isinstance(value, str) or not _METRIC.fullmatch(value):
         raise InputError(
-            shown(value), valid="a letter, then letters, digits, _ . / @ -; at most 64"
+            shown(value),
+            valid="at most 64 letters, digits, and _ . / @ -, beginning with a letter or _",
         )
     return value
 
@@ -387,11 +401,14 @@ _TRIAL: Mapping[str, Callable[[Any], Any]] = {
 
 
 def mem_per_gpu(value: Any) -> int:
-    """Check memory per GPU, in bytes or as Slurm's ``--mem`` writes it.
+    """Check memory per GPU, given in bytes or as for Slurm's ``--mem``.
 
     K, M, G and T are powers of 1024.
     """
-    valid = f'bytes as an integer, or a string as "16G" (K, M, G, T); at most {MAX_MEM_BYTES}'
+    valid = (
+        'bytes as an integer, or a string such as "16G" (K, M, G, T); at most '
+        f"{MAX_MEM_BYTES} bytes"
+    )
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise wrong(value, valid)
     amount = value

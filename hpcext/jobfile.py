@@ -40,7 +40,7 @@ __all__ = [
 class Gpus(msgspec.Struct, frozen=True):
     """GPUs per node that a job can use; ``optimal`` is None if the file does not state it.
 
-    The limits hold for decoded values, as of a stored submission that was damaged.
+    The limits are checked when a value is decoded, such as a stored submission that was damaged.
     """
 
     min: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] = 1
@@ -92,11 +92,11 @@ class JobSpec(msgspec.Struct, frozen=True):
     mem_per_gpu : int or None
         Memory for each GPU in bytes.
     mps : bool
-        Whether it may share a GPU with other jobs through MPS, as a secondary.
+        Whether the job may share a GPU with other jobs through MPS, as a secondary.
     trial : Trial or None
         Its place in its sweep.
     shell : bool
-        Whether a shell runs its command, whose last word is then a shell's script.
+        Whether a shell runs the command, whose last word is then the shell's script.
     hang : {"report", "restart", "ignore"}
         What is done when it seems to hang.
     hang_after_s : float
@@ -132,7 +132,7 @@ class JobSpec(msgspec.Struct, frozen=True):
 
 
 MAX_JOBS = 100_000
-"""Most jobs in one file, which is read in some seconds; larger files are refused."""
+"""The most jobs in one file; reading so many takes some seconds, and larger files are refused."""
 
 COMMAND_LINE = "command line"
 """Where jobs come from that no job file of a user states, for messages."""
@@ -143,9 +143,9 @@ _SHOWN_CYCLE = 8
 def optimum(spec: JobSpec) -> int:
     """Return the number of GPUs per node on which a job runs best.
 
-    That is the number that the file states; else the fewest GPUs that come within 2 % of the best
-    stated speed among the sizes that the job may have on the fewest nodes; else the most it can
-    use.
+    That is the number that the file states. If it states none, it is the fewest GPUs whose speed is
+    within 2 % of the best, among the sizes that the job may have on its fewest nodes; without
+    stated speeds it is the most GPUs that the job can use.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def read_jobs(
     suspend_timeout_s: float = 60.0,
     profiles: Profiles | None = None,
     empty: bool = False,
-    doubts: list[str] | None = None,
+    warnings: list[str] | None = None,
 ) -> tuple[JobSpec, ...]:
     """Read and check a job file.
 
@@ -186,9 +186,9 @@ def read_jobs(
     profiles : Profiles, optional
         The store in which ``scaling = "NAME"`` is looked up.
     empty : bool
-        Whether it may have no jobs.
-    doubts : list of str, optional
-        List to which warnings are appended of what is allowed but hardly meant.
+        Whether the file may have no jobs.
+    warnings : list of str, optional
+        List to which warnings are appended about what is allowed but probably not intended.
 
     Returns
     -------
@@ -198,7 +198,7 @@ def read_jobs(
     Raises
     ------
     InputError
-        The first fault that was found, on one line.
+        The file cannot be read or has an error; the message names the first one, on one line.
     """
     text = read_text(path)
     base = path.absolute().parent
@@ -206,7 +206,7 @@ def read_jobs(
     if empty and not parse_toml(text, where):
         return ()
     return parse_jobs(
-        text, where, base, suspend_timeout_s=suspend_timeout_s, profiles=profiles, doubts=doubts
+        text, where, base, suspend_timeout_s=suspend_timeout_s, profiles=profiles, warnings=warnings
     )
 
 
@@ -218,7 +218,7 @@ def parse_jobs(
     known: Collection[str] = (),
     suspend_timeout_s: float = 60.0,
     profiles: Profiles | None = None,
-    doubts: list[str] | None = None,
+    warnings: list[str] | None = None,
 ) -> tuple[JobSpec, ...]:
     """Read and check the text of a job file.
 
@@ -235,13 +235,13 @@ def parse_jobs(
         Default, in seconds, for jobs that do not state one.
     profiles : Profiles, optional
         The store in which ``scaling = "NAME"`` is looked up.
-    doubts : list of str, optional
+    warnings : list of str, optional
         As for :func:`read_jobs`.
 
     Raises
     ------
     InputError
-        The first fault that was found, on one line.
+        The text has an error; the message names the first one, on one line.
     """
     tables = _tables(parse_toml(text, where), where)
     defaults = {"workdir": str(base), "suspend_timeout_s": suspend_timeout_s}
@@ -252,23 +252,23 @@ def parse_jobs(
         spec = _job(table, stated, defaults, base, profiles)
         if spec.name in numbers:
             raise InputError(
-                f"{spec.name!r} is the name of [[job]] {numbers[spec.name]} too",
+                f"{spec.name!r} is already the name of [[job]] {numbers[spec.name]}",
                 where=f"{stated}: name",
-                valid="names that differ",
+                valid="a name that no other job in the file has",
             )
         numbers[spec.name] = number
         specs.append(spec)
     _check_directories(specs, str(base), where)
     _check_dependencies(specs, numbers, known, where)
     _check_trials(specs, where)
-    if doubts is not None:
-        doubts += _about_shells(specs, [table["command"] for table in tables], where)
+    if warnings is not None:
+        warnings += _about_shells(specs, [table["command"] for table in tables], where)
     return tuple(specs)
 
 
 def _about_shells(specs: Sequence[JobSpec], commands: Sequence[Any], where: str) -> Iterator[str]:
-    """Warn of commands that need a shell and have none, and of failures that a shell hides."""
-    shell = "--shell" if where == COMMAND_LINE else "shell = true"
+    """Warn about commands that need a shell but have none, and failures that a shell hides."""
+    shell = "give --shell" if where == COMMAND_LINE else "set shell = true"
     found = [
         (spec.name, what)
         for spec, command in zip(specs, commands, strict=True)
@@ -277,18 +277,18 @@ def _about_shells(specs: Sequence[JobSpec], commands: Sequence[Any], where: str)
     if found:
         jobs = listed((name for name, _ in found), most=8)
         yield (
-            f"{where}: no shell runs the command of {jobs}, so {shown(found[0][1])} is passed on "
-            f"as it stands; if a shell is to run it, say {shell}"
+            f"{where}: the command of {jobs} does not run in a shell, so {shown(found[0][1])} is "
+            f"passed on literally; to run it in a shell, {shell}"
         )
-    pipefail = 'say command = ["bash", "-o", "pipefail", "-c", "..."]'
+    pipefail = 'use command = ["bash", "-o", "pipefail", "-c", "..."]'
     if where == COMMAND_LINE:
         pipefail = "give bash -o pipefail -c '...' as the command"
     hidden = [spec.name for spec in specs if spec.shell and fields.loses_failures(spec.command[-1])]
     if hidden:
         yield (
-            f"{where}: of a pipe a shell tells how the last part ended alone, so a training that "
-            f"fails before it counts as completed: {listed(hidden, most=8)}; put it last, "
-            f"or {pipefail}"
+            f"{where}: the exit code of a pipe is that of its last command, so a training earlier "
+            f"in it that fails counts as completed: {listed(hidden, most=8)}; put the training "
+            f"last, or {pipefail}"
         )
 
 
@@ -303,7 +303,7 @@ def _tables(document: dict[str, Any], where: str) -> list[Any]:
     if not isinstance(jobs, list):
         raise InputError(f"job is {kind_of(jobs)}", where=where, valid="[[job]]", do=do)
     if not jobs:
-        raise InputError("no [[job]] in it", where=where, do=do)
+        raise InputError("it has no [[job]]", where=where, do=do)
     if len(jobs) > MAX_JOBS:
         raise InputError(
             f"{len(jobs)} jobs", where=where, valid=f"at most {MAX_JOBS}", do="split the file"
@@ -366,7 +366,7 @@ KEYS = tuple(_FIELDS)
 def _job(
     table: Any, stated: str, defaults: Mapping[str, Any], base: Path, profiles: Profiles | None
 ) -> JobSpec:
-    """Check one job, as far as that is possible by itself."""
+    """Check one job, as far as that is possible without the others."""
     if not isinstance(table, dict):
         raise InputError(kind_of(table), where=stated, valid="a table")
     key = ""
@@ -396,9 +396,9 @@ def _job(
     spec = JobSpec(**values)
     if spec.mps and (spec.gpus.min, spec.nodes.min) != (1, 1):
         raise InputError(
-            "true, and the job needs more than one GPU",
+            "true, but the job needs more than one GPU",
             where=f"{stated}: mps",
-            valid="true for a job that can run on one GPU: a share of one is all that it gets",
+            valid="true only for a job that can run on one GPU, of which it may get just a share",
         )
     return spec
 
@@ -408,7 +408,7 @@ def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str,
     name = values["scaling"]
     if profiles is None:
         raise InputError(
-            f"{shown(name)}: there are no profiles here",
+            f"{shown(name)} names a profile, but there are no profiles here",
             valid="a table of GPUs and speeds, as {1 = 1.0, 2 = 1.9}",
         )
     curve, relative = profiles.curve(name, values.get("work_unit"))
@@ -416,9 +416,9 @@ def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str,
     if not any(gpus.min <= size <= gpus.max for size in curve):
         from_ = "" if gpus.min == gpus.max else f"{gpus.min} to "
         raise InputError(
-            f"{shown(name)} is not measured on {from_}{counted(gpus.max, 'GPU')}",
-            valid=f"GPUs that it is measured on: {listed(map(str, curve))}",
-            do=f"hpcext profile --name {name} --gpus {gpus.max} -- COMMAND measures more",
+            f"profile {shown(name)} has no measurement on {from_}{counted(gpus.max, 'GPU')}",
+            valid=f"the numbers of GPUs it was measured on: {listed(map(str, curve))}",
+            do=f"to measure it, run hpcext profile --name {name} --gpus {gpus.max} -- COMMAND",
         )
     by_kind = profiles.by_kind(name, values.get("work_unit"))
     return {"scaling": curve, "by_kind": by_kind, "profile": name, "relative": relative}
@@ -430,9 +430,9 @@ def _check_directories(specs: Sequence[JobSpec], base: str, where: str) -> None:
     for number, spec in enumerate(specs, start=1):
         if spec.workdir not in good and not os.path.isdir(spec.workdir):
             raise InputError(
-                f"no directory {shown(spec.workdir)}",
+                f"there is no directory {shown(spec.workdir)}",
                 where=f"{place(where, number, spec.name)}: workdir",
-                valid="a directory, relative to that of the file",
+                valid="an existing directory; a relative path starts at the job file's directory",
             )
         good.add(spec.workdir)
 
@@ -458,12 +458,12 @@ def _check_dependencies(
         raise InputError(
             f"these jobs wait for each other: {' -> '.join([*shown_part, first])}",
             where=f"{place(where, numbers[first], first)}: after",
-            do="remove one of them",
+            do="remove one of these dependencies",
         )
 
 
 def _check_trials(specs: Sequence[JobSpec], where: str) -> None:
-    """Refuse trials of one sweep that would be compared by different rules."""
+    """Refuse a sweep whose trials would be compared by different rules."""
     first: dict[str, tuple[int, Trial]] = {}
     for number, spec in enumerate(specs, start=1):
         if spec.trial is None:
@@ -471,7 +471,7 @@ def _check_trials(specs: Sequence[JobSpec], where: str) -> None:
         other, trial = first.setdefault(spec.trial.sweep, (number, spec.trial))
         if trial.rules != spec.trial.rules:
             raise InputError(
-                f"sweep {trial.sweep} has other rules in [[job]] {other}",
+                f"the rules of sweep {trial.sweep} differ from those in [[job]] {other}",
                 where=f"{place(where, number, spec.name)}: trial",
                 valid="the same metric, goal, first and factor in all trials of a sweep",
             )

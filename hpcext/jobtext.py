@@ -25,7 +25,7 @@ def job_text(*jobs: Mapping[str, Any]) -> str:
     Raises
     ------
     InputError
-        A string is not UTF-8, as file names may be.
+        A string is not UTF-8; the name of a file need not be.
 
     Examples
     --------
@@ -65,6 +65,6 @@ def _string(text: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise InputError(
-            f"{clean(text)} is not UTF-8, as a job file must be", do="rename it"
+            f"{clean(text)} is not UTF-8, so a job file cannot hold it", do="rename it"
         ) from None
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -171,16 +171,16 @@ def _jobs(args: argparse.Namespace, settings: Settings, out: Output) -> _Jobs:
     if written is None:
         specs = read_job_file(args.jobs, settings, out)
         return _Jobs(specs, str(args.jobs), str(args.jobs.absolute()), name_after(args.jobs))
-    doubts: list[str] = []
+    warnings: list[str] = []
     specs = parse_jobs(
         written.text,
         COMMAND_LINE,
         Path.cwd(),
         suspend_timeout_s=settings.suspend_timeout_s,
-        doubts=doubts,
+        warnings=warnings,
     )
-    for doubt in doubts:
-        out.note(f"warning: {doubt}")
+    for warning in warnings:
+        out.note(f"warning: {warning}")
     return _Jobs(specs, COMMAND_LINE, "", written.called)
 
 
@@ -205,16 +205,16 @@ def read_job_file(
     empty : bool
         Whether a file without jobs is allowed.
     """
-    doubts: list[str] = []
+    warnings: list[str] = []
     specs = read_jobs(
         path,
         suspend_timeout_s=settings.suspend_timeout_s,
         profiles=profiles_for(settings.state_dir / "profiles"),
         empty=empty,
-        doubts=doubts,
+        warnings=warnings,
     )
-    for doubt in doubts:
-        out.note(f"warning: {doubt}")
+    for warning in warnings:
+        out.note(f"warning: {warning}")
     if told := choosing.same_file(path, settings.state_dir):
         out.note(told)
     return specs

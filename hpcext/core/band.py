@@ -1,4 +1,4 @@
-"""The utilisation of a harvester's nodes that its user wants, as ``LOW:HIGH``."""
+"""The utility that a user wants of a harvester's nodes, as ``LOW:HIGH``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_S = 86_400.0
 
 NONE = "none"
 
-VALID = "LOW:HIGH or LOW:HIGH:SECONDS, 0 < LOW < HIGH < 1, as 0.4:0.7; or none"
+VALID = "LOW:HIGH or LOW:HIGH:SECONDS with 0 < LOW < HIGH < 1, such as 0.4:0.7; or none"
 
 _FORM = re.compile(r"[0-9.]{1,12}(:[0-9.]{1,12}){1,2}", re.ASCII)
 
@@ -29,7 +29,7 @@ class Band(msgspec.Struct, frozen=True):
     ----------
     low, high : float
     every_s : float
-        So long a number of nodes stays, unless jobs come or end.
+        Seconds for which a number of nodes stays, unless jobs arrive or end.
     """
 
     low: float
@@ -38,28 +38,28 @@ class Band(msgspec.Struct, frozen=True):
 
     @property
     def aim(self) -> float:
-        """The utility that another number of nodes is to have."""
+        """The utility to aim for when the number of nodes changes."""
         return (self.low + self.high) / 2
 
     def __str__(self) -> str:
-        """Return the band as it is said on a command line."""
+        """Return the band as it is written on a command line."""
         every = "" if self.every_s == EVERY_S else f":{self.every_s:g}"
         return f"{self.low:g}:{self.high:g}{every}"
 
 
 def read_band(text: str, where: str = "--autoscale") -> Band | None:
-    """Read a band as a user says it; None for ``none``.
+    """Read a band as a user writes it; None for ``none``.
 
     Parameters
     ----------
     text : str
     where : str
-        Where it was said, for the error.
+        Where it was written, for the error.
 
     Raises
     ------
     InputError
-        It is none.
+        The text is not a band.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def read_band(text: str, where: str = "--autoscale") -> Band | None:
     except ValueError:
         numbers = []
     low, high, every_s = [*numbers, *[math.nan] * (2 - len(numbers)), EVERY_S][:3]
-    # Above 1 no utility is, so with that there would never be more nodes.
+    # No utility exceeds 1, so a band that reached there would never ask for more nodes.
     if not (0 < low < high < 1 and 1 <= every_s <= LONGEST_S):
         raise InputError(shown(text), where=where, valid=VALID)
     return Band(low, high, every_s)

@@ -200,9 +200,9 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     Attributes
     ----------
     outcome : Outcome
-        LOST: nobody can say how it ended (supervisor killed, machine restarted). EVICTED: the batch
-        system took what it ran on before it could save itself, or what it needs there (a daemon
-        of MPS) could not be had. No fault of its own.
+        LOST: nobody can say how it ended (supervisor killed). EVICTED: the batch system took what
+        it ran on before it could save itself, the machine restarted, or what it needs there (a
+        daemon of MPS) could not be had. No fault of its own.
     exit_code : int or None
         Negative for a signal, as in :mod:`subprocess`.
     suspend_s : Mapping[str, float] or None

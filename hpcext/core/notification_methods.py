@@ -14,7 +14,7 @@ NONE = "none"
 VALID = "none, mail, mail:ADDRESS, webhook:URL, command:COMMAND"
 
 _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._%+-]{0,63}(?:@[A-Za-z0-9][A-Za-z0-9.-]{0,253})?")
-"""No dash at its beginning, which would be an option, and nothing that a header would end at."""
+"""An address cannot begin with a dash, as an option does, or contain what would end a header."""
 
 
 class NotificationMethod(NamedTuple):
@@ -36,7 +36,7 @@ class NotificationMethod(NamedTuple):
         return shlex.split(self.target)
 
     def __str__(self) -> str:
-        """Return what may be shown of it."""
+        """Return the method without what may be a secret."""
         if self.kind == "webhook":
             return f"webhook:{_place(self.target)}/..."
         if self.kind == "command":
@@ -46,12 +46,12 @@ class NotificationMethod(NamedTuple):
 
 
 def read_method(text: str) -> NotificationMethod | None:
-    """Read a method; None for ``none``, and for nothing.
+    """Read a method; None for ``none`` and for an empty text.
 
     Raises
     ------
     InputError
-        It is none. What it says of a URL or a command does not tell it.
+        The text is not a method. The message does not reveal a URL or a command.
     """
     kind, _, target = text.partition(":")
     if text in {"", NONE}:
@@ -78,7 +78,7 @@ def _place(url: str) -> str:
 
 
 def _check_url(url: str) -> None:
-    valid = "webhook:https://HOST/PATH, or http"
+    valid = "webhook:https://HOST/PATH or webhook:http://HOST/PATH"
     try:
         parts = urlsplit(url)
         good = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from hpcext.core.facts import Ended, Outcome
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, tree
-from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL, Process
+from hpcext.process import Process
+from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
 from hpcext.text import are, counted
 
 log = logging.getLogger(__name__)
@@ -163,10 +165,15 @@ class LocalExecutor(ProcessExecutor):
         self._finish(watch, watch.files.ended() or self._lost(watch))
 
     def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
-        if files.claimed() and process is None:
+        if files.machine_restarted():
             return "the machine was restarted"
         last = "its supervisor was killed" if files.claimed() else "its supervisor did not start"
         return files.supervisor_said() or last
+
+    def _lost(self, watch: Watch) -> Ended:
+        # With the machine: no fault of its own, however often that happens.
+        restarted = watch.files.machine_restarted()
+        return watch.files.lost(watch.why, Outcome.EVICTED if restarted else Outcome.LOST)
 
     # GPUs.
 

@@ -20,7 +20,7 @@ from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.attempt.directory import AttemptFiles, left_on
 from hpcext.executors.processes import Watch
 from hpcext.launch import tree
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 STEP = "hpcext.step/1"
 STEP_FILE = "step.json"

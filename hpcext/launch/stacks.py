@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext.launch import command, tree
-from hpcext.protocol import STACKS_SIGNAL, Process
+from hpcext.process import Process
+from hpcext.protocol import STACKS_SIGNAL
 
 _MOST = 64
 """More processes than this are not asked: ranks come before the workers that they start."""

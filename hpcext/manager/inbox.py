@@ -74,7 +74,7 @@ class Inbox:
         if name in self._submissions:
             return (), "submitted already"
         text, where, base = (str(request.get(key, "")) for key in ("text", "where", "base"))
-        doubts: list[str] = []
+        warnings: list[str] = []
         specs = parse_jobs(
             text,
             where,
@@ -82,7 +82,7 @@ class Inbox:
             known=self._submissions.names,
             suspend_timeout_s=self._pilot.suspend_timeout_s,
             profiles=self._profiles,
-            doubts=doubts,
+            warnings=warnings,
         )
         specs = self._under_names(specs, where, number=request.get("number") is True)
         offers, most = self._pilot.offers(), memory(self._pilot.shared)
@@ -93,7 +93,7 @@ class Inbox:
             jobs = self._submissions.add(name, specs)
         except OSError as error:
             raise HpcextError(f"the jobs cannot be stored: {error.strerror}") from None
-        told = "".join(f"\nwarning: {doubt}" for doubt in doubts)
+        told = "".join(f"\nwarning: {warning}" for warning in warnings)
         return tuple(map(Submitted, jobs)), _submitted(jobs) + told
 
     def _under_names(

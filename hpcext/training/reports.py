@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import documents, protocol
+from hpcext.process import Process
 from hpcext.training.checkpoint import warn
 from hpcext.training.reserve import SIZE, Reserve
 from hpcext.training.step_times import StepTimes
@@ -257,7 +258,7 @@ class Reporter:
         attempt = self._attempt
         if attempt is None:
             return
-        me = protocol.Process.me()
+        me = Process.me()
         document = {
             "schema": protocol.REPORT,
             "attempt": attempt.attempt,

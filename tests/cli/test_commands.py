@@ -14,11 +14,11 @@ from hpcext.core.errors import InputError
 from hpcext.jobfile import COMMAND_LINE, JobSpec, parse_jobs
 
 
-def specs(*words: str, doubts: list[str] | None = None) -> tuple[JobSpec, ...]:
+def specs(*words: str, warnings: list[str] | None = None) -> tuple[JobSpec, ...]:
     """The jobs of a command line of ``hpcext run``."""
     written = commands.read(cli.parse(["run", *words]))
     assert written is not None
-    return parse_jobs(written.text, COMMAND_LINE, Path.cwd(), doubts=doubts)
+    return parse_jobs(written.text, COMMAND_LINE, Path.cwd(), warnings=warnings)
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> None:
@@ -156,12 +156,12 @@ def test_a_bad_command_line_is_refused(words: list[str], said: str) -> None:
 
 
 def test_messages_say_what_to_write_on_a_command_line() -> None:
-    doubts: list[str] = []
-    specs("--", "python", "train.py", "|", "tee", doubts=doubts)
-    specs("--shell", "--", "python train.py | tee", doubts=doubts)
-    assert [doubt.partition(";")[2] for doubt in doubts] == [
-        " if a shell is to run it, say --shell",
-        " put it last, or give bash -o pipefail -c '...' as the command",
+    warnings: list[str] = []
+    specs("--", "python", "train.py", "|", "tee", warnings=warnings)
+    specs("--shell", "--", "python train.py | tee", warnings=warnings)
+    assert [warning.partition(";")[2] for warning in warnings] == [
+        " to run it in a shell, give --shell",
+        " put the training last, or give bash -o pipefail -c '...' as the command",
     ]
     with pytest.raises(InputError, match=r"^command line: job a/b: name: "):
         specs("--name", "a/b", "--", "true")

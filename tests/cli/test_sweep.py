@@ -147,4 +147,4 @@ def test_a_name_that_no_job_file_can_hold(
     script.touch()
     assert main(["sweep", str(script), "--grid", "lr=1"]) == 2
     err = capsys.readouterr().err
-    assert "/train\\udcff.py is not UTF-8, as a job file must be; rename it" in err
+    assert "/train\\udcff.py is not UTF-8, so a job file cannot hold it; rename it" in err

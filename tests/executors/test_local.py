@@ -421,7 +421,7 @@ def test_an_attempt_whose_supervisor_died_meanwhile_is_swept(stage: Stage) -> No
     assert orphan.wait() == -signal.SIGKILL
 
 
-def test_after_a_restart_of_the_machine_an_attempt_is_lost(stage: Stage) -> None:
+def test_a_restart_of_the_machine_is_no_failure_of_the_attempt(stage: Stage) -> None:
     """Though a process has the pid and start time that the old supervisor had."""
     first = leave(stage, "deaf")
     os.kill(first.supervisor("1"), signal.SIGKILL)
@@ -437,7 +437,7 @@ def test_after_a_restart_of_the_machine_an_attempt_is_lost(stage: Stage) -> None
             local = Local(stage)
             local.start("1", "deaf", gpus=2)
             ended = await local.heard(f.Ended, "1")
-            assert (ended.outcome, ended.why) == (f.Outcome.LOST, "the machine was restarted")
+            assert (ended.outcome, ended.why) == (f.Outcome.EVICTED, "the machine was restarted")
 
         asyncio.run(scenario())
         assert other.poll() is None

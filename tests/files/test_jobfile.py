@@ -34,6 +34,8 @@ after = "first"
 env = {SEED = "1"}
 workdir = "sub"
 retries = 0
+hang = "restart"
+hang_after_s = 300
 suspend_timeout_s = 12.5
 rescale_up_s = 1
 rescale_down_s = 0
@@ -90,6 +92,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         env={"SEED": "1"},
         workdir=str(tmp_path / "sub"),
         retries=0,
+        hang="restart",
+        hang_after_s=300.0,
         suspend_timeout_s=12.5,
         rescale_up_s=1.0,
         rescale_down_s=0.0,
@@ -193,17 +197,17 @@ FAULTS = [
     ("scaling = {1 = nan}", ["scaling: 1: nan", "above 0"]),
     ("scaling = {1 = inf}", ["scaling: 1: inf"]),
     ("scaling = {1 = 0}", ["scaling: 1: 0"]),
-    ("scaling = {a = {1 = 2.0}, 1 = 1.0}", ["scaling: speeds beside tables", "either {1 = 1.0,"]),
+    ("scaling = {a = {1 = 2.0}, 1 = 1.0}", ["scaling: it mixes speeds", "either {1 = 1.0,"]),
     ("scaling = {a = {}}", ["scaling: a: a table", "{1 = 1.0, 2 = 1.9}"]),
     ("scaling = {a = {two = 1.0}}", ["scaling: a: unknown key 'two'"]),
     ("scaling = {a = {1 = 0}}", ["scaling: a: 1: 0", "above 0"]),
     ("scaling = {a = {1 = {2 = 1}}}", ["scaling: a: 1: a table"]),
-    ("scaling = {1 = {1 = 1.0}}", ["scaling: '1' is no kind of GPU", "a name with a letter"]),
+    ("scaling = {1 = {1 = 1.0}}", ["scaling: '1' is not a kind of GPU", "a name with a letter"]),
     ("work = 0", ["work: 0", "1 to 1e+15"]),
     ("work = nan", ["work: nan"]),
     ("work = 1.5", ["work: 1.5", "a whole number"]),
     ("work = {epochs = 3}", ["work: unknown key 'epochs'", "steps, samples"]),
-    ("work = {steps = 3, samples = 4}", ["work: 2 units", "{steps = N} or {samples = N}"]),
+    ("work = {steps = 3, samples = 4}", ["work: it has 2 units", "{steps = N} or {samples = N}"]),
     ("work = {steps = -3}", ["work: steps: -3"]),
     ('after = "b"', ["after: unknown job 'b'", "no other job"]),
     ("after = [1]", ["after: 1 is an integer"]),
@@ -211,13 +215,15 @@ FAULTS = [
     ('after = "a"', ["after: these jobs wait for each other: a -> a"]),
     ("env = {SEED = 1}", ["env: SEED: 1 is an integer", "a string", "put it in quotes"]),
     ('env = {SEED = "a\\u0000b"}', ["env: SEED", "NUL"]),
-    ('env = {"A=B" = "1"}', ["env: 'A=B' is no name of a variable"]),
+    ('env = {"A=B" = "1"}', ["env: 'A=B' is not the name of a variable"]),
     ('env = {HPCEXT_OP = "1"}', ["env: 'HPCEXT_OP' is set by hpcext itself"]),
     ('env = "A=B"', ["env: 'A=B' is a string", "a table of strings"]),
-    ('workdir = "nowhere/at/all"', ["workdir: no directory '/nowhere/at/all'"]),
+    ('workdir = "nowhere/at/all"', ["workdir: there is no directory '/nowhere/at/all'"]),
     ('workdir = ""', ["workdir: empty"]),
     ("retries = -1", ["retries: -1", "0 to 1000"]),
     ("retries = true", ["retries: true is a boolean"]),
+    ("hang = \"no\"", ["hang: 'no'", "report, restart, ignore"]),
+    ("hang_after_s = 0", ["hang_after_s: 0"]),
     ("suspend_timeout_s = 0", ["suspend_timeout_s: 0", "above 0"]),
     ("suspend_timeout_s = inf", ["suspend_timeout_s: inf"]),
     (f"suspend_timeout_s = 1{'0' * 400}", ["suspend_timeout_s: a number of"]),
@@ -229,8 +235,8 @@ FAULTS = [
     ('mem_per_gpu = "16 G"', ["mem_per_gpu: '16 G'", '"16G"']),
     ("mem_per_gpu = 0", ["mem_per_gpu: 0"]),
     ("mps = 1", ["mps: 1 is an integer", "true or false"]),
-    ("gpus = 2\nmps = true", ["mps: true, and the job needs more than one GPU"]),
-    ("nodes = 2\nmps = true", ["mps: true, and the job needs more than one GPU"]),
+    ("gpus = 2\nmps = true", ["mps: true, but the job needs more than one GPU"]),
+    ("nodes = 2\nmps = true", ["mps: true, but the job needs more than one GPU"]),
     ("trial = 3", ["trial: 3 is an integer", "a table"]),
     ("trial = {metric = 'loss'}", ["trial: sweep is missing"]),
     ("trial = {sweep = 'a', rung = 3}", ["trial: unknown key 'rung'", "first"]),
@@ -238,8 +244,8 @@ FAULTS = [
     ("trial = {sweep = 'a', metric = 'a', goal = {}}", ["trial: goal: {}", "min, max"]),
     ("trial = {sweep = 'a', metric = 'a', first = 0}", ["trial: first: 0"]),
     ("trial = {sweep = 'a', metric = 'a', first = 1, factor = 1}", ["trial: factor: 1"]),
-    ("trial = {sweep = 'a', first = 1}", ["trial: first without metric"]),
-    ("trial = {sweep = 'a', metric = 'a', factor = 2}", ["trial: factor without first"]),
+    ("trial = {sweep = 'a', first = 1}", ["trial: first needs metric"]),
+    ("trial = {sweep = 'a', metric = 'a', factor = 2}", ["trial: factor needs first"]),
     ("trial = {sweep = 'a', settings = {lr = 1}}", ["trial: settings: lr: 1 is an integer"]),
     ("mem_per_gpu = true", ["mem_per_gpu: true is a boolean"]),
     ('mem_per_gpu = "9999999T"', ["mem_per_gpu: '9999999T'", "at most"]),
@@ -256,9 +262,9 @@ def test_each_fault_names_job_key_and_valid_values(keys: str, expected: list[str
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "no [[job]] in it"),
-        ("# nothing\n", "no [[job]] in it"),
-        ("job = []\n", "no [[job]] in it"),
+        ("", "it has no [[job]]"),
+        ("# nothing\n", "it has no [[job]]"),
+        ("job = []\n", "it has no [[job]]"),
         ("job = 3\n", "job is an integer"),
         ("[job]\nname = 'a'\n", "job is a table (valid: [[job]])"),
         ("job = [3]\n", "[[job]] 1: an integer (valid: a table)"),
@@ -291,7 +297,10 @@ def test_each_fault_names_job_key_and_valid_values(keys: str, expected: list[str
         ("[[job]]\nname = 'a'\nname = 'b'\n", "not TOML: Cannot overwrite a value (at line 3"),
         ("x = '\x1b[31m'\n", r"invalid character '\x1b'"),
         ("x = " + "[" * 100_000, "not TOML: nested too deeply"),
-        (job() + job(name="b") + job(), "[[job]] 3 (a): name: 'a' is the name of [[job]] 1 too"),
+        (
+            job() + job(name="b") + job(),
+            "[[job]] 3 (a): name: 'a' is already the name of [[job]] 1",
+        ),
         (job() + job("gpus = -1", "b"), "[[job]] 2 (b): gpus: -1"),
         (job("after = 'trian'") + job(name="train"), "did you mean train?"),
     ],
@@ -418,7 +427,7 @@ def test_trials_of_a_sweep_have_the_same_rules() -> None:
     rules = "sweep = 'a', metric = 'loss', first = 10"
     text = job(f"trial = {{{rules}}}") + job("trial = {sweep = 'b'}", "b")
     assert line_of(text + job(f"trial = {{{rules}, factor = 2}}", "c")).startswith(
-        "jobs.toml: [[job]] 3 (c): trial: sweep a has other rules in [[job]] 1"
+        "jobs.toml: [[job]] 3 (c): trial: the rules of sweep a differ from those in [[job]] 1"
     )
     assert len(parse_jobs(text + job(f"trial = {{{rules}}}", "c"), "jobs.toml", Path("/"))) == 3
 
@@ -451,25 +460,25 @@ def test_trials_of_a_sweep_have_the_same_rules() -> None:
 def test_commands_that_are_meant_for_a_shell_are_doubted(
     command: str | list[str], what: str
 ) -> None:
-    doubts: list[str] = []
+    warnings: list[str] = []
     text = f'[[job]]\nname = "a"\ncommand = {json.dumps(command)}\n'
-    (spec,) = parse_jobs(text, "jobs.toml", Path("/"), doubts=doubts)
+    (spec,) = parse_jobs(text, "jobs.toml", Path("/"), warnings=warnings)
     assert not spec.shell
-    assert (f"{what!r} is passed on" in "".join(doubts)) == bool(what), doubts
-    assert len(doubts) == bool(what)
+    assert (f"{what!r} is passed on" in "".join(warnings)) == bool(what), warnings
+    assert len(warnings) == bool(what)
     if isinstance(command, str):
         # For a shell all of it is well, but the end of what is before a pipe.
-        (spec,) = parse_jobs(f"{text}shell = true\n", "jobs.toml", Path("/"), doubts=(more := []))
+        (spec,) = parse_jobs(f"{text}shell = true\n", "jobs.toml", Path("/"), warnings=(more := []))
         assert spec.command == ("/bin/sh", "-c", command)
         assert len(more) == (what == "|")
 
 
 def test_a_doubt_names_some_of_the_jobs() -> None:
-    doubts: list[str] = []
+    warnings: list[str] = []
     jobs = "".join(f'[[job]]\nname = "j{number}"\ncommand = "a | b"\n' for number in range(100))
-    parse_jobs(jobs, "jobs.toml", Path("/"), doubts=doubts)
-    (doubt,) = doubts
-    assert "j0, j1, j2, j3, j4, j5, j6, j7 and 92 more" in doubt
+    parse_jobs(jobs, "jobs.toml", Path("/"), warnings=warnings)
+    (warning,) = warnings
+    assert "j0, j1, j2, j3, j4, j5, j6, j7 and 92 more" in warning
 
 
 @pytest.mark.parametrize(
@@ -477,7 +486,7 @@ def test_a_doubt_names_some_of_the_jobs() -> None:
     [
         (
             'command = ["a"]\nshell = true',
-            "command: an array (valid: a string, since shell = true)",
+            "command: an array (valid: a string, because shell = true)",
         ),
         ('command = "a"\nshell = "yes"', "shell: 'yes'"),
         ('shell = true\ncommand = " "', "command: empty"),

@@ -33,7 +33,7 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager.cleaning import emptying
 from hpcext.manager.cleaning.places import GOING
 from hpcext.manager.submissions import Submissions
-from hpcext.protocol import Process
+from hpcext.process import Process
 from hpcext.training.checkpoint import Store
 
 OVER = [
@@ -462,6 +462,26 @@ def test_files_of_others_stay_and_are_counted(state: Path, monkeypatch: pytest.M
     # As soon as it is gone, the rest goes.
     assert cleaning.finish(state) == [path.name]
     assert not path.exists()
+
+
+def test_what_was_to_become_a_pilot_goes_after_a_day(state: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        # Killed just before the directory gets its name.
+        Path.rename = lambda *_: os._exit(9)  # type: ignore[method-assign]
+        begin(state, "never")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    (draft,) = (state / "pilots").iterdir()
+    assert (draft / "pilot.json").exists()
+    assert pilots.known(state) == []
+    # Somebody may be filling it.
+    assert cleaning.finish(state) == []
+    assert draft.exists()
+    old = time.time() - DAY_S - 1
+    os.utime(draft, (old, old))
+    assert cleaning.finish(state) == []
+    assert list((state / "pilots").iterdir()) == []
 
 
 # Pruning.

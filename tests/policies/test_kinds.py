@@ -202,8 +202,8 @@ GOOD = {"a": table({0: 0.0, 1: 1.0})}
 @pytest.mark.parametrize(
     ("offer", "said"),
     [
-        ({}, "job 1 names no kind of GPU; there are: a, b"),
-        ({"c": GOOD["a"]}, "job 1: 'c' is no kind of GPU; there are: a, b"),
+        ({}, "job 1 names no kind of GPU; known kinds: a, b"),
+        ({"c": GOOD["a"]}, "job 1: 'c' is not a kind of GPU; known kinds: a, b"),
         (GOOD | {"b": table({0: 1.0})}, "job 1: with no GPU it is worth 1.0 on b and 0.0 on a"),
         ({"b": table({0: 0.0, 1: np.nan})}, "b: table 1: the value of 1 is nan"),
         ({"b": table({0: np.nan, 1: 1.0})}, "job 1: with no GPU it is worth nan on b"),

@@ -69,8 +69,8 @@ def test_the_unit_is_that_of_the_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ("gpus = {min = 5, max = 6}", "'cnn' is not measured on 5 to 6 GPUs (valid: GPUs that it"),
-        ("gpus = 8", "'cnn' is not measured on 8 GPUs"),
+        ("gpus = {min = 5, max = 6}", "profile 'cnn' has no measurement on 5 to 6 GPUs"),
+        ("gpus = 8", "profile 'cnn' has no measurement on 8 GPUs"),
     ],
 )
 def test_gpus_beyond_the_curve_are_refused(tmp_path: Path, keys: str, told: str) -> None:

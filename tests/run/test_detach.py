@@ -161,8 +161,8 @@ def test_a_command_for_a_shell_that_has_none_is_warned_of_once(site: Site) -> No
     assert done.code == 0
     warned = [line for line in done.err.splitlines() if "shell = true" in line]
     assert len(warned) == 1
-    assert "the command of a, so '|'" in warned[0]
-    assert "fails before it counts as completed: b;" in done.err
+    assert "the command of a does not run in a shell, so '|'" in warned[0]
+    assert "that fails counts as completed: b;" in done.err
     assert site.run("logs", "a", "-n1").out == "hello | tr a-z A-Z\n"
     assert site.run("logs", "b", "-n1").out == "HELLO\n"
 

@@ -80,7 +80,7 @@ def test_it_ends_by_a_signal_too_and_stays_when_it_is_resumed(slurm: Cluster, pl
     [
         (("--stay",), "no job file"),
         (("--name", "weeks"), "no job file"),
-        (("empty.toml",), "no [[job]] in it"),
+        (("empty.toml",), "it has no [[job]]"),
         (("none.toml", "--stay"), "none.toml"),
     ],
 )

@@ -4,10 +4,10 @@ This package decides what may go, and how:
 
 - never a pilot that a manager runs, or of which something may still run: its lock is taken, its job
   is asked for, and a batch system that does not answer has not said no;
-- never what another pilot's jobs need: their checkpoints may lie here, or be named in a command; -
-never through a link, to another file system, or a file of somebody else; - a removal that was
-interrupted is finished by the next one. It begins with one rename, after which the
-  directory is no pilot, and needs no space on the disk.
+- never what another pilot's jobs need: their checkpoints may lie here, or be named in a command;
+- never through a link, to another file system, or a file of somebody else;
+- a removal that was interrupted is finished by the next one. It begins with one rename, after which
+  the directory is no pilot, and needs no space on the disk.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ REMOVED = "removed.json"
 GOING = ".removed-"
 """The prefix of directories that are being emptied, and are nothing else any more."""
 
+DRAFT = ".draft-"
+"""The prefix of directories that are being filled, and are nothing else yet."""
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 

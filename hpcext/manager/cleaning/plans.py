@@ -13,7 +13,15 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager import tickets
 from hpcext.manager.cleaning.in_use import refuse_if_running
 from hpcext.manager.cleaning.needs import Needs, unfinished
-from hpcext.manager.cleaning.places import GOING, PILOT, DiskUse, entries, is_own_directory, size_of
+from hpcext.manager.cleaning.places import (
+    DRAFT,
+    GOING,
+    PILOT,
+    DiskUse,
+    entries,
+    is_own_directory,
+    size_of,
+)
 from hpcext.manager.directory import Pilot
 from hpcext.manager.submissions import Submissions
 from hpcext.text import are, counted
@@ -134,7 +142,7 @@ def parts_of(directory: Path, keep: Keep) -> Iterator[Path]:
         # A link leads to where a user has put his checkpoints: those are his.
         if not is_own_directory(place):
             continue
-        began = (GOING, ".draft-")
+        began = (GOING, DRAFT)
         yield from sorted(path for path in entries(place) if path.name.startswith(began))
         if keep == "last":
             yield from _older(place)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from hpcext.manager.cleaning.emptying import empty
 from hpcext.manager.cleaning.in_use import claimed
 from hpcext.manager.cleaning.needs import Needs
 from hpcext.manager.cleaning.places import (
+    DRAFT,
     GOING,
     LOCK,
     PILOT,
@@ -21,6 +24,9 @@ from hpcext.manager.cleaning.places import (
 )
 from hpcext.manager.cleaning.plans import RemovalPlan
 from hpcext.text import counted
+
+DRAFT_S = 86400.0
+"""The seconds after which a directory that was to become a pilot is taken for abandoned."""
 
 
 def remove(plan: RemovalPlan, state_dir: Path) -> int:
@@ -49,6 +55,8 @@ def remove(plan: RemovalPlan, state_dir: Path) -> int:
 def finish(state_dir: Path) -> list[str]:
     """Finish removals that were begun and interrupted, and return the names of what is gone.
 
+    What was to become a pilot a day ago, and did not, goes too: it never had a name.
+
     Raises
     ------
     HpcextError
@@ -58,11 +66,22 @@ def finish(state_dir: Path) -> list[str]:
     register = state_dir / "pilots"
     for entry in sorted(entries(register)):
         try:
-            if _finished(entry, register):
+            if entry.name.startswith(DRAFT):
+                _drop_abandoned(entry)
+            elif _finished(entry, register):
                 gone.append(entry.name.removeprefix(GOING))
         except OSError as error:
             raise _stuck(error, entry) from None
     return gone
+
+
+def _drop_abandoned(draft: Path) -> None:
+    """Remove a directory in which a pilot was being made when whoever made it was killed."""
+    # Whoever makes it may be at it, or have renamed it by now.
+    with contextlib.suppress(FileNotFoundError):
+        old = time.time() - draft.lstat().st_mtime >= DRAFT_S
+        if old and is_own_directory(draft) and not empty(draft):
+            draft.rmdir()
 
 
 def _finished(entry: Path, register: Path) -> bool:

@@ -129,9 +129,11 @@ def _nothing(tables: Sequence[Mapping[str, ValueTable]], totals: Mapping[str, in
     for job, offer in enumerate(tables):
         if unknown := [kind for kind in offer if kind not in totals]:
             valid = ", ".join(totals)
-            raise ValueError(f"job {job}: {unknown[0]!r} is no kind of GPU; there are: {valid}")
+            raise ValueError(
+                f"job {job}: {unknown[0]!r} is not a kind of GPU; known kinds: {valid}"
+            )
         if not offer:
-            raise ValueError(f"job {job} names no kind of GPU; there are: {', '.join(totals)}")
+            raise ValueError(f"job {job} names no kind of GPU; known kinds: {', '.join(totals)}")
         firsts = {
             kind: float(table.values[0]) for kind, table in offer.items() if len(table.values)
         }
