@@ -240,7 +240,7 @@ class Supervisor:
                 if (manager := self._files.manager()) is not None:
                     manager.send(protocol.NEWS_SIGNAL)
             elif effect is Effect.WRITE_STACKS:
-                stacks.write(facts.processes, self._launch.log)
+                stacks.write(facts.processes, self._launch.log, self._environ().get("PATH"))
             else:
                 self._processes.affect(effect, facts)
 

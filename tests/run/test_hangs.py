@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from site_of_test import Site, wait_for
 
 TRAIN = Path(__file__).with_name("train_hanging.py")
@@ -50,6 +51,27 @@ def test_a_dead_lock_is_told_with_its_stacks_and_nothing_else_is_done(site: Site
     end(site, manager)
 
 
+SPY = """#!/bin/sh
+[ "$1 $2" = "dump --pid" ] || exit 1
+{then}
+"""
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_py_spy_looks_where_it_is_installed_and_may(site: Site, *, works: bool) -> None:
+    folder = site.path / "bin"
+    folder.mkdir()
+    spy = folder / "py-spy"
+    spy.write_text(SPY.format(then='echo "seen $3 from outside"' if works else "exit 1"))
+    spy.chmod(0o755)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    manager = begin(site, "lock", env={"PATH": path})
+    said = "from outside" if works else "in take_twice"
+    wait_for(lambda: said in site.run("logs", "p", "lock").out, "the stacks")
+    assert ("in take_twice" in site.run("logs", "p", "lock").out) is not works
+    end(site, manager)
+
+
 def test_it_goes_on_from_its_last_checkpoint_if_its_user_wants_that(site: Site) -> None:
     manager = begin(site, "lock", hang="restart")
     out, err = manager.communicate(timeout=120)
@@ -82,3 +104,26 @@ def test_what_validates_and_saves_does_not_hang(site: Site) -> None:
     assert manager.returncode == 0, (out, err)
     told = found(site)
     assert (told["state"], told["hangs"], told["attempts"]) == ("completed", 0, 1)
+
+
+def test_the_stacks_of_a_rank_that_waits_for_one_that_is_stopped_are_written(site: Site) -> None:
+    words = [sys.executable, "-m", "hpcext", "launch", sys.executable]
+    ranks = [*words, str(TRAIN.with_name("train_hanging_ranks.py"))]
+    # A busy machine delays steps of two ranks: the silence that counts is longer here.
+    site.write_jobs({"name": "two", "command": ranks, "gpus": 2, "hang_after_s": 5})
+    manager = site.start("run", str(site.jobs), "--gpus", "2", "--name", "p")
+    pids = site.path / "pid-0", site.path / "pid-1"
+    wait_for(lambda: all(each.exists() and each.read_text() for each in pids), "150 steps")
+    first, second = (int(each.read_text()) for each in pids)
+    os.kill(second, signal.SIGSTOP)
+    try:
+        wait_for(lambda: found(site).get("hung"), "the hang to be noticed")
+        wait_for(lambda: "train_hanging_ranks.py" in site.run("logs", "p", "two").out, "stacks")
+        log = site.run("logs", "p", "two").out
+        assert f"process {second} (python" in log
+        assert f"process {first} (" not in log
+    finally:
+        os.kill(second, signal.SIGCONT)
+    wait_for(lambda: not found(site).get("hung"), "it to go on")
+    assert found(site)["hangs"] == 1
+    end(site, manager)
