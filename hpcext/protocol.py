@@ -256,7 +256,7 @@ def forget_flags() -> None:
 
 def forget_suspendable() -> None:
     """Remove from the environment that this job is suspendable: jobs it submits need not be."""
-    for name in ("HPCEXT_SUSPENDABLE", "HPCEXT_LEAD_S"):
+    for name in ("HPCEXT_SUSPENDABLE", "HPCEXT_LEAD_S", "HPCEXT_CHECKPOINT"):
         os.environ.pop(name, None)
 
 

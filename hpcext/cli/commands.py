@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from hpcext import checkpointers
 from hpcext import jobfields as fields
 from hpcext.checks import at, read_stream, read_text
 from hpcext.core.errors import InputError
@@ -31,7 +32,7 @@ _SCRIPTS = frozenset(
 
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 
-_OPTIONS = ("commands", "gpus_per_job", "workdir", "env", "shell", "retries", "after")
+_OPTIONS = ("commands", "gpus_per_job", "workdir", "env", "shell", "retries", "checkpoint", "after")
 
 
 class Written(NamedTuple):
@@ -65,6 +66,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--shell", action="store_true", help="let a shell run each command")
     group.add_argument(
         "--retries", type=int, metavar="N", help="how many failures in a row are retried"
+    )
+    group.add_argument(
+        "--checkpoint",
+        metavar="HOW",
+        help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
     )
     parser.set_defaults(rest=())
 
@@ -130,6 +136,9 @@ def _same(args: argparse.Namespace) -> dict[str, Any]:
     if args.retries is not None:
         with at("--retries"):
             found["retries"] = fields.retries(args.retries)
+    if args.checkpoint is not None:
+        with at("--checkpoint"):
+            found["checkpoint"] = checkpointers.stated(args.checkpoint)
     return {**found, "shell": True} if args.shell else found
 
 

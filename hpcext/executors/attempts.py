@@ -13,7 +13,7 @@ from hpcext.core.facts import Rescaled, Silent, Started
 from hpcext.core.values import Action
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.base import Emit
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 
 log = logging.getLogger(__name__)
 

@@ -122,6 +122,8 @@ class Effect(Enum):
         those that were stopped.
     TELL_SUSPENSION
         Send the suspension's signal to every process that does something about it.
+    ASK_TO_SAVE
+        Ask a command that saves by its own means to do so, as its job states.
     TERMINATE, KILL, STOP, CONTINUE
         Send SIGTERM and SIGCONT, SIGKILL, SIGSTOP or SIGCONT to every process.
     HAND_NEWS_DOWN
@@ -136,6 +138,7 @@ class Effect(Enum):
     CONTINUE_SCRIPT = auto()
     KILL_SCRIPT = auto()
     TELL_SUSPENSION = auto()
+    ASK_TO_SAVE = auto()
     TERMINATE = auto()
     KILL = auto()
     STOP = auto()
@@ -173,7 +176,27 @@ class Facts(Protocol):
 
     @property
     def registered(self) -> bool:
-        """Whether a session has registered, of whichever attempt."""
+        """Whether a session has registered, of whichever attempt, or the command saves natively."""
+
+    @property
+    def native(self) -> bool:
+        """Whether the command saves by its own means, as its job states, and has no session."""
+
+    @property
+    def saves(self) -> bool:
+        """Whether such a command says when it has saved; else it may be ended at any time."""
+
+    @property
+    def may_go(self) -> bool:
+        """Whether such a command has saved, or may be ended now all the same."""
+
+    @property
+    def answering(self) -> bool:
+        """Whether a process of such a command that was asked to save still runs."""
+
+    @property
+    def writing(self) -> bool:
+        """Whether such a command is writing a checkpoint at this moment."""
 
     @property
     def here(self) -> bool:

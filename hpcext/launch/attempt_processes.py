@@ -14,6 +14,7 @@ from hpcext.protocol import SUSPEND_SIGNAL
 if TYPE_CHECKING:
     from hpcext.launch.attempt_facts import AttemptFacts
     from hpcext.launch.mps import Seat
+    from hpcext.launch.native import Native
 
 _SIGNALS = {
     # A stopped process would not hear of SIGTERM.
@@ -32,11 +33,16 @@ class AttemptProcesses:
     supervisor : Process
     seat : Seat or None
         The attempt's on a shared GPU.
+    native : Native or None
+        How the command saves by its own means, if its job states that.
     """
 
-    def __init__(self, supervisor: Process, seat: Seat | None) -> None:
+    def __init__(
+        self, supervisor: Process, seat: Seat | None, native: Native | None = None
+    ) -> None:
         self._supervisor = supervisor
         self._seat = seat
+        self._native = native
         self._script = Script(supervisor)
 
     def find(self) -> list[Process]:
@@ -69,6 +75,8 @@ class AttemptProcesses:
         elif effect is Effect.TELL_SUSPENSION:
             for process in facts.processes:
                 tree.tell(process, SUSPEND_SIGNAL)
+        elif effect is Effect.ASK_TO_SAVE and self._native is not None:
+            self._native.ask(facts.processes, self._supervisor.pid)
         elif effect is Effect.STOP_SCRIPT and facts.process is not None:
             steps = [each for each in facts.processes if tree.program(each) == "srun"]
             self._script.stop([facts.process, *steps])

@@ -31,6 +31,9 @@ A suspension is another matter, and may be requested in each phase::
 Without a deadline a suspension that was requested is told to all processes at once, at each NEWS,
 and every ``REMIND_S``. After NONE the training goes on; REQUIRED takes no refusal.
 
+A command that saves by its own means is asked to in its own way, and looked at every ``LOOK_S``.
+Once it has saved it is stopped and, unless it is writing another checkpoint just then, ended.
+
 What each event does :class:`~hpcext.launch.attempt_events.Event` says.
 """
 
@@ -47,6 +50,12 @@ REMIND_S = 1.0
 It is repeated because pending signals are not inherited by children that are forked later, such as
 the workers of a torchrun that was still importing.
 """
+
+SAVED_GRACE_S = 0.5
+"""Seconds to end by SIGTERM of what has saved by its own means: what it does now is lost."""
+
+LOOK_S = 0.25
+"""Seconds between two looks at whether a command has saved by its own means."""
 
 OUTLIVED_S = 10.0
 """Seconds after its session has saved itself and left at which a command will not end by itself.
@@ -74,6 +83,8 @@ class AttemptState:
     ----------
     phase : Phase
     suspension : Suspension
+    released : bool
+        Whether a command that saves by its own means was ended because it had saved, or might be.
     suspend_requested_at, end_requested_at, notice_at : float or None
         Instants for the record, in seconds since the epoch.
     """
@@ -84,6 +95,7 @@ class AttemptState:
         self._several = several
         self.phase = Phase.RUNNING
         self.suspension = Suspension.NONE
+        self.released = False
         self.suspend_requested_at: float | None = None
         self.end_requested_at: float | None = None
         self.notice_at: float | None = None
@@ -96,6 +108,8 @@ class AttemptState:
         # Since when the session is seen to have saved itself and left.
         self._left_s: float | None = None
         self._remind_s: float | None = None
+        # Whether all processes are stopped, to see whether one of them writes a checkpoint.
+        self._held = False
         # Set in the phases that have a deadline, and in no other.
         self._kill_s: float | None = None
         self._kill_pause_s = KILL_PAUSE_S
@@ -159,6 +173,8 @@ class AttemptState:
     def _tell_suspension(self, facts: Facts, now: Now) -> list[Effect]:
         if self._kill_s is not None:
             return []
+        if facts.native:
+            return self._ask_to_save(facts, now)
         if self.suspension is Suspension.REQUESTED and facts.declined > self._declined:
             # The session has answered that it cannot save, and is left to train.
             self.suspension = Suspension.NONE
@@ -169,6 +185,22 @@ class AttemptState:
             return self._terminate(LEFTOVER_GRACE_S, now)
         self._remind_s = now.s + REMIND_S
         return [Effect.STOP_SCRIPT if here else self._release(facts), Effect.TELL_SUSPENSION]
+
+    def _ask_to_save(self, facts: Facts, now: Now) -> list[Effect]:
+        """Have a command save by its own means, and end it once it has."""
+        if self._held:
+            self._held = False
+            if not facts.writing:
+                self.released = True
+                return self._terminate(SAVED_GRACE_S if facts.saves else self._kill_grace_s, now)
+            self._remind_s = now.s + LOOK_S
+            return [Effect.CONTINUE]
+        if facts.may_go:
+            # What is stopped cannot begin to write between the look and its end.
+            self._held, self._remind_s = True, now.s
+            return [Effect.STOP]
+        self._remind_s = now.s + LOOK_S
+        return [Effect.ASK_TO_SAVE]
 
     def _release(self, facts: Facts) -> Effect:
         """Return what becomes of a script without a session.
@@ -292,7 +324,10 @@ class AttemptState:
             return []
         if self._warned and self.notice_at is None and facts.registered:
             return []
-        if self.suspension is Suspension.NONE or not self._saves(facts):
+        if facts.native and facts.answering and self.suspension is not Suspension.NONE:
+            # Its shell is dead, and what was asked to save may not have done so yet.
+            return []
+        if facts.native or self.suspension is Suspension.NONE or not self._saves(facts):
             return self._terminate(LEFTOVER_GRACE_S, now)
         if self.phase is Phase.REMAINING:
             # Its shell is dead, of the batch system's SIGTERM or by us; it is saving itself, or

@@ -103,6 +103,7 @@ def start(
     log: int | None = None,
     blocked: Collection[signal.Signals] = (SUSPEND_SIGNAL,),
     notices: bool = False,
+    asked_by: signal.Signals | None = None,
 ) -> int:
     """Start a command in a session of its own; return its pid.
 
@@ -123,6 +124,9 @@ def start(
     notices : bool
         Whether the batch system may send SIGUSR2 (sbatch's ``--signal``) and SIGINT (which LSF's
         bkill and brequeue send first) to every process: these are ignored, too.
+    asked_by : signal.Signals or None
+        The signal by which the command is asked to save by its own means. It begins with the
+        default action of that one: Lightning, for example, takes one that is ignored for handled.
 
     Raises
     ------
@@ -136,7 +140,7 @@ def start(
 
     def child() -> NoReturn:
         try:
-            _prepare(parent, log, blocked, notices=notices)
+            _prepare(parent, log, blocked, notices=notices, asked_by=asked_by)
             _execute(argv, environ, cwd)
         except BaseException as error:
             os.write(writing, str(error).encode(errors="backslashreplace")[:4000])
@@ -162,7 +166,12 @@ def fork(child: Callable[[], NoReturn]) -> int:
 
 
 def _prepare(
-    parent: int, log: int | None, blocked: Collection[signal.Signals], *, notices: bool
+    parent: int,
+    log: int | None,
+    blocked: Collection[signal.Signals],
+    *,
+    notices: bool,
+    asked_by: signal.Signals | None,
 ) -> None:
     """Set, between fork and exec, what the command inherits."""
     # Cheap, and ends most of what is left if we are killed with SIGKILL; the rest is swept.
@@ -178,7 +187,7 @@ def _prepare(
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signum, signal.SIG_DFL)
     told = (NOTICE_SIGNAL, signal.SIGINT) if notices else ()
-    for signum in (SUSPEND_SIGNAL, NEWS_SIGNAL, *told):
+    for signum in {SUSPEND_SIGNAL, NEWS_SIGNAL, *told} - {asked_by}:
         signal.signal(signum, signal.SIG_IGN)
     # Linux keeps a blocked signal pending even if it is ignored: ignored, so that a program that
     # unblocks it is not stopped; blocked, so that a session finds it.

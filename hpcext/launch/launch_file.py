@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcext.allocation import Allocation, step_index
 from hpcext.launch.leader import Leader, RemoteLeader
+from hpcext.launch.native import Native
 
 
 class Launch:
@@ -64,6 +65,19 @@ class Launch:
         self.node: dict[str, Any] = dict(nodes[self.index]) if nodes else {}
         self.agent = index is not None and not nodes
         self._leader = str(document.get("leader", "none"))
+        self._checkpoint = document.get("checkpoint")
+
+    def native(self, directory: Path) -> Native | None:
+        """Return how the command saves by its own means; None if nothing is stated of that.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+            The directory of the attempt.
+        """
+        if self._checkpoint is None:
+            return None
+        return Native(self._checkpoint, Path(self.cwd), directory)
 
     def leader(self, directory: Path) -> Leader | None:
         """Return the leader of the batch job, which is to be watched; None if there is none.

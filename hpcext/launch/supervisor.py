@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcext import documents, private, protocol
 from hpcext.launch import command, ending, environment, leader, stacks, stderr, tree
-from hpcext.launch.attempt_events import Effect, Event, Now, heard
+from hpcext.launch.attempt_events import Effect, Event, Now, Phase, Suspension, heard
 from hpcext.launch.attempt_facts import AttemptFacts
 from hpcext.launch.attempt_processes import AttemptProcesses
 from hpcext.launch.attempt_state import AttemptState
@@ -29,6 +29,7 @@ from hpcext.process import Process
 
 if TYPE_CHECKING:
     from hpcext.launch.mps import Seat
+    from hpcext.launch.native import Native
 
 TAKEN = 75
 """Exit code if another supervisor has this attempt already: nothing was run."""
@@ -119,7 +120,8 @@ class Supervisor:
         self._files = SupervisorFiles(directory, launch, self._launch.index)
         self._seat = _seat(launch.get("mps"))
         self._compiled = Compiled(self._launch.environ)
-        self._processes = AttemptProcesses(self._me, self._seat)
+        self._native = self._launch.native(directory)
+        self._processes = AttemptProcesses(self._me, self._seat, self._native)
         self._state = AttemptState(
             kill_grace_s=self._launch.kill_grace_s,
             suspend_timeout_s=self._launch.suspend_timeout_s,
@@ -131,6 +133,7 @@ class Supervisor:
         self._ending = ending.Ending(self._launch.log)
         # The exit code of the command, and instants for the record, in seconds since the epoch.
         self._exit_code: int | None = None
+        self._cut_off = False
         self._started_at = 0.0
         self._main_ended_at: float | None = None
 
@@ -155,8 +158,14 @@ class Supervisor:
         self._ending.begins(log)
         self._started_at = time.time()
         try:
+            native = self._native
             self._pid = command.start(
-                launch.argv, self._environ(), cwd=launch.cwd, log=log, notices=launch.notices
+                [*launch.argv, *(native.begin() if native is not None else ())],
+                self._environ(),
+                cwd=launch.cwd,
+                log=log,
+                notices=launch.notices,
+                asked_by=native.signum if native is not None else None,
             )
         except command.CommandError as error:
             self._ending.cannot_run = str(error)
@@ -176,16 +185,19 @@ class Supervisor:
 
     def attend(self) -> int:
         """See to the command until its last process has ended; return the exit code."""
+        if self._native is not None:
+            # From now on it can be suspended.
+            self._tell_manager()
         self._step(Event.LOOK)
-        while self._reap():
+        while tree.reap(self._child_ended):
             if self._exit_code is not None:
                 self._step(Event.REMAINDER)
             self._wait()
         if self._seat is not None:
             self._seat.leave()
-        suspended = self._files.suspended()
         # No child is left, so the command has been reaped too.
         code = self._exit_code if self._exit_code is not None else NOT_STARTED
+        suspended = self._files.suspended() or self._saved_natively(code)
         # Every node has its supervisor, and the others may not have ended.
         self._compiled.end(completed=code == 0 and not suspended and not self._launch.several)
         self._files.record(self._end_of(code, suspended=suspended))
@@ -193,12 +205,24 @@ class Supervisor:
             return protocol.EXIT_SUSPENDED
         return code if code >= 0 else 128 - code
 
+    def _saves_natively(self) -> Native | None:
+        """Return how the command saves by its own means, unless it has a session, which counts."""
+        return self._native if self._files.session() is None else None
+
+    def _saved_natively(self, exit_code: int) -> bool:
+        """Return whether a command that was to be suspended has saved by its own means."""
+        native, requested = self._saves_natively(), self._state.suspension is not Suspension.NONE
+        if native is None or not requested:
+            return False
+        return native.acknowledged(exit_code, cut_off=self._cut_off, released=self._state.released)
+
     def _environ(self) -> dict[str, str]:
         """Return the whole environment of the command."""
         own = {"HPCEXT_NOTIFY": str(self._me), "HPCEXT_NODE_INDEX": str(self._launch.index)}
         if self._seat is not None:
             own.update(self._seat.environ())
-        return environment.of_command(self._launch, own, self._compiled.variables())
+        environ = environment.of_command(self._launch, own, self._compiled.variables())
+        return environ if self._native is None else {**environ, **self._native.variables(environ)}
 
     # The loop.
 
@@ -231,18 +255,21 @@ class Supervisor:
 
     def _step(self, event: Event) -> None:
         """Do what is to be done because of an event."""
-        facts = AttemptFacts(self._files, self._processes)
+        facts = AttemptFacts(self._files, self._processes, self._native)
         now = Now(time.monotonic(), time.time())
         for effect in self._state.step(event, facts, now):
             if effect is Effect.HAND_NEWS_DOWN:
                 self._hand_news_down()
             elif effect is Effect.TELL_MANAGER:
-                if (manager := self._files.manager()) is not None:
-                    manager.send(protocol.NEWS_SIGNAL)
+                self._tell_manager()
             elif effect is Effect.WRITE_STACKS:
                 stacks.write(facts.processes, self._launch.log, self._environ().get("PATH"))
             else:
                 self._processes.affect(effect, facts)
+
+    def _tell_manager(self) -> None:
+        if (manager := self._files.manager()) is not None:
+            manager.send(protocol.NEWS_SIGNAL)
 
     def _hand_news_down(self) -> None:
         """Tell the command that it is to change its size, if that is the news.
@@ -257,26 +284,26 @@ class Supervisor:
 
     # The end.
 
-    def _reap(self) -> bool:
-        """Collect what has ended; return whether something is left."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            if pid == self._pid:
-                self._main_ended(os.waitstatus_to_exitcode(status))
+    def _child_ended(self, pid: int, exit_code: int) -> None:
+        if pid == self._pid:
+            self._main_ended(exit_code)
 
     def _main_ended(self, exit_code: int) -> None:
         self._exit_code = exit_code
+        self._cut_off = self._state.phase is Phase.ENDING
         self._main_ended_at = time.time()
         self._step(Event.MAIN_ENDED)
 
     def _end_of(self, exit_code: int, *, suspended: bool) -> dict[str, Any]:
         """Return how the attempt ended."""
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        native = self._saves_natively()
+        checkpoint = native and native.account(
+            acknowledged=suspended,
+            cut_off=self._cut_off,
+            began_at=self._started_at,
+            ended_at=self._main_ended_at or time.time(),
+        )
         return {
             "exit_code": exit_code,
             "suspended": suspended,
@@ -287,6 +314,7 @@ class Supervisor:
             "main_ended_at": self._main_ended_at,
             "ended_at": time.time(),
             "cpu_s": usage.ru_utime + usage.ru_stime,
+            **({"checkpoint": checkpoint} if checkpoint else {}),
             **({} if suspended or not exit_code else self._ending.failure()),
         }
 

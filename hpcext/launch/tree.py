@@ -1,4 +1,4 @@
-"""Processes found in ``/proc``: descendants of one, and those with a mark in their environment."""
+"""Processes of this machine: children that end, descendants, those marked in their environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 import signal
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from hpcext.numerals import whole
 from hpcext.process import Process
@@ -21,6 +21,24 @@ def boot_id() -> str:
     """Return what tells this boot of the machine from all others; random(4)."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
+
+
+def reap(ended: Callable[[int, int], object]) -> bool:
+    """Collect the children of this process that have ended; return whether one is left.
+
+    Parameters
+    ----------
+    ended : callable
+        Called with the pid and the exit code of each; negative: the signal that killed it.
+    """
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+        ended(pid, os.waitstatus_to_exitcode(status))
 
 
 def descendants(root: int) -> list[Process]:
@@ -129,11 +147,6 @@ def tell(process: Process, signum: int) -> None:
         _tgkill(process.pid, process.pid, int(signum))
 
 
-def handles(process: Process, signum: int) -> bool:
-    """Return whether a process has a handler of its own for a signal; proc(5)."""
-    return _has(process, b"Cgt", signum)
-
-
 def ends(process: Process, *signums: int) -> bool:
     """Return whether signals would end a process at once, as it does not handle them."""
     deadly = {signal.SIGKILL, signal.SIGTERM}.intersection(signums)
@@ -142,13 +155,17 @@ def ends(process: Process, *signums: int) -> bool:
 
 def _minds(process: Process, signum: int) -> bool:
     """Return whether a process blocks, ignores or handles a signal; proc(5)."""
-    return _has(process, b"Blk|Ign|Cgt", signum)
+    masks = re.findall(rb"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", _status(process), re.MULTILINE)
+    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
 
 
-def _has(process: Process, masks: bytes, signum: int) -> bool:
-    """Return whether a signal is in one of these masks of a process; proc(5)."""
-    found = re.findall(rb"^Sig(?:%b):\s*([0-9a-f]+)" % masks, _status(process), re.MULTILINE)
-    return any(int(mask, 16) >> (signum - 1) & 1 for mask in found)
+def handles(process: Process, signum: int) -> bool:
+    """Return whether a process does something about a signal: handles it, or waits for it."""
+    masks = dict(re.findall(rb"^Sig(Blk|Ign|Cgt):\s*([0-9a-f]+)", _status(process), re.MULTILINE))
+    blocked, ignored, caught = (
+        int(masks.get(name, b"0"), 16) >> (signum - 1) & 1 for name in (b"Blk", b"Ign", b"Cgt")
+    )
+    return bool(caught or (blocked and not ignored))
 
 
 def _own_pid(process: Process) -> int:

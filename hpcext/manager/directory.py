@@ -25,7 +25,7 @@ from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.core.values import Node
 from hpcext.executors.seats import Shared, machine_of, memory
 from hpcext.harvest.leases import Terms
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager import spool
 from hpcext.manager.submissions import Submissions, check_fits
 from hpcext.text import did_you_mean, shown

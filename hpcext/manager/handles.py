@@ -11,7 +11,8 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
 from hpcext.jobfields import MAX_NAME_CHARS
-from hpcext.jobfile import JobSpec, place
+from hpcext.jobfile import place
+from hpcext.jobspec import JobSpec
 from hpcext.text import counted, did_you_mean, listed
 
 

@@ -98,8 +98,6 @@ class Past(msgspec.Struct, frozen=True):
     entries : tuple of Entry
     size : int
         Bytes of whole lines; what follows was being written when the manager died.
-    torn : int
-        Bytes of that.
     begun : int
         Bytes of the first line.
     """
@@ -107,7 +105,6 @@ class Past(msgspec.Struct, frozen=True):
     header: Header
     entries: tuple[Entry, ...]
     size: int
-    torn: int
     begun: int = 0
 
     @property
@@ -186,7 +183,7 @@ def read(path: Path) -> Past:
             where=str(path),
             do="nothing was changed; running jobs go on, and checkpoints are in jobs/*/checkpoint",
         ) from None
-    return Past(header, tuple(entries), size, len(data) - size, len(lines[0]) + 1)
+    return Past(header, tuple(entries), size, len(lines[0]) + 1)
 
 
 def _header(document: Any) -> Header:
@@ -212,7 +209,7 @@ def read_kept(path: Path, instant_s: float) -> Past | None:
             continue
         with contextlib.suppress(OSError, EOFError, zlib.error, *UNREADABLE):
             document = msgspec.json.decode(gzip.decompress(read_own(kept)))
-            return Past(_header(document), (), 0, 0)
+            return Past(_header(document), (), 0)
     return None
 
 

@@ -24,7 +24,7 @@ from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
 from hpcext.core.values import Action, Job, Kind, State
 from hpcext.executors.attempt.directory import AttemptFiles
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool
 from hpcext.profiles import Measurement

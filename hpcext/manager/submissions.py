@@ -16,7 +16,8 @@ from hpcext.admission import admit
 from hpcext.core.errors import UNREADABLE, InputError, JournalError
 from hpcext.core.values import Job, Node
 from hpcext.documents import read_own, write_file
-from hpcext.jobfile import JobSpec, place
+from hpcext.jobfile import place
+from hpcext.jobspec import JobSpec
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):

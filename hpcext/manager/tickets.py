@@ -23,11 +23,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcext import backends, documents, private, state
+from hpcext import backends, checkpointers, documents, private, state
 from hpcext.allocation import JobId
 from hpcext.batch.jobs import as_job
 from hpcext.config import Settings
@@ -76,6 +76,8 @@ class Ticket(NamedTuple):
     scaling : str
         Name of a stored curve; may be empty.
     environ : Mapping[str, str]
+    checkpoint : str
+        How its command saves by its own means, as a flag says it; may be empty.
     """
 
     job_id: JobId
@@ -86,6 +88,7 @@ class Ticket(NamedTuple):
     gpus: Range
     scaling: str
     environ: Mapping[str, str]
+    checkpoint: str = ""
 
     @property
     def trainer(self) -> str:
@@ -96,7 +99,7 @@ class Ticket(NamedTuple):
 
     def job_file(self) -> str:
         """Return a job file of the trainer."""
-        job = {
+        job: dict[str, Any] = {
             "name": self.trainer,
             "command": self.command,
             "workdir": self.workdir,
@@ -106,7 +109,11 @@ class Ticket(NamedTuple):
             "retries": 0,
             "env": self.environ,
         }
-        return job_text({**job, "scaling": self.scaling} if self.scaling else job)
+        if self.scaling:
+            job["scaling"] = self.scaling
+        if self.checkpoint:
+            job["checkpoint"] = checkpointers.stated(self.checkpoint)
+        return job_text(job)
 
 
 def key_of(job_id: JobId, words: Sequence[str]) -> str:

@@ -28,8 +28,8 @@ from hpcext.batch.lsf import (
     probe as lsf_probe,
 )
 from hpcext.batch.lsf.engine import LsfEngine, LsfRelease
+from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
-from hpcext.jobfile import parse_toml
 
 RECORDED = Path(__file__).parent / "recorded" / "volclava-2.2"
 VOLCLAVA = LsfEngine(

@@ -43,8 +43,10 @@ def test_it_is_the_job_of_a_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         workdir = "here"
         env = {SEED = "1", EMPTY = "", PAIR = "a=b"}
         retries = 0
+        checkpoint = "plain"
         """
     said = ["--gpus-per-job", "1:4", "--workdir", "here", "--retries", "0", "--name", "cnn"]
+    said += ["--checkpoint", "plain"]
     said += ["--env", "SEED=1", "--env", "EMPTY=", "--env=PAIR=a=b", "--gpus", "8"]
     words = ["python", "train.py", "--lr", "0.1", "two words", "{gpus}", ""]
     assert specs(*said, "--", *words) == parse_jobs(text, "jobs.toml", tmp_path)
@@ -147,6 +149,7 @@ def test_a_bad_line_is_named(text: str | bytes, said: str, monkeypatch: pytest.M
         (["run", "--env", "HPCEXT_A=1", "--", "a"], "--env: 'HPCEXT_A' is set by hpcext itself"),
         (["run", "--workdir", "/none", "--", "a"], "--workdir: no directory '/none'"),
         (["run", "--retries", "-1", "--", "a"], "--retries: -1 (valid: an integer, 0 to 1000)"),
+        (["run", "--checkpoint", "x", "--", "a"], "--checkpoint: unknown preset 'x' (valid: "),
         (["run", "--", ""], '--: empty (valid: what to run, as in "python train.py")'),
         (["run", "--commands", "/none"], "/none: no such file"),
     ],

@@ -24,7 +24,7 @@ from hpcext.executors.attempt import directory as attempts
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.attempt.placeholders import fill, fill_shell
 from hpcext.executors.attempt.surroundings import Surroundings
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 
 START = v.Action(v.Kind.START, "12", 7, 3, {"n": 2})
 REPORT = {

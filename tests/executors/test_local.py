@@ -22,7 +22,7 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.executors.local import LocalExecutor
 from hpcext.executors.seats import Shared
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 
 NODE = v.Node("n", 4)
 NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"

@@ -24,7 +24,7 @@ from hpcext.core import facts as f
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.core.values import Node
 from hpcext.harvest.leases import Terms
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.launch import agent
 from hpcext.launch.tree import boot_id
 from hpcext.manager import cleaning, locks

@@ -13,7 +13,7 @@ import pytest
 
 from hpcext.config import Settings
 from hpcext.core.errors import InputError, NoManagerError
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool
 

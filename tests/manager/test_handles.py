@@ -11,7 +11,7 @@ from hpcext.core.apply import apply
 from hpcext.core.errors import InputError
 from hpcext.core.world import World
 from hpcext.jobfields import MAX_NAME_CHARS
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager.handles import chosen, find_job, numbered, refuse_taken
 
 

@@ -18,7 +18,7 @@ from hpcext.core.values import Node
 from hpcext.harvest import account as lease_account
 from hpcext.harvest.account import Account
 from hpcext.harvest.leases import Terms
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager.journal import Header
 from hpcext.manager.submissions import Submissions

@@ -11,7 +11,7 @@ import pytest
 from hpcext.core import facts as f
 from hpcext.core.engine import Engine
 from hpcext.core.values import Job, Node
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager.refine import ENOUGH_S, SKIP_S, SLOT, STORE_EVERY_S, Refiner, gpu_kind
 from hpcext.policies import find_policy
 from hpcext.profiles import Measurement, Profiles

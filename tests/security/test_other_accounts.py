@@ -16,7 +16,7 @@ from hpcext import documents, private, protocol, state
 from hpcext.config import Settings
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import AttemptFiles
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.launch.compiled import Compiled
 from hpcext.launch.supervisor import Supervisor, _launch
 from hpcext.manager import pilot as pilots

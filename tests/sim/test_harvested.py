@@ -13,7 +13,7 @@ from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.history.node_time import Meter, NodeTime, Use
 from hpcext.core.values import Job, State
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.metrics import figures
 from hpcext.sim.pilots.harvested import Offered, UtilisationEfficiency, utilisation_efficiency

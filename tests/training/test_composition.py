@@ -65,7 +65,7 @@ class Composed(Session):
         self.given = features
         super().__init__(**options)
 
-    def _parts(self) -> Parts:
+    def compose(self) -> Parts:
         return Parts(Framework(), Resizing(), self.given)
 
 

@@ -17,15 +17,15 @@ from typing import Any
 import msgspec
 
 from hpcext import documents, private, protocol
-from hpcext.core.facts import Ended, Fact, Outcome
+from hpcext.core.facts import Ended, Fact, Outcome, Registered
 from hpcext.core.values import Action, Alloc
 from hpcext.executors.attempt.placeholders import fill, fill_shell
-from hpcext.executors.attempt.readings import MAX_STEPS, count, instant, spans
+from hpcext.executors.attempt.readings import MAX_STEPS, count, instant, number, spans
 from hpcext.executors.attempt.reports import Reports
 from hpcext.executors.attempt.sizes import Sizes
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.attempt.verdict import exit_code, failed_by_itself, how_it_failed
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.numerals import whole
 from hpcext.process import Process
@@ -74,7 +74,7 @@ class AttemptFiles:
         self.others = tuple(range(1, len(action.alloc)))
         self.sizes = Sizes(self.directory, action, self._own)
         self._reports = Reports(self.directory, action, self._read, self._warn)
-        self._warned = False
+        self._registered = self._warned = False
         self._stood_at: int | None = None
 
     # Writing.
@@ -135,6 +135,7 @@ class AttemptFiles:
             "leader": str(where.leader) if where.leader else "none",
             "nodes": list(where.nodes),
             "mps": dict(where.mps) if where.mps else None,
+            **_saves(spec, told),
         }
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
@@ -230,7 +231,10 @@ class AttemptFiles:
     def ended(self) -> Ended | None:
         """Return how the attempt ended; None if nothing says that it has."""
         ended = self._ended()
-        return ended and msgspec.structs.replace(ended, step=self._last_step())
+        if ended is None:
+            return None
+        own = _own_account(self._own(protocol.EXIT_FILE, protocol.EXIT) or {})
+        return msgspec.structs.replace(ended, step=self._last_step(), **own)
 
     def stands_still(self) -> bool:
         """Return whether it has done no step since its last report, or since the last call.
@@ -262,7 +266,7 @@ class AttemptFiles:
             return None
         if why := _not_started(document):
             return Ended(self.job, self.op, Outcome.EVICTED, why=why)
-        if document.get("suspended") is True:
+        if document.get("suspended") is True and self._suspended_elsewhere(document):
             parts = self._suspend_parts(document)
             return Ended(self.job, self.op, Outcome.SUSPENDED, code, suspend_s=parts)
         if code == 0 and document.get("kill_asked_at") is None:
@@ -274,6 +278,17 @@ class AttemptFiles:
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
         why = "ended with exit code 0 after SIGTERM" if code == 0 else self._first_failure()[1]
         return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
+
+    def _suspended_elsewhere(self, document: Mapping[str, Any]) -> bool:
+        """Return whether what the first node says of a suspension holds for the others.
+
+        A session acknowledges for all of them; of a command that saves by its own means each
+        supervisor judges for itself.
+        """
+        if "checkpoint" not in document:
+            return True
+        ends = (self._of_node(at, protocol.EXIT_FILE, protocol.EXIT) or {} for at in self.others)
+        return all(end.get("suspended") is True for end in ends)
 
     def _code(self, document: Mapping[str, Any]) -> int | None:
         code = exit_code(document)
@@ -373,7 +388,16 @@ class AttemptFiles:
     def news(self) -> list[Fact]:
         """Return what was reported since the last call: changes of size, and progress."""
         rescaled = self.sizes.news()
-        return [*([rescaled] if rescaled else ()), *self._reports.news()]
+        return [*self._native(), *([rescaled] if rescaled else ()), *self._reports.news()]
+
+    def _native(self) -> list[Fact]:
+        """Return, once, that it can be suspended by its own means."""
+        if self._registered or not self.claimed():
+            return []
+        self._registered = True
+        if (self.launch() or {}).get("checkpoint") is None:
+            return []
+        return [Registered(self.job, self.op, 0, native=True)]
 
     # Small parts.
 
@@ -414,15 +438,46 @@ def left_on(jobs: Path, job: str, attempt: int, node: str) -> bool:
     return False
 
 
+def _own_account(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a supervisor says of the checkpoints of a command that saves by its own means."""
+    said = document.get("checkpoint")
+    if not isinstance(said, dict):
+        return {}
+    try:
+        lost_s = number(said, "lost_s")
+    except ValueError:
+        return {}
+    exact, saved = (said.get(key) is True for key in ("exact", "saved"))
+    return {"lost_s": lost_s, "lost_exact": exact, "saved": saved}
+
+
 def _not_started(document: Mapping[str, Any]) -> str:
     """Return why the command was never begun, which is not its fault; empty if it was."""
     why = document.get("not_started")
     return f"could not be started: {clean(why)[:_WHY_CHARS]}" if isinstance(why, str) else ""
 
 
+def _saves(spec: JobSpec, told: protocol.Attempt) -> dict[str, Any]:
+    """Return how a command saves by its own means, for ``launch.json``."""
+    if spec.checkpoint is None:
+        return {}
+    document = msgspec.to_builtins(spec.checkpoint)
+    if spec.checkpoint.file:
+        document["file"] = fill([spec.checkpoint.file], _values(spec, told))[0]
+    return {"checkpoint": document}
+
+
 def _filled(spec: JobSpec, told: protocol.Attempt) -> tuple[list[str], dict[str, str]]:
     """Return a command with its placeholders filled, and the variables that its shell needs."""
-    values = {
+    values = _values(spec, told)
+    if not spec.shell:
+        return fill(spec.command, values), {}
+    text, filled = fill_shell(spec.command[-1], values)
+    return [*spec.command[:-1], text], filled
+
+
+def _values(spec: JobSpec, told: protocol.Attempt) -> dict[str, str]:
+    return {
         "gpus": str(told.num_gpus),
         "nodes": str(told.num_nodes),
         "checkpoint_dir": str(told.checkpoint_dir),
@@ -430,10 +485,6 @@ def _filled(spec: JobSpec, told: protocol.Attempt) -> tuple[list[str], dict[str,
         # On one node any port will do; torchrun finds it.
         "rendezvous": told.rendezvous if told.num_nodes > 1 else "localhost:0",
     }
-    if not spec.shell:
-        return fill(spec.command, values), {}
-    text, filled = fill_shell(spec.command[-1], values)
-    return [*spec.command[:-1], text], filled
 
 
 def _directory(attempt: int) -> str:
