@@ -85,7 +85,9 @@ the seconds that these steps took.
 EXIT = "hpcext.exit/1"
 """Of the keys, two have the names of release 0.1.0, whose managers and supervisors still run:
 ``suspend_asked_at``, when the suspension was requested that was not declined, and
-``kill_asked_at``, when the end of the attempt was.
+``kill_asked_at``, when the end of the attempt was. Of a command that saves by its own means
+``checkpoint`` says whether it has ``saved``, the seconds of its work that no checkpoint has,
+``lost_s``, and whether that is ``exact``, or the most that it can be.
 """
 LAUNCH_FILE = "launch.json"
 SUPERVISOR_FILE = "supervisor.json"

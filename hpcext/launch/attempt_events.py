@@ -1,4 +1,4 @@
-"""What can happen to an attempt, what can be found out about it, and what is done to it.
+"""The events of an attempt, the facts that can be found out about it, and the effects on it.
 
 These are the words of :mod:`hpcext.launch.attempt_state`.
 """
@@ -47,9 +47,9 @@ class Suspension(Enum):
     NONE
         It is not.
     REQUESTED
-        It is, but may decline, because it cannot save.
+        It is requested, but the session may decline if it cannot save.
     REQUIRED
-        It is, and is asked again whatever it answers.
+        It is requested, and again after every refusal.
     """
 
     NONE = auto()
@@ -65,10 +65,10 @@ class Event(Enum):
     SUSPEND
         The manager asks for a suspension, which the session may decline.
     LOOK
-        It is time to look for a new order, which the manager writes where no signal of it comes.
+        It is time to look for a new order, which the manager may write without sending a signal.
     NEWS
-        The session or the manager has written something. A suspension that was asked for is told
-        again, the rest of a suspended training's script is killed, and others are told.
+        The session or the manager has written something. A requested suspension is announced
+        again, the rest of a suspended training's script is killed, and other processes are told.
     NOTICE
         The batch system wants the node. A session has to save itself, and EMPTYING becomes
         REMAINING again; a command without a session is told to end.
@@ -163,16 +163,12 @@ class Now(NamedTuple):
     at: float
 
 
-ORDERS = ("suspend", "end", "stacks")
-"""What a manager can order: to suspend, to end, and to write the stacks of all processes."""
-
-
 class Facts(Protocol):
-    """What can be found out about an attempt; looked up only if it is asked for."""
+    """Facts that can be found out about an attempt; each is looked up only when it is read."""
 
     @property
     def order(self) -> tuple[str, int]:
-        """What the manager has written down, as :data:`ORDERS` has it, and its number."""
+        """The manager's written order, ``suspend``, ``end`` or ``stacks``, and its number."""
 
     @property
     def registered(self) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcext.launch.native import Native
 
 _SIGNALS = {
-    # A stopped process would not hear of SIGTERM.
+    # A stopped process would not receive SIGTERM.
     Effect.TERMINATE: (signal.SIGTERM, signal.SIGCONT),
     Effect.KILL: (signal.SIGKILL,),
     Effect.STOP: (signal.SIGSTOP,),
@@ -68,7 +68,7 @@ class AttemptProcesses:
         ----------
         effect : Effect
         facts : AttemptFacts
-            What the effect was decided on.
+            The facts on which the effect was decided.
         """
         if effect in _SIGNALS:
             self._signal(*_SIGNALS[effect])
@@ -84,7 +84,7 @@ class AttemptProcesses:
             self._script.release(suspended=effect is Effect.KILL_SCRIPT)
 
     def _signal(self, *signums: signal.Signals) -> None:
-        # Looked for again: a tree may have forked meanwhile.
+        # The processes are searched again, because a tree may have forked.
         processes = self.find()
         if self._seat is not None:
             self._seat.release([each for each in processes if tree.ends(each, *signums)])

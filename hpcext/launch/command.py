@@ -55,7 +55,7 @@ def open_log(path: Path, heading: str) -> int:
     ----------
     path : pathlib.Path
     heading : str
-        That line; it is left out if there is no space for it.
+        The first line; it is left out if there is no space for it.
 
     Raises
     ------
@@ -123,10 +123,10 @@ def start(
         Signals that stay pending until it looks.
     notices : bool
         Whether the batch system may send SIGUSR2 (sbatch's ``--signal``) and SIGINT (which LSF's
-        bkill and brequeue send first) to every process: these are ignored, too.
+        bkill and brequeue send first) to every process: these signals are ignored as well.
     asked_by : signal.Signals or None
-        The signal by which the command is asked to save by its own means. It begins with the
-        default action of that one: Lightning, for example, takes one that is ignored for handled.
+        The signal that asks the command to save by its own means. The command starts with that
+        signal's default action: Lightning, for example, takes an ignored signal for a handled one.
 
     Raises
     ------
@@ -173,8 +173,8 @@ def _prepare(
     notices: bool,
     asked_by: signal.Signals | None,
 ) -> None:
-    """Set, between fork and exec, what the command inherits."""
-    # Cheap, and ends most of what is left if we are killed with SIGKILL; the rest is swept.
+    """Set what the command inherits, between fork and exec."""
+    # This is cheap, and ends most processes if we are killed with SIGKILL; a sweep ends the rest.
     hear_of_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(NOT_EXECUTABLE)

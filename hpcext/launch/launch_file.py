@@ -1,4 +1,4 @@
-"""What ``launch.json`` says to the supervisor of one node."""
+"""The contents of ``launch.json`` for the supervisor of one node."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Launch:
         This node, if the manager tells nodes apart itself, since the batch system's signals and
         shares do not reach them; else empty.
     agent : bool
-        Whether an agent has started us: who says the index of a node says also when it is to be
-        left.
+        Whether an agent has started us: it gave us the index of our node, and also tells us when
+        to leave the node.
     """
 
     def __init__(self, document: Mapping[str, Any], index: int | None) -> None:
@@ -80,7 +80,7 @@ class Launch:
         return Native(self._checkpoint, Path(self.cwd), directory)
 
     def leader(self, directory: Path) -> Leader | None:
-        """Return the leader of the batch job, which is to be watched; None if there is none.
+        """Return the leader of the batch job, which must be watched; None if there is no leader.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The ranks of an attempt that run on this node: they are started, told, and ended together.
+"""The ranks of an attempt on this node: they are started, signalled, and ended together.
 
 Standard library only, and like the supervisor one loop around ``sigwaitinfo``. A rank that fails
 ends the others: the job goes on from its last checkpoint.
@@ -42,7 +42,7 @@ class NodeRanks(abc.ABC):
     ----------
     argv : sequence of str
     nodes : tuple of int
-        Of each rank of the job, the index of its node.
+        The index of the node of each rank of the job.
     rendezvous : Rendezvous
     attempt : protocol.Attempt or None
         None if nobody can ask for a change.

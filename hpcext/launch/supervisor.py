@@ -1,9 +1,9 @@
 """The supervisor of one attempt: it starts the command, passes signals on, and empties the tree.
 
 All signals are blocked and handled one after the other in one loop, which sleeps in ``sigwaitinfo``
-while nothing happens: no handler, no poll, no race. What is to be done because of each
-:mod:`~hpcext.launch.attempt_state` decides, and the supervisor does it. It leaves ``exit.json``,
-which says how the attempt ended and that none of its processes is left.
+while nothing happens: no handler, no poll, no race. :mod:`~hpcext.launch.attempt_state` decides the
+effects of each, and the supervisor carries them out. At the end it writes ``exit.json``, which says
+how the attempt ended and that none of its processes is left.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ TAKEN = 75
 """Exit code if another supervisor has this attempt already: nothing was run."""
 
 NOT_STARTED = 71
-"""Exit code if nothing could be run, through no fault of the command (a full disk, say)."""
+"""Exit code if the command could not be run for another reason, such as a full disk."""
 
-LOOK_S = 1.0  # for orders, and the leader of a batch job, of which no signal tells
+LOOK_S = 1.0  # for orders, and the leader of a batch job, which no signal announces
 
 _WAKING = {
     signal.SIGCHLD,
@@ -227,7 +227,7 @@ class Supervisor:
     # The loop.
 
     def _wait(self) -> None:
-        """Sleep until something happens, and do what is to be done about it."""
+        """Sleep until something happens, and handle it."""
         deadlines = [at for at in (self._state.deadline_s, self._look_s) if at is not None]
         if deadlines:
             info = signal.sigtimedwait(_WAKING, max(0.0, min(deadlines) - time.monotonic()))
@@ -254,7 +254,7 @@ class Supervisor:
                 self._step(_LEADER[seen])
 
     def _step(self, event: Event) -> None:
-        """Do what is to be done because of an event."""
+        """Carry out the effects of an event."""
         facts = AttemptFacts(self._files, self._processes, self._native)
         now = Now(time.monotonic(), time.time())
         for effect in self._state.step(event, facts, now):
@@ -272,10 +272,10 @@ class Supervisor:
             manager.send(protocol.NEWS_SIGNAL)
 
     def _hand_news_down(self) -> None:
-        """Tell the command that it is to change its size, if that is the news.
+        """Tell the command to change its size, if that is the news.
 
-        It is told again with every news: only a launcher of ranks is ever asked, and it knows what
-        it has heard already.
+        It is told again with all later news: only a launcher of ranks ever gets such an order, and
+        it recognises one that it has had already.
         """
         if self._pid and self._files.resized():
             main = Process.of(self._pid)

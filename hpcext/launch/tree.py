@@ -12,7 +12,7 @@ from hpcext.numerals import whole
 from hpcext.process import Process
 
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
-"""Errors of looking at a process that has ended meanwhile, or is not ours."""
+"""Errors when a process has just ended or is not ours."""
 
 _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
 
@@ -175,7 +175,7 @@ def _own_pid(process: Process) -> int:
 
 
 def _status(process: Process) -> bytes:
-    """Return what ``/proc/PID/status`` says; nothing of a process that has ended."""
+    """Return the contents of ``/proc/PID/status``; empty for a process that has ended."""
     try:
         with open(f"/proc/{process.pid}/status", "rb", buffering=0) as file:
             return file.read()
@@ -209,7 +209,7 @@ def marked(marks: Collection[str]) -> list[Process]:
 
 
 def kill_marked(marks: Collection[str], victims: set[Process]) -> bool:
-    """Kill what carries a mark and what was chosen before; return whether any of it is left.
+    """Kill marked processes and earlier victims; return whether any of them is left.
 
     Parameters
     ----------
@@ -225,8 +225,8 @@ def kill_marked(marks: Collection[str], victims: set[Process]) -> bool:
     victims.update(found)
     for process in victims:
         send(process, signal.SIGKILL)
-    # Once more if anything was found, which may have forked meanwhile; and a process that is
-    # dying has no environment any more, but may still hold its GPU.
+    # Look once more if a process was found, which may have forked; and a process that is dying has
+    # no environment any more, but may still hold its GPU.
     return bool(found) or any(process.alive() for process in victims)
 
 

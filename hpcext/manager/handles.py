@@ -22,7 +22,7 @@ def find_job(world: World, handle: str) -> Job:
     Raises
     ------
     InputError
-        There is none, or which one is meant is not clear.
+        There is no such job, or several have that name.
     """
     if job := world.jobs.get(handle):
         # No name is a number.

@@ -122,7 +122,7 @@ class _Watch:
         )
 
     def forget(self) -> None:
-        """Begin the observation anew."""
+        """Start the observation over."""
         self.seconds = self.work = self.amount = 0.0
         self.steps = 0
 

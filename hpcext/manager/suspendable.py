@@ -42,7 +42,7 @@ def lead_of(given: str | None) -> int:
     Parameters
     ----------
     given : str or None
-        What the flag says; if None, the variable that the flag of sbatch, or a user, sets.
+        The value of the flag; if None, the variable counts that sbatch's flag or a user sets.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def prepare(
         return job.write(directory, first, manager_file=manager_file, hpcext=hpcext)
     except OSError:
         if first is not None:
-            # Else the next allocation would take it for one that can be gone on with.
+            # Otherwise the next allocation would try to continue it.
             directories.remove(directory, settings.state_dir)
         raise
 
@@ -176,10 +176,10 @@ def create(job: JobSpec, gpus: int, settings: Settings, directory: Path, **more:
 
 
 def log_to_output(directory: Path, wanted: str | None = None) -> None:
-    """Have the job's output go where that of its batch script goes, if that is a file.
+    """Send the job's output to the file of its batch script's output, if that is a file.
 
-    If the batch system says which file is `wanted` in the end, it must be that one: what LSF only
-    keeps until the job ends does not outlive a requeue.
+    If the batch system names the file that the user `wanted`, it must be that one: a file that LSF
+    keeps only until the job ends does not outlive a requeue.
     """
     output = os.readlink(f"/proc/self/fd/{STDOUT}")
     log = directory / "jobs" / "1" / "log.txt"

@@ -41,7 +41,7 @@ def test_it_can_be_suspended_by_its_user_and_goes_on(bench: Bench) -> None:
     assert bench.step(12, f.Release("1")) == ["start 1 n:3"]
 
 
-def test_what_it_loses_is_counted_in_seconds_and_said(bench: Bench) -> None:
+def test_losses_are_counted_in_seconds(bench: Bench) -> None:
     bench.step(100, f.Hold("1"))
     bench.step(101, ended(bench, f.Outcome.SUSPENDED, lost_s=12.5))
     record = bench.record("1")

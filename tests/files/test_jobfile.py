@@ -367,7 +367,7 @@ def test_a_cycle_is_named() -> None:
     assert "[[job]] 1 (a): after: these jobs wait for each other: a -> c -> b -> a" in line
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_paths_that_are_not_files_are_refused(tmp_path: Path) -> None:
     missing, fifo, binary = tmp_path / "missing", tmp_path / "fifo", tmp_path / "binary"
     os.mkfifo(fifo)
     binary.write_bytes(b'x = "a\xff"')

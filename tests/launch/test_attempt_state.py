@@ -182,7 +182,7 @@ def test_phases_that_end_have_a_deadline_and_no_other_kills(
 
 
 @given(stories(), st.booleans())
-def test_what_is_told_to_end_is_killed_after_its_grace_and_until_nothing_is_left(
+def test_processes_are_killed_after_their_grace_until_none_is_left(
     story: list[tuple[Event | None, Found, float]], several: bool
 ) -> None:
     by_s = None
@@ -230,7 +230,7 @@ def test_no_notice_undoes_an_order_to_end(
 
 
 @given(stories(), st.booleans())
-def test_what_is_told_to_end_is_neither_stopped_nor_told_to_suspend(
+def test_an_attempt_that_is_ending_is_neither_stopped_nor_suspended(
     story: list[tuple[Event | None, Found, float]], several: bool
 ) -> None:
     for step in told(story, several=several):
@@ -239,7 +239,7 @@ def test_what_is_told_to_end_is_neither_stopped_nor_told_to_suspend(
 
 
 @given(stories(), st.booleans())
-def test_a_suspension_is_told_again_until_it_is_declined_or_the_attempt_ends(
+def test_a_suspension_is_repeated_until_it_is_declined_or_the_attempt_ends(
     story: list[tuple[Event | None, Found, float]], several: bool
 ) -> None:
     for step in told(story, several=several):
@@ -258,7 +258,7 @@ def test_a_suspension_is_told_again_until_it_is_declined_or_the_attempt_ends(
 
 
 @given(stories(), st.booleans())
-def test_a_refusal_is_believed_only_of_a_suspension_that_is_not_required(
+def test_only_a_suspension_that_is_not_required_can_be_declined(
     story: list[tuple[Event | None, Found, float]], several: bool
 ) -> None:
     asked_of = 0

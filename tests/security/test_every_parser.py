@@ -218,7 +218,7 @@ REASONS = {
     "training/checkpoint/state.py:_numpy_state": OWN,
     "training/tensorflow/cluster.py:_launched": "what who starts a training says to it",
     "training/balance/balancing.py:Balancing._names": RANKS,
-    "training/torch/sharded.py:write_shards": RANKS,
+    "training/torch/sharded.py:TorchShards.write": RANKS,
 }
 """Reader → why it is not in the table."""
 

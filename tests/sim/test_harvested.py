@@ -129,7 +129,7 @@ def test_from_a_journal_it_is_what_the_simulator_says_of_the_same_run(
         ),
     ],
 )
-def test_what_cannot_be_known(job: Job, nodes: float, why: str) -> None:
+def test_an_efficiency_that_is_unknown_says_why(job: Job, nodes: float, why: str) -> None:
     said = found([job], nodes, 100.0)
     assert said.value is None
     assert why in said.why

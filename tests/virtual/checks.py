@@ -20,8 +20,9 @@ OURS = {"manager", "supervisor", "training", "user", ""}
 
 HOME = "/home/user"
 PILOT = f"{HOME}/pilot"
-OBEYS_S = 2.0
-"""The most seconds until a training is suspended, if nothing is in its way, and two steps."""
+OBEYS_S, ANSWERS_S = 1.0, 2.0
+"""The most seconds until a training is suspended, if nothing is in its way, and two steps; until a
+request is answered."""
 
 
 class Violation(Exception):
@@ -42,6 +43,7 @@ class Checks:
         self.deaf: set[str] = set()
         self.attempts: Counter[str] = Counter()
         self._failures: dict[str, list[float]] = defaultdict(list)
+        self.wishes: Counter[str] = Counter()
         self._launched: dict[str, float] = {}
         self._began_at: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
@@ -100,7 +102,7 @@ class Checks:
         faults = self._room.faults
         calm = not faults.disk_failed and job not in self.deaf
         if held and calm and faults.disturbed_at < held[0]:
-            since_s = max(held[0], self._began_at[job] + 1)
+            since_s = max(held[0], self._began_at[job] + 0.5)
             if self._room.kernel.now > since_s + OBEYS_S + 2 * self._room.step_s:
                 self.wrong(f"job {job} still trains, suspended by its user at {held[0]:.1f} s")
         if step != self._last[job] + 1:
@@ -133,7 +135,16 @@ class Checks:
 
     def launched(self, directory: str) -> None:
         """Note that a manager has an attempt started."""
-        self._launched[directory.split("/")[-2]] = self._room.kernel.now
+        job, attempt = directory.split("/")[-2:]
+        self._launched[job] = self._room.kernel.now
+        if self._room.faults.disk_failed:
+            journal = self._room.machine.disk.find(f"{PILOT}/journal.jsonl")
+            lines = journal.durable.splitlines()
+            entries = tuple(map(journals._entry.decode, lines[1:]))
+            header = journals._header(json.loads(lines[0]))
+            known = journals.Past(header, entries, 0, 0).replay().world.jobs.get(job)
+            if known is None or known.attempt < int(attempt.rpartition("-")[2]):
+                self.wrong(f"job {job} {attempt} begins, and its start is not written down")
 
     def failing(self, job: str) -> None:
         """Note that a training fails by itself, and check that it was not tried too soon."""
@@ -174,13 +185,22 @@ class Checks:
 
     # What a user was told.
 
-    def promised(self, verb: str, words: dict[str, Any]) -> None:
-        """Note that a request was answered."""
+    def promised(self, verb: str, words: dict[str, Any], before: int) -> None:
+        """Note that a request was answered; nothing follows if something else was wanted since."""
         self._journal_kept()
-        self._promised[verb, words["job"]] = (self._room.kernel.now, words)
+        if self.wishes[words["job"]] == before:
+            self._promised[verb, words["job"]] = (self._room.kernel.now, words)
+
+    def waited(self, since_s: float, what: str) -> None:
+        """Check how long a user waited, if nothing was in the way."""
+        faults, now = self._room.faults, self._room.kernel.now
+        calm = not faults.disk_failed and faults.disturbed_at < since_s - 6
+        if calm and now > since_s + ANSWERS_S:
+            self.wrong(f"{what} was not answered for {now - since_s:.1f} s")
 
     def withdrawn(self, verb: str, job: str) -> None:
         """Note that a user wants something else."""
+        self.wishes[job] += 1
         self._promised.pop(("suspend" if verb == "resume" else verb, job), None)
 
     def _obeyed(self, job: str, attempt: int, launch: Any) -> None:
@@ -202,8 +222,14 @@ class Checks:
         past = journals.read(Path(path))
         world = past.replay().world
         left = self._room.left
+        # Told to end twice, a manager leaves without what it cannot write down.
+        hurried = self._room.faults.disk_failed and self._room.faults.hurried
         if left is not None and not _alike(left, world.save()):
+            if hurried:
+                return
             self.wrong("the journal does not say what its manager believed")
+        if len(world.jobs) != self._room.jobs:
+            self.wrong(f"there are {len(world.jobs)} jobs, not {self._room.jobs}")
         for job in world.jobs.values():
             if not job.state.final:
                 self.wrong(f"job {job.id} is {job.state.value} at the end")

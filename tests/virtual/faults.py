@@ -85,6 +85,8 @@ class Faults:
         self.cancelled: set[str] = set()
         self.disturbed_at = -math.inf
         self._launcher = 0.0
+        self.hurried = False  # whether a manager was told to end twice
+        self._told: set[Process] = set()
 
     def befall(self, plan: Sequence[Fault]) -> None:
         """Have these faults come, and everything be well after the last one may have."""
@@ -165,11 +167,17 @@ class Faults:
         if manager := self._some("manager"):
             self._tell("the manager is told to end")
             signum = self._chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-            manager.signal(signum)
+            self._end(manager, signum)
             if self._chance.random() < 0.3:
                 self._kernel.at(
-                    self._kernel.now + self._chance.uniform(0, 2), lambda: manager.signal(signum)
+                    self._kernel.now + self._chance.uniform(0, 2),
+                    lambda: self._end(manager, signum),
                 )
+
+    def _end(self, manager: Process, signum: int) -> None:
+        self.hurried = self.hurried or manager in self._told
+        self._told.add(manager)
+        manager.signal(signum)
 
     def stop_manager(self) -> None:
         """Stop the manager for a while."""
@@ -262,15 +270,19 @@ class Faults:
             process.name = "user"
             if verb in {"resume", "resize"}:
                 self._room.checks.withdrawn(verb, words["job"])
+            wishes = self._room.checks.wishes[words["job"]]
+            since_s = self._kernel.now
             try:
                 said = spool.ask(Path(PILOT), verb, **words)
             except (HpcextError, OSError) as error:
                 self._tell(f"{verb} {words}: {error}")
+                self._room.checks.waited(since_s, f"{verb} {words}")
                 if "did not answer" in str(error) and not self.disk_failed:
                     self._room.checks.wrong(f"{verb} {words}: {error}")
                 return 1
             self._tell(f"{verb} {words}: {said.get('text', said)}")
-            self._room.checks.promised(verb, words)
+            self._room.checks.waited(since_s, f"{verb} {words}")
+            self._room.checks.promised(verb, words, wishes)
             return 0
 
         self._kernel.spawn(

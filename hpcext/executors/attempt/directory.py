@@ -34,7 +34,7 @@ from hpcext.text import clean, shown
 log = logging.getLogger(__name__)
 
 KEEP_ATTEMPTS = 8
-"""The number of a job's last attempts whose directories stay; only the journal tells of others."""
+"""The number of a job's last attempts whose directories stay; the journal has all attempts."""
 
 ATTEMPTS, CHECKPOINT = "attempt-*", "checkpoint"
 """In the directory of a job: the directories of its attempts, and that of its checkpoints."""
@@ -80,15 +80,15 @@ class AttemptFiles:
     # Writing.
 
     def write_launch(self, spec: JobSpec, alloc: Alloc, where: Surroundings | None = None) -> None:
-        """Make the directory, and write down what is to be run.
+        """Make the directory, and write the launch file.
 
         Parameters
         ----------
         spec : JobSpec
         alloc : Alloc
-            GPUs per node; as many on each.
+            GPUs per node, equally many on each.
         where : Surroundings, optional
-            What its executor knows of the place; by default nothing.
+            The executor's knowledge of the place; by default none.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class AttemptFiles:
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
     def begun_in(self) -> str:
-        """Return the allocation in which it was begun; empty if none, or if nothing says so."""
+        """Return the allocation in which it began; empty if there was none or it is unknown."""
         document = self._read(protocol.LAUNCH_FILE, protocol.LAUNCH) or {}
         return str(document.get("allocation", ""))
 
@@ -226,10 +226,10 @@ class AttemptFiles:
             return ""
         return data.decode(errors="replace")
 
-    # Reading what became of it.
+    # Reading its outcome.
 
     def ended(self) -> Ended | None:
-        """Return how the attempt ended; None if nothing says that it has."""
+        """Return how the attempt ended; None if no file says that it has."""
         ended = self._ended()
         if ended is None:
             return None
@@ -307,7 +307,7 @@ class AttemptFiles:
         return None
 
     def failed_elsewhere(self) -> Ended | None:
-        """Return how it failed on a node other than the first; None if none says so."""
+        """Return how it failed on a node other than the first; None if it did not."""
         for index in self.others:
             if why := _not_started(self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}):
                 return Ended(self.job, self.op, Outcome.EVICTED, why=f"{why}, on its node {index}")
@@ -351,7 +351,7 @@ class AttemptFiles:
         return self._read(str((directory / name).relative_to(self.directory)), schema)
 
     def ended_on(self, index: int) -> bool:
-        """Return whether a node's supervisor has said that nothing of the attempt is left there."""
+        """Return whether a node's supervisor has recorded that no process of it is left there."""
         return self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) is not None
 
     def noticed(self) -> bool:
@@ -362,8 +362,8 @@ class AttemptFiles:
     def lost(self, why: str, outcome: Outcome = Outcome.LOST) -> Ended:
         """Return the end of an attempt without ``exit.json`` whose processes are gone.
 
-        The file of a suspension and the empty tree acknowledge it: if only the supervisor could not
-        record its end, the attempt is suspended all the same.
+        The file of a suspension and the empty tree acknowledge it, so the attempt counts as
+        suspended even if the supervisor could not record its end.
         """
         if self._suspended():
             parts = self._suspend_parts({})

@@ -1,4 +1,4 @@
-"""What a training reports of itself, as facts; it is hostile: what makes no sense is left out."""
+"""The reports of a training, as facts; they are hostile input: invalid parts are ignored."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Reports:
         return None if self._last is None else self._last.step
 
     def news(self) -> list[Fact]:
-        """Return what was reported since the last call; what makes no sense is left out."""
+        """Return the facts reported since the last call; invalid ones are ignored."""
         path = self._directory / protocol.REPORT_FILE
         try:
             status = os.lstat(path)
@@ -141,7 +141,7 @@ class Reports:
         return facts
 
     def _not_saved(self, document: Mapping[str, Any]) -> NotSaved:
-        """Return what it says of its checkpoints; empty, as usual, if all is well."""
+        """Return whether it can save its checkpoints; empty, as usual, if it can."""
         why = document.get("cannot_save")
         declined = document.get("declined", 0)
         if type(declined) is not int or not 0 <= declined <= MAX_STEPS:
@@ -152,7 +152,7 @@ class Reports:
         return NotSaved(self._action.job, self._action.op, said, declined, waits)
 
     def _news_beside(self, document: Mapping[str, Any], metrics: dict[str, float]) -> list[Fact]:
-        """Return what it says beside its progress, if that is new."""
+        """Return its new notes and metrics, if there are any."""
         noted = Noted(self._action.job, self._action.op, self._notes(document), metrics)
         before = self._noted or msgspec.structs.replace(noted, notes=(), metrics={})
         self._noted = noted
