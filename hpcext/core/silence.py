@@ -31,10 +31,11 @@ def limit_s(job: Job) -> float | None:
 
 def look_s(job: Job) -> float | None:
     """Return when to look whether a job does something; None if there is no need to."""
-    if job.state is not State.RUNNING or not job.run.registered or job.run.silence is not None:
+    run = job.run
+    if run.step_s is None or run.silence is not None or job.state is not State.RUNNING:
         return None
     limit = limit_s(job)
-    return None if limit is None else max(job.run.heard_s, job.run.looked_s, job.since_s) + limit
+    return None if limit is None else max(run.heard_s, run.looked_s, job.since_s) + limit
 
 
 def found(job: Job, now_s: float) -> Silence | None:
