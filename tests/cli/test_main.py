@@ -212,7 +212,7 @@ def test_a_bad_job_file_starts_nothing(
     assert out == ""
     assert err == (
         f"hpcext: {jobs}: [[job]] 2 (bad): gpus: min 2 is more than max 1 "
-        "(valid: a min of 1 to 1)\n"
+        "(valid: a min from 1 to 1)\n"
     )
     assert list(tmp_path.iterdir()) == [jobs]
 
