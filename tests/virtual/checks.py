@@ -45,7 +45,7 @@ class Checks:
         self._failures: dict[str, list[float]] = defaultdict(list)
         self.wishes: Counter[str] = Counter()
         self._launched: dict[str, float] = {}
-        self._launches: Counter[str] = Counter()
+        self._launches: dict[str, set[str]] = defaultdict(set)
         self._began_at: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
         room.kernel.looks_at_signals.append(self.signalled)
@@ -140,7 +140,7 @@ class Checks:
         """Note that a manager has an attempt started."""
         job, attempt = directory.split("/")[-2:]
         self._launched[job] = self._room.kernel.now
-        self._launches[job] += 1
+        self._launches[job].add(attempt)
         if self._room.faults.disk_failed:
             journal = self._room.machine.disk.find(f"{PILOT}/journal.jsonl")
             lines = journal.durable.splitlines()
@@ -256,7 +256,9 @@ class Checks:
         times = {"fails": job.retries + 1, "1": 1}.get(command[1])
         if times is None:
             return False
-        failures = len(self._failures[job.id]) if command[1] == "fails" else self._launches[job.id]
+        failures = (
+            len(self._failures[job.id]) if command[1] == "fails" else len(self._launches[job.id])
+        )
         if job.state is State.CANCELLED and job.id in self._room.faults.cancelled:
             return True
         if job.state is not State.FAILED:
