@@ -45,6 +45,7 @@ class Checks:
         self._failures: dict[str, list[float]] = defaultdict(list)
         self.wishes: Counter[str] = Counter()
         self._launched: dict[str, float] = {}
+        self._launches: dict[str, set[str]] = defaultdict(set)
         self._began_at: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
         room.kernel.looks_at_signals.append(self.signalled)
@@ -60,6 +61,8 @@ class Checks:
         """Check an attempt that has restored what it goes on from."""
         self.attempts[job], self._began_at[job] = attempt, self._room.kernel.now
         self._obeyed(job, attempt, launch)
+        if not 1 <= len(launch["gpus"]) <= self._room.specs[int(job) - 1].gpus.max:
+            self.wrong(f"job {job} attempt {attempt} has {len(launch['gpus'])} GPUs")
         report_dir = launch["environ"]["HPCEXT_REPORT_DIR"]
         self._kept(f"{report_dir}/launch.json", f"{report_dir}/supervisor.json")
         self._journal_kept()
@@ -137,6 +140,7 @@ class Checks:
         """Note that a manager has an attempt started."""
         job, attempt = directory.split("/")[-2:]
         self._launched[job] = self._room.kernel.now
+        self._launches[job].add(attempt)
         if self._room.faults.disk_failed:
             journal = self._room.machine.disk.find(f"{PILOT}/journal.jsonl")
             lines = journal.durable.splitlines()
@@ -252,7 +256,9 @@ class Checks:
         times = {"fails": job.retries + 1, "1": 1}.get(command[1])
         if times is None:
             return False
-        failures = len(self._failures[job.id]) if command[1] == "fails" else 1
+        failures = (
+            len(self._failures[job.id]) if command[1] == "fails" else len(self._launches[job.id])
+        )
         if job.state is State.CANCELLED and job.id in self._room.faults.cancelled:
             return True
         if job.state is not State.FAILED:
