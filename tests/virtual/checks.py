@@ -45,12 +45,7 @@ class Checks:
         if other is not None and other is not process and not other.dead:
             self.wrong(f"job {job}: attempt {attempt} runs beside an earlier one, {other!r}")
         self._running[job] = process
-        for gpu in launch["gpus"]:
-            holders = [each for each in self._gpus[gpu] if not each[0].dead]
-            for holder, other_job, other_attempt in holders:
-                if (other_job, other_attempt) != (job, attempt):
-                    self.wrong(f"{gpu} belongs to jobs {other_job} and {job} at once: {holder!r}")
-            self._gpus[gpu] = [*holders, (process, job, attempt)]
+        self.takes(job, attempt, process, launch)
         if step < self._saved[job]:
             self.wrong(
                 f"job {job} attempt {attempt} begins after step {step}, "
@@ -64,9 +59,17 @@ class Checks:
         self._harmed.discard(job)
         self._last[job] = step
 
-    def holds(self, pid: int, launch: Any) -> None:
+    def takes(self, job: str, attempt: int, process: Process, launch: Any) -> None:
+        """Check that the GPUs of a process belong to nobody else."""
+        for gpu in launch["gpus"]:
+            holders = [each for each in self._gpus[gpu] if not each[0].dead]
+            for holder, other_job, other_attempt in holders:
+                if (other_job, other_attempt) != (job, attempt):
+                    self.wrong(f"{gpu} belongs to jobs {other_job} and {job} at once: {holder!r}")
+            self._gpus[gpu] = [*holders, (process, job, attempt)]
+
+    def holds(self, process: Process, launch: Any) -> None:
         """Note a process that holds the GPUs of a training, too."""
-        process = self._room.machine.processes[pid]
         for gpu in launch["gpus"]:
             self._gpus[gpu].append((process, launch["job"], launch["attempt"]))
 
@@ -120,6 +123,6 @@ class Checks:
                 self.wrong(f"job {job.id} failed, and was harmed {faults.harm[job.id]} times")
             if job.state is State.CANCELLED and job.id not in faults.cancelled:
                 self.wrong(f"job {job.id} is cancelled, and nobody asked for it")
-        for process in self._room.machine.processes.values():
+        for process in self._room.processes():
             if process.name in {"supervisor", "training", "daemon", "manager"} and not process.dead:
                 self.wrong(f"{process!r} is left")

@@ -7,7 +7,7 @@ import functools
 import random
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcext.core.errors import HpcextError
@@ -46,15 +46,20 @@ class Fault(NamedTuple):
     event: int = 0
 
 
-def draw(chance: random.Random) -> list[Fault]:
+def draw(
+    chance: random.Random,
+    weights: Mapping[str, int] = WEIGHTS,
+    until_s: float = UNTIL_S,
+    most_events: int = MOST_EVENTS,
+) -> list[Fault]:
     """Draw what is to happen in a room."""
-    names = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=chance.randint(0, MOST))
+    names = chance.choices(list(weights), list(weights.values()), k=chance.randint(0, MOST))
     return sorted(
         Fault(
-            chance.uniform(BEGIN_S, UNTIL_S),
+            chance.uniform(BEGIN_S, until_s),
             name,
             chance.getrandbits(32),
-            chance.randint(1, MOST_EVENTS) if chance.random() < 0.6 else 0,
+            chance.randint(1, most_events) if chance.random() < 0.6 else 0,
         )
         for name in names
     )
@@ -65,12 +70,16 @@ class Faults:
 
     Attributes
     ----------
+    until_s : float
+        When all of them are over.
     harm : Counter
         How often it was done to a job what may count as its own failure.
     disk_failed, crashed : bool
     cancelled : set of str
         Jobs that their user may have cancelled.
     """
+
+    until_s = UNTIL_S
 
     def __init__(self, room: Room) -> None:
         self._room, self._kernel = room, room.kernel
@@ -80,6 +89,10 @@ class Faults:
         self.crashed = False
         self.cancelled: set[str] = set()
 
+    def draw(self, chance: random.Random) -> list[Fault]:
+        """Draw what is to happen."""
+        return draw(chance)
+
     def befall(self, plan: Sequence[Fault]) -> None:
         """Have these faults come, and everything be well after the last one may have."""
         for fault in plan:
@@ -87,19 +100,16 @@ class Faults:
                 self._kernel.upon[fault.event] = functools.partial(self._do, fault)
             else:
                 self._kernel.at(fault.at, functools.partial(self._do, fault))
-        self._kernel.at(UNTIL_S, self.mend)
+        self._kernel.at(self.until_s, self.mend)
 
     def _do(self, fault: Fault) -> None:
-        if self._kernel.now >= UNTIL_S:
+        if self._kernel.now >= self.until_s:
             return
         self._chance = random.Random(fault.seed)
         getattr(self, fault.what)()
 
     def _some(self, name: str) -> Process | None:
-        found = [
-            each for each in self._room.machine.processes.values()
-            if each.name == name and not each.dead
-        ]  # fmt: skip
+        found = [each for each in self._room.processes() if each.name == name and not each.dead]
         return self._chance.choice(found) if found else None
 
     def _tell(self, line: str) -> None:
@@ -177,7 +187,7 @@ class Faults:
 
     def fill_disk(self) -> None:
         """Have the disk fail for a while."""
-        disk = self._room.machine.disk
+        disk = self._room.disk
         disk.fault = self._chance.choice([errno.ENOSPC, errno.ENOSPC, errno.EROFS, errno.EIO])
         seconds = self._chance.uniform(0.1, 8)
         self.disk_failed = True
@@ -238,6 +248,6 @@ class Faults:
     def mend(self) -> None:
         """Let everything be well from here on."""
         self._tell("all is well from here on")
-        self._room.machine.disk.fault = 0
-        for process in list(self._room.machine.processes.values()):
+        self._room.disk.fault = 0
+        for process in self._room.processes():
             process.signal(signal.SIGCONT)

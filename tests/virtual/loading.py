@@ -47,7 +47,9 @@ def begin() -> None:
         filelock=_filelock(),
         secrets=_secrets(),
         uuid=_uuid(),
-        random=types.SimpleNamespace(Random=_Chance, random=_any_number),
+        random=types.SimpleNamespace(
+            Random=_Chance, random=_any_number, uniform=lambda a, b: a + (b - a) * _any_number()
+        ),
         atexit=types.SimpleNamespace(register=_at_exit),
         _posixsubprocess=types.SimpleNamespace(fork_exec=calls.fork_exec),
         **{name: _refused(name) for name in ("socket", "fcntl", "multiprocessing")},

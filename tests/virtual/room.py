@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from virtual import calls, loading
 from virtual import kernel as kernels
-from virtual.kernel import Kernel, Process
+from virtual.kernel import Kernel, Machine, Process
 
 loading.begin()
 
@@ -71,18 +71,28 @@ class Room:
         self.seed = seed
         self.kernel = Kernel(seed, self._program)
         calls.use(self.kernel)
-        self.machine = self.kernel.machine("node1")
-        disk = self.machine.disk
-        for path, mode, uid in (("/home", 0o755, 0), (HOME, 0o700, 1000), ("/tmp", 0o1777, 0)):
-            disk.make_directory(path, mode, uid)
-        disk.settle()
+        self._build()
         self.steps: list[Done] = []
         self.managers: list[Process] = []
         self.codes: list[int] = []
         self._log = Log(self.kernel)
         self.jobs = 0
-        self.faults = faults.Faults(self)
+        self.faults = self._faults()
         self.checks = checks.Checks(self)
+
+    def _build(self) -> None:
+        self.machine = self.kernel.machine("node1")
+        self.disk = self.machine.disk
+        for path, mode, uid in (("/home", 0o755, 0), (HOME, 0o700, 1000), ("/tmp", 0o1777, 0)):
+            self.disk.make_directory(path, mode, uid)
+        self.disk.settle()
+
+    def _faults(self) -> faults.Faults:
+        return faults.Faults(self)
+
+    def processes(self) -> list[Process]:
+        """Return the processes of all machines."""
+        return [each for machine in self.kernel.machines for each in machine.processes.values()]
 
     # Programs.
 
@@ -153,7 +163,7 @@ class Room:
             Of each training.
         """
         kernel, chance = self.kernel, self.kernel.chance
-        self.plan = faults.draw(random.Random(self.seed)) if plan is None else list(plan)
+        self.plan = self.faults.draw(random.Random(self.seed)) if plan is None else list(plan)
         kernel.most_pids = chance.choice([14, 24, 32_768])
         self.jobs = chance.randint(1, 3)
         specs = jobs(self.jobs, steps, 2)
@@ -178,7 +188,7 @@ class Room:
                 return
             began = PILOT in self._made()
             self.manage(begin=() if began else specs, gpus=2)
-        elif kernel.now > faults.UNTIL_S and self._holds:
+        elif kernel.now > self.faults.until_s and self._holds:
             self._holds -= 1
             self._release()
         later = kernel.chance.uniform(0.2, faults.RESUMED_S)
@@ -186,7 +196,7 @@ class Room:
 
     def _made(self) -> set[str]:
         try:
-            self.machine.disk.find(f"{PILOT}/pilot.json")
+            self.disk.find(f"{PILOT}/pilot.json")
         except OSError:
             return set()
         return {PILOT}
@@ -204,11 +214,15 @@ class Room:
             calls.sleep(self.kernel.chance.uniform(0.01, 3))
             return 0
 
-        process = self.kernel.spawn(self.machine, ["/bin/editor"], {}, program)
+        machine = self._some_machine()
+        process = self.kernel.spawn(machine, ["/bin/editor"], {}, program)
         process.name = "bystander"
         later = self.kernel.chance.uniform(0.5, 3)
-        if self.kernel.now < faults.UNTIL_S:
+        if self.kernel.now < self.faults.until_s:
             self.kernel.at(self.kernel.now + later, self._bystander)
+
+    def _some_machine(self) -> Machine:
+        return self.machine
 
     def _check(self, steps: int) -> None:
         def program(process: Process) -> int:
@@ -217,7 +231,7 @@ class Room:
             return 0
 
         judge = self.kernel.spawn(self.machine, [PYTHON, "judge"], {}, program)
-        self.kernel.run(lambda: judge.dead, MOST_S + 10)
+        self.kernel.run(lambda: judge.dead, self.kernel.now + 10)
 
     def close(self) -> None:
         """Leave it."""

@@ -600,7 +600,10 @@ class Shell:
         raise Leave("return")
 
     def _builtin_echo(self, words: list[str]) -> int:
-        calls.write(1, f"{' '.join(words)}\n".encode())
+        try:
+            calls.write(1, f"{' '.join(words)}\n".encode())
+        except OSError:
+            return 1
         return 0
 
     def _builtin_true(self, words: list[str]) -> int:
@@ -759,3 +762,8 @@ def program(process: Process) -> int:
         text, arguments = calls.read(fd, 1 << 20).decode(), words
         calls.close(fd)
     return Shell(arguments).run(text)
+
+
+def script(text: str, arguments: Sequence[str]) -> Callable[[Process], int]:
+    """Return the program that runs the script of a batch job."""
+    return lambda _: Shell(arguments).run(text)
