@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcext.numerals import whole
+from hpcext.process import Process
 
 VERSION = 1
 
@@ -109,92 +110,6 @@ NEWS_SIGNAL = signal.SIGUSR1
 
 NOTICE_SIGNAL = signal.SIGUSR2
 """To a supervisor or a manager: the batch system is about to take the allocation away."""
-
-
-class Process(NamedTuple):
-    """A process that cannot be mistaken for a later one with the same pid.
-
-    Attributes
-    ----------
-    pid : int
-    start : int
-        Start time in clock ticks since boot: field 22 of ``/proc/PID/stat`` (proc(5)).
-    """
-
-    pid: int
-    start: int
-
-    @classmethod
-    def of(cls, pid: int) -> Process | None:
-        """Return the process that has this pid now, or None; a zombie counts as ended."""
-        start = _start_of(str(pid))
-        return None if start is None else cls(pid, start)
-
-    @classmethod
-    def me(cls) -> Process:
-        """Return the present process."""
-        # Not by its pid: in a pid namespace of its own, /proc may be that of the outside.
-        start = _start_of("self")
-        if start is None:
-            raise RuntimeError("/proc is not mounted")
-        return cls(os.getpid(), start)
-
-    @classmethod
-    def parse(cls, text: str) -> Process | None:
-        """Read ``pid:PID:START``; None for ``none`` and for anything malformed."""
-        kind, _, rest = text.partition(":")
-        pid, start = map(whole, rest.partition(":")[::2])
-        return None if kind != "pid" or pid is None or start is None else cls(pid, start)
-
-    def __str__(self) -> str:
-        return f"pid:{self.pid}:{self.start}"
-
-    def alive(self) -> bool:
-        """Return whether this very process still runs."""
-        return Process.of(self.pid) == self
-
-    def stopped(self) -> bool:
-        """Return whether a signal has stopped this process; it may be continued later."""
-        try:
-            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return False
-        return text[text.rindex(")") + 2] == "T" and self.alive()
-
-    def open(self) -> int | None:
-        """Open a pidfd of this very process, which the caller closes; None if it is gone."""
-        try:
-            fd = os.pidfd_open(self.pid)
-        except (OSError, OverflowError):
-            return None
-        if self.alive():
-            return fd
-        os.close(fd)
-        return None
-
-    def send(self, signum: int) -> bool:
-        """Send a signal to this very process; False if it is gone or not ours."""
-        fd = self.open()
-        if fd is None:
-            return False
-        try:
-            signal.pidfd_send_signal(fd, signum)
-        except (ProcessLookupError, PermissionError):
-            return False
-        finally:
-            os.close(fd)
-        return True
-
-
-def _start_of(name: str) -> int | None:
-    """Return when a process of ``/proc`` started, in clock ticks; None if it has ended."""
-    try:
-        text = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The name of the program (field 2) may hold blanks and parentheses; the last one closes it.
-    fields = text[text.rindex(")") + 2 :].split()
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 class Attempt(NamedTuple):
@@ -302,90 +217,9 @@ def _rungs(said: str) -> tuple[int, int] | None:
     return first, factor
 
 
-JobId = int | str
-"""A job of a batch system: its number, or as its commands call a part of a job array, whose own
-number is that of the whole array: ``ARRAY_TASK`` of Slurm, ``ARRAY[INDEX]`` of LSF."""
-
-
-class Allocation(NamedTuple):
-    """The Slurm job that this process runs in, and the step; sbatch(1), srun(1).
-
-    Attributes
-    ----------
-    job_id : int
-        Number of the job; an array's last task has the number of the array.
-    step : str
-        ``JOB.STEP``; empty in a batch script.
-    node : str
-        Name of the node that this process is on.
-    nodelist : str
-        As Slurm writes it: ``n[1-4]``.
-    cpus_per_node : str
-        As Slurm writes it: ``24(x2),12``.
-    memory_mb : int
-        Memory of each node in MiB; 0 where Slurm does not allocate memory.
-    gpus : tuple of int
-        Indices of the step's GPUs, or of the job's on this node.
-    node_index : int
-        Index of this node in the step, from 0.
-    restarts : int
-        How often the job was requeued.
-    task : str
-        ``ARRAY_TASK`` for a task of a job array; else empty.
-    """
-
-    job_id: int
-    step: str
-    node: str
-    nodelist: str
-    cpus_per_node: str
-    memory_mb: int
-    gpus: tuple[int, ...]
-    node_index: int = 0
-    restarts: int = 0
-    task: str = ""
-
-    @property
-    def name(self) -> JobId:
-        """Return the number by which Slurm's commands know this job and no other."""
-        return self.task or self.job_id
-
-    @classmethod
-    def from_environ(cls) -> Allocation | None:
-        """Return the allocation that this process runs in; None outside Slurm."""
-        env = os.environ
-        job_id, step = (whole(env.get(f"SLURM_{name}_ID")) for name in ("JOB", "STEP"))
-        if job_id is None:
-            return None
-        array, task = (whole(env.get(f"SLURM_ARRAY_{name}_ID")) for name in ("JOB", "TASK"))
-        gpus = env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS", "")
-        memory = whole(env.get("SLURM_MEM_PER_NODE"))
-        if memory is None:
-            each, cpus = env.get("SLURM_MEM_PER_CPU"), env.get("SLURM_CPUS_ON_NODE")
-            memory = (whole(each) or 0) * (whole(cpus) or 0)
-        return cls(
-            job_id=job_id,
-            step="" if step is None else f"{job_id}.{step}",
-            node=env.get("SLURMD_NODENAME", ""),
-            nodelist=env.get("SLURM_JOB_NODELIST", ""),
-            cpus_per_node=env.get("SLURM_JOB_CPUS_PER_NODE", ""),
-            memory_mb=memory,
-            gpus=tuple(index for index in map(whole, gpus.split(",")) if index is not None),
-            node_index=whole(env.get("SLURM_NODEID")) or 0,
-            restarts=whole(env.get("SLURM_RESTART_COUNT")) or 0,
-            task="" if array is None or task is None else f"{array}_{task}",
-        )
-
-
 def node_index() -> int:
     """Return the index, from 0, of this process's node in its attempt, as its supervisor says."""
     return whole(os.environ.get("HPCEXT_NODE_INDEX")) or 0
-
-
-def step_index() -> int:
-    """Return the index, from 0, of this process's node in its step, as Slurm says."""
-    place = Allocation.from_environ()
-    return place.node_index if place else 0
 
 
 def node_directory(attempt: Path, index: int) -> Path:
@@ -399,40 +233,6 @@ def node_directory(attempt: Path, index: int) -> Path:
         Index of the node, from 0.
     """
     return attempt if index == 0 else attempt / f"node-{index:04d}"
-
-
-def without_slurm() -> dict[str, str]:
-    """Return the environment without Slurm's variables of the present job.
-
-    A step that inherited them would have options that nobody gave it.
-    """
-    kept = {"SLURM_CONF"}
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in kept
-        # The last prefix is of plugins' options, which jobs submitted from here would inherit.
-        or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "_SLURM_"))
-    }
-
-
-def array_of_slurm() -> dict[str, str]:
-    """Return the variables that tell this task of a job array from the others; sbatch(1)."""
-    return {name: said for name, said in os.environ.items() if name.startswith("SLURM_ARRAY_")}
-
-
-def without_task() -> dict[str, str]:
-    """Return the environment without Slurm's variables of the present task.
-
-    The ranks of a launcher are other tasks, and frameworks (Lightning, JAX) believe these
-    variables.
-    """
-    gone = (
-        "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS",
-        "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS",
-        "SLURM_STEP_TASKS_PER_NODE",
-    )  # fmt: skip
-    return {name: value for name, value in os.environ.items() if name not in gone}
 
 
 def rehearsing() -> bool:

@@ -41,6 +41,7 @@ from typing import Any, NamedTuple
 
 from hpcext import documents, protocol
 from hpcext.numerals import whole
+from hpcext.process import Process
 
 STORE = "store"
 """Name of the file for ``torch.distributed.FileStore``, which no rank owns: any may leave."""
@@ -120,7 +121,7 @@ class Rendezvous:
     Parameters
     ----------
     directory : pathlib.Path
-    launcher : protocol.Process or None
+    launcher : Process or None
         The launcher, which is told of news by a signal.
     joins : int
         Number of the group that this process was started for; 0 for the first group.
@@ -132,7 +133,7 @@ class Rendezvous:
         self,
         directory: Path,
         *,
-        launcher: protocol.Process | None = None,
+        launcher: Process | None = None,
         joins: int = 0,
         host: str = "",
     ) -> None:
@@ -146,7 +147,7 @@ class Rendezvous:
         """Return the rendezvous of this process, or None if ``hpcext launch`` did not start it."""
         env = protocol.environ() if environ is None else environ
         place = env.get("HPCEXT_RENDEZVOUS", "")
-        launcher = protocol.Process.parse(env.get("HPCEXT_LAUNCHER", ""))
+        launcher = Process.parse(env.get("HPCEXT_LAUNCHER", ""))
         if not place.startswith((_HERE, _SPREAD)) or launcher is None:
             return None
         host = ""

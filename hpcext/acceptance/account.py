@@ -112,27 +112,27 @@ def judge(lives: Sequence[Life], save_every: int = SAVE_EVERY) -> Verdict:
     >>> judge([first, Life(5, 7, 2, (3, 4), True, False)]).lost
     1
     >>> judge([first, Life(5, 7, 2, (5, 6), True, False)]).faults
-    ('step 4 is in no account',)
+    ('step 4 is not recorded',)
     """
     faults, lost, last = [], 0, 0
     for life in lives:
         if life.wrong:
-            faults.append(f"after step {life.steps[-1]} its state was not that of its steps")
+            faults.append(f"after step {life.steps[-1]} its state did not match its steps")
         if not life.steps:
             continue
         if life.steps != tuple(range(life.steps[0], life.steps[-1] + 1)):
-            faults.append("a process left steps out, or did one twice")
+            faults.append("a process left out steps or repeated one")
         again = last + 1 - life.steps[0]
         if again < 0:
             missing = f"{last + 1} to {life.steps[0] - 1}" if again < -1 else str(last + 1)
-            faults.append(f"step{'s' * (again < -1)} {missing} {_are(-again)} in no account")
+            faults.append(f"step{'s' * (again < -1)} {missing} {_are(-again)} not recorded")
         if again > save_every + 1:
             faults.append(f"{again} steps were lost, more than since the last checkpoint")
         lost += max(0, again)
         last = life.steps[-1]
     for one, other in pairwise(lives):
         if other.began_s + SKEW_S < one.last_s:
-            faults.append("two processes of it trained at once")
+            faults.append("two of its processes trained at the same time")
     return Verdict(last_step(lives), len(lives), lost, tuple(faults))
 
 

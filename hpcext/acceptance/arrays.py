@@ -36,7 +36,7 @@ def array(stage: Stage, scenario: Scenario) -> Passed:
     tasks = stage.system.tasks_of(job, TASKS)
     stage.follow(*tasks)
     for task in tasks:
-        stage.begins(task, "the begin of all tasks")
+        stage.begins(task, "all tasks to begin")
     its = [
         Training(stage, place / f"task-{number}", place / "finish", task)
         for number, task in zip(stage.system.numbers_of(TASKS), tasks, strict=True)
@@ -57,14 +57,14 @@ def array(stage: Stage, scenario: Scenario) -> Passed:
         if (state := stage.ends(task)) != "completed":
             raise FailedError(f"task {task} ended as {state}")
     if len(its[0].lives()) != 1:
-        raise FailedError("the task to which nothing was done was begun again")
+        raise FailedError("the undisturbed task was restarted")
     found = [it.judged("all tasks ended") for it in its]
     steps, lost = (sum(getattr(each, key) for each in found) for key in ("steps", "lost"))
-    return Passed(f"all {TASKS} tasks ended, {steps} steps, {lost} done twice", steps, lost)
+    return Passed(f"all {TASKS} tasks ended, {steps} steps, {lost} repeated", steps, lost)
 
 
 def scenarios() -> list[Scenario]:
     """Return the scenario."""
-    tried = f"an array of {TASKS}, one of them suspended, resumed, requeued"
-    expected = "that goes on where it was, and the other never notices"
+    tried = f"an array of {TASKS} tasks, one of them suspended, resumed and requeued"
+    expected = "that task goes on where it was, and the other is not disturbed"
     return [Scenario("array", tried, expected, array)]

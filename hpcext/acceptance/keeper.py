@@ -21,9 +21,10 @@ from pathlib import Path
 
 from hpcext.acceptance import on_lsf, on_slurm
 from hpcext.acceptance.systems import FINAL, System
+from hpcext.allocation import JobId
 from hpcext.batch.jobs import as_job
 from hpcext.core.errors import HpcextError
-from hpcext.protocol import JobId, Process
+from hpcext.process import Process
 from hpcext.text import clean
 
 MADE = "made"

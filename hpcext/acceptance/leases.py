@@ -15,7 +15,7 @@ from hpcext.acceptance.trial import BEGIN_S, Training
 from hpcext.batch.leasing import Held
 from hpcext.jobtext import job_text
 from hpcext.manager import pilot as pilots
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 
 def lease(stage: Stage, scenario: Scenario) -> Passed:
@@ -40,7 +40,7 @@ def lease(stage: Stage, scenario: Scenario) -> Passed:
         stage.wait(lambda: harvester.poll() is not None, f"its end; {_said(place)}", ANSWER_S)
         if harvester.returncode:
             raise FailedError(f"hpcext harvest: {_said(place)}")
-        stage.wait(lambda: not _left(stage, name), "the end of all leases", ANSWER_S)
+        stage.wait(lambda: not _left(stage, name), "all leases to end", ANSWER_S)
     except NotTriedError:
         it.finish()
         raise
@@ -84,7 +84,7 @@ def _running(stage: Stage, name: str) -> Held:
         held = stage.system.held(name)
         return next((job for job in held if job.state == "running" and job.node), None)
 
-    found = stage.wait(there, "a lease that runs")
+    found = stage.wait(there, "a lease to run")
     assert isinstance(found, Held)
     return found
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from hpcext.acceptance.systems import FINAL, Order
+from hpcext.allocation import JobId
 from hpcext.batch import lsf, runner
 from hpcext.batch.leasing import Held, Idle
 from hpcext.batch.lsf import idle as lsf_idle
@@ -14,7 +15,6 @@ from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.engine import LsfEngine
 from hpcext.batch.lsf.leasing import LsfLeasing, gpu_words
 from hpcext.config import load_settings
-from hpcext.protocol import JobId
 
 _QUEUE = "lsb.queues: JOB_CONTROLS and JOB_STARTER as docs/lsf.md has them"
 

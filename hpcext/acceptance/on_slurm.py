@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpcext.acceptance.systems import Order
+from hpcext.allocation import JobId
 from hpcext.batch import runner, slurm
 from hpcext.batch.leasing import Held, Idle
 from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.batch.slurm.leasing import SlurmLeasing
 from hpcext.doctor.slurm_plugin import FLAG
-from hpcext.protocol import JobId
 
 
 class SlurmSystem:

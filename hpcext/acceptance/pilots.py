@@ -42,7 +42,7 @@ def pilot(stage: Stage, scenario: Scenario) -> Passed:
     )  # fmt: skip
     job = backends.submitted(stage.system.key).job_of(directory)
     if job is None:
-        raise FailedError("which job it is was not written down")
+        raise FailedError("the id of its job was not recorded")
     stage.follow(job)
     stage.begins(job, "its begin")
     for it in its:
@@ -58,7 +58,7 @@ def pilot(stage: Stage, scenario: Scenario) -> Passed:
         raise FailedError(f"its job ended as {state}")
     found = [it.judged("") for it in its]
     steps, lost = (sum(getattr(each, key) for each in found) for key in ("steps", "lost"))
-    says = f"{len(hosts)} hosts, {len(its)} trainings at once, {steps} steps, {lost} done twice"
+    says = f"{len(hosts)} hosts, {len(its)} trainings at once, {steps} steps, {lost} repeated"
     return Passed(says, steps, lost)
 
 
@@ -76,7 +76,7 @@ def scenarios(hosts: int, gpus: int) -> list[Scenario]:
     if hosts < 2:
         lacks = "one host only"
     number = min(2, hosts)
-    tried = f"hpcext pilot submit --nodes {number}, a training on each, one of them suspended"
-    expected = "all train at once, and each to its end; no step is lost"
+    tried = f"hpcext pilot submit --nodes {number}, one training on each, one of them suspended"
+    expected = "all train at the same time and to their end; no step is lost"
     only = Scenario("pilot", tried, expected, pilot, lacks)
     return [dataclasses.replace(only, hosts=number)]

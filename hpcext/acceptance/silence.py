@@ -60,12 +60,12 @@ def silence(stage: Stage, scenario: Scenario) -> Passed:
     cut.unlink()
     it.again()
     it.ends()
-    seen = it.judged("it left in time, and went on in its second run")
+    seen = it.judged("it was suspended in time, and went on in its second run")
     lines = [line for line in words.splitlines() if any(each in line for each in UNTRUE)]
     if lines:
-        raise FailedError(f"hpcext pilot list says of a job that runs: {clean(lines[0])[:100]}")
+        raise FailedError(f"hpcext pilot list says about a running job: {clean(lines[0])[:100]}")
     if not asked:
-        raise NotTriedError("its manager finds the commands by another PATH than its job's")
+        raise NotTriedError("its manager has another PATH than its job, and finds other commands")
     return seen
 
 
@@ -89,7 +89,7 @@ def _wrap(stage: Stage, place: Path) -> tuple[Path, str]:
 
 def scenarios(cut_s: float) -> list[Scenario]:
     """Return the scenario."""
-    limit = f"a limit of {minutes(cut_s)} min, left {LEAD_S} s before its end"
+    limit = f"a time limit of {minutes(cut_s)} min, suspended {LEAD_S} s before it"
     tried = f"no answers for {cut_s:g} s, {limit}"
-    expected = f"{GOES_ON}; nobody says what is not known"
+    expected = f"{GOES_ON}; nothing unknown is reported as a fact"
     return [Scenario("silence", tried, expected, silence)]

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcext import documents, protocol
+from hpcext import documents
 from hpcext.acceptance import keeper
 from hpcext.acceptance.scenario import FailedError, NotTriedError, StoppedError
 from hpcext.acceptance.systems import FINAL, Order, System
+from hpcext.allocation import JobId, without_slurm
 from hpcext.batch import runner
 from hpcext.batch.leasing import WAITING, Idle
 from hpcext.batch.lsf.inside import environ_of_others
 from hpcext.core.errors import BatchError
-from hpcext.protocol import JobId
 from hpcext.text import clean
 
 LOOK_S = 0.5
@@ -105,7 +105,9 @@ class Stage:
         if self.stopped.is_set():
             raise StoppedError("ended before it began")
         if time.monotonic() > self._until:
-            raise NotTriedError("no time was left: say --only, or try again on an idle system")
+            raise NotTriedError(
+                "no time was left: choose scenarios with --only, or try again on an idle system"
+            )
 
     def wait(self, holds: Callable[[], Any], what: str, within_s: float = ANSWER_S) -> Any:
         """Wait until a condition holds; return what it gave.
@@ -137,7 +139,7 @@ class Stage:
                 last = ""
             if time.monotonic() > until:
                 waited_s = time.monotonic() - began_s
-                over = "" if until < self._until else ", as the run was over"
+                over = "" if until < self._until else ", because the time of the run was over"
                 raise FailedError(f"waited {waited_s:.0f} s in vain for {what}{last}{over}")
             if self.stopped.wait(LOOK_S):
                 raise StoppedError("ended before it was done")
@@ -242,7 +244,7 @@ class Stage:
 
     def environ(self) -> dict[str, str]:
         """Return the environment of all that a run starts: ours, with the run's state directory."""
-        ours = protocol.without_slurm() if self.system.key == "slurm" else environ_of_others()
+        ours = without_slurm() if self.system.key == "slurm" else environ_of_others()
         plain = {name: said for name, said in ours.items() if not name.startswith("HPCEXT_")}
         return {
             **plain,

@@ -94,11 +94,11 @@ def choose_hosts(system: System, partition: str, most: int) -> tuple[Idle, ...]:
     """
     known = system.idle(partition)
     if not known:
-        raise InputError(f"{partition} has no hosts, or is not there", where="--partition")
+        raise InputError(f"{partition} has no hosts or does not exist", where="--partition")
     found = [host for host in known.values() if host.idle and not host.planned]
     if not found:
         raise InputError(
-            f"no host of {partition} is idle now", where="--partition", do="try again later"
+            f"no host of {partition} is idle", where="--partition", do="try again later"
         )
     return tuple(found[:most])
 
@@ -107,7 +107,7 @@ def check_above(system: System, above: str, hosts: Sequence[Idle]) -> None:
     """Raise InputError if a partition lacks hosts that its jobs are to take."""
     missing = [host.name for host in hosts if host.name not in system.idle(above)]
     if missing:
-        raise InputError(f"{above} has not {', '.join(missing)}", where="--above")
+        raise InputError(f"{above} does not have {', '.join(missing)}", where="--above")
 
 
 class AcceptanceRun:
@@ -237,14 +237,14 @@ class AcceptanceRun:
             if self._keeper.returncode:
                 self._left.append(f"not known: {clean(str(self.stage.directory))}")
         word: Word = "failed" if self._left else "passed"
-        says = "; ".join(self._left) if self._left else "nothing of it is left"
+        says = "; ".join(self._left) if self._left else "nothing is left"
         scenario = Scenario(REMOVAL, "all of its jobs and files", "nothing is left", _never)
         result = self._result(scenario, word, says)
         return result._replace(took_s=time.monotonic() - began_s)
 
 
 def _never(_stage: Stage, _scenario: Scenario) -> Passed:
-    raise FailedError("is not run")
+    raise FailedError("this is not run")
 
 
 def check_names(system: System, only: Sequence[str]) -> None:

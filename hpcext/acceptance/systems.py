@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from hpcext.allocation import JobId
 from hpcext.batch.jobs import OVER
 from hpcext.batch.leasing import Held, Idle
-from hpcext.protocol import JobId
 
 FINAL = OVER
 """States after which nothing more happens to a job, unless somebody requeues it."""

@@ -57,7 +57,7 @@ def main(words: list[str]) -> None:
             account.write("step", step + 1, f"{time.time():.3f}")
             if not (done[: step + 1] == 1).all() or done[step + 1 :].any():
                 account.write("wrong", step + 1)
-                sys.exit(f"step {step + 1}: the state is not that of the steps before it")
+                sys.exit(f"step {step + 1}: the state does not match the steps before it")
             if finish.exists():
                 break
     account.write("end", f"{time.time():.3f}")

@@ -12,7 +12,7 @@ from hpcext.acceptance import account
 from hpcext.acceptance.scenario import FailedError, Passed, Scenario
 from hpcext.acceptance.stage import ANSWER_S, Stage, command
 from hpcext.acceptance.systems import FINAL, Order
-from hpcext.protocol import JobId
+from hpcext.allocation import JobId
 
 LEAD_S = 50
 """Seconds before the end of its job at which a training is suspended."""
@@ -120,11 +120,11 @@ class Training:
         found = account.judge(self.lives())
         faults = list(found.faults)
         if found.lost > most_lost and not faults:
-            faults.append(f"{found.lost} steps were lost and done again")
+            faults.append(f"{found.lost} steps were lost and repeated")
         if faults:
             raise FailedError("; ".join(faults))
         return Passed(
-            f"{says}, {found.steps} steps, {found.lost} done twice", found.steps, found.lost
+            f"{says}, {found.steps} steps, {found.lost} repeated", found.steps, found.lost
         )
 
 
@@ -222,7 +222,7 @@ class Suspendable(Training):
         except OSError:
             # LSF writes this file when the job ends, Slurm creates it before the job begins.
             if not self.lives() and self._stage.system.key == "slurm":
-                return "nothing that is seen here: state_dir must be where all hosts see it"
+                return "no output is visible here: state_dir must be on a file system of all hosts"
             text = ""
         return text.splitlines()[-1][:200] if text else "nothing"
 

@@ -49,7 +49,7 @@ def stop(stage: Stage, scenario: Scenario) -> Passed:
         before = it.step()
         stage.pause(3 * STILL_S)
         if it.step() != before:
-            raise FailedError("it went on by itself while it was stopped")
+            raise FailedError("it went on while it should have been stopped")
     else:
         stage.pause(3 * STILL_S)
         before = it.step()
@@ -61,7 +61,7 @@ def stop(stage: Stage, scenario: Scenario) -> Passed:
 
     stage.wait(on, "it to go on", AGAIN_S)
     it.ends()
-    return it.judged("it stood still, and went on" if stage.system.stop_frees else "it went on")
+    return it.judged("it stopped, and went on" if stage.system.stop_frees else "it went on")
 
 
 def kill(stage: Stage, scenario: Scenario) -> Passed:
@@ -87,11 +87,11 @@ def limit(stage: Stage, scenario: Scenario) -> Passed:
     return it.judged("it went on in its second run")
 
 
-GOES_ON = "it goes on where it was, no step is lost"
+GOES_ON = "it goes on where it was; no step is lost"
 
 _WITHOUT = {
     "migrate": "Slurm has no such command",
-    "notice": "Slurm's is that of the time limit and of a preemption",
+    "notice": "Slurm sends one only before a time limit and at a preemption",
 }
 
 
@@ -104,7 +104,7 @@ def scenarios(system: System) -> list[Scenario]:
     def lacks(verb: str) -> str:
         return "" if verb in system.verbs else _WITHOUT[verb]
 
-    stopped = f"it stands still; {GOES_ON}" if system.stop_frees else GOES_ON
+    stopped = f"it stops; {GOES_ON}" if system.stop_frees else GOES_ON
     told = [
         Scenario("requeue", how("requeue"), GOES_ON, requeue),
         Scenario("migrate", how("migrate"), GOES_ON, requeue, lacks("migrate")),
@@ -113,7 +113,7 @@ def scenarios(system: System) -> list[Scenario]:
         Scenario("kill", how("kill"), "it ends for good, and does not come back", kill),
     ]
     old = [dataclasses.replace(each, old=True) for each in told] if system.ages else []
-    by_limit = f"a limit of {LIMIT_MINUTES} min, left {LEAD_S} s before its end"
+    by_limit = f"a time limit of {LIMIT_MINUTES} min, suspended {LEAD_S} s before it"
     return [
         # What takes longest comes first.
         Scenario("time limit", by_limit, GOES_ON, limit),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from hpcext.allocation import JobId
 from hpcext.backends.batch_job import SubmittedPilot
 from hpcext.backends.own_job import OwnJob
 from hpcext.backends.suspendable_job import SuspendableJob
@@ -24,7 +25,6 @@ from hpcext.config import Settings
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
-from hpcext.protocol import JobId
 from hpcext.text import shown
 
 

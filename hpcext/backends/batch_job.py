@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import documents
+from hpcext.allocation import JobId
 from hpcext.batch.jobs import as_job
 from hpcext.core.errors import NoManagerError
-from hpcext.protocol import JobId
 
 SCRIPT = "batch.sh"
 

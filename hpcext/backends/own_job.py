@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hpcext.protocol import JobId
+from hpcext.allocation import JobId
 
 
 class Ending(enum.Enum):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from hpcext.allocation import JobId
 from hpcext.numerals import whole
-from hpcext.protocol import JobId
 
 UNKNOWN = "unknown"
 """A state that is in no manual that we know: never taken for an end."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
+from hpcext.allocation import JobId
 from hpcext.batch.jobs import OVER, Seen
-from hpcext.protocol import JobId
 
 
 class Is(Enum):

@@ -11,11 +11,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from hpcext.allocation import Allocation
 from hpcext.backends.slurm.suspend import SlurmSuspendable
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError
 from hpcext.manager import suspendable
-from hpcext.protocol import Allocation
 from hpcext.text import clean
 
 

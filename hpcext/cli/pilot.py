@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import backends
+from hpcext.allocation import JobId
 from hpcext.backends.base import PilotOrder
 from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.batch.jobs import Seen
@@ -25,7 +26,6 @@ from hpcext.manager import spool, standing
 from hpcext.manager.cleaning import left_of, size_of
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
-from hpcext.protocol import JobId
 from hpcext.text import counted, sized
 
 log = logging.getLogger(__name__)

@@ -1,52 +1,40 @@
-"""The loop of a ticket: wait for its trainer, show the trainer's log, and see to the manager.
-
-Some ticket always runs the manager of the harvester; the others watch that there is one.
-"""
+"""The loop of a ticket: wait for its trainer, show the trainer's log, and see to the manager."""
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from hpcext import protocol
 from hpcext.backends.own_job import Ending, OwnJob
 from hpcext.cli.output import Output
+from hpcext.cli.shared_manager import SharedManager
 from hpcext.cli.verbs import copy_log
 from hpcext.core.engine import Engine
 from hpcext.core.errors import BatchError, HpcextError, JournalError, NoManagerError
 from hpcext.core.values import State
-from hpcext.manager import pilot as pilots
 from hpcext.manager import spool, tickets
 from hpcext.manager.tickets import Ticket
 from hpcext.manager.views.reading import Follower
-from hpcext.manager.waiting import shell_status
+from hpcext.manager.waiting import comes_true, shell_status
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 
 ASK_S = 30.0
-"""Seconds between questions to the batch system: of a manager elsewhere, our end, other tickets."""
+"""Seconds between questions to the batch system: of our end, and of other tickets."""
 
 LEAD_S, SHORT_LEAD_S = 60.0, 30.0
 """Seconds before its time limit at which a ticket is requeued, and the same for short tickets."""
 
 SHORT_S = 180.0
 
-AGAIN_S, AGAIN_MAX_S = 2.0, 60.0
-"""The first and the longest wait, in seconds, before a failed manager is started again."""
-
-HAND_OVER_S = 20.0
-"""Seconds to wait for a manager that was told to leave."""
-
-LOG = "manager.log"
+ANSWER_S = 20.0
+"""Seconds to wait for the manager's answer to a request."""
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -76,17 +64,11 @@ class Wait:
         self._trainer: str | None = None
         self._engine: Engine | None = None
         self._follower = Follower(directory)
-        self._child: int | None = None
-        self._child_waits = -1
-        self._again_s = AGAIN_S
-        self._try_at_s = 0.0
-        self._other: spool.Manager | None = None
-        self._other_at_s = 0.0
+        self._manager = SharedManager(directory, out)
         self._limit_at_s = 0.0
         self._others_at_s = 0.0
         self._lead_s: float | None = None
         self._requeued = False
-        self._failures = 0
         self._said = False
         self._last_trouble = ""
         self._position = self._begin()
@@ -110,15 +92,19 @@ class Wait:
                     return ended
                 time.sleep(LOOK_S)
         finally:
-            self._leave()
+            self._manager.leave()
 
     def _turn(self) -> int | None:
         """Take one look at everything; return the exit status once the ticket may end."""
         self._check_there()
         self._hand_in()
-        self._mind()
+        if not self._manager.runs_here() and not self._is_final():
+            self._manager.find_or_start()
         ended = self._look()
-        if ended is not None and self._may_leave():
+        # A ticket that runs the manager ends when another ticket can take over.
+        if ended is not None and (
+            not self._manager.runs_here() or tickets.others(self._directory, self._key)
+        ):
             tickets.forget(self._directory, self._key)
             self._here.forget()
             return ended
@@ -195,72 +181,9 @@ class Wait:
             self._position = position
             tickets.has_shown(self._directory, self._key, position)
 
-    # The manager.
-
-    def _mind(self) -> None:
-        """See that there is a manager; become it if nobody else is."""
-        now_s = time.monotonic()
-        if self._reap() or now_s < self._try_at_s or self._is_final():
-            return
-        if isinstance(self._other, protocol.Process) or now_s >= self._other_at_s:
-            self._other_at_s = now_s + ASK_S
-            alive = self._other is not None and self._other.alive()
-            self._other = self._other if alive else spool.manager_of(self._directory)
-        if self._other is None:
-            self._other_at_s = 0.0
-            self._try_at_s = now_s + self._again_s
-            self._again_s = min(2 * self._again_s, AGAIN_MAX_S)
-            self._child = self._start()
-
     def _is_final(self) -> bool:
         job = self._engine.world.jobs.get(self._trainer or "") if self._engine else None
         return job is not None and job.state.final
-
-    def _start(self) -> int:
-        """Start a manager in a process of its own, which the signals that end the job do not reach.
-
-        It is needed after them: to cancel the trainer of a ticket that was cancelled.
-        """
-        me = protocol.Process.me()
-        told, self._child_waits = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(self._child_waits)
-            manage(self._directory, me, told)
-        os.close(told)
-        return pid
-
-    def _reap(self) -> bool:
-        """Return whether this ticket runs the manager; if that has ended, clean up after it."""
-        if self._child is None:
-            return False
-        pid, status = os.waitpid(self._child, os.WNOHANG)
-        if pid == 0:
-            if time.monotonic() >= self._try_at_s:
-                self._again_s = AGAIN_S
-            return True
-        self._child = None
-        os.close(self._child_waits)
-        self._failures += os.waitstatus_to_exitcode(status) != 0
-        if self._failures == 2:
-            # A single failure may be a race that another ticket has won.
-            self._out.note(f"waits for a manager; see {self._directory / LOG}")
-        return False
-
-    def _may_leave(self) -> bool:
-        """Return whether this ticket may end: it has no manager, or another can take over."""
-        if not self._reap():
-            return True
-        return tickets.others(self._directory, self._key)
-
-    def _leave(self) -> None:
-        """Have our manager leave; trainings go on."""
-        if self._child is None:
-            return
-        os.close(self._child_waits)
-        if not _until(lambda: os.waitpid(self._child or 0, os.WNOHANG)[0] != 0, HAND_OVER_S):
-            os.kill(self._child, signal.SIGKILL)
-            os.waitpid(self._child, 0)
 
     # Our job.
 
@@ -312,7 +235,7 @@ class Wait:
             manager = spool.manager_of(self._directory)
             if manager is not None:
                 manager.send(protocol.NEWS_SIGNAL)
-                _until(lambda: spool.answer(self._directory, name) is not None, HAND_OVER_S)
+                comes_true(lambda: spool.answer(self._directory, name) is not None, ANSWER_S)
         except HpcextError as error:
             log.warning("%s of the trainer: %s", verb, error)
 
@@ -331,7 +254,7 @@ class Wait:
                 self._requeued = True
                 return self._here.go_back()
             self._limit_at_s = now_s + min(ASK_S, left_s)
-        if self._child is not None and now_s >= self._others_at_s:
+        if self._manager.runs_here() and now_s >= self._others_at_s:
             self._others_at_s = now_s + ASK_S
             self._cancel_others()
         return None
@@ -366,55 +289,3 @@ class Wait:
             return
         for job_id in given_up & alone.keys():
             spool.put(self._directory, "cancel", job=alone[job_id])
-
-
-def manage(directory: Path, ticket: protocol.Process, told: int) -> NoReturn:
-    """Manage the tickets' harvester for as long as the process of this ticket exists.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-    ticket : Process
-    told : int
-        The read end of a pipe; the ticket closes the other end to tell the manager to leave.
-    """
-    code = 1
-    try:
-        # Batch systems send these to all processes of a job, but the ticket decides when to leave.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-        # LSF may stop the leader's process group, which would leave other tickets unmanaged.
-        os.setsid()
-        fd = os.open(directory / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.dup2(fd, sys.stdout.fileno())
-        os.dup2(fd, sys.stderr.fileno())
-        # Leases inherit our environment.
-        protocol.forget_flags()
-        protocol.forget_suspendable()
-        logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING, force=True)
-
-        def observe(_engine: Engine, _now_s: float) -> None:
-            if select.select([told], [], [], 0)[0] or ticket.stopped():
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-                os.kill(os.getpid(), signal.SIGINT)
-
-        pilots.run(directory, observe, passing=True)
-        code = 0
-    except HpcextError as error:
-        log.warning("%s", error)
-        code = error.exit_status
-    except BaseException:
-        # Nobody else would report it from a fork.
-        log.exception("the manager failed")
-    finally:
-        logging.shutdown()
-        os._exit(code)
-
-
-def _until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait for a condition; return whether it came true."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.05)
-    return True

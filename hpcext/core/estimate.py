@@ -19,6 +19,10 @@ Samples = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 LEAST_PASS_S = 1e-9
 """A pass with one sample that takes less time is none."""
 
+Throughput = tuple[Seconds, Seconds, Seconds, Seconds, Seconds, Seconds, Overlap]
+"""``alpha_grad, beta_grad, alpha_local, beta_local, alpha_node, beta_node``, in seconds, and
+``gamma``, as in :class:`hpcext.scaling.throughput.Throughput`."""
+
 
 class GoodputReport(msgspec.Struct, frozen=True):
     """A training's report of its goodput (:data:`hpcext.protocol.REPORT`).
@@ -39,9 +43,8 @@ class GoodputReport(msgspec.Struct, frozen=True):
         Most, by the GPU's memory.
     accumulates : bool
         Whether a step may have several passes.
-    throughput : tuple of float or None
-        ``alpha_grad, beta_grad, alpha_local, beta_local, alpha_node, beta_node``, seconds, and
-        ``gamma``, as in :class:`hpcext.scaling.throughput.Throughput`.
+    throughput : Throughput or None
+        Of the kind of GPUs on which the training runs.
     batch : int or None
         Samples of a step at present.
 
@@ -57,7 +60,7 @@ class GoodputReport(msgspec.Struct, frozen=True):
     least_per_gpu: Samples = 1
     most_per_gpu: Samples | None = None
     accumulates: bool = True
-    throughput: tuple[Seconds, Seconds, Seconds, Seconds, Seconds, Seconds, Overlap] | None = None
+    throughput: Throughput | None = None
     batch: Samples | None = None
 
     def __post_init__(self) -> None:
@@ -131,6 +134,8 @@ class Estimate(msgspec.Struct, frozen=True):
         then as last measured (CAPES and BFTrainer call them R_up and R_dw).
     goodput : GoodputReport or None
         As last reported.
+    throughputs : Mapping[str, Throughput]
+        Kind of GPUs → the throughput that was last reported on it.
     """
 
     stated: Mapping[int, float] = msgspec.field(default_factory=dict)
@@ -144,6 +149,7 @@ class Estimate(msgspec.Struct, frozen=True):
     up_s: float | None = None
     down_s: float | None = None
     goodput: GoodputReport | None = None
+    throughputs: Mapping[str, Throughput] = msgspec.field(default_factory=dict)
 
     @property
     def measured(self) -> dict[int, float]:
@@ -211,6 +217,7 @@ class Estimate(msgspec.Struct, frozen=True):
         done: float,
         loss: float | None = None,
         goodput: GoodputReport | None = None,
+        kind: str | None = None,
     ) -> Estimate:
         """Add what was reported at a step.
 
@@ -223,9 +230,14 @@ class Estimate(msgspec.Struct, frozen=True):
             That of the step.
         goodput : GoodputReport or None
             As it is from now on; None: as it was.
+        kind : str or None
+            That of the GPUs on which it was reported; None: unknown.
         """
         losses = self.losses if loss is None else add(self.losses, step, loss)
-        return replace(self, step=step, done=done, losses=losses, goodput=goodput or self.goodput)
+        known = replace(self, step=step, done=done, losses=losses, goodput=goodput or self.goodput)
+        if goodput is None or goodput.throughput is None or kind is None:
+            return known
+        return replace(known, throughputs={**self.throughputs, kind: goodput.throughput})
 
     def batch(self, step: int, done: float) -> float:
         """Return the work of a step since the last report; 1 where that is not known.

@@ -172,7 +172,7 @@ class BoundedServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log errors other than those of a client that has left."""
         if not isinstance(sys.exc_info()[1], OSError):
-            log.exception("an answer could not be made")
+            log.exception("an answer could not be produced")
 
 
 class _Timed(io.RawIOBase):
@@ -190,7 +190,7 @@ class _Timed(io.RawIOBase):
         """Read the bytes that are there, or wait for some."""
         left = self.until - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the request is not there in time")
+            raise TimeoutError("the request did not arrive in time")
         self._connection.settimeout(left)
         return self._connection.recv_into(buffer)
 
@@ -202,7 +202,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     error_content_type = "text/plain; charset=utf-8"
     error_message_format = "%(code)d %(message)s\n"
-    not_expected = "this host is not expected"
+    not_expected = "the host name of this address is not allowed"
 
     def allowed(self) -> bool:
         """Return whether the request shows the token."""

@@ -71,8 +71,8 @@ def timeline(view: PilotView, window: TimeWindow) -> list[str]:
     short, more = len(seen) - len(drawn), lanes[MOST_LANES:]
     if short or more:
         parts.append(
-            f'<p class="note">{short} short stretches and {sum(len(gpus) for gpus, _ in more)} '
-            "GPUs are not drawn; data.json has them all.</p>"
+            f'<p class="note">Not drawn: {short} short spans and '
+            f"{sum(len(gpus) for gpus, _ in more)} GPUs; data.json has them all.</p>"
         )
     parts.append(_as_table(seen, jobs))
     return parts

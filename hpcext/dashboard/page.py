@@ -42,9 +42,9 @@ def overview(found: Document) -> str:
     body = ["<header><h1>Pilots and harvesters</h1></header>"]
     if found.pilots:
         rows = map(_pilot_row, found.pilots)
-        body.append(_table("Which there are, and how far their jobs are.", _PILOTS, rows))
+        body.append(_table("Each with its state and the progress of its jobs.", _PILOTS, rows))
     elif not found.unreadable:
-        body.append("<p>There are none yet: <code>hpcext run jobs.toml</code> begins one.</p>")
+        body.append("<p>There are none yet: <code>hpcext run jobs.toml</code> starts one.</p>")
     body += [f'<p class="trouble">{text(_sentence(each))}</p>' for each in found.unreadable]
     if len(found.pilots) + len(found.unreadable) >= MOST_PILOTS:
         body.append(f'<p class="note">These are the newest {MOST_PILOTS}.</p>')
@@ -81,7 +81,7 @@ def _page(title: str, body: Iterable[str], read_at: str, root: str) -> str:
         f'<span id="live">Read at <time id="read">{text(read_at)}</time></span></p>'
         f'<p><a href="data.json">data.json</a> · hpcext {text(__version__)}, read-only</p></footer>'
     )
-    skip = '<a class="skip" href="#content">To the content</a>'
+    skip = '<a class="skip" href="#content">Skip to the content</a>'
     main = ('<main id="content" tabindex="-1">', *body, "</main>")
     return document(title, head, (skip, *main, footer))
 
@@ -135,9 +135,9 @@ def _head(view: PilotView) -> str:
     }
     if view.outlook:
         utility, gain = view.outlook["utility"], view.outlook["gain"]
-        facts["Utility"] = f"{percent(utility)}; one more node promises {gain:+.0%}"
+        facts["Utility"] = f"{percent(utility)}; one more node would add {gain:+.0%}"
     inner = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
-    hint = f'<p class="trouble">This is what it was at last: {text(view.standing)}.</p>'
+    hint = f'<p class="trouble">This is its last known state: {text(view.standing)}.</p>'
     return (
         '<nav aria-label="Place"><a href="../../">All pilots</a></nav>'
         f"<header><h1>{text(view.name)}</h1>"
@@ -174,7 +174,7 @@ def _node(node: NodeView, jobs: dict[str, JobView], view: PilotView) -> str:
 
 def _jobs(view: PilotView) -> list[str]:
     if not view.jobs:
-        return ["<p>No job was handed in yet.</p>"]
+        return ["<p>No job has been submitted yet.</p>"]
     order = {id: place for place, id in enumerate(view.queue)}
     busy = [job for job in view.jobs if job.gpus and not job.final]
     waiting = [job for job in view.jobs if not job.gpus and not job.final]
@@ -185,7 +185,11 @@ def _jobs(view: PilotView) -> list[str]:
         *ended[:MOST_ENDED],
     ]
     parts = [
-        _table("What runs first, then what waits, then what has ended.", _JOBS, map(_row, shown))
+        _table(
+            "Running jobs first, then waiting ones, then those that have ended.",
+            _JOBS,
+            map(_row, shown),
+        )
     ]
     if len(ended) > MOST_ENDED:
         more = len(ended) - MOST_ENDED
@@ -221,7 +225,7 @@ def _queue(view: PilotView) -> str:
         (f"{chart.chip(job)} {text(job.name)}", text(job.state), text(job.why))
         for job in (jobs[id] for id in view.queue)
     ]
-    return _table("In the order in which they are looked at.", _QUEUE, rows)
+    return _table("In the order in which the policy considers them.", _QUEUE, rows)
 
 
 def _harvest(said: dict[str, Any]) -> str:
@@ -236,14 +240,14 @@ def _harvest(said: dict[str, Any]) -> str:
         for index, (words, value) in enumerate(parts)
     ]
     caption = (
-        f"Of {hours(offered)} node-hours that were idle or leased; "
+        f"Use of the {hours(offered)} node-hours that were idle or leased; "
         f"{counted(said['leases'], 'lease')} in {clock(said['seen_s'])}."
     )
     return section(
         "harvest",
         "Harvested node-hours",
         chart.stack([value for _, value in parts]),
-        _table(caption, ("What became of them", "Node-hours", "Share"), rows),
+        _table(caption, ("Use", "Node-hours", "Share"), rows),
     )
 
 
@@ -261,8 +265,8 @@ def _machine(found: LocalGpus | None, nodes: Collection[str] | None = None) -> s
         )
         for gpu in found.gpus
     ]
-    daemon = " The daemon of MPS runs here." if found.mps else ""
-    caption = f"What the driver of {found.host} says, of all processes there.{daemon}"
+    daemon = " The MPS daemon runs here." if found.mps else ""
+    caption = f"As the driver of {found.host} reports them, for all processes there.{daemon}"
     return section("machine", f"GPUs of {found.host}", _table(caption, _MACHINE, rows))
 
 

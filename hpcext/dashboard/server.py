@@ -60,7 +60,7 @@ def read_root(text: str) -> Root:
     """
     if not text:
         return NO_PROXY
-    valid = "a path as /node/HOST/PORT, or an address as https://HOST/node/HOST/PORT"
+    valid = "a path such as /node/HOST/PORT, or an address such as https://HOST/node/HOST/PORT"
     try:
         parts = urlsplit(text)
         host = parts.hostname or ""
@@ -90,7 +90,7 @@ def check_host(text: str) -> str:
         loopback = False
     if not loopback:
         raise InputError(
-            f"{shown(text)} is no loopback address",
+            f"{shown(text)} is not a loopback address",
             where="--host",
             valid="127.0.0.1, ::1 or localhost",
             do="reach it from elsewhere through ssh -L or a proxy on this machine",
@@ -135,7 +135,7 @@ class Handler(BoundedHandler):
     """The handler of one connection."""
 
     server: Server
-    not_expected = "this host is not expected; see hpcext dashboard --root-path"
+    not_expected = "the host name of this address is not allowed; see hpcext dashboard --root-path"
 
     def _parts(self) -> tuple[str, str, str, str]:
         """Return the token, a slash if there is one, the rest of the path, and the query."""

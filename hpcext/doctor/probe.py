@@ -13,7 +13,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from hpcext import backends, documents, state
@@ -32,6 +32,7 @@ from hpcext.harvest.leases import Terms
 from hpcext.jobfile import Gpus, JobSpec, Nodes
 from hpcext.launch import agent
 from hpcext.manager import pilot as pilots
+from hpcext.manager.waiting import comes_true
 from hpcext.text import clean, shown
 
 LEASE_S = 600.0
@@ -143,7 +144,7 @@ class _Probe:
                 found.append((path, time.time()))
             return bool(found)
 
-        if not _until(BEGIN_S, there):
+        if not comes_true(there, BEGIN_S, _LOOK_S):
             why = self._why_not()
             yield _wrong(f"no lease in {BEGIN_S:g} s{why}", self._main.queue_do)
             return None
@@ -203,13 +204,17 @@ class _Probe:
     ) -> Generator[Finding, None, bool]:
         """Check that the node is free: the main job begins, or without one the lease ends."""
         if job_id is not None:
-            if not _until(MAIN_S, lambda: self._main.state(job_id) not in {"pending", ""}):
+            if not comes_true(
+                lambda: self._main.state(job_id) not in {"pending", ""}, MAIN_S, _LOOK_S
+            ):
                 says = f"job {job_id} did not begin in {MAIN_S:g} s, though the node was given back"
                 yield _wrong(says, self._main.slow_do)
                 return False
             yield _ok(f"job {job_id} began {time.monotonic() - asked_s:.1f} s after it came")
             return True
-        if not _until(MAIN_S, lambda: self._main.state(lease) in {"completed", "failed"}):
+        if not comes_true(
+            lambda: self._main.state(lease) in {"completed", "failed"}, MAIN_S, _LOOK_S
+        ):
             says = f"lease {lease} did not end in {MAIN_S:g} s after it was stopped"
             yield _wrong(says, self._main.grace_do)
             return False
@@ -285,15 +290,6 @@ def _terms(partition: str, idle: list[Idle], name: str, settings: Settings) -> T
         idle_s=30,
         cycle_s=1.5,
     )
-
-
-def _until(within_s: float, holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LOOK_S)
-    return True
 
 
 def _ok(says: str) -> Finding:

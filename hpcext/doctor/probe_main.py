@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Protocol
 
-from hpcext import protocol
+from hpcext.allocation import without_slurm
 from hpcext.batch import lsf, runner, slurm
 from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf import idle as lsf_idle
@@ -70,7 +70,7 @@ class SlurmMain:
             ]  # fmt: skip
             try:
                 command = ["sbatch", "--parsable", *words]
-                answer = runner.run(command, environ=protocol.without_slurm())
+                answer = runner.run(command, environ=without_slurm())
                 return slurm.parse_job_id(answer), ""
             except BatchError as error:
                 said = f"{each}: {clean(error.what)}"

@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
+from hpcext.allocation import JobId
 from hpcext.batch.jobs import Jobs
 from hpcext.core.facts import Ended, Outcome
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.walltime import Walltime
-from hpcext.protocol import NOTICE_SIGNAL, JobId
+from hpcext.protocol import NOTICE_SIGNAL
 
 
 class AllocationExecutor(ProcessExecutor):

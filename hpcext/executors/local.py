@@ -17,7 +17,8 @@ from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, tree
-from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL, Process
+from hpcext.process import Process
+from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
 from hpcext.text import are, counted
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.attempts import AttemptExecutor
-from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL, Process
+from hpcext.process import Process
+from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL
 
 RETRY_S = 1.0
 """Seconds before a process that could not be watched (too many open files) is tried again."""

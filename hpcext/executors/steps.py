@@ -20,7 +20,7 @@ from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.attempt.directory import AttemptFiles, left_on
 from hpcext.executors.processes import Watch
 from hpcext.launch import tree
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 STEP = "hpcext.step/1"
 STEP_FILE = "step.json"
@@ -107,7 +107,12 @@ class StepExecutor(AllocationExecutor):
     def _launch(self, watch: Watch) -> None:
         super()._launch(watch)
         assert watch.process is not None
-        self._record(watch.files, watch.process)
+        try:
+            self._record(watch.files, watch.process)
+        except OSError as error:
+            # It runs, and the next manager could not find it: it is ended as any other.
+            watch.why = f"could not be started: {error.strerror}"
+            watch.process.send(self._end_signal)
 
     def _record(self, files: AttemptFiles, process: Process) -> None:
         document = {

@@ -9,11 +9,11 @@ import random
 import time
 from collections.abc import Callable
 
+from hpcext.allocation import JobId
 from hpcext.batch.jobs import LEFT, End
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Drain
 from hpcext.executors.base import Emit
-from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,9 @@ from typing import Any
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from hpcext import documents, private, protocol
+from hpcext.allocation import Allocation, without_slurm
 from hpcext.launch import command, devices, stderr, supervise, tree
+from hpcext.process import Process
 
 LEASE = "hpcext.lease/1"
 AGENT = "hpcext.agent/1"
@@ -137,8 +139,8 @@ class Agent:
                 self._notify(self._attempts.values())
 
     def _announce(self) -> None:
-        place = protocol.Allocation.from_environ()
-        me = protocol.Process.me()
+        place = Allocation.from_environ()
+        me = Process.me()
         visible = devices.said(protocol.environ()) or ""
         document = {
             "schema": AGENT,
@@ -190,7 +192,7 @@ class Agent:
             directory = Path(run["directory"])
             index = int(run["index"])
             visible = devices.naming(str(run["devices"]))
-            environ = {**devices.without(protocol.without_slurm()), **visible}
+            environ = {**devices.without(without_slurm()), **visible}
             with open(private.open_log(directory / f"agent-{index}.log"), "ab") as log:
                 child = subprocess.Popen(
                     [sys.executable, "-I", "-S", supervise.__file__, str(directory), str(index)],

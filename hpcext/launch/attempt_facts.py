@@ -7,7 +7,7 @@ from functools import cached_property
 from hpcext.launch import tree
 from hpcext.launch.attempt_processes import AttemptProcesses
 from hpcext.launch.supervisor_files import SupervisorFiles
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 
 class AttemptFacts:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from hpcext.launch import stderr, tree
 from hpcext.launch.attempt_events import Effect
 from hpcext.launch.script import Script
-from hpcext.protocol import SUSPEND_SIGNAL, Process
+from hpcext.process import Process
+from hpcext.protocol import SUSPEND_SIGNAL
 
 if TYPE_CHECKING:
     from hpcext.launch.attempt_facts import AttemptFacts

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol
+from hpcext.allocation import Allocation, step_index
 from hpcext.launch.leader import Leader, RemoteLeader
 
 
@@ -51,7 +51,7 @@ class Launch:
         self.cwd = str(document["cwd"])
         self.environ = dict(document["environ"])
         several = int(self.environ.get("HPCEXT_NUM_NODES", 1)) > 1
-        self.index = (protocol.step_index() if several else 0) if index is None else index
+        self.index = (step_index() if several else 0) if index is None else index
         self.several = several or self.index > 0
         self.log = Path(document["log"])
         if self.index:
@@ -81,7 +81,7 @@ class Launch:
         """Return where the batch system has put us, and on which GPUs, for ``supervisor.json``."""
         if self.node:
             return {"node": str(self.node["name"])}
-        place = protocol.Allocation.from_environ()
+        place = Allocation.from_environ()
         if place is None or not place.step:
             return {}
         gpus = [f"{place.node}:{index}" for index in place.gpus]

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from hpcext import documents
 from hpcext.launch import tree
-from hpcext.protocol import SUSPEND_SIGNAL, Process
+from hpcext.process import Process
+from hpcext.protocol import SUSPEND_SIGNAL
 
 END, SUSPEND, HALT, CONTINUE = signal.SIGTERM, SUSPEND_SIGNAL, signal.SIGSTOP, signal.SIGCONT
 

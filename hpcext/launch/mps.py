@@ -37,6 +37,7 @@ from pathlib import Path
 from hpcext import documents, private, protocol
 from hpcext.launch import stderr
 from hpcext.numerals import whole
+from hpcext.process import Process
 
 CONTROL = "nvidia-cuda-mps-control"
 """NVIDIA's program; nvidia-cuda-mps-control(1) documents what is relied on here."""
@@ -66,7 +67,7 @@ class Seat:
         self._directory = Path(where["directory"])
         self._device = where["device"]
         self._held: int | None = None
-        self._released: set[protocol.Process] = set()
+        self._released: set[Process] = set()
         self._silent = False
 
     def take(self) -> None:
@@ -99,7 +100,7 @@ class Seat:
                     raise
         self._held = held
 
-    def release(self, processes: Collection[protocol.Process]) -> None:
+    def release(self, processes: Collection[Process]) -> None:
         """Take processes off the GPU, so that they may be killed whatever they were doing.
 
         Those that use no GPU are not among the daemon's clients, and are left alone.

@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hpcext import protocol
+from hpcext.allocation import without_task
 from hpcext.launch import command, stderr, tree
 from hpcext.launch.devices import naming, without
+from hpcext.process import Process
 from hpcext.rendezvous import Group, Rendezvous
 
 KILL_GRACE_S = 5.0
@@ -117,7 +119,7 @@ class NodeRanks(abc.ABC):
         self, rank: int, group: Group, nodes: Sequence[int], devices: str | None = None
     ) -> None:
         """Start one rank of a group of ranks on these nodes."""
-        environ = protocol.without_task()
+        environ = without_task()
         environ.setdefault("OMP_NUM_THREADS", "1")
         environ.update(
             RANK=str(rank),
@@ -133,7 +135,7 @@ class NodeRanks(abc.ABC):
             environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         place = Rendezvous(
             self.rendezvous.directory,
-            launcher=protocol.Process.me(),
+            launcher=Process.me(),
             joins=group.number,
             host=self.rendezvous.host,
         )
@@ -208,8 +210,8 @@ class NodeRanks(abc.ABC):
         for process in self._processes():
             tree.send(process, *signums)
 
-    def _processes(self) -> list[protocol.Process]:
-        found = (protocol.Process.of(pid) for pid in self._ranks)
+    def _processes(self) -> list[Process]:
+        found = (Process.of(pid) for pid in self._ranks)
         return [process for process in found if process]
 
     def _sweep(self, mark: str) -> None:

@@ -31,6 +31,7 @@ from hpcext import documents, private, protocol
 from hpcext.launch import command, stderr, tree
 from hpcext.launch.node_ranks import NodeRanks
 from hpcext.launch.other_node import OtherNode
+from hpcext.process import Process
 from hpcext.rendezvous import SHARED, Group, Rendezvous
 
 USAGE = 2
@@ -134,7 +135,7 @@ class Launcher(NodeRanks):
         answer = self.rendezvous.answer(number)
         if answer is None:
             for pid, (_, rank) in self._ranks.items():
-                first = protocol.Process.of(pid) if rank == 0 else None
+                first = Process.of(pid) if rank == 0 else None
                 if first:
                     tree.tell(first, protocol.NEWS_SIGNAL)
         elif answer.why:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable
 
 from hpcext.launch import tree
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "tcsh", "csh"})
 

@@ -24,6 +24,7 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(
 
 from hpcext import documents, protocol
 from hpcext.launch import devices, leader, stderr
+from hpcext.process import Process
 
 SPREAD = "hpcext.spread/1"
 SPREAD_FILE = "spread.json"
@@ -86,7 +87,7 @@ def _start(directory: Path, launchers: Sequence[Sequence[str]], leads: str) -> i
 
 def _tell(directory: Path, leads: str, stopped: bool) -> bool:
     """Tell supervisors that the leader was stopped, or goes on; return what they now know."""
-    process = protocol.Process.parse(leads)
+    process = Process.parse(leads)
     now = process is not None and process.stopped()
     if now != stopped:
         try:

@@ -25,6 +25,7 @@ from hpcext.launch.attempt_state import AttemptState
 from hpcext.launch.compiled import Compiled
 from hpcext.launch.launch_file import Launch
 from hpcext.launch.supervisor_files import SupervisorFiles
+from hpcext.process import Process
 
 if TYPE_CHECKING:
     from hpcext.launch.mps import Seat
@@ -113,7 +114,7 @@ class Supervisor:
     """
 
     def __init__(self, directory: Path, launch: dict[str, Any], index: int | None = None) -> None:
-        self._me = protocol.Process.me()
+        self._me = Process.me()
         self._launch = Launch(launch, index)
         self._files = SupervisorFiles(directory, launch, self._launch.index)
         self._seat = _seat(launch.get("mps"))
@@ -248,7 +249,7 @@ class Supervisor:
         it has heard already.
         """
         if self._pid and self._files.resized():
-            main = protocol.Process.of(self._pid)
+            main = Process.of(self._pid)
             if main is not None and self._exit_code is None:
                 tree.tell(main, protocol.NEWS_SIGNAL)
 

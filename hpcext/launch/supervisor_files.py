@@ -18,6 +18,7 @@ from typing import Any
 from hpcext import documents, private, protocol
 from hpcext.launch import stderr, tree
 from hpcext.numerals import whole
+from hpcext.process import Process
 
 MANAGER = "hpcext.manager/1"
 
@@ -46,7 +47,7 @@ class SupervisorFiles:
 
     # Written.
 
-    def claim(self, me: protocol.Process, place: Mapping[str, Any]) -> bool:
+    def claim(self, me: Process, place: Mapping[str, Any]) -> bool:
         """Become the only supervisor of this attempt; return False if there is another one.
 
         Parameters
@@ -148,16 +149,16 @@ class SupervisorFiles:
         """Return whether it was ever asked to change its size."""
         return (self._directory / protocol.RESCALE_FILE).exists()
 
-    def session(self) -> protocol.Process | None:
+    def session(self) -> Process | None:
         """Return the process whose session has registered."""
         path = self._directory / protocol.REPORT_FILE
         try:
             report = documents.read_json(path, protocol.REPORT)
-            return protocol.Process(int(report["pid"]), int(report["start"]))
+            return Process(int(report["pid"]), int(report["start"]))
         except documents.UNFIT:
             return None
 
-    def manager(self) -> protocol.Process | None:
+    def manager(self) -> Process | None:
         """Return the process that wants to hear of news, if it is on this machine."""
         if self._manager is None:
             return None
@@ -165,7 +166,7 @@ class SupervisorFiles:
             document = documents.read_json(self._manager, MANAGER)
             if document.get("boot_id", tree.boot_id()) != tree.boot_id():
                 return None
-            return protocol.Process(int(document["pid"]), int(document["start"]))
+            return Process(int(document["pid"]), int(document["start"]))
         except documents.UNFIT:
             return None
 

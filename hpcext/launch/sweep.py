@@ -17,6 +17,7 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(
 from hpcext import documents, private, protocol
 from hpcext.launch import stderr, tree
 from hpcext.numerals import whole
+from hpcext.process import Process
 
 SWEPT = "hpcext.swept/1"
 SWEPT_FILE = "swept.json"
@@ -55,7 +56,7 @@ def sweep(directory: Path, index: int, nonce: str) -> None:
 
 def _bar(own: Path) -> None:
     """Claim the attempt, if no supervisor has, so that none can begin from here on."""
-    me = protocol.Process.me()
+    me = Process.me()
     document = {"schema": protocol.SUPERVISOR, "pid": me.pid, "start": me.start, "boot_id": ""}
     private.make(own)
     temporary = own / f".{protocol.SUPERVISOR_FILE}.{me.pid}-{me.start}"
@@ -68,11 +69,11 @@ def _bar(own: Path) -> None:
         temporary.unlink()
 
 
-def _supervisor(own: Path) -> protocol.Process | None:
+def _supervisor(own: Path) -> Process | None:
     """Return this node's supervisor; None if there was none, or the machine has restarted since."""
     try:
         said = documents.read_json(own / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
-        process = protocol.Process(int(said["pid"]), int(said["start"]))
+        process = Process(int(said["pid"]), int(said["start"]))
     except documents.UNFIT:
         return None
     return process if said.get("boot_id") == tree.boot_id() else None

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Collection, Iterable, Iterator
 
 from hpcext.numerals import whole
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """Errors of looking at a process that has ended meanwhile, or is not ours."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from hpcext.allocation import JobId
 from hpcext.batch.standing import Is
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.world import World
@@ -12,7 +13,6 @@ from hpcext.manager import pilot, spool, standing
 from hpcext.manager.directory import find_or_none
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.views.reading import Follower
-from hpcext.protocol import JobId
 from hpcext.text import clean, counted, listed, shown
 
 

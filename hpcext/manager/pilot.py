@@ -52,6 +52,7 @@ from hpcext.manager.refine import SLOT, UNKNOWN, Refiner, profiles_for
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.unmeasured import Unmeasured
 from hpcext.policies import find_policy, is_quick
+from hpcext.process import Process
 
 __all__ = [
     "NewPilot",
@@ -98,7 +99,7 @@ def sole_manager(
                 where=str(directory),
                 do="hpcext status shows it",
             ) from None
-        me = protocol.Process.me()
+        me = Process.me()
         facts = {
             "schema": spool.MANAGER,
             "pid": me.pid,

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 from hpcext import backends, private
+from hpcext.allocation import JobId
 from hpcext.core.errors import HpcextError
 from hpcext.manager import directory as directories
 from hpcext.manager import standing
-from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 

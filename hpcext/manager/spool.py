@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpcext import backends, documents, private, protocol
+from hpcext.allocation import JobId
 from hpcext.batch import standing
 from hpcext.batch.jobs import as_job
 from hpcext.batch.standing import Is, Standing
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.launch.tree import boot_id
 from hpcext.manager import first_life
-from hpcext.protocol import JobId
+from hpcext.process import Process
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +215,7 @@ def manager_of(directory: Path) -> Manager | None:
     """Return the manager that runs this pilot, if there is one."""
     try:
         facts = documents.read_json(directory / MANAGER_FILE, MANAGER)
-        process = protocol.Process(int(facts["pid"]), int(facts["start"]))
+        process = Process(int(facts["pid"]), int(facts["start"]))
         elsewhere = _elsewhere(directory, facts)
     except documents.UNFIT:
         return None
@@ -257,7 +258,7 @@ def doubt_of(manager: Manager | None) -> Standing:
 
 def place_of(manager: Manager) -> str:
     """Return where a manager is, for a sentence."""
-    return f"with pid {manager.pid}" if isinstance(manager, protocol.Process) else str(manager)
+    return f"with pid {manager.pid}" if isinstance(manager, Process) else str(manager)
 
 
 def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 from hpcext import backends
+from hpcext.allocation import JobId
 from hpcext.batch.standing import Is, Standing
 from hpcext.core.errors import NoManagerError
 from hpcext.manager import directory as directories
 from hpcext.manager import spool
-from hpcext.protocol import JobId
 
 NONE = "no manager runs this pilot"
 

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import msgspec
 
 from hpcext import backends, documents, private, state
+from hpcext.allocation import JobId
 from hpcext.batch.jobs import as_job
 from hpcext.config import Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
@@ -36,7 +37,6 @@ from hpcext.jobtext import job_text
 from hpcext.manager import locks, spool
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submission
-from hpcext.protocol import JobId
 
 NAME = "trainers"
 

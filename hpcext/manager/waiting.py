@@ -87,6 +87,24 @@ def wait(
 # What became of each verb.
 
 
+def comes_true(condition: Callable[[], bool], within_s: float, look_s: float = 0.05) -> bool:
+    """Wait for a condition; return whether it came true in time.
+
+    Parameters
+    ----------
+    condition : callable
+    within_s : float
+    look_s : float
+        Seconds between two looks.
+    """
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(look_s)
+    return True
+
+
 def of_suspend(job: Job) -> RequestOutcome | None:
     """Return the outcome of a suspension: the job holds nothing, and is on hold."""
     if job.on_hold and job.state is State.PENDING:

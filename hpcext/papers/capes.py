@@ -175,8 +175,8 @@ def _table(level: str, found: Found) -> Table:
     return Table(
         f"Table 3, {level} contention: average job completion time",
         tuple(rows),
-        f"{JOBS[level]} jobs on {NODES * GPUS} GPUs; nearest to the best that policies reach that "
-        f"do not know what will come is {EXACT}",
+        f"{JOBS[level]} jobs on {NODES * GPUS} GPUs; of policies that do not know the future, "
+        f"{EXACT} comes nearest to the best",
     )
 
 
@@ -186,22 +186,22 @@ def _why(name: str, level: str) -> str:
         return _why_turns(name.removesuffix(", without turns"), level)
     if name == "Exploratory" and level == "extreme":
         return (
-            "not explained by what the paper says; here a new job is measured when all before it "
-            "have a GPU, and keeps what it has been given: none takes turns"
+            "the paper does not explain it; here a new job is measured once all earlier ones have "
+            "a GPU, and keeps what it was given: jobs do not take turns"
         )
     if name == "Exploratory":
         kept = 8 * 600 * JOBS[level] / WINDOW_S
         return (
-            f"eight GPUs kept for ten minutes of each job are {kept:.0f} of 64 while jobs come; "
-            "the paper does not say whether those not measured on are kept, nor who gives way to a "
-            "new job"
+            f"keeping eight GPUs for ten minutes of each job takes {kept:.0f} of 64 while jobs "
+            "arrive; the paper does not say whether a job keeps those that it is not measured on, "
+            "nor which jobs make room for a new one"
         )
     if name in _FIXED:
         return (
-            "the mean depends much on the one draw of arrivals that the paper has, since the load "
-            "is near or above what this size can carry; the length of turns is assumed"
+            "the mean depends strongly on the paper's single draw of arrivals, because the load is "
+            "near or above the capacity with jobs of this size; the length of turns is assumed"
         )
-    return "the paper has one draw of the arrivals, and no length of its scheduling interval"
+    return "the paper has one draw of the arrivals, and does not state its scheduling interval"
 
 
 def _why_turns(name: str, level: str) -> str:
@@ -211,11 +211,14 @@ def _why_turns(name: str, level: str) -> str:
         needs_h * math.ceil(number / places) for number in range(1, JOBS[level] + 1)
     )
     why = (
-        "first come, first served, as a batch system does it; of equal jobs the mean is the same "
-        "in every order without preemption"
+        "first come, first served, as in a batch system; with equal jobs and without preemption "
+        "the mean is the same in every order"
     )
     if all_at_once_h < _FIXED[name][1][list(JOBS).index(level)]:
-        why += f", and {all_at_once_h:.1f} h if all had come at once: the paper's jobs took turns"
+        why += (
+            f", and {all_at_once_h:.1f} h even if all jobs came at once: the paper's jobs must "
+            "have taken turns"
+        )
     return why
 
 
@@ -239,7 +242,7 @@ def _claims(levels: Sequence[str], found: Found) -> Table:
 
 
 def _ratio(what: str, ours: float, paper: float | None = None) -> Row:
-    return figure(what, ours, paper, "times", "as the rows of Table 3 that it is made of")
+    return figure(what, ours, paper, "times", "see the rows of Table 3 that it is computed from")
 
 
 def _peaks(levels: Sequence[str], found: Found) -> Table:
@@ -248,29 +251,29 @@ def _peaks(levels: Sequence[str], found: Found) -> Table:
     rows = []
     for level in levels:
         peaks = [statistics.fmean(each.peak for each in found[name, level]) for name in PAPERS]
-        why = "one draw of the arrivals in the paper"
+        why = "the paper has one draw of the arrivals"
         if level == "extreme":
             why = (
-                f"the strategy with the fewest has {min(peaks):.0f}; were there at most 125 "
-                f"and always eight at work, Eight would take {most_h:.1f} h or less, and the "
+                f"the strategy with the fewest has {min(peaks):.0f}; if there were at most 125 "
+                f"jobs, and eight at a time ran, Eight would take at most {most_h:.1f} h, but the "
                 "paper has 22.76 h"
             )
         rows.append(figure(f"{level} contention", max(peaks), paper[level], "jobs", why))
     return Table(
-        "Section 7: jobs at once, at most", tuple(rows), "of all six strategies, mean of the seeds"
+        "Section 7: most jobs at once", tuple(rows), "of all six strategies, mean of the seeds"
     )
 
 
 def _assumed() -> tuple[str, ...]:
     return (
         "nothing is fitted: speeds are Table 2's times of whole trainings, on 1, 2, 4 and 8 GPUs",
-        f"a change of size costs {RESTART_S:g} s (section 6); the first start of a job nothing",
-        f"the numbers of jobs are those of one window of {WINDOW_S:,.0f} s, in which so many are "
-        "to be expected by the three rates together; arrivals are a Poisson process in it",
+        f"a change of size costs {RESTART_S:g} s (section 6); the first start of a job is free",
+        f"jobs arrive as a Poisson process in one window of {WINDOW_S:,.0f} s, in which the three "
+        "rates together lead one to expect the paper's numbers of jobs",
         f"64 GPUs are {NODES} nodes with {GPUS}; a job has at most {GPUS}, all on one node",
-        f"jobs of the fixed strategies that wait take turns of {TURN_S:g} s with those that run: "
-        "the paper says nothing of it, but its times cannot come about otherwise",
+        f"under the fixed strategies waiting and running jobs take turns of {TURN_S:g} s: the "
+        "paper does not say so, but its times cannot be explained otherwise",
         "precompute and exact are told the speeds (labelled, as in the paper); exploratory learns "
         "them from reports; all are told how many epochs are left, which the paper predicts",
-        "decisions of doubling and exact: at arrivals and ends, and every 60 s",
+        "doubling and exact decide when a job arrives or ends, and every 60 s",
     )

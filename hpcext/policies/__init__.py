@@ -80,7 +80,7 @@ def find_policy(text: str, where: str = "--policy") -> Policy:
     known = POLICIES.get(name) or _installed(name, where)
     if known.options is None:
         if given:
-            raise InputError(f"{name} has no options", where=where, do=f"say {name} alone")
+            raise InputError(f"{name} has no options", where=where, do=f"give {name} alone")
         return functools.partial(seats.allocate, policy=known.allocate)
     options = read_options(known.options, given, f"{where} {name}")
     policy = functools.partial(known.allocate, options=options)
@@ -110,9 +110,10 @@ def _installed(name: str, where: str) -> Known:
     is_struct = inspect.isclass(options) and issubclass(options, msgspec.Struct)
     if not callable(allocate) or not (options is None or is_struct):
         raise InputError(
-            f"{name} of {foreign.source(foreign.POLICIES, name)} is no policy",
+            f"{name} of {foreign.source(foreign.POLICIES, name)} is not a policy",
             where=where,
-            valid="a module with a function allocate and, for options, a msgspec.Struct Options",
+            valid="a module with a function allocate and, if it has options, a msgspec.Struct "
+            "named Options",
         )
     return Known(allocate, options)
 

@@ -135,6 +135,6 @@ def _part(job: Job, grant: Grant, size: int) -> Grant:
         alloc = dict.fromkeys(names[:nodes], size // nodes)
         within = all(gpus <= grant.alloc[name] for name, gpus in alloc.items())
         if total(alloc) == size < has and within and suits(job, alloc):
-            why = f"is measured on {named(size)}; {named(has)} are kept for it"
+            why = f"is measured on {named(size)}; {named(has)} are reserved for it"
             return Grant(alloc, Role.SECONDARY, why)
     return grant

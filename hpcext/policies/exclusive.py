@@ -79,4 +79,4 @@ def _resize(job: Job, grant: Grant, now: Snapshot) -> Grant:
 def _why(job: Job, nodes: Sequence[Node], size: int) -> str:
     named = " and ".join(node.name for node in nodes)
     asked = f", {AS_ASKED}" if job.stated else ""
-    return f"has node {named} to itself, {size} of its {nodes[0].gpus} GPUs{asked}"
+    return f"has node {named} to itself and uses {size} of its {nodes[0].gpus} GPUs{asked}"

@@ -61,7 +61,7 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
         return _as_it_is(job, grant, nodes)
     if not best:
         small = min(nodes, key=lambda node: now.nodes[node].gpus)
-        why = f"stays on {named(has)}: {small} is too small for the size that was asked for"
+        why = f"stays on {named(has)}: {small} is too small for the requested size"
         return Grant(grant.alloc, grant.role, why)
     asked = has not in job.sizes
     if grant.role is Role.PRIMARY and not asked:
@@ -100,7 +100,7 @@ def _not_worth_it(job: Job, has: int, best: int) -> str:
         return ""
     if stays_s > known.up_s + grows_s:
         return ""
-    return f"it ends in {stays_s:.0f} s as it is, and to grow takes {known.up_s:.3g} s"
+    return f"it will end in {stays_s:.0f} s as it is, and growing takes {known.up_s:.3g} s"
 
 
 def _run_multiple_jobs(
@@ -177,11 +177,11 @@ def _waits(job: Job, free: dict[str, int]) -> str:
     if fewest > 1:
         return f"next in the queue; needs {named(min(job.sizes))} on each of {fewest} nodes"
     if not left:
-        return "next in the queue; waits for a GPU to come free"
+        return "next in the queue; waits for a free GPU"
     least = f"with a gpus.min of {left} it could start now"
     if job.stated:
         # Its job file does not count: its user has set one size.
-        do = "hpcext resize to auto takes that back"
+        do = "hpcext resize to auto undoes its fixed size"
         least = f"{do}, and it could start now" if job.stated[0] <= left else do
     return (
         f"next in the queue; waits for {named(min(job.sizes))} on one node, and {left} {are(left)} "

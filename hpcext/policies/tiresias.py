@@ -54,7 +54,7 @@ class Options(msgspec.Struct, frozen=True):
         limits = self.limits()
         rises = all(low < high for low, high in zip((0.0, *limits), limits, strict=False))
         if not rises or not limits[-1] < float("inf"):
-            raise ValueError("needs GPU-seconds that ascend, as 57600 or 3600/57600")
+            raise ValueError("expected ascending GPU-seconds, such as 57600 or 3600/57600")
 
     def limits(self) -> tuple[float, ...]:
         """Return the thresholds as numbers, in GPU-seconds."""
@@ -226,7 +226,7 @@ def _spread(size: int, free: Mapping[str, int]) -> dict[str, int]:
 def _granted(job: Job, alloc: Alloc) -> Grant:
     has = named(total(alloc))
     size = f"{has}, {AS_ASKED}" if job.stated else f"the {has} that it asks for"
-    return Grant(alloc, Role.PRIMARY, f"runs on {size}: others have had more")
+    return Grant(alloc, Role.PRIMARY, f"runs on {size}: others have had more GPU time")
 
 
 def _fits(alloc: Alloc, free: Mapping[str, int]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcext.core.estimate import LEAST_PASS_S, Estimate, GoodputReport, Observed
+from hpcext.core.estimate import LEAST_PASS_S, Estimate, GoodputReport, Observed, Throughput
 from hpcext.core.history.losses import Point
 from hpcext.scaling import allreduce, convergence, throughput
 from hpcext.scaling.curve import interpolate
@@ -56,7 +56,7 @@ def speedups(
     Where kinds of GPUs are told apart, that one GPU is of the kind on which the job is slowest, so
     that the values of different kinds are comparable. On a kind for which nothing is stated the job
     is taken to be as slow as on that one; without any statement, on a kind that it has not used, as
-    fast as on the kind that it used longest.
+    fast as on the kind that it used longest, or that it last reported its throughput on.
 
     If the job reports its goodput, that is its speed, with the best batch of each size
     (:mod:`~hpcext.scaling.goodput`). It needs parameters of the throughput: those that the job
@@ -173,7 +173,8 @@ def _alone(known: Estimate, ring: bool) -> float | None:
     if curves and (ring or known.goodput is None):
         # Without arrays, because this is computed for every job in every decision.
         return min(map(_on_one, curves))
-    kinds = [*known.by_kind] or {each.kind for each in known.observed} or [""]
+    seen = {each.kind for each in known.observed} | known.throughputs.keys()
+    kinds = [*known.by_kind] or sorted(seen) or [""]
     found = [_speeds(known, ONE, ring, kind) for kind in kinds]
     return min((float(each[0]) for each in found if each is not None), default=None)
 
@@ -241,12 +242,27 @@ def _goodput(known: Estimate, kind: str) -> Goodput | None:
     if said.throughput is None:
         theta = _fitted(said, _observed(known, kind))
     else:
-        theta = throughput.Throughput(*said.throughput)
+        theta = _reported(known, said.throughput, kind)
     # The reported parameters may be impossibly fast.
     if theta is None or theta.gradient_s(1.0) < LEAST_PASS_S:
         return None
     model = goodput_of(said, theta)
     return model if _best(model, (_fewest(model),), (1,))[0] > 0 else None
+
+
+def _reported(known: Estimate, last: Throughput, kind: str) -> throughput.Throughput:
+    """Return the throughput that was reported on a kind, or what the last report says of it.
+
+    Of a kind on which nothing was reported, only stated curves know how it compares.
+    """
+    if kind in known.throughputs:
+        return throughput.Throughput(*known.throughputs[kind])
+    theta = throughput.Throughput(*last)
+    there = next((each for each, said in known.throughputs.items() if said == last), None)
+    if there is None or not known.by_kind:
+        return theta
+    slower = _on_one(curve_of(known.by_kind, there)) / _on_one(curve_of(known.by_kind, kind))
+    return theta._replace(alpha_grad=theta.alpha_grad * slower, beta_grad=theta.beta_grad * slower)
 
 
 def goodput_of(said: GoodputReport, theta: throughput.Throughput) -> Goodput:

@@ -191,13 +191,15 @@ class ElasticBatches(Walk):
             Batches whose :meth:`weight` nobody will ask for any more.
         """
         if len(shares) != self._world_size or min(shares) < 0 or sum(shares) < 1:
-            raise ValueError(f"shares={tuple(shares)}: one for each of {self._world_size} ranks")
+            raise ValueError(
+                f"shares={tuple(shares)}: must be one for each of {self._world_size} ranks"
+            )
         before, self._shares = self._shares, tuple(shares)
         if turn is None or self._shares == before:
             return
         now = self._pass
         if turn < now.drawn:
-            raise ValueError(f"turn={turn}: {now.drawn} batches are drawn already")
+            raise ValueError(f"turn={turn}: {now.drawn} batches have been drawn already")
         later = [begin for begin, _ in now.divisions if begin <= trained]
         now.divisions[:] = [each for each in now.divisions if not later or each[0] >= later[-1]]
         now.divisions.append((turn, self._shares))

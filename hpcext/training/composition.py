@@ -16,6 +16,7 @@ import numpy as np
 from hpcext.training.checkpoint import Checkpoint, CheckpointError
 from hpcext.training.checkpoint.keeper import Keeper
 from hpcext.training.checkpoint.position import AFTER, EPOCH, Position
+from hpcext.training.checkpoint.shards import Shards
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.data.loading import elastic, open_loader
@@ -73,7 +74,9 @@ class Training:
         self.state = framework.make_state(objects)
         self.keeper: Keeper | None = None
         if coordinator.store is not None:
-            self.keeper = framework.make_keeper(coordinator.store, coordinator.ranks)
+            self.keeper = Keeper(
+                coordinator.store, self.state, lambda: coordinator.ranks, self._shards()
+            )
         self.seed = seed
         self.staging = staging
         self.resume: Checkpoint | None = None
@@ -83,7 +86,13 @@ class Training:
         coordinator.rehearse(coordinator.ranks.rank, self.state.present)
         self._begin()
 
+    def _shards(self) -> Shards | None:
+        found = (feature.shards() for feature in self.features)
+        return next((shards for shards in found if shards is not None), None)
+
     def _begin(self) -> None:
+        for feature in self.features:
+            feature.beginning()
         self.state.check()
         self.resumed = self.resizing.joining
         rank = self.coordinator.ranks.rank
@@ -127,7 +136,7 @@ class Training:
             self._restore_facts(checkpoint.manifest)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointError(
-                f"what its manifest says makes no sense ({type(error).__name__}: {error})",
+                f"its manifest has invalid contents ({type(error).__name__}: {error})",
                 where=checkpoint.path,
                 do="restore one from a backup, or remove it",
             ) from error
@@ -372,8 +381,6 @@ class Training:
 
     def _regroup(self, ranks: Ranks) -> None:
         self.coordinator.regroup(ranks)
-        if self.keeper is not None:
-            self.keeper.regroup(ranks)
         for walk in self.loop.walks:
             walk.resize(ranks.rank, ranks.size)
         for feature in self.features:

@@ -315,8 +315,8 @@ class Coordinator:
         self._request.decline(pause_s)
         if failure:
             warn(
-                f"the suspension at step {self.step} is declined, since that could not be saved "
-                f"({failure}); the training goes on"
+                f"the suspension at step {self.step} is declined because the state could not be "
+                f"saved ({failure}); the training goes on"
             )
             self.reporter.declined(reason(failure))
         # A periodic one that was requested at the same time would have failed as well.

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from hpcext import protocol
 from hpcext.training.balance.clock import Clock
 from hpcext.training.batching import ElasticBatches
-from hpcext.training.checkpoint import Store
-from hpcext.training.checkpoint.keeper import Keeper
+from hpcext.training.checkpoint.shards import Shards
 from hpcext.training.checkpoint.state import TrainingState, Tree
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.loop import Loop
@@ -38,7 +37,11 @@ class Feature:
         """Belong to a training from now on."""
         self.coordinator, self.loop = coordinator, loop
 
-    # What goes into the manifest of a checkpoint.
+    # What goes into a checkpoint.
+
+    def shards(self) -> Shards | None:
+        """Return how the ranks write and read their shards; None: all hold the same state."""
+        return None
 
     def facts(self) -> dict[str, Any]:
         """Return entries for a manifest, as JSON values under keys of this feature's own."""
@@ -51,6 +54,9 @@ class Feature:
         """Prepare the state to be captured; called on all ranks."""
 
     # The loop over epochs and batches.
+
+    def beginning(self) -> None:
+        """Check that the training can begin; its state is made, and not restored yet."""
 
     def began(self) -> None:
         """Take note that the training begins, with its state restored."""
@@ -141,10 +147,6 @@ class Framework(Feature):
         self.state = TrainingState(objects)
         return self.state
 
-    def make_keeper(self, store: Store, ranks: Ranks) -> Keeper:
-        """Make the keeper of the checkpoints."""
-        return Keeper(store, self.state, ranks)
-
     @property
     def divides_data(self) -> bool:
         """Whether each rank is to have batches of its own."""
@@ -214,7 +216,7 @@ class Resizing(Feature):
         facts : callable
             Returns what new ranks must know of the training.
         """
-        raise NotImplementedError("this session asks for no other group")
+        raise NotImplementedError("this session cannot change the number of its ranks")
 
 
 class Parts(NamedTuple):

@@ -60,16 +60,6 @@ class KerasState(TrainingState):
                     "build it before the session: call it on a batch, or its build(input_shape)"
                 )
 
-    @property
-    def in_place(self) -> bool:
-        """False: the number of ranks cannot change while the processes live."""
-        return False
-
-    @property
-    def in_place_refusal(self) -> str:
-        """Reason why the number of ranks cannot change in place."""
-        return "the backends of Keras form the group of their processes once, at their start"
-
     def variables(self, value: Any) -> Named | None:
         """List the variables of an object, with names that are the same in each process.
 
@@ -98,7 +88,8 @@ class KerasState(TrainingState):
                     f"Session({name}=...): it trains {len(lost)} of its {len(trained)} variables "
                     f"(one is {lost[0].name!r}) in no model that the session is given: when the "
                     "training is resumed they would have their initial values; give their model "
-                    "too, Session(model=model, ...), or name it in unsaved=[...] if that is meant"
+                    "too, Session(model=model, ...), or name it in unsaved=[...] if this is "
+                    "intended"
                 )
         return self._missing_optimizer(saved, unsaved) if stepped else ""
 
@@ -109,10 +100,10 @@ class KerasState(TrainingState):
             # An optimizer that was made and is not used has made no step.
             if mine and known.isdisjoint(_ids(value.variables)) and int(value.iterations):
                 return (
-                    f"Session(): {type(value).__name__} makes steps and is not given to it, and "
-                    "would begin anew when the training is resumed; give it, "
+                    f"Session(): {type(value).__name__} makes steps but is not given to the "
+                    "session, so it would start over when the training is resumed; give it, "
                     "Session(optimizer=optimizer, ...), or name it in unsaved=[...] "
-                    "(unsaved=True: whatever it is) if that is meant"
+                    "(unsaved=True: anything) if this is intended"
                 )
         return ""
 
@@ -137,14 +128,15 @@ class KerasState(TrainingState):
 
     # -- one object
 
-    def _capture(self, value: Any) -> Any:
+    def capture_object(self, value: Any) -> Any:
+        """Return the state of one object; arrays and tensors are not copied."""
         if isinstance(value, keras.callbacks.Callback):
             return _attributes(value)
         if id(value) in self._late:
             return self._late[id(value)]
         named = self.variables(value)
         if named is None:
-            return super()._capture(value)
+            return super().capture_object(value)
         return {
             "names": [name for name, _ in named],
             "values": [_portable(self._value(variable)) for _, variable in named],
@@ -154,14 +146,15 @@ class KerasState(TrainingState):
         held = self._held.get(id(variable))
         return np.array(variable.numpy()) if held is None else held
 
-    def _apply(self, value: Any, saved: Any) -> None:
+    def apply_to_object(self, value: Any, saved: Any) -> None:
+        """Set one object to its captured state."""
         if isinstance(value, keras.callbacks.Callback):
             for name, item in saved.items():
                 setattr(value, name, item)
             return
         named = self.variables(value)
         if named is None:
-            super()._apply(value, saved)
+            super().apply_to_object(value, saved)
         elif _unbuilt(value) and len(saved["values"]) > len(named):
             self._apply_late(value, saved)
         else:
@@ -170,14 +163,14 @@ class KerasState(TrainingState):
     def _assign(self, named: Named, saved: Tree) -> None:
         arrays = [_array(item) for item in saved["values"]]
         if len(arrays) != len(named):
-            raise ValueError(f"{len(arrays)} variables into {len(named)}")
+            raise ValueError(f"{len(arrays)} variables do not fit into {len(named)}")
         triples = list(zip(saved["names"], arrays, named, strict=True))
         # Check all of them before changing any.
         for place, (theirs, array, (ours, variable)) in enumerate(triples):
             there, here = _kind(array.dtype, array.shape), _kind(variable.dtype, variable.shape)
             if theirs != ours or there != here:
                 there, here = f"{theirs} {there}".strip(), f"{ours} {here}".strip()
-                raise ValueError(f"variable {place}: {there} into {here}")
+                raise ValueError(f"variable {place}: {there} does not fit into {here}")
         with self.outside():
             for _, array, (_, variable) in triples:
                 variable.assign(array)

@@ -76,7 +76,7 @@ class LibraryCheckpoints:
             self.found = store.newest()
         if self.found is not None and self.found.manifest.get("format") != self._format:
             raise CheckpointError(
-                f"is of format {self.found.manifest.get('format')}, and this callback reads "
+                f"has format {self.found.manifest.get('format')}, but this callback reads "
                 f"{self._format}",
                 where=self.found.path,
                 do="use the library it was written with, or another checkpoint directory",
@@ -100,7 +100,7 @@ class LibraryCheckpoints:
         if not ranks.smallest(int(mine == first)):
             store = self._coordinator.store
             raise CheckpointError(
-                f"rank 0 found {first}, and rank {ranks.rank} {mine}",
+                f"rank 0 found {first}, but rank {ranks.rank} found {mine}",
                 where=store.directory if store else "",
                 do="the checkpoint directory must be the same on every node",
             )

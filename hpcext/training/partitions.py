@@ -264,17 +264,15 @@ class PartitionedBatches(ElasticBatches):
         self._partitions = partitions
         super().__init__(len(partitions), **options)
 
-    def _set_ranks(self, rank: int, world_size: int) -> None:
-        if world_size != self._partitions.ranks:
-            raise ValueError(
-                f"{self._partitions.ranks} partitions for {world_size} ranks: each rank needs one"
-            )
-        super()._set_ranks(rank, world_size)
-
     def place(
         self, epoch: int, consumed: int = 0, carried: int = 0, *, final: bool = False
     ) -> None:
         """Begin the next iteration at a position, which must have been marked."""
+        if self._world_size != self._partitions.ranks:
+            raise ValueError(
+                f"{self._partitions.ranks} partitions for {self._world_size} ranks: "
+                "each rank needs one"
+            )
         super().place(epoch, consumed, carried, final=final)
         self._partitions.seek(epoch, consumed)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import documents, protocol
+from hpcext.process import Process
 from hpcext.training.checkpoint import warn
 from hpcext.training.reserve import SIZE, Reserve
 
@@ -247,7 +248,7 @@ class Reporter:
         attempt = self._attempt
         if attempt is None:
             return
-        me = protocol.Process.me()
+        me = Process.me()
         document = {
             "schema": protocol.REPORT,
             "attempt": attempt.attempt,

@@ -68,7 +68,7 @@ class Session(Reporting):
         The session refuses to go on without objects that it finds in use and is not given, unless
         they are named here; with True it looks for none.
     **state
-        Objects to save, by name: see :class:`hpcext.training.checkpoint.state.State`.
+        Objects to save, by name: see :class:`hpcext.training.checkpoint.state.TrainingState`.
 
     Raises
     ------

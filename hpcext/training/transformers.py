@@ -300,7 +300,7 @@ class Suspend(transformers.TrainerCallback):
             return
         if state.global_step != found.manifest["step"]:
             raise CheckpointError(
-                f"there is a checkpoint of step {found.manifest['step']}, and the training is to "
+                f"there is a checkpoint of step {found.manifest['step']}, but the training would "
                 f"begin at step {state.global_step}",
                 where=found.path,
                 do="call trainer.train(resume_from_checkpoint=suspend.checkpoint), or remove the "
@@ -310,8 +310,8 @@ class Suspend(transformers.TrainerCallback):
         if before != now and not args.ignore_data_skip:
             raise CheckpointError(
                 f"was written with {before} samples a step on {found.manifest['world_size']} "
-                f"ranks, and now there are {now} on {self._coordinator.ranks.size}: the Trainer "
-                "would leave out others than those it has trained",
+                f"ranks, but now there are {now} on {self._coordinator.ranks.size}: the Trainer "
+                "would skip other samples than those it has trained",
                 where=found.path,
                 do=f"use per_device_train_batch_size=per_device({before}), divided by the "
                 "accumulated batches",

@@ -27,11 +27,15 @@ def run(first: int, last: int) -> tuple[int, ...]:
         ([life(0), life(9, *run(1, 30))], 0, ""),
         ([life(0, *run(1, 30)), life(99, *run(21, 40))], 10, ""),
         ([life(0, *run(1, 60)), life(99, *run(21, 70))], 40, "40 steps were lost"),
-        ([life(0, *run(1, 30)), life(99, *run(33, 40))], 0, "steps 31 to 32 are in no account"),
-        ([life(0, 1, 2, 4)], 0, "left steps out"),
-        ([life(0, 1, 2, 2)], 0, "left steps out"),
-        ([life(0, *run(1, 30)), life(15, *run(31, 40))], 0, "two processes of it trained at once"),
-        ([life(0, 1, 2, wrong=True)], 0, "after step 2 its state was not that of its steps"),
+        ([life(0, *run(1, 30)), life(99, *run(33, 40))], 0, "steps 31 to 32 are not recorded"),
+        ([life(0, 1, 2, 4)], 0, "left out steps"),
+        ([life(0, 1, 2, 2)], 0, "left out steps"),
+        (
+            [life(0, *run(1, 30)), life(15, *run(31, 40))],
+            0,
+            "two of its processes trained at the same time",
+        ),
+        ([life(0, 1, 2, wrong=True)], 0, "after step 2 its state did not match its steps"),
     ],
 )
 def test_a_verdict(lives: list[Life], lost: int, fault: str) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcext.allocation import JobId
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm import requeued
 from hpcext.core.errors import BatchError
-from hpcext.protocol import JobId
 
 RECORDED = Path(__file__).parent / "recorded"
 

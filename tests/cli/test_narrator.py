@@ -85,7 +85,7 @@ def test_a_reason_is_said_once_with_how_many_have_it_and_then_how_many_are_done(
 
 def test_few_jobs_are_said_to_wait_by_their_names() -> None:
     lines = told(SLOTS + 1)
-    assert "[     0.0 s] j5: pending: next in the queue; waits for a GPU to come free" in lines
+    assert "[     0.0 s] j5: pending: next in the queue; waits for a free GPU" in lines
     assert not any("are done" in line for line in told(FEW))
 
 

@@ -96,7 +96,7 @@ def test_speeds_are_multiples_of_those_on_one_gpu(
     _, err = plan(capsys, jobs, "--gpus", "4")
     assert err == (
         "hpcext: left out of the speeds: 1 job does not state what is needed here: "
-        "unknown (scaling); add to each what it lacks, as "
+        "unknown (scaling); add what each lacks, for example "
         "scaling = {1 = 1} (steps per second on so many GPUs)\n"
     )
 

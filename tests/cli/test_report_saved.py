@@ -124,7 +124,7 @@ LOST: Story = [*SOLO, (9 * HOUR_S, [f.Began()]), (9 * HOUR_S, [f.NodeJoined(Node
     ("story", "told"),
     [
         (STORY, "one did not complete: it is unknown how much was left to do"),
-        (SLOW, "job one: how fast it is on 2 GPUs, its best size, was not measured; name a"),
+        (SLOW, "job one: its speed on 2 GPUs, its best size, was not measured; next time,"),
         (LOST, "it lacked nodes or a manager for some of the time"),
         ([(0.0, [f.Cancel("1")]), *SOLO[:1], (9.0, [])], "no job of it has completed"),
     ],

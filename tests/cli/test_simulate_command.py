@@ -373,7 +373,7 @@ def test_bad_input_is_one_line(
 
 SPOILT: list[tuple[str, bytes, bytes, str]] = [
     ("t.csv", b"b,0,", b"b,-1,", "t.csv: line 3: submit_s '-1'"),
-    ("t.csv", b"a,0,", b"a,9,", "t.csv: line 3: submitted before the row above; sort by submit_s"),
+    ("t.csv", b"a,0,", b"a,9,", "t.csv: line 3: submitted before the row above; sort"),
     ("t.csv", b"7\n", b"7", "t.csv: line 3: has no end: the file was cut short"),
     ("t.csv", b",7\n", b"\n", "t.csv: line 3: 9 fields (valid: 10)"),
     ("t.csv", b"b,", b"\xff,", "t.csv: line 3: not UTF-8: byte 0xff in column 1"),
@@ -384,7 +384,7 @@ SPOILT: list[tuple[str, bytes, bytes, str]] = [
     ("t.csv", b"1,2,10", b"1," + b"9" * 5000 + b",10", "t.csv: line 3: n_max '9999"),
     ("t.csv", b"1,2,10", b"8,9,10", "t.csv: job b: needs 8 nodes, and 4 can be had"),
     ("t.csv", b"rate_2", b"rate_" + b"9" * 5000, "t.csv: line 1: column 'rate_9999"),
-    ("t.csv", b"rate_2", b"rate_1", "t.csv: line 1: column 'rate_1' twice"),
+    ("t.csv", b"rate_2", b"rate_1", "t.csv: line 1: column 'rate_1' occurs twice"),
     ("t.csv", b"samples", b"steps", "t.csv: line 1: no column samples"),
     ("t.csv", TRAINERS.encode(), b"", "t.csv: empty"),
     ("t.csv", TRAINERS[TRAINERS.index("\n") + 1 :].encode(), b"", "t.csv: it has no jobs that ran"),
@@ -392,7 +392,7 @@ SPOILT: list[tuple[str, bytes, bytes, str]] = [
     ("i.csv", b"1500", b"1100", "i.csv: line 5: 1100 s after 1200 s; sort it by time"),
     ("i.csv", b"1-2,\n", b"1-2", "i.csv: line 5: "),
     ("i.csv", b"0-3", b"\xff", "i.csv: line 2: not UTF-8"),
-    ("i.csv", b"600,,3", b"600,,9", "i.csv: line 3: node 9 leaves and was not idle"),
+    ("i.csv", b"600,,3", b"600,,9", "i.csv: line 3: node 9 leaves, but was not idle"),
     ("i.csv", b"0-3", b"0-" + b"9" * 5000, "i.csv: line 2: nodes '0-9999"),
     ("i.csv", IDLE.encode(), b"", "i.csv: empty"),
     ("log.swf", b"2 10 0 50 8", b"2 10 0 50", "log.swf: line 3: 17 fields"),
@@ -451,7 +451,7 @@ def test_a_job_that_states_no_speed(capsys: pytest.CaptureFixture[str], here: Pa
     _, err = simulate(capsys, "jobs.toml", "--nodes", "1x1", status=2)
     assert err == (
         "hpcext: jobs.toml: 1 job does not state what is needed here: a (scaling, work); "
-        "add to each what it lacks, as scaling = {1 = 1} (steps per second on so many GPUs) "
+        "add what each lacks, for example scaling = {1 = 1} (steps per second on so many GPUs) "
         "and work = {steps = 10000} (steps until it is done)\n"
     )
 
@@ -513,7 +513,7 @@ def test_a_speed_that_was_measured(capsys: pytest.CaptureFixture[str], here: Pat
     assert mean(document(capsys, *words), "makespan_s") == pytest.approx(12.5)
     (here / "jobs.toml").write_text(MEASURED + "work = {samples = 100}")
     _, err = simulate(capsys, "jobs.toml", "--nodes", "1x1", status=2)
-    assert "job 'a': paced was measured in another unit; say its work" in err
+    assert "job 'a': paced was measured in another unit; state its work" in err
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcext.allocation import Allocation
 from hpcext.backends.slurm import job as slurm_job
 from hpcext.backends.slurm.suspend import SlurmSuspendable
 from hpcext.cli.main import main
@@ -18,7 +19,6 @@ from hpcext.core.errors import HpcextError
 from hpcext.manager import pilot as pilots
 from hpcext.manager import places, suspendable
 from hpcext.policies import find_policy
-from hpcext.protocol import Allocation
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_JOB_NODELIST": "n1"}
 FULL = """

@@ -151,7 +151,7 @@ def test_by_keyboard(chromium: Chromium, stage: Stage) -> None:
         assert style == "solid", words
         assert width >= 2, words
     assert order == [
-        "To the content", "All pilots", "All", "Last day", "Last hour", "Last 10 min",
+        "Skip to the content", "All pilots", "All", "Last day", "Last hour", "Last 10 min",
         "The same as a table", "Pause", "data.json",
     ]  # fmt: skip
     chromium.value("document.querySelector('summary').focus()")

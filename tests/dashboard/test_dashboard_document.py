@@ -170,7 +170,7 @@ def test_gpus_of_this_machine_are_shown_with_the_pilots_that_run_here() -> None:
     elsewhere = document([busy()], 0.0, LocalGpus("other", (shared,), mps=False))
     for text in (page.overview(here), page.pilot(VIEW, here, ALL)):
         words = Shape(text).text
-        assert "The daemon of MPS runs here." in words
+        assert "The MPS daemon runs here." in words
         assert "50%" in words
         assert "1.0 of 4 GiB" in words
         assert "GPU 0 is shared by 2 processes through MPS" in words
@@ -232,7 +232,7 @@ def test_more_than_can_be_drawn_is_said() -> None:
     found = pilot_view(reading((job("1"), Record(segments=segments)), now_s=5000.0))
     text = "".join(lanes.timeline(found, ALL))
     assert text.count("<title>") == lanes.MOST_SPANS
-    assert "500 short stretches and 0 GPUs are not drawn" in text
+    assert "Not drawn: 500 short spans and 0 GPUs" in text
     assert f"{2500 - lanes.MOST_ROWS} older ones are in data.json" in text
 
 

@@ -181,7 +181,7 @@ def test_what_was_read_serves_many() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
 def test_it_listens_on_loopback_alone(host: str) -> None:
-    with pytest.raises(InputError, match="is no loopback address"):
+    with pytest.raises(InputError, match="is not a loopback address"):
         check_host(host)
     assert check_host("localhost") == "127.0.0.1"
 
@@ -191,7 +191,7 @@ def test_it_listens_on_loopback_alone(host: str) -> None:
     ["node/h/1", "ftp://h/", "https:///x", "https://[x/", "/a?b", "/a#b", "/a b", "/ü", "//h/x"],
 )
 def test_a_root_path_that_is_none(text: str) -> None:
-    with pytest.raises(InputError, match=r"valid: a path as /node/HOST/PORT"):
+    with pytest.raises(InputError, match=r"valid: a path such as /node/HOST/PORT"):
         read_root(text)
 
 
@@ -212,7 +212,7 @@ def test_a_port_that_is_taken(server: Server) -> None:
 
 def test_a_bad_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dashboard", "--host", "0.0.0.0"]) == 2
-    assert capsys.readouterr().err.startswith("hpcext: --host: '0.0.0.0' is no loopback address")
+    assert capsys.readouterr().err.startswith("hpcext: --host: '0.0.0.0' is not a loopback address")
 
 
 def test_a_pilot_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

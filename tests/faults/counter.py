@@ -18,6 +18,7 @@ import sys
 import time
 
 from hpcext import documents, protocol
+from hpcext.process import Process
 
 STEPS, STEP_S, SAVE_EVERY = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 DEAF = "--deaf" in sys.argv
@@ -39,7 +40,7 @@ def report(step: int, saved: int, first_step_at: float | None) -> None:
         "attempt": attempt.attempt,
         "op": attempt.op,
         "pid": os.getpid(),
-        "start": protocol.Process.me().start,
+        "start": Process.me().start,
         "world_size": attempt.num_gpus,
         "step": step,
         "resumed_step": begin,

@@ -34,6 +34,7 @@ import time
 from pathlib import Path
 
 from hpcext import documents, protocol
+from hpcext.process import Process
 
 DIARY = os.environ["DIARY"]
 words = set(sys.argv[1:])
@@ -72,7 +73,7 @@ def report(step: int, declined: int = 0, saved: int = 0) -> None:
             "attempt": attempt.attempt,
             "op": attempt.op,
             "pid": os.getpid(),
-            "start": protocol.Process.me().start,
+            "start": Process.me().start,
             "world_size": attempt.num_gpus,
             "step": step,
             "resumed_step": 0,

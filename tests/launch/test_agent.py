@@ -18,6 +18,7 @@ from site_of_test import wait_for
 
 from hpcext import documents, protocol
 from hpcext.launch import agent
+from hpcext.process import Process
 
 SLEEP = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)\n"
 
@@ -140,7 +141,7 @@ def test_what_can_go_on_elsewhere_has_a_moment_to_leave(
     for path, index in ((elastic, 1), (first, 0)):
         own = protocol.node_directory(path, index)
         wait_for((own / protocol.SUPERVISOR_FILE).exists, "its start")
-        me = protocol.Process.me()
+        me = Process.me()
         report = {"schema": protocol.REPORT, "pid": 1, "start": me.start, "in_place": True}
         documents.write_json(path / protocol.REPORT_FILE, report)
     process.send_signal(signum)

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from stage import Stage, end
 
-from hpcext import protocol
 from hpcext.launch import spread, supervise, sweep
+from hpcext.process import Process
 
 SHOW = ("sh", "-c", "echo gpus=$CUDA_VISIBLE_DEVICES node=$HPCEXT_NODE_INDEX")
 
@@ -168,7 +168,7 @@ def test_supervisors_elsewhere_do_what_is_done_to_the_leader(stage: Stage) -> No
         stage.write_launch(*stage.plain("wait", "short"), nodes=nodes([0]), notices=True)
         write_launchers(stage, supervisor_argv(stage, 0))
         file = stage.directory / "spread.json"
-        process = protocol.Process.of(leader.pid)
+        process = Process.of(leader.pid)
         file.write_text(json.dumps({**json.loads(file.read_text()), "leader": str(process)}))
         spreading = spread_it(stage)
         [[pid, *_]] = stage.wait_said("importing")

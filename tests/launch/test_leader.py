@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from hpcext.launch.leader import CONTINUE, END, HALT, SUSPEND, Leader
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 
 @pytest.fixture

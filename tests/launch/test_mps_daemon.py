@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from hpcext.launch.mps import CONTROL, Seat
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,7 +14,7 @@ import pytest
 from stage import Stage, end
 
 from hpcext.launch import tree
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 # What `apptainer exec --pid` does, and one whose /proc is that of the outside.
 CONTAINERS = {
@@ -26,7 +26,7 @@ OWN = CONTAINERS["own"]
 
 @pytest.mark.parametrize("proc", CONTAINERS)
 def test_a_process_is_known_by_what_it_calls_itself_inside(proc: str) -> None:
-    code = "from hpcext.protocol import Process; print(Process.me(), flush=True); input()"
+    code = "from hpcext.process import Process; print(Process.me(), flush=True); input()"
     argv = [*CONTAINERS[proc].split(), "python3", "-c", code]
     with subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -11,7 +11,7 @@ from pathlib import Path
 from stage import Stage, runs
 
 from hpcext.launch import tree
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(3600)")
 # Its name has a blank and a parenthesis in it, as a hostile one may.

@@ -143,7 +143,7 @@ def test_a_periodic_checkpoint_that_cannot_be_written_stops_nothing(tmp_path: Pa
     job = training(tmp_path)
     words = (*STEADY, "--epochs=1", "--every-steps=3")
     run = job.run(*words, "--full=0.4", "--ask=ended:0", ranks=2)
-    assert "not written (File too large); the one before is kept" in run.output
+    assert "not written (File too large); the previous one is kept" in run.output
     assert len(job.log("train")) == 20
     assert [path.name[:14] for path in job.checkpoints] == ["step-000000003", "step-000000010"]
 
@@ -208,7 +208,7 @@ def test_the_example_reaches_its_accuracy_and_takes_five_lines(tmp_path: Path) -
 WRONG = {
     "forgotten": ("--forget", "call trainer.fit(..., ckpt_path=suspend.checkpoint)"),
     "other": ("--loader=other", "the training must read this loader and no other one"),
-    "twice": ("--twice", "a callback serves one training, make another one for the next"),
+    "twice": ("--twice", "make a new callback for each training"),
 }
 
 

@@ -16,8 +16,8 @@ import pytest
 from lsf_site import Queue, Site
 from lsf_tools import SCRIPTS, MakeSite, command
 
-from hpcext import protocol
 from hpcext.admin import lsf
+from hpcext.process import Process
 
 CONTROL = SCRIPTS / "hpcext-job-control"
 CONTROLS = {"SUSPEND": f"{CONTROL} suspend", "RESUME": f"{CONTROL} resume"}
@@ -123,7 +123,7 @@ def impatient(directory: Path) -> Path:
 
 def deaf_manager(path: Path) -> None:
     """This process says that it is the manager, and hears no signal."""
-    me = protocol.Process.me()
+    me = Process.me()
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     path.write_text(json.dumps({"pid": me.pid, "start": me.start, "boot_id": boot_id}) + "\n")
 

@@ -11,7 +11,7 @@ import pytest
 from lsf_tools import MakeSite, command, output
 from site_of_test import wait_for
 
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 HOSTS = (lsf_site.Host("a", 4, 4), lsf_site.Host("b", 4, 4))
 BOTH = ("-n", "8", "-gpu", "num=4/host")

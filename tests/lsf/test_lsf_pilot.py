@@ -26,7 +26,7 @@ from site_of_test import Site, wait_for
 
 from hpcext.manager import locks
 from hpcext.manager.waiting import LEFT
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 OTHER = Path(__file__).parent / "other_rank.py"
 SIX = {"min": 1, "max": 6, "optimal": 6}

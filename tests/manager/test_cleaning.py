@@ -33,7 +33,7 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager.cleaning import emptying
 from hpcext.manager.cleaning.places import GOING
 from hpcext.manager.submissions import Submissions
-from hpcext.protocol import Process
+from hpcext.process import Process
 from hpcext.training.checkpoint import Store
 
 OVER = [

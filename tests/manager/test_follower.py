@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from made_pilots import make
 
-from hpcext import documents, protocol
+from hpcext import documents
 from hpcext.manager import spool
 from hpcext.manager.views import reading
 from hpcext.manager.views.reading import Follower
+from hpcext.process import Process
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_what_is_recent_is_known_without_reading(pilot: Path) -> None:
     follower = Follower(pilot)
     os.utime(pilot / "journal.jsonl", (0, 0))
     assert not follower.recent()
-    me = protocol.Process.me()
+    me = Process.me()
     facts = {"schema": spool.MANAGER, "pid": me.pid, "start": me.start, "host": "here"}
     documents.write_json(pilot / spool.MANAGER_FILE, facts)
     assert follower.recent()

@@ -142,19 +142,19 @@ def test_the_efficiency_is_that_of_as_many_nodes_that_stay(
 @pytest.mark.parametrize(
     ("specs", "entries", "why"),
     [
-        ([SPEC], [], "no trainer has done anything yet"),
-        ([msgspec.structs.replace(SPEC, work=None)], STORY, "one does not say how much work"),
+        ([SPEC], [], "no trainer has done any work yet"),
+        ([msgspec.structs.replace(SPEC, work=None)], STORY, "the total work of one is not stated"),
         (
             [SPEC, JobSpec("two", ("true",), work=9.0)],
             STORY,
-            "some trainers count steps, others samples",
+            "some trainers count their work in steps, others in samples",
         ),
         (
             [SPEC, JobSpec("two", ("true",), work=9.0, work_unit="samples")],
             STORY,
-            "of two no speed is known",
+            "no speed of two is known",
         ),
-        ([SPEC], [*STORY, (9000.0, [f.Began()])], "no manager looked for 1800 s of the time"),
+        ([SPEC], [*STORY, (9000.0, [f.Began()])], "no manager ran for 1800 s of the time"),
     ],
 )
 def test_an_efficiency_that_cannot_be_known_is_not_made_up(

@@ -15,6 +15,7 @@ import pytest
 from hpcext import documents, protocol
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.manager import spool
+from hpcext.process import Process
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def be_manager(directory: Path, pid: int) -> None:
-    process = protocol.Process.of(pid)
+    process = Process.of(pid)
     assert process
     facts = {"schema": spool.MANAGER, "pid": process.pid, "start": process.start}
     documents.write_json(directory / spool.MANAGER_FILE, facts)
@@ -129,7 +130,7 @@ def test_without_a_manager_nothing_is_asked(directory: Path) -> None:
 
 
 def test_a_pid_that_belongs_to_a_later_process_is_no_manager(directory: Path) -> None:
-    me = protocol.Process.me()
+    me = Process.me()
     facts = {"schema": spool.MANAGER, "pid": me.pid, "start": me.start + 1}
     documents.write_json(directory / spool.MANAGER_FILE, facts)
     assert spool.manager_of(directory) is None

@@ -64,6 +64,26 @@ def test_nothing_is_better_and_ties_go_to_the_first(instance: tuple[list[ValueTa
     assert division.price >= 0
 
 
+@given(instances(), st.integers(0, 5), st.sampled_from([-1e13, -1e300, 1e13]), st.integers(1, 3))
+@settings(max_examples=500)
+def test_an_absurd_value_changes_nothing_between_the_others(
+    instance: tuple[list[ValueTable], int], at: int, value: float, size: int
+) -> None:
+    tables, total = instance
+    absurd = table({0: 0.0, size: value})
+    takes = size if value > 0 and size <= total else 0
+    _, counts = tried(tables, total - takes)
+    division = apportion([*tables[:at], absurd, *tables[at:]], total)
+    assert division.counts == (*counts[:at], takes, *counts[at:])
+
+
+def test_two_absurd_values_of_which_one_fits() -> None:
+    tables = [table({0: 0.0, 1: 3.0}), table({0: 0.0, 2: 1e13}), table({0: 0.0, 2: 2e13})]
+    division = apportion(tables, 3)
+    assert division.counts == (1, 0, 2)
+    assert division.bound == pytest.approx(division.value)
+
+
 def dense(tables: Sequence[ValueTable], total: int) -> float:
     """The value of the best division, by the dynamic programme over everything."""
     best = np.zeros(total + 1)

@@ -60,7 +60,7 @@ def test_jobs_of_several_nodes_and_of_one() -> None:
     assert dict(target.grants["2"].alloc) == {"a": 1}
     assert target.grants["1"].role is Role.PRIMARY
     assert target.grants["2"].role is Role.SECONDARY
-    assert target.grants["2"].why == "runs on 1 GPU, its part of the division"
+    assert target.grants["2"].why == "runs on 1 GPU, its share of the GPUs"
 
 
 def test_where_nodes_have_no_room_a_job_gets_less_and_says_so() -> None:

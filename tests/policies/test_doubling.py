@@ -52,7 +52,7 @@ def test_what_is_kept_for_a_job_that_explores_nobody_else_gets() -> None:
         running = job(1, 8, {"a": 1}, estimate=ANY, run=Run(registered=registered))
         assert sizes("doubling", snapshot([running, second], a=8)) == {"1": 1}
     target = answer("doubling", snapshot([first, second], a=9))
-    assert target.grants["1"].why == "is measured on 1 GPU; 8 GPUs are kept for it"
+    assert target.grants["1"].why == "is measured on 1 GPU; 8 GPUs are reserved for it"
 
 
 def test_it_explores_no_more_than_it_may_have_and_than_there_is() -> None:

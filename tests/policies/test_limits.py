@@ -57,7 +57,7 @@ def test_what_cannot_change_now_counts_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no [[limit]] in it"),
+        ("", "it has no [[limit]]"),
         ("[[limits]]", "did you mean limit?"),
         ("[[limit]]", "[[limit]] 1: neither least nor most; add one"),
         ("[[limit]]\nmost = 1\nleast = 2", "[[limit]] 1: least 2 is more than most 1"),

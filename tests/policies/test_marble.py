@@ -50,7 +50,7 @@ def test_the_first_job_is_primary_the_next_gets_what_is_left() -> None:
     target = ask(job(1, 4), job(2, 3), job(3, 1))
     assert brief(target) == {"1": "n 4 primary", "2": "n 2 secondary"}
     assert target.grants["2"].why == "runs on 2 of 3 GPUs: no more were free on n"
-    assert target.waits == {"3": "next in the queue; waits for a GPU to come free"}
+    assert target.waits == {"3": "next in the queue; waits for a free GPU"}
 
 
 def test_two_primaries_where_both_fit() -> None:
@@ -147,7 +147,7 @@ def test_a_secondary_that_would_end_no_sooner_is_not_promoted() -> None:
     target = ask(running(1, 4, 2, estimate=dear), job(2, 4))
     assert brief(target) == {"1": "n 2 secondary", "2": "n 4 primary"}
     assert target.grants["1"].why == (
-        "stays on 2 of 4 GPUs: it ends in 20 s as it is, and to grow takes 10 s"
+        "stays on 2 of 4 GPUs: it will end in 20 s as it is, and growing takes 10 s"
     )
     # Measured goes before stated.
     slow = replace(KNOWN, observed=(*KNOWN.observed, Observed(4, 1, 9.0)))
@@ -267,15 +267,13 @@ def test_resize_waits_for_its_gpus_and_a_session_that_answers() -> None:
 def test_resize_to_more_than_the_node_has_changes_nothing() -> None:
     target = ask(running(1, 8, 2, sizes=(8,)), job(2, 2))
     assert brief(target) == {"1": "n 2 secondary", "2": "n 2 primary"}
-    assert target.grants["1"].why == (
-        "stays on 2 GPUs: n is too small for the size that was asked for"
-    )
+    assert target.grants["1"].why == ("stays on 2 GPUs: n is too small for the requested size")
 
 
 def test_no_nodes_no_grants() -> None:
     target = find_policy("marble")(v.Snapshot(0.0, {}, (job(1, 2),), v.Cause.NODES))
     assert target.grants == {}
-    assert target.waits == {"1": "next in the queue; waits for a GPU to come free"}
+    assert target.waits == {"1": "next in the queue; waits for a free GPU"}
 
 
 def test_what_is_wanted_is_said_in_words_for_each_job_that_waits() -> None:

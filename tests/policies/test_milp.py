@@ -571,7 +571,7 @@ def test_a_solver_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert "HpcextError: HiGHS failed; use one thread" in ran.stderr
+    assert "HpcextError: HiGHS failed; use CBC" in ran.stderr
 
 
 def test_no_solver_is_imported_before_it_is_needed() -> None:

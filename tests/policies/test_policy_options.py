@@ -27,7 +27,7 @@ from hpcext.policies import POLICIES, find_policy
             "bftrainer:objective=speed",
             "no objective 'speed'; efficiency, throughput, priority, or MODULE.F",
         ),
-        ("bftrainer:objective=math.pi", "'math.pi' is no function"),
+        ("bftrainer:objective=math.pi", "'math.pi' is not a function"),
         ("bftrainer:objective=no.such", "no objective 'no.such'"),
         ("bftrainer:limits=/dev/null", "/dev/null: not a regular file"),
     ],

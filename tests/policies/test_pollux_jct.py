@@ -83,5 +83,5 @@ def test_its_mean_is_a_product_unless_p_is_said() -> None:
 
 
 def test_the_search_of_the_paper_has_the_rules_of_the_paper() -> None:
-    with pytest.raises(InputError, match="objective=jct is for search=exact"):
+    with pytest.raises(InputError, match="objective=jct needs search=exact"):
         find_policy(f"{JCT},search=genetic")

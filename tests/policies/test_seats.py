@@ -45,7 +45,7 @@ def test_those_that_wait_get_seats_in_the_order_of_the_queue() -> None:
     target = ask(job(1), job(2, shares=False), job(3), job(4), job(5))
     assert places(target) == {"1": {"n": 4}, "3": {"n/mps": 1}, "4": {"n/mps": 1}}
     assert target.grants["3"].role is v.Role.SECONDARY
-    assert target.grants["3"].why == "shares a GPU that has 2 seats: none was free for it alone"
+    assert target.grants["3"].why == "shares a GPU with 2 seats: no whole GPU was free for it"
     assert target.waits.keys() == {"2", "5"}
 
 

@@ -19,6 +19,7 @@ from hpcext import documents, protocol
 from hpcext.core.errors import HpcextError
 from hpcext.launch import tree
 from hpcext.manager import spool
+from hpcext.process import Process
 from hpcext.training.checkpoint import CheckpointError, verify
 
 FILE_BYTES = 100_000
@@ -73,7 +74,7 @@ class Hands(Game):
 
     # Processes.
 
-    def supervisor(self, job: str) -> protocol.Process | None:
+    def supervisor(self, job: str) -> Process | None:
         """That of the newest attempt, if it runs."""
         attempts = sorted((self.pilot / "jobs" / self.ids[job]).glob("attempt-*"))
         if not attempts:
@@ -83,10 +84,10 @@ class Hands(Game):
             facts = documents.read_json(path, protocol.SUPERVISOR)
         except (OSError, ValueError):
             return None
-        found = protocol.Process(facts["pid"], facts["start"])
+        found = Process(facts["pid"], facts["start"])
         return found if found.alive() else None
 
-    def victim(self, fault: Fault) -> protocol.Process | None:
+    def victim(self, fault: Fault) -> Process | None:
         """The process of a job that a fault is for, as soon as it runs."""
         supervisor = self.supervisor(fault.job)
         until_s = time.monotonic() + RETRY_S
@@ -257,7 +258,7 @@ class Hands(Game):
             self.say(f"damage: {_break(whole[0], fault)}")
         self.start_manager()
 
-    def marked(self, job: str) -> list[protocol.Process]:
+    def marked(self, job: str) -> list[Process]:
         """Processes of the job's newest attempt."""
         attempts = sorted((self.pilot / "jobs" / self.ids[job]).glob("attempt-*"))
         return tree.marked([f"HPCEXT_REPORT_DIR={attempt}" for attempt in attempts[-1:]])
@@ -321,16 +322,16 @@ class Hands(Game):
         self.say(f"jump: by {fault.number} s")
 
 
-def _children(pid: int) -> list[protocol.Process]:
+def _children(pid: int) -> list[Process]:
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
         return []
-    found = (protocol.Process.of(int(child)) for child in text.split())
+    found = (Process.of(int(child)) for child in text.split())
     return [child for child in found if child]
 
 
-def _name(process: protocol.Process) -> str:
+def _name(process: Process) -> str:
     try:
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -338,7 +339,7 @@ def _name(process: protocol.Process) -> str:
     return " ".join(os.path.basename(word.decode(errors="replace")) for word in words[:6])
 
 
-def _limit(process: protocol.Process, size: int) -> None:
+def _limit(process: Process, size: int) -> None:
     with contextlib.suppress(OSError):
         _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, hard))

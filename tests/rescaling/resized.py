@@ -20,6 +20,7 @@ from site_of_test import wait_for
 
 from hpcext import documents, protocol
 from hpcext.launch import ranks
+from hpcext.process import Process
 
 TRAIN = Path(__file__).parent / "train.py"
 
@@ -57,7 +58,7 @@ class Training:
             checkpoint_dir=path / "checkpoints",
             report_dir=self.reports,
             num_gpus=size,
-            notify=protocol.Process.me(),
+            notify=Process.me(),
         )
         self.asked = 0
         self.size = size

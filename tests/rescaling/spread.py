@@ -9,6 +9,7 @@ from nursery import Fork, Nursery
 from resized import TRAIN, Training
 
 from hpcext import documents, protocol
+from hpcext.process import Process
 from hpcext.rendezvous import SHARED
 
 
@@ -62,7 +63,7 @@ class Spread(Training):
             num_gpus=1,
             num_nodes=nodes,
             rendezvous="127.0.0.1:20123",
-            notify=protocol.Process.me(),
+            notify=Process.me(),
         )
         self.asked = 0
         self.nodes = list(range(nodes))

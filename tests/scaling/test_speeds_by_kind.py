@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcext.core.estimate import Estimate, Observed
+from hpcext.core.estimate import Estimate, GoodputReport, Observed
 from hpcext.scaling.estimator import GpuCounts, alone_s, rate_alone, speedups
 from hpcext.scaling.kinds import alike, curve_of
 
@@ -33,6 +33,28 @@ def test_stated_kinds_are_multiples_of_one_gpu_of_the_slowest() -> None:
 def test_what_is_stated_for_all_kinds_is_the_same_on_all() -> None:
     known = Estimate(stated={1: 2.0, 2: 3.0}, observed=(Observed(1, 1, 9.0, kind="a100"),))
     assert of(known, "a100") == of(known, "v100") == [0, 1, 1.5]
+
+
+def reported(known: Estimate, kind: str, pass_s: float) -> Estimate:
+    """What is known once a training on this kind has said how long its passes take."""
+    said = GoodputReport(0.0, 32, 32, throughput=(pass_s, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
+    return known.reached(known.step + 1, known.done + 32, goodput=said, kind=kind)
+
+
+def test_a_reported_throughput_counts_for_the_kind_on_which_it_was_reported() -> None:
+    known = reported(reported(Estimate(), "a100", 1.0), "v100", 3.0)
+    assert of(known, "v100")[1] == pytest.approx(1.0)
+    assert of(known, "a100")[1] == pytest.approx(3.0)
+    # No job was on an h100: it is believed to be as where it is now.
+    assert of(known, "h100") == of(known, "v100")
+
+
+def test_stated_curves_say_how_a_reported_throughput_compares_on_another_kind() -> None:
+    known = reported(STATED, "NVIDIA A100-SXM4-80GB", 1.0)
+    assert of(known, "a100")[1] == pytest.approx(3.0)
+    assert of(known, "v100")[1] == pytest.approx(1.0)
+    known = reported(known, "v100", 2.0)
+    assert of(known, "NVIDIA A100-SXM4-80GB")[1] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("ring", [False, True])

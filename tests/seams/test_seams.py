@@ -111,7 +111,7 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
     install(plugins_of(tmp_path), "theirs", "empty_one", "allocate = 3")
     done = run(tmp_path, *HPCEXT, "run", "jobs.toml", "--gpus", "1", "--policy", "theirs")
     assert done.returncode == 2, done.stderr
-    assert "theirs of theirs 1.0 is no policy" in done.stderr
+    assert "theirs of theirs 1.0 is not a policy" in done.stderr
 
 
 def test_two_packages_with_one_name_are_refused_by_their_names(tmp_path: Path) -> None:

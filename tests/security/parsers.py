@@ -19,6 +19,7 @@ import numpy as np
 
 from hpcext import checks, config, documents, jobfile, protocol
 from hpcext.admin import manifest
+from hpcext.allocation import Allocation
 from hpcext.backends.batch_job import SubmittedPilot
 from hpcext.backends.lsf import requeue as lsf_requeue
 from hpcext.backends.lsf import suspend as lsf_suspend
@@ -61,6 +62,7 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submissions
 from hpcext.policies import find_policy
 from hpcext.policies.bftrainer.limits import read_limits
+from hpcext.process import Process
 from hpcext.profiles import Profiles
 from hpcext.rendezvous import Rendezvous
 from hpcext.sim.pilots.recording import read_recording
@@ -354,9 +356,7 @@ PARSERS = {
         placed(manifest.NAME, lambda place: manifest.load(place, trusted=False)),
         (b'{"schema": "hpcext.installed/1", "hpcext": "0.1.0", "files": {"/a": ["00"]}}',),
     ),
-    "a leader": Parser(
-        text(lambda said: Leader.of(said, 60.0)), (str(protocol.Process.me()).encode(),)
-    ),
+    "a leader": Parser(text(lambda said: Leader.of(said, 60.0)), (str(Process.me()).encode(),)),
     "nodes": Parser(text(read_nodes), (b"2xa100:4,4xv100:8", b"8x4")),
     "idle nodes": Parser(rows(idle.read_idle), (b"time_s,joined,left\n0,0-3 7,\n10,4,1-2\n",)),
     "SWF": Parser(
@@ -428,7 +428,7 @@ PARSERS = {
         ),
     ),
     "variables of a Slurm job": Parser(
-        environment(protocol.Allocation.from_environ),
+        environment(Allocation.from_environ),
         (
             b"SLURM_JOB_ID=4\nSLURM_STEP_ID=0\nSLURM_STEP_GPUS=0,1\nSLURM_NODEID=1\n"
             b"SLURM_RESTART_COUNT=2\nSLURM_MEM_PER_CPU=100\nSLURM_CPUS_ON_NODE=4\n",

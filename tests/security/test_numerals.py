@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcext import documents
+from hpcext.allocation import Allocation
 from hpcext.batch import lsf, slurm
 from hpcext.batch.jobs import End
 from hpcext.batch.lsf import idle as lsf_idle
@@ -20,7 +21,8 @@ from hpcext.core.errors import BatchError, InputError, JournalError
 from hpcext.manager.submissions import Submissions
 from hpcext.numerals import whole
 from hpcext.policies import find_policy
-from hpcext.protocol import Allocation, Attempt, Process
+from hpcext.process import Process
+from hpcext.protocol import Attempt
 
 HOME = Path(documents.__file__).parent
 ABSURD = "9" * 5000

@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from hpcext import protocol
 from hpcext.launch import ranks
+from hpcext.process import Process
 from hpcext.training.torch import door as doors
 from hpcext.training.torch.door import LOOPBACK, Door, LocalDoor
 from hpcext.training.torch.group import _is_empty, _store_at
@@ -215,7 +216,7 @@ def launched(path: Path, nodes: int) -> psutil.Popen:
         num_gpus=2 // nodes,
         num_nodes=nodes,
         rendezvous=f"{ADDRESS}:20123" if nodes > 1 else "",
-        notify=protocol.Process.me(),
+        notify=Process.me(),
     )
     environ = {"PYTHON": sys.executable, "LAUNCHER": ranks.__file__, **attempt.environ()}
     words = ["unshare", "-m", "-n", "sh", "-c", NODE, "node", str(nodes)]

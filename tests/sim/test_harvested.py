@@ -55,7 +55,7 @@ def test_who_has_not_run_yet_is_as_fast_as_who_states_the_same() -> None:
     other = trainer(2, 0.0, 1e6, stated={1: 5.0})
     assert found([ran, other], 2.0, 100).ideal == pytest.approx((10 + 5) * 100)
     shape = replace(SPEC, relative=True)
-    assert found([ran, other], 2.0, 100, shape).why == "of t2 no speed is known"
+    assert found([ran, other], 2.0, 100, shape).why == "no speed of t2 is known"
 
 
 def test_when_all_are_done_it_is_how_long_they_would_have_been_at_it() -> None:
@@ -114,12 +114,12 @@ def test_from_a_journal_it_is_what_the_simulator_says_of_the_same_run(
 @pytest.mark.parametrize(
     ("job", "nodes", "why"),
     [
-        (trainer(1, 9.0, 99.0), 1.0, "of t1 no speed is known"),
-        (trainer(1, 9.0, observed=seen(1.0)), 1.0, "t1 does not say how much work it has"),
+        (trainer(1, 9.0, 99.0), 1.0, "no speed of t1 is known"),
+        (trainer(1, 9.0, observed=seen(1.0)), 1.0, "the total work of t1 is not stated"),
         (
             trainer(1, 9.0, 99.0, observed=(*seen(1.0, kind="a"), *seen(2.0, kind="b"))),
             1.0,
-            "they were on GPUs of several kinds",
+            "the trainers ran on several kinds of GPU",
         ),
         (trainer(1, 9.0, 99.0, observed=seen(1.0)), 0.2, "0.20 nodes that stay could not have"),
         (

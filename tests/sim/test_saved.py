@@ -72,7 +72,7 @@ def test_a_job_of_two_nodes_has_both_alone() -> None:
     recording = Recording("fixed", (RecordedNode(4), RecordedNode(4)), (wide,))
     (alone,) = simulated(recording, were(Size(4, 2))).alone.values()
     assert alone == (pytest.approx(215.0), 4, 8)
-    with pytest.raises(InputError, match="job long: how fast it is on 4 GPUs of 2 nodes, its best"):
+    with pytest.raises(InputError, match="job long: its speed on 4 GPUs of 2 nodes, its best"):
         simulated(recording, were(Size(4, 1)))
 
 
@@ -82,11 +82,15 @@ SLOW = replace(SHORT, sizes=(8,), optimal=8, speed={8: 1.0})
 @pytest.mark.parametrize(
     ("change", "jobs", "told"),
     [
-        ({}, were(Size(1, 1)), "job long: how fast it is on 2 GPUs, its best size, was not"),
-        ({}, were(Size(2, 1)), "job late: how fast it is on 1 GPU, its best size, was not"),
+        ({}, were(Size(1, 1)), "job long: its speed on 2 GPUs, its best size, was not"),
+        ({}, were(Size(2, 1)), "job late: its speed on 1 GPU, its best size, was not"),
         ({"nodes": (RecordedNode(4), RecordedNode(4, "a100"))}, BEST, "its nodes are not alike"),
-        ({"jobs": (replace(SHORT, speed={2: 1e300}),)}, BEST, "a job told of itself what cannot"),
-        ({"jobs": (LONG, SLOW)}, BEST, "job short: simulated under exclusive it does not complete"),
+        ({"jobs": (replace(SHORT, speed={2: 1e300}),)}, BEST, "a job reported an impossible value"),
+        (
+            {"jobs": (LONG, SLOW)},
+            BEST,
+            "job short: in the simulation under exclusive it does not complete",
+        ),
     ],
 )
 def test_what_a_recording_does_not_tell(

@@ -86,13 +86,13 @@ def _cut(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (_cut, "is not a whole run"),
-        (lambda _: b"", "is not a whole run"),
-        (lambda _: b'{"a": 1}', "is not a whole run"),
+        (_cut, "is not a complete run"),
+        (lambda _: b"", "is not a complete run"),
+        (lambda _: b'{"a": 1}', "is not a complete run"),
         (lambda data: data.replace(b"simulate/1", b"simulate/9"), "schema 'hpcext.simulate/9'"),
         (lambda data: data.replace(b"4 GPUs", b"8 GPUs"), "another run"),
-        (lambda data: data.replace(b'"gpu_s":0.0', b'"gpu_s":"x"'), "is not a whole run"),
-        (lambda data: data.replace(b"jobs.toml", b"jobs\xff.toml"), "is not a whole run"),
+        (lambda data: data.replace(b'"gpu_s":0.0', b'"gpu_s":"x"'), "is not a complete run"),
+        (lambda data: data.replace(b"jobs.toml", b"jobs\xff.toml"), "is not a complete run"),
     ],
     ids=["half", "empty", "foreign", "schema", "key", "type", "not UTF-8"],
 )
@@ -130,7 +130,7 @@ def test_a_folder_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
 def test_timings_that_are_not_whole_are_named(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     (tmp_path / "timings.json").write_text('{"schema": "hpcext.timings/1", "wall')
-    with pytest.raises(InputError, match=r"timings\.json: is not whole"):
+    with pytest.raises(InputError, match=r"timings\.json: is not complete"):
         store.save(KEY, RUN, wall_s=1)
     # The run itself is safe: it is written before how long it took.
     assert store.load(KEY) == RUN

@@ -112,7 +112,7 @@ def test_measurements_that_lie_elsewhere(capsys: pytest.CaptureFixture[str], her
     ):
         assert policies(capsys, *more, *words) == beside
     _, err = simulate(capsys, "w.csv.gz", "--nodes", "1x4", "--data", "home", status=2)
-    assert "home: no measurements in it" in err
+    assert "home: it has no measurements" in err
 
 
 def test_philly_that_is_made_up(capsys: pytest.CaptureFixture[str], here: Path) -> None:
@@ -163,13 +163,13 @@ def test_what_nodes_that_stay_would_have_done(
 
 
 BAD: list[tuple[list[str], str]] = [
-    (["philly", "--nodes", "16x4"], "philly: needs measurements of trainings; say --data DIR"),
+    (["philly", "--nodes", "16x4"], "philly: it needs measurements of trainings; give --data DIR"),
     (["philly:data=none", "--nodes", "16x4"], "none/cifar10/placements.csv: no such file"),
     (["philly:laod=2", "--nodes", "16x4"], "unknown option 'laod=2'"),
     (["philly:load=0", "--nodes", "16x4"], "philly: load=0: expected a number > 0.0"),
     (["philly:load=nan", "--nodes", "16x4"], "philly: load=nan: expected a number > 0.0"),
     (["philly:adapt=2", "--nodes", "16x4"], "philly: adapt=2: must be true or false"),
-    (["capes", "--nodes", "8x8"], "capes: of which contention? (valid: extreme, moderate, none)"),
+    (["capes", "--nodes", "8x8"], "capes: it names no contention (valid: extreme, moderate, none)"),
     (["capes:low", "--nodes", "8x8"], "capes: unknown contention 'low' (valid: extreme"),
     (["marble:10", "--nodes", "1x6"], "marble: unknown set '10' (valid: 1, 2, 3"),
     (["marble:4", "--nodes", "7x6"], "marble:4: job ResNet-50: needs 8 nodes, and 7 can be had"),
@@ -177,7 +177,7 @@ BAD: list[tuple[list[str], str]] = [
     (["poisson:jobs=1.5", "--nodes", "1x8"], "poisson: jobs=1.5: expected a whole number"),
     (["poisson:mean_s=-1", "--nodes", "1x8"], "poisson: mean_s=-1: expected a number > 0.0"),
     (["poisson:of=no.toml", "--nodes", "1x8"], "no.toml: no such file"),
-    (["poisson:of=dag.toml", "--nodes", "1x8"], "dag.toml: job 'b' waits for another one"),
+    (["poisson:of=dag.toml", "--nodes", "1x8"], "dag.toml: job 'b' waits for another job"),
     (["poison:jobs=3", "--nodes", "1x8"], "did you mean poisson?"),
     ([WORKLOAD, "--nodes", "2x8"], "nodes with 8 GPUs (valid: at most 4"),
     ([f"{WORKLOAD}:adapt=maybe", "--nodes", "2x4"], "adapt=maybe: must be true or false"),
@@ -188,8 +188,8 @@ BAD: list[tuple[list[str], str]] = [
     (["capes:none", "--nodes", "1x8", "--data", "."], "--data: has no meaning for this workload"),
     ([WORKLOAD, "--nodes", "2x4", "--oracle", "--learn"], "--oracle: tells policies what --learn"),
     (["other.csv", "--nodes", "2x4"], "other.csv: line 1: its first line is 'x,y' (valid: name"),
-    (["other.csv", "--nodes", "2x4"], "or name,time,application,num_replicas,batch_size of measur"),
-    (["t.csv:adapt=true", "--nodes", "2x4"], "trainers have no options"),
+    (["other.csv", "--nodes", "2x4"], "or name,time,application,num_replicas,batch_size for"),
+    (["t.csv:adapt=true", "--nodes", "2x4"], "a file of trainers takes no options"),
 ]  # fmt: skip
 
 
@@ -211,13 +211,13 @@ def test_bad_words_are_one_line(
     ("rows", "said"),
     [
         ("a,5,brt,6,64\n", "line 2: unknown application 'brt' (valid: bert, cifar10, ncf"),
-        ("a,5,bert,6,8\n", "line 2: batch_size 8 on 6 GPUs (valid: 24 to 256, as bert was"),
+        ("a,5,bert,6,8\n", "line 2: batch_size 8 on 6 GPUs (valid: 24 to 256, the measured"),
         ("a,5,bert,1,512\n", "line 2: batch_size 512 on 1 GPUs (valid: 16 to 256"),
         ("a,5,bert,0,64\n", "line 2: num_replicas '0'"),
         ("a,5,bert,6,64\nb,4,bert,6,64\n", "line 3: time 4"),
         ("a,5,bert,6,64\nb,inf,bert,6,64\n", "line 3: time 'inf'"),
         ("a,5,bert,6", "line 2: has no end"),
-        ("", "line 2: no job in it"),
+        ("", "line 2: it has no jobs"),
     ],
 )
 def test_a_spoilt_workload_is_one_line(

@@ -53,7 +53,7 @@ def test_lsf(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     trace(capsys, "lsf", "--from", source, "--year", "2025", "-o", log)
     assert [job.number for job in read_swf(log)] == [102, 101]
     _, err = trace(capsys, "lsf", "--from", source, "-o", tmp_path / "no.swf", status=2)
-    assert err.startswith(f"hpcext: {source}: line 13: no year in the times; say --year")
+    assert err.startswith(f"hpcext: {source}: line 13: the times have no year; give")
     assert not (tmp_path / "no.swf").exists()
 
 

@@ -50,7 +50,7 @@ HEAD = "Partition|JobIDRaw|State|Submit|Start|ElapsedRaw|TimelimitRaw|NNodes"
         ("|7|RUNNING|100|130|60|1|2", "running: it has not ended"),
         ("|7|NEWSTATE|100|130|60|1|2", "unknown state 'newstate'"),
         ("|7|PENDING|Unknown|Unknown|0|1|2", "pending: it has not ended"),
-        ("|7.batch|COMPLETED|100|130|60||1", "a step, and no job: use sacct --allocations"),
+        ("|7.batch|COMPLETED|100|130|60||1", "a step instead of a job: use sacct --allocations"),
     ],
 )
 def test_rows_of_sacct(line: str, wanted: SwfJob | str) -> None:
@@ -112,7 +112,7 @@ def test_nodes_that_cannot_be_used_are_not_idle() -> None:
 @pytest.mark.parametrize(
     ("lines", "what"),
     [
-        (["n1 idle"], "a node before any time"),
+        (["n1 idle"], "a node before the first time"),
         (["time=5", "n1 idle", "time=4"], "time 4 after 5"),
         (["time=5", "what is this"], "'what is this'"),
         (["time=now"], "'time=now'"),
@@ -172,9 +172,11 @@ def test_bacct() -> None:
 
 def test_years() -> None:
     lines = recorded("lsf-10.1/bacct.txt")
-    with pytest.raises(InputError, match="no year in the times; say --year"):
+    with pytest.raises(
+        InputError, match="the times have no year; give the year of the first job with --year"
+    ):
         list(lsf.parse_lsf(lines))
-    with pytest.raises(InputError, match=r"2026-12-31 is no Wed; .*2014, 2025, 2031"):
+    with pytest.raises(InputError, match=r"2026-12-31 is not a Wed; .*2014, 2025, 2031"):
         list(lsf.parse_lsf(lines, year=2026))
     bad = [line.replace("Jan  1", "Jan 41") for line in lines]
     with pytest.raises(InputError, match="no such time"):
@@ -194,5 +196,5 @@ def test_older_lines_of_lsf() -> None:
 def test_what_is_nothing_of_lsf() -> None:
     assert list(lsf.parse_lsf(["No matching job found", ""])) == []
     assert list(lsf.parse_lsf(["Job <5>, User <x>"])) == [
-        Row(None, "no line that says when it was submitted")
+        Row(None, "no line says when it was submitted")
     ]

@@ -90,4 +90,4 @@ def test_gradients_are_weighed_once(
     run = job.on(2)
     assert run.code != 0, run.output
     told = " ".join(job.said("error")[0][2:])
-    assert told.startswith(f"session.weighted(): {calls} calls in step 0; must be one")
+    assert told.startswith(f"session.weighted(): {calls} calls in step 0; call it once")

@@ -59,9 +59,9 @@ def test_what_does_not_fit_changes_nothing(lines: dict[str, str]) -> None:
     )
     assert lines["shape, then"] == "unchanged"
     assert "variable 0: /a float32() into /b float32()" in lines["name"]
-    assert "2 variables into 3" in lines["number"]
+    assert "2 variables do not fit into 3" in lines["number"]
     assert lines["format"].startswith("CheckpointError")
-    assert "is of format numpy/1, and this session reads tensorflow/1" in lines["format"]
+    assert "has format numpy/1, but this session reads tensorflow/1" in lines["format"]
 
 
 def test_what_cannot_be_saved_is_refused(lines: dict[str, str]) -> None:
@@ -70,14 +70,14 @@ def test_what_cannot_be_saved_is_refused(lines: dict[str, str]) -> None:
     for case in ("no model", "another model"):
         assert lines[case].startswith("ValueError Session(optimizer=...): it trains ")
         assert "in no model that the session is given" in lines[case]
-    assert "Adam makes steps and is not given to it" in lines["forgetful"]
+    assert "Adam makes steps but is not given to the session" in lines["forgetful"]
     assert "Module has no variables (yet)" in lines["empty module"]
     assert "object has no state_dict" in lines["no state"]
     assert "give load=, indices to batch" in lines["length without load"]
     assert "arrays of lengths [2, 3]: must be equal" in lines["lengths"]
-    assert "compile the model before, with an optimizer" in lines["not compiled"]
+    assert "compile the model first, with an optimizer" in lines["not compiled"]
     assert "fit(x): a generator cannot be resumed in mid-epoch" in lines["fit, generator"]
-    assert "an epoch here is once through the data" in lines["fit, steps"]
+    assert "an epoch here always goes through all data once" in lines["fit, steps"]
     assert lines["fit itself"].startswith("RuntimeError call callback.fit(...) in place of")
     assert lines["alone"] == (
         "RuntimeError 2 workers that did not start under `hpcext launch`: start them with "

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 from nursery import Fork
 
-from hpcext.protocol import Attempt, Process
+from hpcext.process import Process
+from hpcext.protocol import Attempt
 
 HERE = Path(__file__).parent
 WAIT_S = 240.0

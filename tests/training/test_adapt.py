@@ -107,6 +107,26 @@ def test_a_step_in_two_passes_tells_what_a_pass_takes() -> None:
     assert tried[1].total > 48
 
 
+def test_times_of_another_kind_of_gpus_wait_until_it_is_back() -> None:
+    first = PolluxAgent(BOUNDS, 2, device="a100")
+    train(first, 400.0, 3, 2)
+    saved = json.loads(json.dumps(first.state()))
+    other = PolluxAgent(BOUNDS, 2, device="v100")
+    other.restore(saved)
+    assert other.state()["profile"] == []
+    assert other.state()["throughput"] is None
+    assert other.noise.phi() == first.noise.phi()
+    again = PolluxAgent(BOUNDS, 2, device="a100")
+    again.restore(json.loads(json.dumps(other.state())))
+    back = json.loads(json.dumps(again.state()))
+    assert back["profile"] == saved["profile"]
+    assert back["throughput"] == saved["throughput"] is not None
+    # As an earlier release wrote it.
+    del saved["device"], saved["elsewhere"]
+    other.restore(saved)
+    assert other.state()["profile"] == saved["profile"]
+
+
 def test_steps_after_a_change_in_two_passes_are_not_timed() -> None:
     agent = PolluxAgent(BatchBounds(32, 1024), 1)
     agent.halved(9.0, 32)
@@ -232,7 +252,7 @@ def test_what_cannot_be_fitted_changes_nothing(capfd: pytest.CaptureFixture[str]
     while agent._thread.busy():
         time.sleep(0.001)
     assert agent.look(10.5) is None
-    assert "the batch stays as it is" in capfd.readouterr().err
+    assert "the batch keeps its size" in capfd.readouterr().err
     assert agent.look(100.0) is None
     while agent._thread.busy():
         time.sleep(0.001)

@@ -120,7 +120,7 @@ def test_all_broken_is_an_error_and_not_a_new_start(tmp_path: Path) -> None:
     store = opened(tmp_path)
     (put(store, 10) / "state").unlink()
     (put(store, 20) / "manifest.json").write_bytes(b"[" * 100_000)
-    with pytest.raises(CheckpointError, match="none of its 2 checkpoints verifies; restore"):
+    with pytest.raises(CheckpointError, match="none of its 2 checkpoints is intact; restore"):
         store.newest()
 
 

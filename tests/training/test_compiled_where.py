@@ -71,6 +71,6 @@ def test_outside_a_manager_what_somebody_prepared_is_not_used(
     used = Path(ended.stdout.split()[0])
     assert used.parent.parent == temporary
     assert used.parent.name.startswith("hpcext-compiled-")
-    assert "could be changed by others" in ended.stderr
+    assert "other users could change" in ended.stderr
     assert not list(prepared.iterdir())
     assert not used.exists(), "it goes with the process"

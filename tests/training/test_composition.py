@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from hpcext.training.batching import ElasticBatches
-from hpcext.training.checkpoint import Store
+from hpcext.training.checkpoint import Checkpoint, Draft, Store, verify
+from hpcext.training.checkpoint.shards import Shards
+from hpcext.training.checkpoint.state import Tree
 from hpcext.training.feature import Feature, Framework, Parts, Resizing
 from hpcext.training.session import Session
 
@@ -119,3 +121,53 @@ def test_what_a_feature_knows_is_in_the_checkpoint(tmp_path: Path) -> None:
 def test_a_period_of_fewer_than_no_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="checkpoint_every_steps=-5: at least 1"):
         Session(weights=np.zeros(2), checkpoint_dir=tmp_path, checkpoint_every_steps=-5)
+
+
+class Halves(Shards):
+    """Shards of one rank: the second half of each array, in a file of its own."""
+
+    def separate(self, objects: Tree) -> tuple[Tree, Tree]:
+        cut = {name: len(array) // 2 for name, array in objects.items()}
+        whole = {name: array[: cut[name]] for name, array in objects.items()}
+        return whole, {name: array[cut[name] :] for name, array in objects.items()}
+
+    def write(self, path: Path, shards: Tree) -> list[dict[str, Any]]:
+        draft = Draft(path)
+        draft.write("halves.npz", lambda file: np.savez(cast("Any", file), **shards))
+        return draft.files
+
+    def join(self, checkpoint: Checkpoint, whole: Tree) -> Tree:
+        with np.load(checkpoint.part("halves.npz")) as shards:
+            return {name: np.concatenate((half, shards[name])) for name, half in whole.items()}
+
+
+class Halving(Feature):
+    def shards(self) -> Shards:
+        return Halves(self.coordinator.ranks)
+
+
+@pytest.mark.parametrize("staging", [False, True])
+def test_what_a_feature_writes_as_shards_is_in_the_checkpoint(
+    tmp_path: Path, staging: bool
+) -> None:
+    weights = np.zeros(5)
+
+    def train(epochs: int) -> None:
+        session = Composed(
+            Halving(),
+            weights=weights,
+            checkpoint_dir=tmp_path,
+            checkpoint_every_steps=1,
+            staging=staging,
+        )
+        for _ in session.epochs(epochs):
+            for _ in session.batches([0, 1]):
+                weights[:] += np.arange(5)
+
+    train(2)
+    for path in tmp_path.glob("step-*"):
+        names = {entry["name"] for entry in verify(path)["files"]}
+        assert names == {"halves.npz", "state.npz"}
+    weights[:] = -1
+    train(3)
+    assert weights.tolist() == [0, 6, 12, 18, 24]

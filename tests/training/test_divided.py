@@ -77,7 +77,7 @@ def test_each_sample_once_however_steps_are_divided(
 def test_what_is_drawn_cannot_be_divided_anew() -> None:
     batches = ElasticBatches(20, global_batch=4, world_size=2)
     next(iter(batches))
-    with pytest.raises(ValueError, match="1 batches are drawn"):
+    with pytest.raises(ValueError, match="1 batches have been drawn"):
         batches.divide([3, 1], 0)
     with pytest.raises(ValueError, match="one for each of 2 ranks"):
         batches.divide([3, 1, 1])

@@ -173,7 +173,7 @@ def test_all_broken_trains_nothing(tmp_path: Path) -> None:
         damage(path, "flip")
     run = job.run()
     assert run.code == 1
-    assert "none of its 2 checkpoints verifies" in run.output
+    assert "none of its 2 checkpoints is intact" in run.output
     assert steps(job) == list(range(16))
     assert len(job.checkpoints) == 2
 

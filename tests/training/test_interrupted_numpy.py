@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness import Job, Started, suspend_tree
 
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 SCRIPT = "train_numpy.py"
 STEPS = 40

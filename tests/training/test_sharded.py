@@ -104,8 +104,8 @@ def test_each_rank_writes_only_its_shards(nursery: Nursery, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("order", "told"),
     [
-        ("optimizer", "holds parameters that no given model has; the order is: the model"),
-        ("session", "the model was sharded after the session was made; the order is"),
+        ("optimizer", "holds parameters that no given model has; first make the model"),
+        ("session", "the model was sharded after the session was made; first make"),
     ],
 )
 def test_the_wrong_order_is_told(nursery: Nursery, tmp_path: Path, order: str, told: str) -> None:

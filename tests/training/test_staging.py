@@ -41,7 +41,7 @@ class SlowState(TrainingState):
 
 
 def keeper_of(path: Path, state: TrainingState, attempt: int = 1) -> Keeper:
-    keeper = Keeper(Store(path, attempt=attempt), state, Ranks())
+    keeper = Keeper(Store(path, attempt=attempt), state, Ranks)
     keeper.find()
     return keeper
 
@@ -267,7 +267,7 @@ def test_killed_while_the_thread_writes(tmp_path: Path) -> None:
 
 def test_a_run_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def name(path: Path) -> str:
-        keeper = Keeper(Store(path), TrainingState({"w": np.zeros(2)}), Ranks())
+        keeper = Keeper(Store(path), TrainingState({"w": np.zeros(2)}), Ranks)
         keeper.find()
         if not list(path.glob("step-*")):
             keeper.write(1, {}, {})
@@ -288,5 +288,5 @@ def test_a_run_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_checkpoint_of_another_kind_is_told(tmp_path: Path) -> None:
     keeper_of(tmp_path, TrainingState({"w": np.zeros(2)})).write(1, {}, {})
-    with pytest.raises(CheckpointError, match="is of format numpy/1"):
+    with pytest.raises(CheckpointError, match="has format numpy/1"):
         keeper_of(tmp_path, TorchState({"w": torch.zeros(2)}), attempt=2)

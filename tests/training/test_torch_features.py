@@ -19,7 +19,7 @@ from nursery import Nursery
 from torch.utils.data import DataLoader
 
 from hpcext import protocol
-from hpcext.protocol import Process
+from hpcext.process import Process
 from hpcext.training.accumulation import accumulated, microbatches, split
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.data.sampler import ResumableSampler

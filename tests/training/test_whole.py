@@ -108,7 +108,7 @@ def test_a_state_dict_is_refused_where_an_object_is_wanted() -> None:
         tuple(model.state_dict().values()),
     ]
     for state in states:
-        with pytest.raises(TypeError, match="a copy, and nothing could be put back"):
+        with pytest.raises(TypeError, match="a copy, so nothing can be restored"):
             Session(thing=state)
 
 
@@ -158,7 +158,7 @@ def test_an_option_that_is_misspelt_is_one_error(tmp_path: Path) -> None:
 def test_an_optimizer_that_steps_and_is_not_given_is_refused(tmp_path: Path) -> None:
     model = network()
     optimizer = adam(model)
-    with pytest.raises(ValueError, match="Adam makes steps and is not given"):
+    with pytest.raises(ValueError, match="Adam makes steps but is not given"):
         train(Session(model=model, checkpoint_dir=tmp_path), stepping(model, optimizer))
     assert not list(tmp_path.glob("step-*"))
     meant = Session(model=model, unsaved=optimizer)
@@ -192,7 +192,7 @@ def test_what_begins_to_step_later_ends_no_training(
             stepping(head, other)(x)
 
     assert train(session, two) == 3
-    assert capsys.readouterr().err.count("Adam makes steps and is not given") == 1
+    assert capsys.readouterr().err.count("Adam makes steps but is not given") == 1
 
 
 def test_a_scheduler_made_after_the_session_is_refused() -> None:

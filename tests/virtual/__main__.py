@@ -54,7 +54,11 @@ def main() -> int:
         return one(args.room, int(first))
     seeds = range(int(first), int(last) + 1)
     if args.jobs > 1:
-        return shared(seeds, args.jobs, sys.argv[1:])
+        words = [f"--room={args.room}"]
+        words += [f"--mutant={args.mutant}"] if args.mutant else []
+        words += ["--until-found"] if args.until_found else []
+        words += ["--digest"] if args.digest else []
+        return shared(seeds, args.jobs, words)
     return many(args.room, seeds, until_found=args.until_found, digest=args.digest)
 
 
@@ -133,10 +137,9 @@ def shared(seeds: range, jobs: int, words: Sequence[str]) -> int:
     """Play seeds in several processes."""
     size = -(-len(seeds) // jobs)
     parts = [seeds[at : at + size] for at in range(0, len(seeds), size)]
-    others = [word for word in words if not word[:1].isdigit()]
     children = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.virtual", f"{part[0]}-{part[-1]}", "--jobs=1", *others],
+            [sys.executable, "-m", "tests.virtual", f"{part[0]}-{part[-1]}", "--jobs=1", *words],
             cwd=HERE.parent.parent,
         )
         for part in parts

@@ -20,42 +20,52 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from virtual.disk import Directory, File, Inode, Link, failed
-from virtual.kernel import EPOCH, Dead, Kernel, Opened, Pipe, Process, proc
+from virtual.kernel import EPOCH, SYSCALL_S, Dead, Kernel, Opened, Pipe, Process, proc
 
-SEEKS = {
-    os.SEEK_SET: lambda _at, _end: 0,
-    os.SEEK_CUR: lambda at, _end: at,
-    os.SEEK_END: lambda _at, end: end,
-}
 PURE = ("fspath", "waitstatus_to_exitcode", "WIFEXITED", "WEXITSTATUS", "WIFSIGNALED", "WTERMSIG",
         "WIFSTOPPED", "WSTOPSIG", "WCOREDUMP", "strerror")  # fmt: skip
 
-_kernels: list[Kernel] = []
+READ_BYTES = 1 << 17
+_EXCLUSIVE, _WRITES = os.O_CREAT | os.O_EXCL, os.O_WRONLY | os.O_RDWR
+
+_kernel: Kernel | None = None
 
 
 def use(kernel: Kernel | None) -> None:
     """Have system calls go to a kernel."""
-    _kernels[:] = [kernel] if kernel else []
+    global _kernel, me  # noqa: PLW0603  (the path of every system call)
+    _kernel = kernel
+    me = kernel.me if kernel is not None else _nobody
 
 
 def kernel() -> Kernel:
     """Return the kernel of the present room."""
-    if not _kernels:
+    if _kernel is None:
         raise Dead
-    return _kernels[0]
+    return _kernel
 
 
-def me() -> Process:
-    """Return the process that calls."""
-    return kernel().me()
+def _nobody() -> Process:
+    raise Dead
+
+
+me = _nobody
+"""Returns the process that calls."""
+
+
+def mine() -> Process:
+    """Return the process that asks for what no other can change: nobody has a turn for that."""
+    process = kernel().current
+    if process is None or process.code is not None:
+        raise Dead
+    return process
 
 
 # Files.
 
 
 def _text(path: object) -> str:
-    name = os.fspath(path)
-    text = os.fsdecode(name)
+    text = path if type(path) is str else os.fsdecode(path)  # type: ignore[type-var]
     if "\0" in text:
         raise ValueError("embedded null byte")
     return text
@@ -63,10 +73,10 @@ def _text(path: object) -> str:
 
 def _absolute(process: Process, path: object, dir_fd: int | None = None) -> str:
     text = _text(path)
+    if text[:1] == "/":
+        return text
     if not text:
         raise failed(errno.ENOENT, text)
-    if text.startswith("/"):
-        return text
     base = process.cwd if dir_fd is None else _opened(process, dir_fd).path
     return f"{base}/{text}"
 
@@ -96,30 +106,30 @@ def open(path: object, flags: int, mode: int = 0o777, *, dir_fd: int | None = No
             raise failed(errno.ENOENT, where)
         opened = Opened(None, where, flags)
         opened.content = found if isinstance(found, bytes) else b""
-        return kernel().open(process, opened)
+        return _kernel.open(process, opened)
     disk = process.machine.disk
-    writes = flags & (os.O_WRONLY | os.O_RDWR)
     try:
         inode = disk.opened(where, follow=not flags & os.O_NOFOLLOW)
     except FileNotFoundError:
         if not flags & os.O_CREAT:
             raise
         inode = disk.make(where, mode & ~0o022, process.uid)
-    else:
-        if flags & os.O_CREAT and flags & os.O_EXCL:
-            raise failed(errno.EEXIST, where)
-        if isinstance(inode, Link) and not flags & getattr(os, "O_PATH", 0):
+        return _kernel.open(process, Opened(inode, where, flags))
+    if flags & _EXCLUSIVE == _EXCLUSIVE:
+        raise failed(errno.EEXIST, where)
+    if isinstance(inode, Link):
+        if not flags & os.O_PATH:
             raise failed(errno.ELOOP, where)
-        if flags & os.O_DIRECTORY and not isinstance(inode, Directory):
-            raise failed(errno.ENOTDIR, where)
-        if isinstance(inode, Directory) and writes:
+    else:
+        _allowed(process, inode, where, 2 if flags & _WRITES else 4)
+    if isinstance(inode, Directory):
+        if flags & _WRITES:
             raise failed(errno.EISDIR, where)
-        if not isinstance(inode, Link):
-            _allowed(process, inode, where, 2 if writes else 4)
-        if flags & os.O_TRUNC and isinstance(inode, File):
-            del inode.data[:]
-    opened = Opened(inode, where, flags)
-    return kernel().open(process, opened)
+    elif flags & os.O_DIRECTORY:
+        raise failed(errno.ENOTDIR, where)
+    if flags & os.O_TRUNC and isinstance(inode, File):
+        del inode.data[:]
+    return _kernel.open(process, Opened(inode, where, flags))
 
 
 def close(fd: int) -> None:
@@ -135,7 +145,10 @@ def read(fd: int, size: int) -> bytes:
         data = bytes(pipe.data[:size])
         del pipe.data[:size]
         return data
-    data = _content(opened)[opened.at : opened.at + size]
+    if isinstance(opened.inode, File):
+        data = bytes(opened.inode.data[opened.at : opened.at + size])
+    else:
+        data = _content(opened)[opened.at : opened.at + size]
     opened.at += len(data)
     return data
 
@@ -195,11 +208,15 @@ def pwrite(fd: int, data: Any, at: int) -> int:
 
 
 def lseek(fd: int, at: int, whence: int) -> int:
-    opened = _opened(me(), fd)
+    opened = _opened(mine(), fd)
     if opened.pipe is not None:
         raise failed(errno.ESPIPE)
-    opened.at = at + SEEKS[whence](opened.at, len(_content(opened)))
-    return opened.at
+    if whence == os.SEEK_CUR:
+        at += opened.at
+    elif whence == os.SEEK_END:
+        at += len(_content(opened))
+    opened.at = at
+    return at
 
 
 def ftruncate(fd: int, size: int) -> None:
@@ -224,17 +241,17 @@ def isatty(fd: int) -> bool:
 
 
 def get_inheritable(fd: int) -> bool:
-    return fd in me().kept
+    return fd in mine().kept
 
 
 def set_inheritable(fd: int, inheritable: bool) -> None:
-    process = me()
+    process = mine()
     _opened(process, fd)
     process.kept.add(fd) if inheritable else process.kept.discard(fd)
 
 
 def set_blocking(fd: int, blocking: bool) -> None:
-    _opened(me(), fd)
+    _opened(mine(), fd)
 
 
 def get_blocking(fd: int) -> bool:
@@ -290,11 +307,12 @@ def lstat(path: object, *, dir_fd: int | None = None) -> os.stat_result:
 
 
 def fstat(fd: int) -> os.stat_result:
-    opened = _opened(me(), fd)
+    process = mine()
+    opened = _opened(process, fd)
     if opened.inode is not None:
         return opened.inode.facts()
     kind = stat.S_IFIFO if opened.pipe is not None else stat.S_IFREG
-    return os.stat_result((kind | 0o600, 1, 2, 1, me().uid, me().uid, 0, 0, 0, 0))
+    return os.stat_result((kind | 0o600, 1, 2, 1, process.uid, process.uid, 0, 0, 0, 0))
 
 
 def access(path: object, mode: int, **_: Any) -> bool:
@@ -476,7 +494,7 @@ def utime(path: object, times: tuple[float, float] | None = None, **_: Any) -> N
 
 
 def getcwd() -> str:
-    return me().cwd
+    return mine().cwd
 
 
 def chdir(path: object) -> None:
@@ -495,7 +513,7 @@ def umask(mask: int) -> int:
 
 
 def getpid() -> int:
-    return me().pid
+    return mine().pid
 
 
 def getppid() -> int:
@@ -504,14 +522,14 @@ def getppid() -> int:
 
 
 def getuid() -> int:
-    return me().uid
+    return mine().uid
 
 
 geteuid = getgid = getegid = getuid
 
 
 def getpgrp() -> int:
-    return me().group
+    return mine().group
 
 
 def _process(pid: int) -> Process:
@@ -536,11 +554,11 @@ def setsid() -> None:
 
 
 def uname() -> os.uname_result:
-    return os.uname_result(("Linux", me().machine.name, "6", "1", "x86_64"))
+    return os.uname_result(("Linux", mine().machine.name, "6", "1", "x86_64"))
 
 
 def urandom(size: int) -> bytes:
-    me()
+    mine()
     return kernel().chance.randbytes(size)
 
 
@@ -548,7 +566,7 @@ def _send(sender: Process, process: Process, signum: int) -> None:
     if process.uid != sender.uid and sender.uid:
         raise failed(errno.EPERM)
     if signum:
-        kernel().tell(f"{sender!r} sends {signal.Signals(signum).name} to {process!r}")
+        kernel().tell(f"{sender!r} sends {_NAMED[signum].name} to {process!r}")
         kernel().sent(sender, process, signum)
         kernel().happened()
     process.signal(signum)
@@ -696,9 +714,9 @@ def getsignal(signum: int) -> Any:
     return me().heeds(int(signum))
 
 
-def pthread_sigmask(how: int, mask: Iterable[int]) -> set[signal.Signals]:
+def pthread_sigmask(how: int, mask: Iterable[int]) -> set[int]:
     process = me()
-    before = {signal.Signals(each) for each in process.blocked if each in _NAMED}
+    before = {_NAMED.get(each, each) for each in process.blocked}
     wanted = {int(each) for each in mask} - {signal.SIGKILL, signal.SIGSTOP}
     if how == signal.SIG_BLOCK:
         process.blocked |= wanted
@@ -712,12 +730,13 @@ def pthread_sigmask(how: int, mask: Iterable[int]) -> set[signal.Signals]:
     return before
 
 
-_NAMED = {int(each) for each in signal.Signals}
+_NAMED = {int(each): each for each in signal.Signals}
+_VALID = signal.valid_signals()
 
 
 def sigpending() -> set[int]:
     process = me()
-    return {signal.Signals(each) for each in process.pending if each in process.blocked}
+    return {_NAMED.get(each, each) for each in process.pending if each in process.blocked}
 
 
 class Info:
@@ -752,21 +771,34 @@ def _sigwait(process: Process, wanted: Collection[int], deadline: float | None) 
 
 
 def _time() -> float:
-    machine = me().machine
-    return EPOCH + kernel().now + machine.skew_s
+    machine = mine().machine
+    machine.kernel.now += SYSCALL_S
+    return EPOCH + machine.kernel.now + machine.skew_s
 
 
 def monotonic() -> float:
-    process = me()
-    return kernel().now - process.machine.booted + 1000.0
+    machine = mine().machine
+    machine.kernel.now += SYSCALL_S
+    return machine.kernel.now - machine.booted + 1000.0
 
 
 def sleep(seconds: float) -> None:
     me()
-    kernel().wait(lambda: False, kernel().now + max(0.0, seconds))
+    kernel().wait(None, kernel().now + max(0.0, seconds))
 
 
 # Python's files.
+
+
+_KINDS = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+          "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+          "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL}  # fmt: skip
+MODES = {kind: (kind == "r", kind != "r", flags | os.O_CLOEXEC) for kind, flags in _KINDS.items()}
+MODES |= {
+    f"+{kind}": (True, True, flags & ~os.O_WRONLY | os.O_RDWR | os.O_CLOEXEC)
+    for kind, flags in _KINDS.items()
+}
+"""Whether a mode reads, whether it writes, and the flags of open(2)."""
 
 
 class FileIO(io.RawIOBase):
@@ -777,23 +809,19 @@ class FileIO(io.RawIOBase):
     ) -> None:
         self.mode, self._closes = mode, closefd
         self.name = file
-        kinds = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
-                 "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-                 "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL}  # fmt: skip
-        kind = next(each for each in mode if each in kinds)
-        flags = kinds[kind] | os.O_CLOEXEC
-        self._reads, self._writes = kind == "r" or "+" in mode, kind != "r" or "+" in mode
-        if "+" in mode:
-            flags = flags & ~os.O_WRONLY | os.O_RDWR
+        self._reads, self._writes, flags = MODES["".join(sorted(mode))]
         if isinstance(file, int):
             self._fd = file
         else:
             self._fd = opener(file, flags) if opener else open(file, flags, 0o666)
-        if stat.S_ISDIR(fstat(self._fd).st_mode):
+        opened = _opened(mine(), self._fd)
+        if isinstance(opened.inode, Directory):
             if closefd and not isinstance(file, int):
                 close(self._fd)
             raise failed(errno.EISDIR, file)
-        if kind == "a" and not isinstance(file, int):
+        self._seeks = opened.pipe is None
+        self._opened = opened
+        if flags & os.O_APPEND and not isinstance(file, int):
             lseek(self._fd, 0, os.SEEK_END)
 
     def fileno(self) -> int:
@@ -806,7 +834,7 @@ class FileIO(io.RawIOBase):
         return self._writes
 
     def seekable(self) -> bool:
-        return not self.closed and _opened(me(), self._fd).pipe is None
+        return self._seeks
 
     def isatty(self) -> bool:
         return False
@@ -816,6 +844,12 @@ class FileIO(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
+    def readall(self) -> bytes:
+        parts = []
+        while data := read(self._fd, READ_BYTES):
+            parts.append(data)
+        return b"".join(parts)
+
     def write(self, data: Any) -> int:
         return write(self._fd, bytes(data))
 
@@ -823,7 +857,9 @@ class FileIO(io.RawIOBase):
         return lseek(self._fd, at, whence)
 
     def tell(self) -> int:
-        return lseek(self._fd, 0, os.SEEK_CUR)
+        if not self._seeks:
+            raise failed(errno.ESPIPE)
+        return self._opened.at
 
     def truncate(self, size: int | None = None) -> int:
         size = self.tell() if size is None else size
@@ -850,12 +886,12 @@ def open_file(  # noqa: PLR0917  (as the built-in)
     )
     if buffering == 0:
         return raw
-    if raw.readable() and raw.writable():
+    if "+" in mode:
         buffer: Any = io.BufferedRandom(raw)
-    elif raw.writable():
-        buffer = io.BufferedWriter(raw)
-    else:
+    elif "r" in mode:
         buffer = io.BufferedReader(raw)
+    else:
+        buffer = io.BufferedWriter(raw)
     if "b" in mode:
         return buffer
     return io.TextIOWrapper(buffer, encoding or "utf-8", errors, newline, buffering == 1)
@@ -897,7 +933,7 @@ def as_signal() -> types.ModuleType:
     module.__dict__.update(
         signal=sigaction, getsignal=getsignal, pthread_sigmask=pthread_sigmask,
         sigpending=sigpending, sigtimedwait=sigtimedwait, sigwaitinfo=sigwaitinfo,
-        pidfd_send_signal=pidfd_send_signal, valid_signals=signal.valid_signals,
+        pidfd_send_signal=pidfd_send_signal, valid_signals=lambda: set(_VALID),
         set_wakeup_fd=lambda *_a, **_k: -1, default_int_handler=signal.default_int_handler,
         strsignal=signal.strsignal,
     )  # fmt: skip

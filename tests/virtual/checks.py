@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from hpcext.core.values import State
+import msgspec
+
+from hpcext.core.values import Job, State
 from hpcext.manager import journal as journals
 
 if TYPE_CHECKING:
@@ -13,6 +16,10 @@ if TYPE_CHECKING:
     from virtual.room import Room
 
 OURS = {"manager", "supervisor", "training", "user", ""}
+
+
+HOME = "/home/user"
+PILOT = f"{HOME}/pilot"
 
 
 class Violation(Exception):
@@ -30,6 +37,11 @@ class Checks:
         self._saved: dict[str, int] = defaultdict(int)
         self._running: dict[str, Process] = {}
         self._harmed: set[str] = set()
+        self.deaf: set[str] = set()
+        self.attempts: Counter[str] = Counter()
+        self._failures: dict[str, list[float]] = defaultdict(list)
+        self._launched: dict[str, float] = {}
+        self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
         room.kernel.looks_at_signals.append(self.signalled)
 
     def wrong(self, what: str) -> None:
@@ -41,6 +53,11 @@ class Checks:
 
     def begun(self, job: str, attempt: int, step: int, process: Process, launch: Any) -> None:
         """Check an attempt that has restored what it goes on from."""
+        self.attempts[job] = attempt
+        self._obeyed(job, attempt, launch)
+        report_dir = launch["environ"]["HPCEXT_REPORT_DIR"]
+        self._kept(f"{report_dir}/launch.json", f"{report_dir}/supervisor.json")
+        self._journal_kept()
         other = self._running.get(job)
         if other is not None and other is not process and not other.dead:
             self.wrong(f"job {job}: attempt {attempt} runs beside an earlier one, {other!r}")
@@ -51,7 +68,7 @@ class Checks:
                 f"job {job} attempt {attempt} begins after step {step}, "
                 f"and step {self._saved[job]} was saved"
             )
-        if step < self._last.get(job, 0) and job not in self._harmed:
+        if step < self._last.get(job, 0) and job not in self._harmed | self.deaf:
             self.wrong(
                 f"job {job} attempt {attempt} begins after step {step}, did {self._last[job]}, "
                 "and nothing was done to it"
@@ -77,6 +94,11 @@ class Checks:
         """Check a step."""
         if self._running.get(job) is not process:
             self.wrong(f"job {job} attempt {attempt} does step {step} beside a later attempt")
+        held = self._promised.get(("suspend", job))
+        if held and self._room.faults.quiet and job not in self.deaf:
+            since_s = max(held[0], self._launched.get(job, 0.0) + 7)
+            if self._room.kernel.now > since_s + self._room.obeys_s:
+                self.wrong(f"job {job} still trains, suspended by its user at {held[0]:.1f} s")
         if step != self._last[job] + 1:
             self.wrong(f"job {job} does step {step} after step {self._last[job]}")
         self._last[job] = step
@@ -94,14 +116,78 @@ class Checks:
         if not self._room.faults.disk_failed:
             self.wrong(f"job {job}: {why}")
 
-    def saved(self, job: str, step: int) -> None:
+    def saved(self, job: str, step: int, path: str) -> None:
         """Note a checkpoint that was committed."""
+        names = self._room.disk.find(path).entries
+        self._kept(path, *(f"{path}/{name}" for name in names))
         self._saved[job] = max(self._saved[job], step)
 
     def signalled(self, sender: Process, process: Process, signum: int) -> None:
         """Check that nobody else's process is signalled."""
         if process.name == "bystander":
             self.wrong(f"{sender!r} sends signal {signum} to {process!r}, which is not ours")
+
+    def launched(self, directory: str) -> None:
+        """Note that a manager has an attempt started."""
+        self._launched[directory.split("/")[-2]] = self._room.kernel.now
+
+    def failing(self, job: str) -> None:
+        """Note that a training fails by itself, and check that it was not tried too soon."""
+        now, before = self._room.kernel.now, self._failures[job]
+        if before and now < before[-1] + 2.0 ** (len(before) - 1) and not self._disturbed(job):
+            self.wrong(f"job {job} is tried again {now - before[-1]:.1f} s after it failed")
+        before.append(now)
+
+    def supervised(self, directory: str, code: int) -> None:
+        """Check that the end of an attempt is written down when its supervisor ends."""
+        if code not in {71, 75}:
+            self._kept(f"{directory}/exit.json")
+
+    def _disturbed(self, job: str) -> bool:
+        faults = self._room.faults
+        return bool(faults.harm[job] or faults.disk_failed or faults.crashed)
+
+    # What must survive a crash at this moment.
+
+    def _kept(self, *paths: str) -> None:
+        disk = self._room.disk
+        if not self._room.faults.disk_failed:
+            for path in paths:
+                if not disk.keeps(path):
+                    self.wrong(f"{path} would not survive a loss of power")
+
+    def _journal_kept(self) -> None:
+        """Check that all that is acted on is on the disk; mere progress need not be."""
+        if self._room.faults.disk_failed:
+            return
+        journal = self._room.disk.find(f"{PILOT}/journal.jsonl")
+        written = bytes(journal.data)
+        rest = written[len(journal.durable) :].splitlines()
+        if not written.startswith(journal.durable) or any(
+            fact["type"] != "progressed" for line in rest for fact in json.loads(line)[1]
+        ):
+            self.wrong("what is done is not in the journal yet, or not on the disk")
+
+    # What a user was told.
+
+    def promised(self, verb: str, words: dict[str, Any]) -> None:
+        """Note that a request was answered."""
+        self._journal_kept()
+        self._promised[verb, words["job"]] = (self._room.kernel.now, words)
+
+    def withdrawn(self, verb: str, job: str) -> None:
+        """Note that a user wants something else."""
+        self._promised.pop(("suspend" if verb == "resume" else verb, job), None)
+
+    def _obeyed(self, job: str, attempt: int, launch: Any) -> None:
+        for verb in ("suspend", "cancel", "resize"):
+            at, words = self._promised.get((verb, job), (0.0, {}))
+            if not words or self._launched[job] < at + 0.1:
+                continue
+            if verb != "resize":
+                self.wrong(f"job {job} attempt {attempt} begins after {verb} at {at:.1f} s")
+            elif words["gpus"] != len(launch["gpus"]):
+                self.wrong(f"job {job} gets {len(launch['gpus'])} GPUs, was to get {words['gpus']}")
 
     # At the end.
 
@@ -111,18 +197,46 @@ class Checks:
 
         past = journals.read(Path(path))
         world = past.replay().world
+        left = self._room.left
+        if left is not None and not _alike(left, world.save()):
+            self.wrong("the journal does not say what its manager believed")
         for job in world.jobs.values():
             if not job.state.final:
                 self.wrong(f"job {job.id} is {job.state.value} at the end")
             if job.state is State.COMPLETED and self._last.get(job.id) != steps:
                 self.wrong(f"job {job.id} is completed after step {self._last.get(job.id)}")
             faults = self._room.faults
+            if self._fails(job):
+                continue
             if job.state is State.FAILED and not (
                 faults.harm[job.id] > job.retries or faults.disk_failed
             ):
                 self.wrong(f"job {job.id} failed, and was harmed {faults.harm[job.id]} times")
             if job.state is State.CANCELLED and job.id not in faults.cancelled:
                 self.wrong(f"job {job.id} is cancelled, and nobody asked for it")
+        self._left_behind()
+
+    def _fails(self, job: Job) -> bool:
+        """Check a job that can only fail; return whether it is one."""
+        command = self._room.specs[int(job.id) - 1].command
+        times = {"fails": job.retries + 1, "1": 1}.get(command[1])
+        if times is None:
+            return False
+        failures = len(self._failures[job.id]) if command[1] == "fails" else 1
+        if job.state is State.CANCELLED and job.id in self._room.faults.cancelled:
+            return True
+        if job.state is not State.FAILED:
+            self.wrong(f"job {job.id} is {job.state.value}, and can only fail")
+        elif failures != times and not self._disturbed(job.id):
+            self.wrong(f"job {job.id} was tried {failures} times, not {times}")
+        return True
+
+    def _left_behind(self) -> None:
         for process in self._room.processes():
             if process.name in {"supervisor", "training", "daemon", "manager"} and not process.dead:
                 self.wrong(f"{process!r} is left")
+
+
+def _alike(one: Any, other: Any) -> bool:
+    texts = [msgspec.json.encode(each) for each in (one, other)]
+    return texts[0] == texts[1] or json.loads(texts[0]) == json.loads(texts[1])

@@ -14,12 +14,15 @@ import stat
 from collections.abc import Callable, Iterator
 
 MOST_LINKS = 40
+_SPECIAL = {"", ".", ".."}
+_errors: dict[int, str] = {}
 
 
 def failed(number: int, path: object = None) -> OSError:
     """Return the error of a system call."""
-    name = None if path is None else str(path)
-    return OSError(number, os.strerror(number), name)
+    if (text := _errors.get(number)) is None:
+        text = _errors[number] = os.strerror(number)
+    return OSError(number, text, None if path is None else str(path))
 
 
 class Inode:
@@ -43,11 +46,12 @@ class Inode:
 
     def facts(self) -> os.stat_result:
         """Return what stat(2) says."""
-        times = (self.mtime, self.mtime, self.mtime)
-        whole = (int(self.mtime),) * 3
+        at, uid = self.mtime, self.uid
+        second = int(at)
         return os.stat_result(
-            (self.mode, self.number, 1, self.links, self.uid, self.uid, self.size, *whole, *times)
-        )
+            (self.mode, self.number, 1, self.links, uid, uid, self.size,
+             second, second, second, at, at, at)
+        )  # fmt: skip
 
 
 class File(Inode):
@@ -109,6 +113,7 @@ class Disk:
         self._now = now
         self._number = 1
         self.fault = self.left = 0
+        self._places: dict[str, Directory] = {}  # of paths that were walked, until a name goes
         self.root = Directory(1, 0o755, 0, now())
         self.root.links = 1
         dev = self._child(self.root, "dev", lambda number: Directory(number, 0o755, 0, now()))
@@ -140,6 +145,26 @@ class Disk:
 
     def locate(self, path: str, *, follow: bool) -> tuple[Directory, str]:
         """Return the directory of an absolute path, and the name there; the root has none."""
+        above, _, name = path.rpartition("/")
+        if name in _SPECIAL:
+            return self._walk(path, follow=follow)
+        here = self._places.get(above)
+        if here is None:
+            here = self._places[above] = self._directory(above, path)
+        if follow and isinstance(here.entries.get(name), Link):
+            return self._walk(path, follow=True)
+        return here, name
+
+    def _directory(self, above: str, path: str) -> Directory:
+        parent, name = self._walk(above, follow=True)
+        found = parent.entries.get(name) if name else parent
+        if found is None:
+            raise failed(errno.ENOENT, path)
+        if not isinstance(found, Directory):
+            raise failed(errno.ENOTDIR, path)
+        return found
+
+    def _walk(self, path: str, *, follow: bool) -> tuple[Directory, str]:
         links = 0
         parts = [part for part in path.split("/") if part and part != "."]
         place: list[Directory] = [self.root]
@@ -234,6 +259,7 @@ class Disk:
             raise failed(errno.EROFS, path)
         del parent.entries[name]
         found.links -= 1
+        self._gone(found)
         parent.mtime = self._now()
 
     def remove_directory(self, path: str) -> None:
@@ -249,6 +275,11 @@ class Disk:
         if self.fault == errno.EROFS:
             raise failed(errno.EROFS, path)
         del parent.entries[name]
+        self._gone(found)
+
+    def _gone(self, gone: Inode | None) -> None:
+        if not isinstance(gone, File | None):
+            self._places.clear()
 
     def rename(self, old: str, new: str) -> None:
         """Rename, and replace what had the new name."""
@@ -268,6 +299,8 @@ class Disk:
             raise failed(self.fault, new)
         if there is not None:
             there.links -= 1
+        self._gone(moved)
+        self._gone(there)
         del old_parent.entries[old_name]
         new_parent.entries[new_name] = moved
         moved.above = (new_parent, new_name)
@@ -294,6 +327,16 @@ class Disk:
                     parent.durable[name] = below
                 below = parent
 
+    def keeps(self, path: str) -> bool:
+        """Return whether a file or a directory would survive a crash, as it is now."""
+        here: Inode | None = self.root
+        for part in path.split("/"):
+            if part:
+                here = here.durable.get(part) if isinstance(here, Directory) else None
+        if isinstance(here, File):
+            return bytes(here.data) == here.durable
+        return here is not None
+
     def settle(self) -> None:
         """Have all of it survive, as after a minute of quiet."""
         for inode in list(self._all()):
@@ -301,6 +344,7 @@ class Disk:
 
     def crash(self, chance: random.Random) -> None:
         """Lose, of what was not synchronised, what a crash of the machine may lose."""
+        self._places.clear()
         for inode in list(self._all()):
             if isinstance(inode, File):
                 if bytes(inode.data) != inode.durable:

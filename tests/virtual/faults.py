@@ -8,7 +8,7 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcext.core.errors import HpcextError
 from hpcext.manager import spool
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from virtual.kernel import Process
     from virtual.room import Room
 
-BEGIN_S, UNTIL_S = 0.0, 25.0
+BEGIN_S, UNTIL_S = 0.0, 10.0
 """Faults come in this time, in seconds; by its end all of them are over."""
 
-RESUMED_S = 3.0
+RESUMED_S = 2.0
 """The most seconds before somebody starts another manager."""
 
 VERBS = ("suspend", "resume", "resize", "cancel")
@@ -29,9 +29,9 @@ VERBS = ("suspend", "resume", "resize", "cancel")
 WEIGHTS = {
     "kill_manager": 4, "kill_supervisor": 2, "kill_training": 2, "end_manager": 2,
     "stop_manager": 1, "stop_training": 1, "fill_disk": 2, "crash": 2, "jump": 1, "ask": 5,
-    "signal_training": 1, "second_manager": 1,
+    "signal_training": 1, "second_manager": 1, "reuse_pids": 1,
 }  # fmt: skip
-MOST, MOST_EVENTS = 6, 160
+MOST, MOST_EVENTS = 6, 90
 
 
 class Fault(NamedTuple):
@@ -88,6 +88,7 @@ class Faults:
         self.disk_failed = False
         self.crashed = False
         self.cancelled: set[str] = set()
+        self.quiet = True
 
     def draw(self, chance: random.Random) -> list[Fault]:
         """Draw what is to happen."""
@@ -95,6 +96,7 @@ class Faults:
 
     def befall(self, plan: Sequence[Fault]) -> None:
         """Have these faults come, and everything be well after the last one may have."""
+        self.quiet = all(fault.what in {"ask", "jump"} for fault in plan)
         for fault in plan:
             if fault.event:
                 self._kernel.upon[fault.event] = functools.partial(self._do, fault)
@@ -207,35 +209,56 @@ class Faults:
         self._tell(f"the clock is set by {skew:+g} s")
         self._room.machine.skew_s += skew
 
+    def reuse_pids(self) -> None:
+        """Have somebody's processes get the pids of ours as soon as they are free."""
+        self._tell("pids are used again at once for a while")
+        self._room.kernel.upon_end = self._reuse
+        self._kernel.at(self._kernel.now + 5, lambda: setattr(self._kernel, "upon_end", None))
+
+    def _reuse(self, process: Process) -> None:
+        if process.name in {"manager", "supervisor", "training"}:
+            pid = process.pid
+            self._kernel.at(self._kernel.now + 0.03, lambda: self._room.bystand(pid))
+
     # The user.
 
     def ask(self) -> None:
         """Ask the manager for something, in another process."""
         verb, job = self._chance.choice(VERBS), str(self._chance.randint(1, self._room.jobs))
-        words = {"job": job}
+        words: dict[str, Any] = {"job": job}
         if verb == "resize":
-            words["gpus"] = self._chance.randint(1, 3)  # type: ignore[assignment]
+            words["gpus"] = self._chance.randint(1, 3)
         if verb == "cancel" and self._chance.random() < 0.7:
             return
         if verb == "cancel":
             self.cancelled.add(job)
         self._send(verb, words)
 
+    def excused(self) -> bool:
+        """Return whether it is no wonder that a manager does not answer."""
+        return self.disk_failed
+
     def resume(self, job: str) -> None:
         """Ask for a job that its user has suspended."""
         self._send("resume", {"job": job})
 
-    def _send(self, verb: str, words: dict[str, str]) -> None:
-        from virtual.room import HOME, PILOT, PYTHON, Path
+    def _send(self, verb: str, words: dict[str, Any]) -> None:
+        from virtual.checks import HOME, PILOT
+        from virtual.room import PYTHON, Path
 
         def program(process: Process) -> int:
             process.name = "user"
+            if verb in {"resume", "resize"}:
+                self._room.checks.withdrawn(verb, words["job"])
             try:
                 said = spool.ask(Path(PILOT), verb, **words)
             except (HpcextError, OSError) as error:
                 self._tell(f"{verb} {words}: {error}")
+                if "did not answer" in str(error) and not self.excused():
+                    self._room.checks.wrong(f"{verb} {words}: {error}")
                 return 1
             self._tell(f"{verb} {words}: {said.get('text', said)}")
+            self._room.checks.promised(verb, words)
             return 0
 
         self._kernel.spawn(

@@ -12,8 +12,10 @@ import contextlib
 import errno
 import heapq
 import itertools
+import math
 import random
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -106,7 +108,7 @@ class Process:
         self.loop: Any = None
         self.exits: list[Callable[[], object]] = []
         self.turn: greenlet | None = None
-        self.until: tuple[Callable[[], bool], float | None] | None = None
+        self.until: tuple[Callable[[], bool] | None, float | None] | None = None
         self.looked = -1  # the version of the kernel at which what it waits for was not so
         self.hangs = False
         self.name = ""
@@ -120,22 +122,9 @@ class Process:
         """Whether it has ended; its parent may not have been told."""
         return self.code is not None
 
-    def ready(self, now: float) -> bool:
-        """Return whether it can do something at this moment."""
-        if self.stopped or self.dead or self.hangs:
-            return False
-        if self.until is None:
-            return True
-        condition, deadline = self.until
-        if deadline is not None and now >= deadline:
-            return True
-        if self.looked == self.kernel.version:
-            return False
-        self.looked = self.kernel.version
-        if condition():
-            self.looked = -1
-            return True
-        return False
+    def heard(self) -> bool:
+        """Return whether a signal is pending that it does not block."""
+        return any(each not in self.blocked for each in self.pending)
 
     # Signals.
 
@@ -256,7 +245,6 @@ class Machine:
         self._last = 0
         self.init = Process(self, None, ("init",))
         self.init.uid = 0
-        self.init.until = (lambda: False, None)
 
     def new_pid(self) -> int:
         """Return a free pid; they are used again, soon after a restart of the count."""
@@ -268,6 +256,13 @@ class Machine:
                 return self._last
             if self._last == self.kernel.most_pids:
                 self.kernel.most_pids += 1
+
+    def next_pid(self, pid: int) -> bool:
+        """Have the next process get a pid; return whether it can."""
+        if pid in self.processes:
+            return False
+        self._last = pid - 1
+        return True
 
     def reap(self, process: Process) -> None:
         """Forget a process that has ended."""
@@ -306,6 +301,7 @@ class Kernel:
         self.turns = 0
         self.switches = 0.08
         """How likely a system call gives the turn to another process."""
+        self._alone = 0  # system calls before it does
         self.story: list[str] = []
         self.errors: list[str] = []
         self.machines: list[Machine] = []
@@ -313,9 +309,11 @@ class Kernel:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._hub = getcurrent()
+        self._running: dict[Process, None] = {}  # those that have a turn, in order
+        self._next: Process | None = None
         self.happenings = 0
         self.upon: dict[int, Callable[[], None]] = {}
-        self._yields = False
+        self.upon_end: Callable[[Process], None] | None = None
         self.version = 0
         self.looks_at_signals: list[Callable[[Process, Process, int], None]] = []
         self._retired: list[Any] = []
@@ -329,7 +327,7 @@ class Kernel:
         self.happenings += 1
         if (what := self.upon.pop(self.happenings, None)) is not None:
             self._events.insert(0, (self.now, -1, what))
-            self._yields = True
+            self._alone = 0
 
     def machine(self, name: str) -> Machine:
         """Add a machine with a disk of its own."""
@@ -347,7 +345,7 @@ class Kernel:
     # Turns.
 
     def run(self, until: Callable[[], bool], most_s: float) -> None:
-        """Give turns until a condition holds.
+        """Give turns until a condition holds, which an event or the end of a process makes true.
 
         Raises
         ------
@@ -357,32 +355,44 @@ class Kernel:
         while not until():
             if self.now > most_s:
                 raise Stuck(f"not over after {most_s:g} s")
-            self._turn(most_s)
+            if self._events and self._events[0][0] <= self.now:
+                self._next = None
+                heapq.heappop(self._events)[2]()
+                continue
+            process, self._next = self._next or self._chosen(), None
+            if process is not None:
+                self._switch(process)
 
-    def _turn(self, most_s: float) -> None:
-        if self._events and self._events[0][0] <= self.now:
-            heapq.heappop(self._events)[2]()
-            return
-        processes = [each for machine in self.machines for each in machine.processes.values()]
-        ready = [each for each in processes if each.turn is not None and each.ready(self.now)]
+    def _chosen(self) -> Process | None:
+        """Return a process that can do something; if there is none, let time pass."""
+        now, version = self.now, self.version
+        soonest = self._events[0][0] if self._events else math.inf
+        ready = []
+        for process in self._running:
+            if process.stopped or process.hangs:
+                continue
+            if process.until is None:
+                ready.append(process)
+                continue
+            condition, deadline = process.until
+            if deadline is not None:
+                if now >= deadline:
+                    ready.append(process)
+                    continue
+                if deadline < soonest:  # noqa: PLR1730  (min takes longer)
+                    soonest = deadline
+            if process.looked != version:
+                process.looked = version
+                if (condition is not None and condition()) or (process.pending and process.heard()):
+                    process.looked = -1
+                    ready.append(process)
         if ready:
             self.turns += 1
-            self._switch(ready[self.chance.randrange(len(ready))])
-            return
-        times = [
-            each.until[1]
-            for each in processes
-            if each.until
-            and each.until[1] is not None
-            and not (each.stopped or each.hangs)
-            and each.turn is not None
-            and not each.dead
-        ]
-        if self._events:
-            times.append(self._events[0][0])
-        if not times:
+            return ready[int(self.chance.random() * len(ready))] if len(ready) > 1 else ready[0]
+        if soonest == math.inf:
             raise Stuck("nothing will happen any more")
-        self.now = max(self.now, min(times))
+        self.now = max(now, soonest)
+        return None
 
     def _switch(self, process: Process) -> None:
         self.current, process.until = process, None
@@ -407,6 +417,9 @@ class Kernel:
 
     def ended(self, process: Process) -> None:
         """Leave the code of a process that has ended."""
+        self._running.pop(process, None)
+        if self.upon_end is not None:
+            self.upon_end(process)
         turn, process.turn = process.turn, None
         if not turn or getcurrent() is turn:
             return  # it has not begun, or is over
@@ -426,40 +439,49 @@ class Kernel:
     def me(self) -> Process:
         """Return the process that makes a system call, which takes a moment."""
         process = self.current
-        if process is None or process.dead:
+        if process is None or process.code is not None:
             # What is left of a process tidies up, too late.
             raise Dead
         self.now += SYSCALL_S
-        if self._yields or self.chance.random() < self.switches:
-            self._yields = False
-            self.pause()
-            if process.dead:
-                raise Dead
+        self._alone -= 1
+        if self._alone < 0:
+            self._others(process)
         if process.pending:
             process.deliver()
         return process
 
-    def wait(self, condition: Callable[[], bool], deadline: float | None = None) -> bool:
+    def _others(self, process: Process) -> None:
+        """Give others a turn at a system call, if they can use it."""
+        drawn = math.log(1.0 - self.chance.random())
+        self._alone = int(drawn / math.log(1 - self.switches)) if self.switches else sys.maxsize
+        if not (self._events and self._events[0][0] <= self.now):
+            chosen = self._chosen()
+            if chosen is process:
+                return
+            self._next = chosen
+        self.pause()
+        if process.code is not None:
+            raise Dead
+
+    def wait(
+        self, condition: Callable[[], bool] | None = None, deadline: float | None = None
+    ) -> bool:
         """Have the present process wait; return whether the condition holds.
 
         A signal with a handler is handled meanwhile.
         """
         process = self.current
         assert process is not None
-
-        def over() -> bool:
-            return condition() or any(each not in process.blocked for each in process.pending)
-
         while True:
-            if process.dead:
+            if process.code is not None:
                 raise Dead
             if process.pending:
                 process.deliver()
-            if condition():
+            if condition is not None and condition():
                 return True
             if deadline is not None and self.now >= deadline:
                 return False
-            process.until, process.looked = (over, deadline), -1
+            process.until, process.looked = (condition, deadline), -1
             self.pause()
 
     def spawn(
@@ -513,6 +535,7 @@ class Kernel:
                 process.end(code)
 
         process.turn = greenlet(body, self._hub)
+        self._running[process] = None
         self.touched()
 
     def fault(self, process: Process, error: BaseException) -> None:
@@ -559,7 +582,9 @@ class Kernel:
 
     def open(self, process: Process, opened: Opened, least: int = 0) -> int:
         """Return a new descriptor."""
-        fd = next(each for each in itertools.count(least) if each not in process.fds)
+        fd = least
+        while fd in process.fds:
+            fd += 1
         process.kept.discard(fd)
         self.open_at(process, fd, opened)
         return fd
@@ -575,9 +600,10 @@ class Kernel:
                 opened.pipe.writers -= 1
             else:
                 opened.pipe.readers -= 1
+            self.version += 1
         if not opened.count and isinstance(opened.inode, File) and opened.inode.locked_by is opened:
             opened.inode.locked_by = None
-        self.touched()
+            self.version += 1
 
 
 def loops(loop: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import importlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -23,7 +24,6 @@ from virtual import calls
 OURS = "hpcext"
 RERUN = ("genericpath", "posixpath", "os", "pathlib", "shutil", "tempfile", "subprocess")
 """Modules of the standard library that are run once more, on virtual system calls."""
-
 _modules: dict[str, Any] = {}
 _import = builtins.__import__
 _planted: list[Any] = []
@@ -50,6 +50,8 @@ def begin() -> None:
         random=types.SimpleNamespace(
             Random=_Chance, random=_any_number, uniform=lambda a, b: a + (b - a) * _any_number()
         ),
+        importlib=_importlib(),
+        pynvml=_pynvml(),
         atexit=types.SimpleNamespace(register=_at_exit),
         _posixsubprocess=types.SimpleNamespace(fork_exec=calls.fork_exec),
         **{name: _refused(name) for name in ("socket", "fcntl", "multiprocessing")},
@@ -58,6 +60,7 @@ def begin() -> None:
         _modules[name] = _rerun(name)
     # They were run before there was a virtual `os`.
     _modules["posixpath"].os = _modules["genericpath"].os = _modules["os"]
+    _remember_parts(_modules["pathlib"])
     _modules["os"].environ = Environ()
     _modules["os"].getenv = lambda key, default=None: _modules["os"].environ.get(key, default)
     _modules["os"].fsencode, _modules["os"].fsdecode = os.fsencode, os.fsdecode
@@ -133,29 +136,48 @@ def _rerun(name: str) -> types.ModuleType:
     return again
 
 
+def _remember_parts(pathlib: Any) -> None:
+    """Have paths be taken apart once: that is a tenth of a room's time (until Python 3.12)."""
+    pure = pathlib.PurePath
+    pure.__fspath__ = pure.__str__
+    if not hasattr(pure, "_parse_args"):
+        return
+    slow = pure._parse_args.__func__
+    known: dict[str, tuple[str, str, list[str]]] = {}
+
+    def parse_args(cls: Any, args: Any) -> tuple[str, str, list[str]]:
+        if len(args) == 1 and type(args[0]) is str:
+            if (parts := known.get(args[0])) is None:
+                parts = known[args[0]] = slow(cls, args)
+            return parts[0], parts[1], parts[2].copy()
+        return slow(cls, args)
+
+    pure._parse_args = classmethod(parse_args)
+
+
 class Environ:
     """The environment of the present process."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(calls.me().environ, name)
+        return getattr(calls.mine().environ, name)
 
     def __getitem__(self, key: str) -> str:
-        return calls.me().environ[key]
+        return calls.mine().environ[key]
 
     def __setitem__(self, key: str, value: str) -> None:
-        calls.me().environ[key] = value
+        calls.mine().environ[key] = value
 
     def __delitem__(self, key: str) -> None:
-        del calls.me().environ[key]
+        del calls.mine().environ[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in calls.me().environ
+        return key in calls.mine().environ
 
     def __iter__(self) -> Any:
-        return iter(calls.me().environ)
+        return iter(calls.mine().environ)
 
     def __len__(self) -> int:
-        return len(calls.me().environ)
+        return len(calls.mine().environ)
 
 
 class _Sys(types.ModuleType):
@@ -163,7 +185,7 @@ class _Sys(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name == "argv":
-            words = calls.me().argv
+            words = calls.mine().argv
             first = next((at for at in range(1, len(words)) if words[at][:1] != "-"), 0)
             return list(words[first:])
         if name in {"stderr", "stdout"}:
@@ -210,6 +232,28 @@ def _ctypes() -> Any:
         get_errno=lambda: 0,
         c_int=ctypes.c_int,
     )
+
+
+def _importlib() -> types.ModuleType:
+    """Return what imports by name."""
+    again = types.ModuleType("importlib")
+    again.__dict__.update(vars(importlib))
+    again.import_module = lambda name, package=None: (  # type: ignore[attr-defined]
+        _modules.get(name) or importlib.import_module(name, package)
+    )
+    return again
+
+
+def _pynvml() -> Any:
+    """Return the library of a machine without a driver, whatever the real one has."""
+
+    class NVMLError(Exception):
+        pass
+
+    def initialise() -> None:
+        raise NVMLError
+
+    return types.SimpleNamespace(NVMLError=NVMLError, nvmlInit=initialise)
 
 
 def _io() -> types.ModuleType:

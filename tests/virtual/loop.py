@@ -26,6 +26,8 @@ class Selector:
         kernel, process = calls.kernel(), calls.me()
 
         def ready() -> list[Any]:
+            if not self.readers:
+                return []
             return [
                 handle for fd, handle in self.readers.items()
                 if fd in process.fds and _readable(process.fds[fd])

@@ -21,12 +21,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Mutant(NamedTuple):
-    """A planted bug: in which module, what is replaced by what."""
+    """A planted bug: in which module, what is replaced by what, and in which room it is sought."""
 
     name: str
     module: str
     old: str
     new: str
+    room: str = "local"
 
     def fits(self) -> bool:
         """Return whether the module still has the text that is replaced."""
@@ -60,7 +61,7 @@ def hunt(names: Sequence[str], seeds: range, jobs: int) -> int:
         began_s = time.monotonic()
         words = [
             sys.executable, "-m", "tests.virtual", f"{seeds[0]}-{seeds[-1]}", "--jobs=1",
-            "--until-found", f"--mutant={mutant.name}",
+            "--until-found", f"--mutant={mutant.name}", f"--room={mutant.room}",
         ]  # fmt: skip
         ended = subprocess.run(
             words, cwd=ROOT, capture_output=True, text=True, check=False, env=dict(os.environ)

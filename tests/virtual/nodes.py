@@ -50,6 +50,12 @@ class Client(Disk):
             seen = self._names[key] = (now, parent.entries.get(name))
         return seen[1]
 
+    def locate(self, path: str, *, follow: bool) -> tuple[Directory, str]:
+        """Return the directory of a path, and the name there."""
+        if not self._stale_s:
+            return self._server.locate(path, follow=follow)
+        return self._walk(path, follow=follow)
+
     def opened(self, path: str, *, follow: bool) -> Inode:
         """Return what is to be opened: what is gone is looked up anew (ESTALE)."""
         found = self.find(path, follow=follow)

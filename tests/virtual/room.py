@@ -16,6 +16,7 @@ from virtual.kernel import Kernel, Machine, Process
 loading.begin()
 
 from virtual import checks, faults, training  # noqa: E402
+from virtual.checks import HOME, PILOT  # noqa: E402
 
 from hpcext.config import Settings  # noqa: E402
 from hpcext.core.errors import HpcextError  # noqa: E402
@@ -23,16 +24,20 @@ from hpcext.jobfile import Gpus, JobSpec  # noqa: E402
 from hpcext.launch import command, supervise  # noqa: E402
 from hpcext.manager import pilot as pilots  # noqa: E402
 from hpcext.manager.directory import NewPilot, create  # noqa: E402
+from hpcext.training.checkpoint import hashing  # noqa: E402
 
 Path = loading.module("pathlib").Path
 
+hashing._CHUNK_BYTES = 1 << 12  # a buffer of a megabyte for each small file takes longer than it
 command.fork = lambda child: calls.kernel().fork(child)
 
-HOME = "/home/user"
-PILOT = f"{HOME}/pilot"
+
 PYTHON = "/usr/bin/python3"
-COLLECT_AFTER = 50
-STEPS = 20
+COLLECT_AFTER = 500
+LEAST_STEPS, MOST_STEPS = 2, 9
+"""Of a training; each costs time of the seed's, and few are needed for what goes wrong."""
+SLOW_STARTS, AT_ONCE = 0.1, 0.2
+"""How many programs take long to begin; how many managers are started again at once."""
 MOST_S = 600.0
 """Virtual seconds after which a pilot is not over in time."""
 
@@ -59,8 +64,11 @@ class Room:
     steps : list of Done
     complete : set of str
         Jobs whose training ended as it should.
+    obeys_s : float
+        The most seconds until a training is suspended, if nothing is in its way.
     """
 
+    obeys_s = 3.0
     _left = 0
 
     def __init__(self, seed: int) -> None:
@@ -77,6 +85,7 @@ class Room:
         self.codes: list[int] = []
         self._log = Log(self.kernel)
         self.jobs = 0
+        self.left: Any = None  # what the last manager believed as it ended
         self.faults = self._faults()
         self.checks = checks.Checks(self)
 
@@ -99,10 +108,25 @@ class Room:
     def _program(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
         script = next((word for word in argv[1:] if word[:1] != "-"), "")
         if script.endswith("/launch/supervise.py"):
-            return _supervisor
+            return self._supervisor
         if argv[0].endswith("/train") or argv[0] == "train":
             return lambda process: training.train(self, process)
         return None
+
+    def _supervisor(self, process: Process) -> int:
+        process.name = "supervisor"
+        directory = process.argv[-1]
+        self.checks.launched(directory)
+        self.begin(0.02, 0.1, 3.0)
+        code = supervise.main()
+        self.checks.supervised(directory, code)
+        return code
+
+    def begin(self, least_s: float, usual_s: float, most_s: float) -> None:
+        """Take the time that a new program takes: usually little."""
+        chance = self.kernel.chance
+        slow = chance.random() < SLOW_STARTS
+        calls.sleep(chance.uniform(usual_s, most_s) if slow else chance.uniform(least_s, usual_s))
 
     def manage(self, *, begin: Sequence[JobSpec] = (), gpus: int = 0) -> Process:
         """Start a manager: of a new pilot, or of the one that is there."""
@@ -110,18 +134,23 @@ class Room:
         def program(process: Process) -> int:
             process.name = "manager"
             directory = Path(PILOT)
+            self.left = None
+            self.begin(0.02, 0.2, 1.0)
             try:
                 if begin:
                     create(
                         begin,
                         NewPilot(name="p", gpus=range(gpus), logical=True),
                         settings=Settings(
-                            policy="marble", state_dir=Path(f"{HOME}/state"), report_interval_s=1.0
+                            policy="marble",
+                            state_dir=Path(f"{HOME}/state"),
+                            report_interval_s=self._report_s,
                         ),
                         where="jobs.toml",
                         directory=directory,
                     )
                 engine, _ = pilots.run(directory, lambda engine, now_s: None)
+                self.left = engine.world.save()
             except (HpcextError, OSError) as error:
                 # As the command line does, which says it in one line.
                 self.kernel.tell(f"manager: {error}")
@@ -145,14 +174,14 @@ class Room:
         self.steps.append(Done(self.kernel.now, job, attempt, step, process.pid))
         self.checks.did(job, attempt, step, process)
 
-    def saved(self, job: str, attempt: int, step: int) -> None:
+    def saved(self, job: str, attempt: int, step: int, path: str) -> None:
         """Note a checkpoint, once it is committed."""
         self.kernel.tell(f"job {job} attempt {attempt} saved step {step}")
-        self.checks.saved(job, step)
+        self.checks.saved(job, step, path)
 
     # A whole play.
 
-    def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = STEPS) -> list[str]:
+    def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = 0) -> list[str]:
         """Run a pilot through faults; return what was wrong.
 
         Parameters
@@ -160,15 +189,19 @@ class Room:
         plan : sequence of Fault, optional
             By default as the seed says.
         steps : int
-            Of each training.
+            Of each training; 0 for as many as the seed says.
         """
         kernel, chance = self.kernel, self.kernel.chance
         self.plan = self.faults.draw(random.Random(self.seed)) if plan is None else list(plan)
         kernel.most_pids = chance.choice([14, 24, 32_768])
-        self.jobs = chance.randint(1, 3)
-        specs = jobs(self.jobs, steps, 2)
+        self.jobs = chance.choice([1, 1, 2, 2, 3])
+        self.save_every = chance.randint(1, 4)
+        # What is news must not wait for a look: some look every minute only.
+        self._report_s = chance.choice([1.0, 4.0, 60.0])
+        steps = steps or chance.randint(LEAST_STEPS, MOST_STEPS)
+        self.specs = specs = jobs(self.jobs, steps, 2, chance)
         self.faults.befall(self.plan)
-        self._bystander()
+        self.bystand()
         self.manage(begin=specs, gpus=chance.randint(1, 3))
         self._over, self._holds = False, 3
         self._look_after(specs)
@@ -191,7 +224,8 @@ class Room:
         elif kernel.now > self.faults.until_s and self._holds:
             self._holds -= 1
             self._release()
-        later = kernel.chance.uniform(0.2, faults.RESUMED_S)
+        soon = kernel.chance.random() < AT_ONCE
+        later = 0.01 if soon else kernel.chance.uniform(0.2, faults.RESUMED_S)
         kernel.at(kernel.now + later, lambda: self._look_after(specs))
 
     def _made(self) -> set[str]:
@@ -206,8 +240,10 @@ class Room:
         for job in range(1, self.jobs + 1):
             self.faults.resume(str(job))
 
-    def _bystander(self) -> None:
-        """Have somebody else's processes come and go, with pids that ours had."""
+    def bystand(self, pid: int = 0) -> None:
+        """Have somebody else's processes come and go; or a single one with this pid."""
+        if pid and not self.machine.next_pid(pid):
+            return
 
         def program(process: Process) -> int:
             process.name = "bystander"
@@ -217,9 +253,11 @@ class Room:
         machine = self._some_machine()
         process = self.kernel.spawn(machine, ["/bin/editor"], {}, program)
         process.name = "bystander"
+        if pid:
+            return
         later = self.kernel.chance.uniform(0.5, 3)
         if self.kernel.now < self.faults.until_s:
-            self.kernel.at(self.kernel.now + later, self._bystander)
+            self.kernel.at(self.kernel.now + later, self.bystand)
 
     def _some_machine(self) -> Machine:
         return self.machine
@@ -253,11 +291,6 @@ sys.unraisablehook = _unraisable
 logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
-def _supervisor(process: Process) -> int:
-    process.name = "supervisor"
-    return supervise.main()
-
-
 class Log(logging.Handler):
     """What managers log, as a part of the story."""
 
@@ -278,12 +311,17 @@ class Log(logging.Handler):
         super().close()
 
 
-def jobs(count: int, steps: int, gpus: int) -> list[JobSpec]:
-    """Return trainings of a number of steps."""
+def jobs(count: int, steps: int, gpus: int, chance: random.Random) -> list[JobSpec]:
+    """Return trainings of a number of steps; a few of them are not as they should be."""
     return [
         JobSpec(
-            f"job{at}", ("train", str(steps)), gpus=Gpus(1, gpus), work=float(steps),
-            scaling={1: 1.0, gpus: 1.5}, suspend_timeout_s=20.0, retries=2,
+            f"job{at}", command, gpus=Gpus(1, gpus), work=float(steps),
+            scaling={1: 1.0, gpus: 1.5}, suspend_timeout_s=chance.choice([20.0, 5.0]), retries=2,
         )
         for at in range(1, count + 1)
+        for command in chance.choices(
+            [("train", str(steps)), ("train", "deaf", str(steps)), ("train", "fails", "1"),
+             ("missing", "1")],
+            [30, 3, 2, 1],
+        )
     ]  # fmt: skip

@@ -568,6 +568,9 @@ class Slurm:
         if job.order.no_kill and len(job.shares) > 1:
             self._tell(job, f"loses {place.name}")
             del job.shares[place.name]
+            if place.name == job.was_on[0]:
+                # Its script was there: the job fails, and is not requeued (JobLaunchFailure).
+                self._end(job, "FAILED")
             return
         self._tell(job, f"ends with {place.name}")
         if job.order.requeue:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from virtual import faults
 
 if TYPE_CHECKING:
-    from virtual.kernel import Process
+    pass
 
 UNTIL_S = 150.0
 
@@ -31,8 +31,9 @@ class SlurmFaults(faults.Faults):
         """Draw what is to happen."""
         return faults.draw(chance, WEIGHTS, self.until_s, 400)
 
-    def _of_nobody(self, process: Process) -> None:
-        """Note that all trainings on a node lose what they have not saved."""
+    def excused(self) -> bool:
+        """Return True: its allocation may be over, or wait for a command."""
+        return True
 
     # Slurm.
 

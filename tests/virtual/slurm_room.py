@@ -24,13 +24,13 @@ from hpcext.batch.slurm import requeued
 from hpcext.config import Settings
 from hpcext.core.errors import HpcextError
 from hpcext.jobfile import Gpus, JobSpec, Nodes
-from hpcext.launch import agent
+from hpcext.launch import agent, supervise
 from hpcext.manager import pilot as pilots
 from hpcext.manager import standing
 from hpcext.manager.directory import NewPilot, create
 
 MOST_S = 3000.0
-STEPS = 40
+STEPS = (5, 30)
 LATE_S = 12.0
 """Seconds that the model of Slurm takes beside grace and cycles until nodes have changed hands."""
 
@@ -45,6 +45,8 @@ class SlurmRoom(room.Room):
     mains : list of Job
         Jobs of others, for which ours have to leave.
     """
+
+    obeys_s = 15.0
 
     def _build(self) -> None:
         kernel, chance = self.kernel, self.kernel.chance
@@ -105,12 +107,23 @@ class SlurmRoom(room.Room):
         """Do what ``hpcext run --resume`` does."""
         process.name = "manager"
         self.managers.append(process)
+        self.left = None
+        self.begin(0.02, 0.2, 1.0)
         try:
             engine, _ = pilots.run(Path(process.argv[-1]), lambda engine, now_s: None)
+            self.left = engine.world.save()
         except (HpcextError, OSError) as error:
             self.kernel.tell(f"manager: {error}")
             return 2
         return 4 * any(not job.state.final for job in engine.world.jobs.values())
+
+    def _supervisor(self, process: Process) -> int:
+        process.name = "supervisor"
+        at = next(at for at, word in enumerate(process.argv) if word.endswith("supervise.py"))
+        directory = process.argv[at + 1]
+        self.checks.launched(directory)
+        self.begin(0.02, 0.1, 3.0)
+        return supervise.main()
 
     def manage(self, **_: Any) -> Process:
         """Have a user start a manager where it does not belong."""
@@ -136,15 +149,16 @@ class SlurmRoom(room.Room):
 
     # A whole play.
 
-    def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = STEPS) -> list[str]:
+    def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = 0) -> list[str]:
         """Run a pilot through faults; return what was wrong."""
         kernel, chance = self.kernel, self.kernel.chance
         chosen = random.Random(self.seed)
         self.plan = self.faults.draw(chosen) if plan is None else list(plan)
         kernel.most_pids = chance.choice([40, 32_768])
+        steps = steps or chance.randint(*STEPS)
         self._prepare(steps)
         self.faults.befall(self.plan)
-        self._bystander()
+        self.bystand()
         self._over, self._holds = False, 3
         kernel.at(1.0, self._look_on)
         try:
@@ -158,7 +172,9 @@ class SlurmRoom(room.Room):
     def _prepare(self, steps: int) -> None:
         chance = self.kernel.chance
         self.jobs = chance.randint(1, 3)
-        self._specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
+        self.save_every = chance.randint(1, 7)
+        self._report_s = chance.choice([1.0, 4.0, 60.0])
+        self.specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
         self._limit = chance.choice(["", "1", "2"])
         self._requeue = chance.random() < 0.8
         self._lead_s = chance.choice([10.0, 25.0])
@@ -168,7 +184,10 @@ class SlurmRoom(room.Room):
     def _submit(self) -> None:
         """Do what ``hpcext pilot submit`` does."""
         settings = Settings(
-            policy="marble", state_dir=Path(f"{HOME}/state"), report_interval_s=1.0, batch="slurm"
+            policy="marble",
+            state_dir=Path(f"{HOME}/state"),
+            report_interval_s=self._report_s,
+            batch="slurm",
         )
         backend = backends.find("slurm")
         order = PilotOrder(
@@ -176,7 +195,7 @@ class SlurmRoom(room.Room):
             options=("--partition=batch",),
         )  # fmt: skip
         directory = create(
-            self._specs,
+            self.specs,
             NewPilot(
                 name="p", gpus=range(self.gpus), batch="slurm", nodes=self.count,
                 lead_s=self._lead_s, requeue=self._requeue,
@@ -267,9 +286,13 @@ def jobs(count: int, steps: int, gpus: int, nodes_: int, chance: random.Random) 
     found = []
     for at in range(1, count + 1):
         wide = chance.randint(1, nodes_) if chance.random() < 0.5 else 1
+        (command,) = chance.choices(
+            [("train", str(steps)), ("train", "deaf", str(steps)), ("train", "fails", "1")],
+            [30, 2, 2],
+        )
         found.append(
             JobSpec(
-                f"job{at}", ("train", str(steps)), gpus=Gpus(1, gpus), nodes=Nodes(wide, wide),
+                f"job{at}", command, gpus=Gpus(1, gpus), nodes=Nodes(wide, wide),
                 work=float(steps), suspend_timeout_s=20.0, retries=2,
             )
         )  # fmt: skip

@@ -15,6 +15,7 @@ PROMPT = (
     "executor: a GPU is free too early",
     "journal: a torn line is kept",
     "session: acknowledges before it has saved",
+    "steps: one that cannot be recorded is given up and runs on",
 )
 
 
@@ -43,6 +44,19 @@ def test_a_seed_tells_its_story() -> None:
     code, said = play("17")
     assert code == 0
     assert "job 1 attempt 1 begins after step 0" in said
+
+
+def test_nothing_is_lost_in_a_job_of_slurm() -> None:
+    """Seed 27: a step that ran on as nobody could write down which process it was."""
+    code, said = play("0-59", "--room=pilot")
+    assert code == 0, said
+
+
+def test_a_seed_with_a_slurm_is_played_again_to_the_bit() -> None:
+    _, alone = play("9-9", "--digest", "--jobs=1", "--room=pilot")
+    _, later = play("5-9", "--digest", "--jobs=1", "--room=pilot")
+    (digest,) = re.findall(r"digest of 9: \w+", alone)
+    assert digest in later
 
 
 @pytest.mark.parametrize("bug", PROMPT)

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from virtual.room import Room
 
 STEP_S = 0.5
-DAEMONS = 0.15
-"""How many of the trainings leave a process behind that does not end by itself."""
+DAEMONS, STRAYS = 0.15, 0.1
+"""How many of the trainings leave a process behind that does not end by itself; how many one that
+nothing marks as theirs, and that writes a checkpoint late."""
+FAILS = 3
+"""The exit code of those that fail."""
 
 
 class Training:
@@ -29,7 +32,10 @@ class Training:
     def __init__(self, room: Room, process: Process) -> None:
         self._room, self._process = room, process
         self._steps = int(process.argv[-1])
-        self._coordinator = Coordinator(checkpoint_every_s=None, checkpoint_every_steps=7)
+        self._deaf = process.argv[1] == "deaf"
+        self._coordinator = Coordinator(
+            checkpoint_every_s=None, checkpoint_every_steps=room.save_every
+        )
 
     def run(self) -> int:
         """Train from the newest checkpoint to the end."""
@@ -51,9 +57,16 @@ class Training:
         step = int(ranks.broadcast(str(step).encode()))
         if rank == 0:
             self._room.restored(attempt.job_id, attempt.attempt, step, self._process, launch)
+        if self._deaf:
+            # It will be killed where it is to be suspended, perhaps the hard way.
+            self._room.checks.deaf.add(attempt.job_id)
+            if self._room.kernel.chance.random() < 0.5:
+                calls.sigaction(signal.SIGTERM, signal.SIG_IGN)
         if self._room.kernel.chance.random() < DAEMONS:
             pid = calls.kernel().fork(self._daemon)
             self._room.checks.holds(self._process.machine.processes[pid], launch)
+        if self._room.kernel.chance.random() < STRAYS:
+            calls.kernel().fork(self._stray)
         coordinator.join(ranks)
         coordinator.step, coordinator.done = step, float(step)
         coordinator.begin()
@@ -67,7 +80,7 @@ class Training:
             if step == self._steps:
                 break
             agreed = coordinator.agree()
-            if agreed.suspend:
+            if agreed.suspend and not self._deaf:
                 coordinator.suspend(self._write)
             elif agreed.save:
                 coordinator.save(self._write)
@@ -90,6 +103,23 @@ class Training:
         calls.sigaction(signal.SIGTERM, signal.SIG_IGN)
         calls.sleep(1000.0)
 
+    def _stray(self) -> None:
+        """Try to write a checkpoint once a later attempt has begun."""
+        process, coordinator = calls.me(), self._coordinator
+        process.name, process.environ = "stray", {}
+        calls.setsid()
+        calls.sigaction(signal.SIGTERM, signal.SIG_IGN)
+        attempt, store, checks = coordinator.attempt, coordinator.store, self._room.checks
+        assert attempt is not None
+        assert store is not None
+        while checks.attempts[attempt.job_id] == attempt.attempt:
+            calls.sleep(0.5)
+        try:
+            store.commit(coordinator.step, {}, lambda draft: None)
+        except (CheckpointError, OSError):
+            return
+        checks.wrong(f"job {attempt.job_id}: attempt {attempt.attempt} commits beside a later one")
+
     def _write(self) -> Any:
         store, step = self._coordinator.store, self._coordinator.step
         assert store is not None
@@ -100,13 +130,19 @@ class Training:
                 "count.json", lambda file: file.write(json.dumps({"step": step}).encode()) and None
             ),
         )  # fmt: skip
-        self._room.saved(self._coordinator.attempt.job_id, self._coordinator.attempt.attempt, step)
+        attempt = self._coordinator.attempt
+        assert attempt is not None
+        self._room.saved(attempt.job_id, attempt.attempt, step, str(checkpoint.path))
         return checkpoint
 
 
 def train(room: Room, process: Process) -> int:
     """Run one; a checkpoint that cannot be used is said, as a script would."""
     process.name = "training"
+    room.begin(0.02, 0.3, 3.0)
+    if process.argv[1] == "fails":
+        room.checks.failing(process.environ["HPCEXT_JOB_ID"])
+        return FAILS
     try:
         return Training(room, process).run()
     except Broken as error:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcext.allocation import JobId
 from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse_array
 from hpcext.backends.batch_job import SubmittedPilot
 from hpcext.backends.lsf import job as lsf_job
@@ -31,7 +32,6 @@ from hpcext.config import Settings
 from hpcext.core.errors import NoManagerError
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
-from hpcext.protocol import JobId
 
 JSRUN = "jsrun"
 

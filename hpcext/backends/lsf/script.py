@@ -14,7 +14,7 @@ from typing import Any
 from hpcext.batch import lsf
 from hpcext.core.values import Action
 from hpcext.executors.on_node import OnNode
-from hpcext.protocol import Process
+from hpcext.process import Process
 
 WANTED_BACK = "LSF wants the hosts back"
 """LSF has no steps: what it sends, by JOB_CONTROLS, bsub -wa or at the end of -W, goes to the whole

@@ -31,6 +31,7 @@ from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import spread, supervise, sweep
+from hpcext.process import Process
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class LsfHost(OnLsf):
     """
 
     def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
-        leader = protocol.Process.of(os.getppid())
+        leader = Process.of(os.getppid())
         return {**super()._where(action, gpus), "leader": leader}
 
 
@@ -159,7 +160,7 @@ class LsfSteps(StepExecutor):
             launchers.append(self._launcher.argv(host, gpus, command, erf))
         # The manager's script is on this host, as the spread is: what LSF does to it is to be done
         # to the attempt on all of its hosts.
-        leader = protocol.Process.of(os.getppid())
+        leader = Process.of(os.getppid())
         document = {
             "schema": spread.SPREAD,
             "launchers": launchers,
@@ -185,7 +186,7 @@ class LsfSteps(StepExecutor):
         else:
             self._later(self._sweep(watch, None))
 
-    async def _sweep(self, watch: Watch, process: protocol.Process | None) -> None:
+    async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """End what is left on each host, and wait until each says that nothing is."""
         files = watch.files
         # What it said before it was told to end is how it ended.

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext import documents, protocol, state
+from hpcext.allocation import JobId
 from hpcext.backends import batch_job
 from hpcext.backends.lsf import requeue
 from hpcext.backends.lsf import suspend as lsf_suspend
@@ -25,7 +26,7 @@ from hpcext.batch import lsf
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.launch.tree import boot_id
-from hpcext.protocol import JobId
+from hpcext.process import Process
 
 TICKET = "hpcext.lsf-ticket/1"
 
@@ -71,7 +72,7 @@ class LsfTicket:
         """Make this process known to hpcext-job-control."""
         self._directory = directory = _found(self._here) or _made(self._here, state_dir)
         requeue.begin(directory)
-        me = protocol.Process.me()
+        me = Process.me()
         facts = {"schema": TICKET, "pid": me.pid, "start": me.start, "boot_id": boot_id()}
         documents.write_json(directory / _PROCESS, facts, durable=False)
 

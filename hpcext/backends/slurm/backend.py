@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcext.allocation import Allocation, JobId
 from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse_array
 from hpcext.backends.batch_job import SubmittedPilot
 from hpcext.backends.own_job import OwnJob
@@ -28,7 +29,6 @@ from hpcext.batch.standing import Is
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError, NoManagerError
 from hpcext.core.values import Node
-from hpcext.protocol import Allocation, JobId
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,13 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcext import protocol
+from hpcext.allocation import JobId, without_slurm
 from hpcext.backends import batch_job
 from hpcext.backends.base import PilotOrder
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm.reads import reads
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError
-from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
@@ -74,5 +73,5 @@ def hand_in(directory: Path, options: Sequence[str]) -> int:
     """
     command, script = slurm.submit_command(options), directory / batch_job.SCRIPT
     # Submitted from inside another job, it would inherit that job's options.
-    said = runner.run(command, environ=protocol.without_slurm(), script=script)
+    said = runner.run(command, environ=without_slurm(), script=script)
     return slurm.parse_job_id(said)

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from hpcext import protocol
+from hpcext.allocation import without_slurm
 from hpcext.batch.slurm.reads import reads
 from hpcext.core.values import Action
 from hpcext.executors.on_node import OnNode
@@ -93,7 +93,7 @@ class SlurmScript(OnNode):
             with open(log_path, "wb") as its_log:
                 self._listening = subprocess.Popen(
                     self._command(),
-                    env=protocol.without_slurm(),
+                    env=without_slurm(),
                     stdin=subprocess.PIPE,
                     stdout=its_log,
                     stderr=its_log,

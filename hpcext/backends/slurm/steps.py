@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpcext import protocol
+from hpcext.allocation import without_slurm
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm.reads import reads
 from hpcext.core.errors import BatchError
@@ -25,7 +25,8 @@ from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import supervise
-from hpcext.protocol import NEWS_SIGNAL, Process
+from hpcext.process import Process
+from hpcext.protocol import NEWS_SIGNAL
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class SlurmSteps(StepExecutor):
         return min(shares, key=lambda share: (share.cpus, share.memory_mb))
 
     def _environ(self) -> dict[str, str]:
-        return protocol.without_slurm()
+        return without_slurm()
 
     def _look(self, watch: Watch) -> None:
         files = watch.files

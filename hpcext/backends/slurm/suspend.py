@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcext import documents, private, protocol
+from hpcext.allocation import Allocation
 from hpcext.backends import batch_job
 from hpcext.backends.slurm.job import SUBMITTED
 from hpcext.core.errors import InputError
@@ -22,7 +23,7 @@ from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.jobfile import JobSpec
 from hpcext.launch import leader, supervise
-from hpcext.protocol import SUPERVISOR_FILE, Allocation
+from hpcext.protocol import SUPERVISOR_FILE
 
 SCRIPT = "slurm_script"
 """The name that slurmd gives to a job's batch script, in a spool of its own on each node."""

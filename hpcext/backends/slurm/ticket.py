@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext import protocol
+from hpcext.allocation import Allocation, JobId, array_of_slurm, without_slurm
 from hpcext.backends.own_job import Ending
 from hpcext.backends.slurm import job as slurm_job
 from hpcext.batch import runner, slurm
 from hpcext.batch.jobs import as_job
 from hpcext.batch.slurm.reads import reads
-from hpcext.protocol import Allocation, JobId
 
 
 class SlurmTicket:
@@ -46,7 +46,7 @@ class SlurmTicket:
 
     def environ(self) -> dict[str, str]:
         """Return our environment without SLURM_*, except what tells the tasks of an array apart."""
-        return protocol.without_slurm() | protocol.array_of_slurm()
+        return without_slurm() | array_of_slurm()
 
     def is_its_script(self, path: Path) -> bool:
         """Return False: such a file begins with its interpreter, as sbatch takes no other."""

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
+from hpcext.allocation import JobId
 from hpcext.batch import runner
 from hpcext.batch.jobs import UNKNOWN, End, Jobs, Seen, as_job
 from hpcext.batch.lsf import idle as lsf_idle
@@ -14,7 +15,6 @@ from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
-from hpcext.protocol import JobId
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)

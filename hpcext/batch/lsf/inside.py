@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcext import protocol
+from hpcext.allocation import JobId
 from hpcext.launch import devices as visible
 from hpcext.numerals import whole
-from hpcext.protocol import JobId
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)

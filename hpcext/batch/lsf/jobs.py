@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hpcext.allocation import JobId
 from hpcext.batch import runner
 from hpcext.batch.lsf import engine as lsf_engine
 from hpcext.batch.lsf import probe as lsf_probe
@@ -21,7 +22,6 @@ from hpcext.batch.lsf.engine import LsfEngine, Way
 from hpcext.core.errors import BatchError
 from hpcext.documents import decoded
 from hpcext.numerals import whole
-from hpcext.protocol import JobId
 from hpcext.text import listed, shown
 
 log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpcext.allocation import JobId
 from hpcext.batch import lsf, runner
 from hpcext.batch.leasing import LEASE, Held, Idle, LeaseSubmission, Other
 from hpcext.batch.lsf import idle as lsf_idle
@@ -27,7 +28,6 @@ from hpcext.batch.lsf.engine import LsfEngine
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 from hpcext.numerals import whole
-from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hpcext import protocol
+from hpcext.allocation import JobId, without_slurm
 from hpcext.batch.jobs import UNKNOWN, End, Seen, as_job
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
-from hpcext.protocol import JobId
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -200,7 +199,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 def epoch_times() -> dict[str, str]:
     """Return an environment in which Slurm's commands print epoch seconds; squeue(1)."""
-    return {**protocol.without_slurm(), "SLURM_TIME_FORMAT": "%s"}
+    return {**without_slurm(), "SLURM_TIME_FORMAT": "%s"}
 
 
 def end_command(job_id: JobId) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcext import protocol
+from hpcext.allocation import without_slurm
 from hpcext.batch import runner, slurm
 from hpcext.batch.leasing import Held, Idle, LeaseSubmission, Other
 from hpcext.batch.slurm import idle as slurm_idle
@@ -86,7 +86,7 @@ class SlurmLeasing:
             "--chdir=/",
         ]
         command = slurm.submit_command(words)
-        said = runner.run(command, environ=protocol.without_slurm(), script=script)
+        said = runner.run(command, environ=without_slurm(), script=script)
         return slurm.parse_job_id(said)
 
     def cancel(self, job_id: int) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
+from hpcext.allocation import JobId
 from hpcext.batch import runner, slurm
 from hpcext.batch.jobs import UNKNOWN, End, Jobs, Seen
 from hpcext.batch.slurm import Host, SlurmStep
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
-from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 

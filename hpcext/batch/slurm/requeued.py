@@ -13,11 +13,11 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
+from hpcext.allocation import JobId
 from hpcext.batch import runner
 from hpcext.batch.slurm import epoch_times, rows, site
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
-from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 

@@ -89,15 +89,16 @@ def progressed(world: World, now_s: float, fact: Progressed) -> Cause:
 
 def _estimate(world: World, job: Job, now_s: float, fact: Progressed) -> Estimate:
     """Return a job's estimate with what a report adds to it."""
-    estimate = job.estimate.reached(fact.step, fact.done, fact.metrics.get("loss"), fact.goodput)
-    if not fact.rate or job.state is not State.RUNNING:
-        return estimate
     # A job is on GPUs of one kind.
     node = next((world.nodes[name] for name in job.held if name in world.nodes), None)
-    if node is not None and node.seats:
-        # How fast it is on a seat says how fast its neighbours are.
+    # How fast it is on a seat says how fast its neighbours are.
+    seated = node is not None and node.seats
+    kind = None if seated else node.kind if node else ""
+    loss = fact.metrics.get("loss")
+    estimate = job.estimate.reached(fact.step, fact.done, loss, fact.goodput, kind)
+    if not fact.rate or job.state is not State.RUNNING or kind is None:
         return estimate
-    batch, kind = job.estimate.batch(fact.step, fact.done), node.kind if node else ""
+    batch = job.estimate.batch(fact.step, fact.done)
     seen = Observed(total(job.held), len(job.held), fact.rate, batch, kind=kind)
     return estimate.saw(now_s, job.since_s, seen)
 

@@ -28,6 +28,7 @@ from hpcext.executors.attempt.verdict import exit_code, failed_by_itself, how_it
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.numerals import whole
+from hpcext.process import Process
 from hpcext.text import clean, shown
 
 log = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ class AttemptFiles:
         own = (protocol.node_directory(self.directory, at) for at in (0, *self.others))
         return all(os.path.lexists(each / protocol.SUPERVISOR_FILE) for each in own)
 
-    def supervisor(self) -> protocol.Process | None:
+    def supervisor(self) -> Process | None:
         """Return the process that took this attempt, unless the machine has restarted since."""
         return self.process(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
 
@@ -199,13 +200,13 @@ class AttemptFiles:
         document = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
         return document is not None and document.get("boot_id") != boot_id()
 
-    def process(self, name: str, schema: str) -> protocol.Process | None:
+    def process(self, name: str, schema: str) -> Process | None:
         """Return a process that a file names; None if it is of another machine, or another boot."""
         document = self._read(name, schema)
         if document is None or document.get("boot_id") != boot_id():
             return None
         try:
-            return protocol.Process(count(document, "pid"), count(document, "start"))
+            return Process(count(document, "pid"), count(document, "start"))
         except ValueError as error:
             self._warn(str(error))
             return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol
+from hpcext.process import Process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,6 @@ class Surroundings:
     notices: bool = False
     rendezvous: str = ""
     allocation: str = ""
-    leader: protocol.Process | None = None
+    leader: Process | None = None
     nodes: Sequence[Mapping[str, Any]] = ()
     mps: Mapping[str, str] | None = None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcext import backends, documents, protocol
+from hpcext.allocation import JobId
 from hpcext.batch.jobs import Seen
 from hpcext.batch.standing import Is
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
@@ -19,6 +20,7 @@ from hpcext.manager import locks, spool, standing
 from hpcext.manager.cleaning.places import FULL, LOCK
 from hpcext.manager.directory import Pilot, host
 from hpcext.manager.views.reading import Follower
+from hpcext.process import Process
 
 SUBMITTED_S = 600.0
 """Seconds for which a new pilot without a job of a batch system may still be getting one."""
@@ -36,7 +38,7 @@ def refuse_if_running(directory: Path, pilot: Pilot) -> None:
 
 def _refuse_if_in_batch(directory: Path, pilot: Pilot) -> None:
     """Refuse one whose job, or one of whose leases, is there or cannot be asked for."""
-    asked: dict[str, set[protocol.JobId]] = {}
+    asked: dict[str, set[JobId]] = {}
     system, job_id = spool.batch_job_of(directory)
     if job_id is not None:
         asked.setdefault(system, set()).add(job_id)
@@ -67,7 +69,7 @@ def _refuse_if_in_batch(directory: Path, pilot: Pilot) -> None:
 
 
 def _refuse_if_there(
-    directory: Path, pilot: Pilot, system: str, job_id: protocol.JobId, seen: Seen | None
+    directory: Path, pilot: Pilot, system: str, job_id: JobId, seen: Seen | None
 ) -> None:
     """Refuse one whose job is there, or may be."""
     name = backends.title(system)
@@ -102,7 +104,7 @@ def _refuse_if_trains(directory: Path, pilot: Pilot) -> None:
         do = f"hpcext run --resume {directory} takes it over"
         try:
             said = documents.read_json(path, protocol.SUPERVISOR)
-            process = protocol.Process(int(said["pid"]), int(said["start"]))
+            process = Process(int(said["pid"]), int(said["start"]))
         except documents.UNFIT:
             continue
         if said.get("boot_id") == boot_id():

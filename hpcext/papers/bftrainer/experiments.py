@@ -85,27 +85,28 @@ def _assumed(setup: Setup) -> tuple[str, ...]:
         trained = f"trainers are those of {HPO} and {MIXTURE}"
     else:
         nodes = (
-            "idle nodes are made up after the paper's figures of Summit (4,608 nodes, §2.1, Figure "
-            "1), and the 1,024 are those with the lowest numbers; one seed, the first"
+            "idle nodes are generated from the paper's figures for Summit (4,608 nodes, §2.1, "
+            "Figure 1), and the 1,024 are those with the lowest numbers; one seed, the first"
         )
         trained = (
-            f"speeds are Table 2's; a change of size costs {UP_S:g} s to grow and {DOWN_S:g} s to "
-            "shrink, which are not in the paper: the published files have them"
+            f"speeds are those of Table 2; growing costs {UP_S:g} s and shrinking {DOWN_S:g} s, "
+            "which are in the published files and not in the paper"
         )
     return (
-        f"{nodes}; the paper does not say which it took, nor of which week",
+        f"{nodes}; the paper says neither which nodes it took nor from which week",
         f"{trained}; 130 million samples each, on 1 to 64 nodes, one submitted every 36 s",
-        "replays that need more than the week go through it again from its end on",
-        "speeds between two measured sizes are on a straight line (§3.4.1); policies are told them",
-        "U = A_e / A_s (§4.1), A_s of N_eq nodes that stay, without costs. With `same Pjmax` it "
-        "has as many trainers at once as A_e; with `single nodes` one on each node: the paper "
-        "does not say which",
-        "a start from nothing takes R_up here, and is free in the paper and its program; a node "
-        "that is lost meanwhile makes the trainer start again",
-        "a trainer that has lost a node stands still for R_down, one that grows for R_up; a node "
-        "that leaves is gone at once. A trainer that loses all its nodes loses no samples",
-        "decisions are made when nodes or trainers come or go, and when a trainer that could not "
-        "be asked before has answered; the program's only at changes of nodes",
-        "MILP stands for the exact division, which is the optimum of the paper's programme",
-        "the paper's figures that are curves without numbers are given as the range of their axis",
+        "replays that need more than the week repeat it from its beginning",
+        "speeds between two measured sizes are interpolated linearly (§3.4.1); policies are told "
+        "them",
+        "U = A_e / A_s (§4.1), where A_s is for N_eq nodes that stay, without costs. With `same "
+        "Pjmax` it has as many trainers at once as A_e, with `single nodes` one on each node: the "
+        "paper does not say which it means",
+        "a start from nothing takes R_up here, but is free in the paper and its program; if a node "
+        "is lost during it, the trainer starts again",
+        "a trainer pauses for R_down after it has lost a node, and for R_up when it grows; a node "
+        "that leaves is gone at once. A trainer that loses all of its nodes loses no samples",
+        "decisions are made when nodes or trainers arrive or leave, and when a trainer becomes "
+        "ready after a change; in the program only when nodes change",
+        "MILP stands for the exact division, which is the optimum of the paper's integer program",
+        "where the paper's figures are curves without numbers, the range of their axis is given",
     )

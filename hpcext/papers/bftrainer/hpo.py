@@ -28,14 +28,14 @@ from hpcext.papers.bftrainer.watch import Done
 from hpcext.papers.study import Row, Table, figure
 
 WHY_SAME = (
-    "the paper does not say how many trainers at once A_s has: with as few as A_e it has the cost "
-    "of scaling too, so that only pauses and uneven numbers of nodes are left to lower U; beside "
-    "it the same against single nodes"
+    "the paper does not say how many trainers A_s has at once: if it has as few as A_e, it has the "
+    "cost of scaling as well, so only pauses and uneven numbers of nodes lower U; the row for "
+    "single nodes has the other reading"
 )
 WHY_SINGLE = (
-    "with as many trainers at once as nodes A_s has none of the cost of scaling: eight nodes give "
-    "a ShuffleNet 90 % of what single ones do, an AlexNet 71 %; beside it the same with as few as "
-    "A_e"
+    "if A_s has as many trainers at once as nodes, it has none of the cost of scaling: eight nodes "
+    "give a ShuffleNet 90 % of the speed of eight single nodes, and an AlexNet 71 %; the row for "
+    "same Pjmax has the other reading"
 )
 
 WINDOW_S = 6 * HOUR_S
@@ -100,8 +100,8 @@ def _preempted(setup: Setup) -> Table:
         share = 100 * preempted(setup.idle, setup.until_s, forward_s)
         paper = 90.0 if forward_s == 170.0 else None
         why = (
-            "a property of the trace alone, and the paper's 1,024 nodes are others; it does not "
-            "say what counts as a preemption: here any idle node that leaves"
+            "this depends on the trace alone, and the paper used other 1,024 nodes; it does not "
+            "say what counts as a preemption, here any idle node that leaves"
         )
         rows.append(figure(f"within {forward_s:g} s", share, paper, "%", why))
     title = "Figure 7a: changes after which a node leaves within T_fwd"
@@ -146,8 +146,8 @@ def _costs(setup: Setup, ran: Ran) -> Table:
 
 
 _WHY_COST = (
-    "a change of the 1,024 nodes here moves other numbers of nodes than one of the paper's; a "
-    "pause costs what it lasted until the next lost node or suspension cut it short"
+    "the paper used other 1,024 nodes, whose changes affect other numbers of nodes; here a pause "
+    "that the next lost node or suspension cuts short costs only the time it lasted"
 )
 
 
@@ -164,7 +164,7 @@ def _uses(setup: Setup, ran: Ran) -> Table:
         paper = {"heuristic": 75.0}.get(name)
         rows.append(figure(f"{name}, same Pjmax", use.same, paper, "%"))
         rows.append(figure(f"{name}, single nodes", use.single, paper, "%"))
-    note = "the paper's curve rises from above 78 to below 84 %, and is flat from 120 s on"
+    note = "the paper's curve rises from just above 78 % to just below 84 % and is flat from 120 s"
     return Table("Figure 9: U by T_fwd, HPO", tuple(rows), note)
 
 
@@ -214,18 +214,18 @@ def _in_windows(setup: Setup, cases: Mapping[str, ReplayRun], ran: Ran) -> Table
             Row(f"mean, heuristic, {how}", statistics.fmean(of["heuristic"]), None, "%"),
             figure(f"mean of the best three, MILP, {how}", best, 90.0, "%", why),
         ]
-    rows.append(figure("most above the heuristic", 100 * gain, 32.0, "%", _WHY_GAIN))
+    rows.append(figure("largest gain over the heuristic", 100 * gain, 32.0, "%", _WHY_GAIN))
     return Table("Figure 10: U in windows of six hours, HPO", tuple(rows), _windows_note(setup))
 
 
 _WHY_GAIN = (
-    "it is the one window in which nodes change most for the trainers that there are, and the "
-    "paper's nodes are others"
+    "this is the single window in which nodes change most per trainer, and the paper used other "
+    "nodes"
 )
 
 
 def _windows_note(setup: Setup) -> str:
-    return f"{len(window_ends(setup))} windows, those without any idle node left out"
+    return f"{len(window_ends(setup))} windows; those without any idle node are left out"
 
 
 def _between(setup: Setup, cases: Mapping[str, ReplayRun], ran: Ran) -> Table:
@@ -253,9 +253,9 @@ def _between(setup: Setup, cases: Mapping[str, ReplayRun], ran: Ran) -> Table:
 
 
 _WHY_EACH = (
-    "a pause takes its time here, and may go on beyond a change or begin and end in between; the "
-    "paper's program books its cost at the change. Between two changes that are 10 or 20 s apart "
-    "trainers of the heuristic, which pause most, may do next to nothing"
+    "here a pause takes time, and may last beyond the next change or end before it; the paper's "
+    "program counts its whole cost at the change. Between two changes that are 10 or 20 s apart, "
+    "trainers under the heuristic, which pause most, may do almost nothing"
 )
 
 
@@ -293,10 +293,10 @@ def rescaling(setup: Setup) -> Experiment:
             held = 100 * found[case].held_node_s / offered
             rows.append(Row(f"{each:g} times, nodes that trainers hold", held, None, "%"))
         note = (
-            "the paper's bars become a little lower, much less than in proportion; ours fall "
-            "more. A start from nothing is free by Eq. 16, and so for the policy, and takes R_up "
-            "here: that is what costs most. From seven times on R_up is more than T_fwd: hardly "
-            "anybody grows, and nodes stay idle, as the paper says"
+            "the paper's bars become only a little lower, far less than in proportion to the cost; "
+            "ours fall more. A start from nothing is free in Eq. 16, and so for the policy, but "
+            "takes R_up here: that costs most. From seven times on, R_up exceeds T_fwd, so "
+            "trainers hardly grow and nodes stay idle, as the paper says"
         )
         return (Table("Figure 16: U by rescaling cost, HPO", tuple(rows), note),)
 

@@ -36,7 +36,7 @@ PUBLISHED_H, BY_HAND_H = 65.8, 62.2
 """Hours of HPO with at most ten at once: those of BFTrainer's published program, and a bound
 without costs; both are of others."""
 
-_KNOWN = "all ends known is what nobody can have: each node is said to leave when it will"
+_KNOWN = "`all ends known` cannot be had in practice: policies are told when each node will leave"
 
 
 class Variant(NamedTuple):
@@ -101,10 +101,10 @@ def _week(setup: Setup) -> Experiment:
             for name, one in ran.items():
                 lost += lost_rows(f"{NAMES[kind]}, {name}", one)
         note = (
-            f"the recorded week, all nodes, from its change {SKIP} on, at most {AT_ONCE} trainers "
-            "at once. A gap is what lies between BFTrainer and what no schedule beats, without "
-            f"costs; {_KNOWN}. In place of the paper's figures those of its published program, and "
-            "a bound that was found by hand"
+            f"all nodes of the recorded week, from its change {SKIP} on, at most {AT_ONCE} "
+            "trainers at once. A gap is the distance of BFTrainer from a bound that no schedule "
+            f"beats, even without costs; {_KNOWN}. The paper's column has the figures of its "
+            "published program, and a bound that was found by hand"
         )
         return (
             Table("Lifetimes of nodes: hours until all trainers are done", tuple(hours), note),
@@ -140,7 +140,7 @@ def week_rows(kind: str, ran: Mapping[str, Replayed], bounds: LowerBounds) -> li
     rows.append(Row(what, bounds.paying_h, None, "h"))
     first, *others = ran.items()
     for name, one in others:
-        what = f"{of}, {name}: share of the gap that is closed"
+        what = f"{of}, {name}: share of the gap closed"
         rows.append(_closed(what, (first[1], one), bounds.free_h))
     for name, one in others if hpo else ():
         what = f"{of}, {name}: the same share, from {PUBLISHED_H} to {BY_HAND_H} h"

@@ -72,9 +72,9 @@ def objectives(setup: Setup) -> Experiment:
             rows += both(f"{OBJECTIVES[name]}, T_fwd {forward_s:g} s", used[name, forward_s])
         for at in times:
             better = [used["efficiency", at][k] - used["throughput", at][k] for k in (0, 1)]
-            what = f"scaling efficiency above samples per second, T_fwd {at:g} s"
+            what = f"scaling efficiency minus samples per second, T_fwd {at:g} s"
             rows += both(what, UtilisationFigures(*better), "points")
-        note = "the paper's curves lie between 78 and 87 %, that of scaling efficiency always above"
+        note = "the paper's curves lie between 78 and 87 %, with scaling efficiency always higher"
         return (Table("Figure 13: U by objective and T_fwd, mixture", tuple(rows), note),)
 
     return Experiment((*moving.values(), *ideals.values()), tables)
@@ -130,9 +130,9 @@ def _times(idle: Idle, objective: str, ran: Ran) -> Table:
         for most, paper in zip(PARALLEL, papers, strict=True):
             took = hours(ran[objective, most], name)
             why = (
-                f"the median is {statistics.median(took):.2f} h: the mean hangs on times with few "
-                "idle nodes, in which a trainer that has begun waits; the poorest twelve hours "
-                f"here have {poor:.1f} % of the nodes, the paper's 2.0 % (Figure 6)"
+                f"the median is {statistics.median(took):.2f} h: the mean depends on times with "
+                "few idle nodes, in which trainers that have begun wait; the twelve hours with the "
+                f"fewest have {poor:.1f} % of the nodes here, and 2.0 % in the paper (Figure 6)"
             )
             rows.append(figure(f"{name}, Pjmax {most}", statistics.fmean(took), paper, "h", why))
     number = 3 if objective == "throughput" else 4
@@ -157,12 +157,12 @@ def _integrals(idle: Idle, ran: Ran) -> Table:
     few, many = PARALLEL[0], PARALLEL[-1]
     for name, title in OBJECTIVES.items():
         less = 100 * (1 - node_h[name, many] / node_h[name, few])
-        what = f"{title}: less from Pjmax {few} to {many}"
+        what = f"{title}: reduction from Pjmax {few} to {many}"
         rows.append(figure(what, less, 28.0, "%", _WHY_INTEGRAL))
         slower = 100 * (
             statistics.fmean(hours(ran[name, many])) / statistics.fmean(hours(ran[name, few])) - 1
         )
-        what = f"{title}: longer mean run time from Pjmax {few} to {many}"
+        what = f"{title}: increase of mean run time from Pjmax {few} to {many}"
         rows.append(figure(what, slower, 442.0, "%", _WHY_SLOWER))
     for most, paper in ((5, 12.4), (10, 2.1)):
         end_s = ran["throughput", most].end_s
@@ -174,11 +174,11 @@ def _integrals(idle: Idle, ran: Ran) -> Table:
 
 
 _WHY_INTEGRAL = (
-    "the paper's nodes are others, and it does not say of which objective it is; how much a larger "
-    "Pjmax saves depends on how often there are many idle nodes"
+    "the paper used other nodes and does not say for which objective; how much a larger Pjmax "
+    "saves depends on how often many nodes are idle"
 )
-_WHY_SLOWER = "the paper does not say of which objective it is"
-_WHY_BEYOND = "a property of the trace alone: the paper's 1,024 nodes are others"
+_WHY_SLOWER = "the paper does not say for which objective"
+_WHY_BEYOND = "this depends on the trace alone, and the paper used other 1,024 nodes"
 
 
 def _beyond(idle: Idle, until_s: float, most: int) -> float:
@@ -197,5 +197,5 @@ def _uses(used: Mapping[tuple[str, int], UtilisationFigures]) -> Table:
     rows: list[Row] = []
     for (name, most), use in used.items():
         rows += both(f"{OBJECTIVES[name]}, Pjmax {most}", use)
-    note = "the paper's curves rise from above 65 to about 90 %"
+    note = "the paper's curves rise from just above 65 % to about 90 %"
     return Table("Figure 14c: U by Pjmax", tuple(rows), note)

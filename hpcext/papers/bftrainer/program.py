@@ -100,7 +100,7 @@ def _hours(
             if (kind, policy) in ran:
                 rows.append(until_row(f"{of}, {name}", ran[kind, policy], paper))
         if (kind, EQUAL) in ran:
-            rows.append(until_row(f"{of}, equal shares, the rest spread", ran[kind, EQUAL]))
+            rows.append(until_row(f"{of}, equal shares, remainder spread", ran[kind, EQUAL]))
         if bound in bounds:
             paper_h = 62.2 if kind == "hpo" else None
             rows.append(Row(f"{of}, no schedule is faster", bounds[bound], paper_h, "h"))
@@ -116,10 +116,10 @@ def _hours(
     return Table(
         "The authors' own program: hours until all trainers are done",
         tuple(rows),
-        f"the recorded week of Summit, all nodes, from its change {SKIP} on, at most {AT_ONCE} "
-        "trainers at once; in place of the paper's figures those that its published program "
-        "gives, and for bounds those found by hand; they are of a fluid without costs, and of "
-        "places that pay for each change of size, whose nodes are all alike",
+        f"all nodes of the recorded week of Summit, from its change {SKIP} on, at most {AT_ONCE} "
+        "trainers at once; the paper's column has the figures of its published program, and bounds "
+        "that were found by hand. The first bound treats nodes as divisible and changes as free; "
+        "the second pays for each change of size, with all nodes alike",
     )
 
 
@@ -147,14 +147,14 @@ def _costs(ran: Mapping[tuple[str, str], Replayed]) -> Table:
     return Table(
         "The authors' own program: costs as shares of the outcome",
         tuple(rows),
-        "samples not trained while trainers made no progress, over all samples trained: rescaling "
-        "and preemption at the speed before the change, starts at that after it; rescaling is what "
-        "the policy chose, preemption what lost nodes made necessary",
+        "samples that were not trained because trainers paused, over all samples trained: for "
+        "rescaling and preemption at the speed before the change, for starts at the speed after "
+        "it. Rescaling is what the policy chose, preemption what lost nodes forced",
     )
 
 
 _WHY_COST = (
-    "there a trainer that has lost nodes pays once for that, R_down, and its growth in the same "
-    "moment is all rescaling; here R_down of it is preemption, a pause that a lost node cuts short "
-    "costs what it lasted, and a node that is lost during a start makes it begin again"
+    "there a trainer that has lost nodes pays R_down once, and all of its growth at that moment is "
+    "rescaling; here R_down of that is preemption, a pause that a lost node cuts short costs only "
+    "the time it lasted, and losing a node during a start begins the start again"
 )

@@ -25,11 +25,11 @@ def solver() -> Experiment:
 
 
 def _compared() -> Table:
-    what = f"exact division / programme, {DRAWN} maps of {TRAINERS} trainers to {IDLE} nodes"
+    what = f"exact division / program, {DRAWN} maps of {TRAINERS} trainers to {IDLE} nodes"
     title = "Section 3.6: the value of Eq. 16"
     note = (
-        "how long the programme takes is not compared here, its solver being another one; "
-        "benchmarks of the project have it"
+        "how long the program takes is not compared here, because the solver is another one; "
+        "hpcext's benchmarks measure it"
     )
     try:
         find_solver()
@@ -37,7 +37,7 @@ def _compared() -> Table:
         return Table(title, (Row(what, None, 1.0, "times", str(error)),), note)
     ratios = [_ratio(seed) for seed in range(DRAWN)]
     known = [ratio for ratio in ratios if ratio is not None]
-    why = f"proven optimal in {len(known)} of {DRAWN} searches, the others are left out"
+    why = f"proven optimal in {len(known)} of {DRAWN} searches; the others are left out"
     rows = (
         Row(f"{what}: least", min(known, default=None), 1.0, "times", why),
         Row(f"{what}: most", max(known, default=None), 1.0, "times", why),

@@ -38,8 +38,8 @@ MOST_IDLE = (40, 160, 640)
 POOLED = 20.0
 """Nodes of each age that a stratum borrows from all strata, because few nodes say little."""
 
-PREDICTED = "How long nodes stay: predicted and seen"
-COMPARED = "What tells how long nodes stay: log loss of three models"
+PREDICTED = "How long nodes stay: predicted and observed"
+COMPARED = "What predicts how long nodes stay: log loss of three models"
 
 _NONE = np.zeros(0)
 _EDGES = np.array(EDGES_S)
@@ -67,9 +67,9 @@ def predicted(changes: Sequence[NodeChange]) -> Table:
     return Table(
         PREDICTED,
         tuple(row for each in calibration(changes) for row in _reliability(each)),
-        f"asked every {EVERY_S / 60:g} minutes of each node that is there, learning from those "
-        "that had left by then; of the base rate: had the share that stayed, known afterwards, "
-        "been said of all. hpcext simulate --report has the plot",
+        f"predicted every {EVERY_S / 60:g} minutes for each node that is there, from those that "
+        "had left by then. The base rate predicts for every node the share that stayed, which is "
+        "known only afterwards. hpcext simulate --report has the plot",
     )
 
 
@@ -155,9 +155,9 @@ def compared(changes: Sequence[NodeChange]) -> Table:
     return Table(
         COMPARED,
         tuple(rows),
-        "less is better. Made of one half of the trace, asked in the other one, and the other way "
-        f"round; of the day {PARTS_OF_DAY} parts, from the beginning of the trace on; up to "
-        f"{', '.join(map(str, MOST_IDLE))} and more idle nodes. The model has the age alone",
+        "lower is better. Each half of the trace is predicted from the other half. The day has "
+        f"{PARTS_OF_DAY} parts, counted from the beginning of the trace; classes of idle nodes are "
+        f"up to {', '.join(map(str, MOST_IDLE))}, and more. hpcext's own model uses age alone",
     )
 
 

@@ -105,10 +105,10 @@ def tables(how: Extent) -> tuple[Table, ...]:
         Table(
             "Figure 8: four GPUs from 32 samples each, and less bandwidth at iteration 150",
             tuple(row for name in NAMES for row in _rows(name)),
-            f"with even batches an iteration takes {even_s / LEVEL_S:.1f} times the best one",
+            f"with equal batches an iteration takes {even_s / LEVEL_S:.1f} times the best time",
         ),
         Table(
-            f"Figure 8 with times that tremble by {NOISE:.0%}, mean over seeds {list(how.seeds)}",
+            f"Figure 8 with {NOISE:.0%} noise in the times, mean over seeds {list(how.seeds)}",
             tuple(row for name in NAMES for row in _trembling(name, how.seeds)),
         ),
     )
@@ -126,21 +126,23 @@ def _rows(name: str) -> list[Row]:
         for at, (gpu, size) in enumerate(zip(GPUS, ran.sizes[DROP - 1], strict=True))
     ]
     if paper:
-        why = "the paper's first differences are not known to us: the figure is not in its text"
-        rows.append(Row(f"{said}: fine-tunes from iteration", _number(ran.fine_at), 30.0, "", why))
+        why = "the initial differences are not known: the paper shows them in a figure only"
+        rows.append(
+            Row(f"{said}: first iteration of fine-tuning", _number(ran.fine_at), 30.0, "", why)
+        )
     changes = sum(a != b for a, b in zip(ran.sizes, ran.sizes[1:], strict=False))
     return [
         *rows,
         Row(f"{said}: iterations until level", _number(ran.near(0, DROP))),
         Row(f"{said}: iterations until level after the drop", _number(ran.near(DROP, END))),
         Row(f"{said}: changes of sizes", float(changes)),
-        Row(f"{said}: time of all iterations by the best", ran.mean(0, END)),
+        Row(f"{said}: time of all iterations over the best", ran.mean(0, END)),
     ]
 
 
 def _trembling(name: str, seeds: Sequence[int]) -> list[Row]:
     means = [run(name, NOISE, seed).mean(0, END) for seed in seeds]
-    return [Row(f"{NAMES[name]}: time of all iterations by the best", statistics.fmean(means))]
+    return [Row(f"{NAMES[name]}: time of all iterations over the best", statistics.fmean(means))]
 
 
 def _number(value: int | None) -> float | None:
@@ -148,8 +150,8 @@ def _number(value: int | None) -> float | None:
 
 
 ASSUMED = (
-    "GPUs are lines: the slopes of V100 and K520 are what section 5.2 says of them, those of M60 "
-    "and K80 are between, and all four meet at the equilibrium; Figure 4 itself is not in the text",
-    f"the bandwidth drop costs the M60 {SLOWER_S} s of an iteration of {LEVEL_S:g} s",
-    "rules hear of each iteration at once; in a training on GPUs they hear of it one step later",
+    "the time of a GPU is linear in its samples: V100 and K520 have the slopes of section 5.2, M60 "
+    "and K80 lie between, and all four meet at the equilibrium; Figure 4 gives no numbers",
+    f"the bandwidth drop costs the M60 {SLOWER_S} s in an iteration of {LEVEL_S:g} s",
+    "rules learn of each iteration at once; in a training on GPUs they learn of it one step later",
 )

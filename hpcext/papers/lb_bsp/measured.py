@@ -77,7 +77,10 @@ def tables() -> tuple[Table, ...]:
             (
                 *_rows(run, "affine", "lines (ours)"),
                 *_rows(run, "speeds", "Algorithm 1"),
-                Row("slowest to fastest worker apart, plain BSP", run.ways["plain"].straggler_gap),
+                Row(
+                    "gap between slowest and fastest worker, plain BSP",
+                    run.ways["plain"].straggler_gap,
+                ),
             ),
             f"{run.date}, {run.iterations} iterations, {run.hardware}, load average "
             f"{run.load_average:.1f}; ideal {run.ideal_ms:.0f} ms, plain BSP "
@@ -94,5 +97,5 @@ def _rows(run: Run, name: str, title: str) -> list[Row]:
         figure(f"{title}: time of an iteration", way.of_plain, paper, BSP, WHY),
         Row(f"{title}: the same", way.of_ideal, None, IDEAL),
         Row(f"{title}: the same, second half", way.of_ideal_second_half, None, IDEAL),
-        Row(f"{title}: slowest to fastest worker apart", way.straggler_gap),
+        Row(f"{title}: gap between slowest and fastest worker", way.straggler_gap),
     ]

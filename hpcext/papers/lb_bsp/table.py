@@ -80,16 +80,15 @@ class Outcome(NamedTuple):
 
 
 ASSUMED = (
-    "four workers of one core each, recorded beside a replayed load by "
-    "benchmarks/record_speeds.py, with a perceptron of PyTorch in place of ResNet-32 on 32 "
-    "instances of EC2",
-    "errors are in samples a second of other models on other machines: as multiples of the EMA's "
-    "they can be compared",
-    f"what counts begins with iteration {LEAST}, when the models are trained first; they are "
-    "trained in turn with the iterations, not in a thread, so that figures repeat",
-    "the k-th speed of a recording is that of iteration k, whatever the batches; a batch lasts "
-    "its samples by the speed (section 3.2.1)",
-    "the plain recurrent network and the LSTM are trained as NARX is",
+    "four workers of one core each, recorded by benchmarks/record_speeds.py beside a replayed "
+    "load, training a PyTorch perceptron; the paper has ResNet-32 on 32 instances of EC2",
+    "errors in samples per second are for other models on other machines: they can be compared as "
+    "multiples of the EMA's error",
+    f"figures begin with iteration {LEAST}, where the models are trained for the first time; "
+    "training alternates with the iterations, not in a thread, so that figures repeat",
+    "the k-th speed of a recording is that of iteration k, whatever the batches; the time of a "
+    "batch is its samples divided by the speed (section 3.2.1)",
+    "the plain recurrent network and the LSTM are trained like NARX",
 )
 
 
@@ -189,8 +188,8 @@ ERRORS, TIMES = "x EMA", "x BSP"
 
 
 _WHY_TIMES = (
-    "four workers are less unequal than 32: even speeds known ahead gain less than the paper's "
-    "moving average; and what begins in an iteration nobody foresees"
+    "four workers differ less than 32: even knowing the speeds in advance gains less here than the "
+    "moving average in the paper; and nothing can predict a load that begins in an iteration"
 )
 
 
@@ -198,13 +197,13 @@ def _why_error(name: str) -> str:
     """Return why the error of a predictor is far from the paper's."""
     if name == "narx":
         return (
-            "the share of the CPU is that of the iteration before, whose speed says the same; the "
-            "run queue is read at the boundary, but is another one soon, as tasks ask for a part "
-            "of a core; neither says ahead when a task begins or ends"
+            "the share of the CPU is that of the previous iteration, whose speed already shows it; "
+            "the run queue is read between iterations, but soon changes, because tasks ask for "
+            "part of a core; neither predicts when a task begins or ends"
         )
     return (
-        "the moving average, by which it is divided, is worse here: load changes at once and "
-        "then stays for some hundred iterations, so that the last one says most"
+        "the moving average, by which it is divided, is worse here: the load changes abruptly and "
+        "then stays for some hundred iterations, so the last speed predicts best"
     )
 
 
@@ -226,16 +225,18 @@ def _tables(outcomes: Mapping[Kind, Sequence[Outcome]], traces: Sequence[Floats]
         errors.append(figure(title, error / base, papers, ERRORS, _why_error(name)))
         raw.append(Row(title, error, None, "samples/s", spread if len(some) > 1 else ""))
         times.append(figure(title, time / bsp, paper.time, TIMES, _WHY_TIMES))
-    times.append(Row("speeds known ahead", time_s(true, true) / bsp, None, TIMES))
+    times.append(Row("speeds known in advance", time_s(true, true) / bsp, None, TIMES))
     count = f"{len(traces)} workers, iterations {LEAST + 1} to {len(traces[0]) - 1}"
     return [
         Table(
-            "Table 3: error of predicted speeds, beside the moving average's", tuple(errors), count
+            "Table 3: error of predicted speeds, over that of the moving average",
+            tuple(errors),
+            count,
         ),
-        Table("The same in samples a second", tuple(raw)),
+        Table("The same in samples per second", tuple(raw)),
         Table(
             "Table 3: time of an iteration",
             tuple(times),
-            "Algorithm 1; the least that can be, last",
+            "under Algorithm 1; the last row is the least possible",
         ),
     ]

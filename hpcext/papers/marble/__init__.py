@@ -186,8 +186,8 @@ def _over(values: Sequence[float], unit: str) -> str:
     """Return the range of nine in ten of the values."""
     cuts = statistics.quantiles(values, n=20, method="inclusive")
     return (
-        f"{cuts[0]:.0f} to {cuts[-1]:.0f} {unit} for nine of ten of {len(values)} random curves "
-        "that agree with the text"
+        f"{cuts[0]:.0f} to {cuts[-1]:.0f} {unit} for 90 % of {len(values)} random curves that "
+        "agree with the text"
     )
 
 
@@ -220,8 +220,8 @@ def _why_reduction(number: int) -> str:
     if number in sets.ONE_NODE:
         return "Figure 2 has no numbers in the text"
     return (
-        "the paper has no speeds on several nodes; on them it depends whether a secondary ends "
-        "just before or after GPUs for its promotion come free, and each promotion costs a tenth"
+        "the paper has no speeds on several nodes; they decide whether a secondary ends just "
+        "before or just after GPUs for its promotion become free, and each promotion costs a tenth"
     )
 
 
@@ -231,7 +231,7 @@ def _utilisation(found: Found) -> Table:
         ours = 100 * (
             found[MarbleRun(number, LSF)].time_s / found[MarbleRun(number, MARBLE)].time_s - 1
         )
-        why = "it follows from the reduction alone"
+        why = "this follows from the reduction alone"
         rows.append(figure(f"set {number}", ours, UTILISATION[number], "%", why))
     return Table(
         "Figure 6b: increase of GPU utilisation",
@@ -272,7 +272,7 @@ def _suspensions(found: Found) -> Table:
         paper, why = SUSPENDED.get(number), _WHY_SUSPENDED.get(number, "")
         of = f"{outcome.suspends} of {sets.SUSPEND_S:g} s"
         rows.append(figure(f"set {number}", ours, paper, "%", why, more=of))
-    return Table("Section VII-D1: suspend and resume, part of the time", tuple(rows))
+    return Table("Section VII-D1: share of the time for suspending and resuming", tuple(rows))
 
 
 # Let x and y be the seconds of a step of the two networks on six GPUs: 4400 x + 1400 y = 958. The
@@ -280,9 +280,9 @@ def _suspensions(found: Found) -> Table:
 # Inception-v3, begun at 777 x, falls into the set only if it has something left at t; the set then
 # takes 66 + 777 x + 1359 y or more, and that something is left bounds x. Together: 531 s or more.
 _WHY_SUSPENDED = {
-    1: "here Inception-v3 is over before GPUs for its promotion come free; with such a suspension, "
-    "and a gain of 2.91 % at most by the best size, set 1 cannot be done in 496 s",
-    3: "here VGG-16 is over on two GPUs before Inception-v3 is, and need not be promoted",
+    1: "here Inception-v3 ends before GPUs for its promotion become free; with such a suspension, "
+    "and a gain of at most 2.91 % from the best size, set 1 cannot be done in 496 s",
+    3: "here VGG-16 ends on two GPUs before Inception-v3 does, and need not be promoted",
 }
 
 
@@ -297,15 +297,15 @@ def _possible(found: Found) -> Table:
             known = sets.networks()
             jobs = [Work(known.speed[name], steps) for name, steps in sets.SETS[number]]
             reached = shortest_unsuspended_s(jobs, sets.GPUS)
-            says += f"; {reached:.0f} s is reached without any suspension: gap "
-            says += f"{100 * max(0.0, reached / least - 1):.1f} %"
+            gap = f"{100 * max(0.0, reached / least - 1):.1f} %"
+            says += f"; without any suspension {reached:.0f} s can be reached, a gap of {gap}"
         rows.append(Row(f"set {number}, bound", least, None, "s", says))
         share = 100 * (lsf - ours) / (lsf - least)
-        rows.append(Row(f"set {number}, MARBLE saves of what could be saved", share, None, "%"))
+        rows.append(Row(f"set {number}, MARBLE's share of the possible saving", share, None, "%"))
     return Table(
         "Clairvoyant bound",
         tuple(rows),
-        "the optimum of a schedule that may change sizes at any time and pays nothing for it",
+        "the optimum of schedules that may change sizes at any time without any cost",
     )
 
 
@@ -316,13 +316,13 @@ def _others(found: Found) -> Table:
         for policy in TOLD:
             outcome = found[MarbleRun(number, policy, None, True)]
             share = 100 * (lsf - outcome.time_s) / (lsf - least)
-            says = f"{share:.0f} % of what could be saved; {outcome.suspends} suspensions"
+            says = f"{share:.0f} % of the possible saving; {outcome.suspends} suspensions"
             rows.append(Row(f"set {number}, {policy}", outcome.time_s, None, "s", says))
     return Table(
         "All policies: completion times",
         tuple(rows),
-        "each is told the speeds, the work and the cost of a change; marble then promotes only "
-        "what ends sooner for it",
+        "each is told the speeds, the work and the cost of a change; marble then promotes a job "
+        "only if it ends sooner for that",
     )
 
 
@@ -331,15 +331,15 @@ def _assumed() -> tuple[str, ...]:
         "fitted to LSF's times of sets 1 to 3 (three equations): the speeds of four networks on "
         "six GPUs, with the ratio of two of them from TensorFlow's published benchmark",
         "Figure 2 has no numbers in the text: each point of a curve is the middle of the range "
-        "that the text leaves for it; how far that matters is said beside, by random points",
-        f"a suspension and resumption takes {sets.SUSPEND_S:g} s: both shares that section VII-D1 "
-        "states come to that; the first start of a job costs nothing, as it is in LSF's times",
-        "MARBLE is told the best number of GPUs alone, and promotes whenever it can",
+        "that the text allows; the effect of this is shown with random points",
+        f"suspending and resuming takes {sets.SUSPEND_S:g} s, which follows from both shares that "
+        "section VII-D1 states; the first start of a job is free, because LSF's times include it",
+        "MARBLE is told only the best number of GPUs, and promotes whenever it can",
         "a step is as much work on any number of GPUs",
-        "sets 4 to 9: a step of a worker takes what it takes on one node, and the time to fetch "
-        "and send the parameters (Table I) over 100 Gb/s; eight asynchronous workers; jobs side by "
-        "side do not slow each other (section I: negligible interference); nothing is fitted",
+        "sets 4 to 9: a step of a worker takes as long as on one node, plus the time to fetch and "
+        "send the parameters (Table I) over 100 Gb/s; eight asynchronous workers; jobs on one node "
+        "do not slow each other (section I: negligible interference); nothing is fitted",
         "Optimus: whole nodes as workers, up to eight in all, a parameter server for each job on "
-        f"a node of its own, decisions every 10 minutes; it learns speeds, hearing every "
+        f"a node of its own, decisions every 10 minutes; it learns speeds from reports every "
         f"{REPORT_S:g} s",
     )

@@ -239,7 +239,7 @@ def _by_workload(plan: _Plan) -> Table:
     return Table(
         "Average JCT of each published workload, beside the authors' simulator",
         tuple(rows),
-        "160 jobs in 8 hours on 16 nodes of 4 GPUs; theirs is repeated within about 1 %",
+        "160 jobs in 8 hours on 16 nodes of 4 GPUs; theirs varies by about 1 % between runs",
     )
 
 
@@ -252,11 +252,11 @@ def _lower(plan: _Plan) -> Table:
 
 
 def _shorter(plan: _Plan) -> Table:
-    why = "that is what it is for"
+    why = "short completion times are what it is for"
     rows = list(_each_workload(plan, JCT, "average JCT", PUBLISHED[EXACT], why))
     for load in MADE_LOADS[:1] if plan.how.quick else MADE_LOADS:
         share = _less(plan.made(JCT, load), plan.made(EXACT, load))
-        what = f"less than {NAMES[EXACT]}, on made workloads at {load:g} times the load"
+        what = f"less than {NAMES[EXACT]}, on generated workloads at {load:g} times the load"
         rows.append(_row(plan, what, share, None, unit="%"))
     for policy, name in ((EXACT, NAMES[EXACT]), (JCT, "objective=jct")):
         p99_h = _hours(plan.mean(policy, "p99_s"))
@@ -285,7 +285,7 @@ def _table_2(plan: _Plan) -> Table:
     untuned = "needs the workload with the GPUs of the original trace, which is not among the data"
     for name, hours in (("Optimus+Oracle", 2.7), ("Tiresias", 2.8)):
         rows.append(Row(f"{name}: average JCT", None, hours, "h", untuned))
-    return Table("Table 2: on the testbed; ours: mean of the workloads, simulated", tuple(rows))
+    return Table("Table 2: on the testbed; ours: simulated, mean of the workloads", tuple(rows))
 
 
 def _reductions(plan: _Plan) -> Table:
@@ -293,7 +293,7 @@ def _reductions(plan: _Plan) -> Table:
     exact = plan.mean(EXACT)
     for policy, paper in ((OPTIMUS, 48.0), (TIRESIAS, 32.0)):
         ours = _less(exact, plan.mean(policy))
-        why = "theirs are eight workloads, and the genetic search"
+        why = "theirs is for eight workloads and the genetic search"
         rows.append(_row(plan, f"less than {NAMES[policy]}", ours, paper, unit="%", why=why))
     return Table("Section 5.3: by how much Pollux reduces the average JCT", tuple(rows))
 
@@ -309,8 +309,8 @@ def _figure_7(plan: _Plan) -> Table:
     return Table(
         "Figure 7: finish-time fairness rho",
         tuple(rows),
-        "JCT by the time on an equal part of the machine, alone, without any restart and with the "
-        "best batch known beforehand (Pollux) or that of the workload (the others)",
+        "JCT over the time that the job takes alone on an equal share of the machine, without any "
+        "restart, and with the best batch known in advance (Pollux) or the workload's (the others)",
     )
 
 
@@ -322,7 +322,7 @@ def _figure_8a(plan: _Plan) -> Table:
             continue
         here = plan.made(EXACT, load)
         ours = _ratio(here, base)
-        why = "the workloads of other loads are drawn anew, theirs and ours"
+        why = "workloads of other loads are drawn anew, in the paper and here"
         rows.append(_row(plan, f"Pollux at {load:g} times the load", ours, paper / BASE_S, why=why))
         for policy in (OPTIMUS, TIRESIAS):
             share = _less(here, plan.made(policy, load))
@@ -339,7 +339,7 @@ def _figure_8b(plan: _Plan) -> Table:
         if plan.how.quick and interval_s != 240.0:
             continue
         ours = _ratio(plan.mean(f"pollux:interval_s={interval_s:g}"), base)
-        why = "hpcext decides at once when a job comes or ends, whatever the interval; theirs waits"
+        why = "hpcext decides as soon as a job arrives or ends, whatever the interval; theirs waits"
         rows.append(_row(plan, f"every {interval_s:g} s", ours, paper / BASE_S, why=why))
     return Table(
         "Figure 8b: average JCT by scheduling interval, as a multiple of that at 60 s", tuple(rows)
@@ -355,7 +355,7 @@ def _figure_8c(plan: _Plan) -> Table:
         for policy, name in ((EXACT, "apart"), ("pollux:apart=false", "sharing nodes")):
             ours = _ratio(plan.mean(policy, interference=slowdown), base)
             theirs = 1.0 if policy == EXACT else paper / BASE_S
-            why = "of jobs with as many GPUs on each node fewer come to share one"
+            why = "with equal numbers of GPUs on each node, fewer jobs share a node"
             what = f"{name}, {100 * slowdown:g} % slower"
             rows.append(_row(plan, what, ours, theirs, why=why))
     return Table(
@@ -364,27 +364,27 @@ def _figure_8c(plan: _Plan) -> Table:
 
 
 ASSUMED = (
-    "A job does the work of all epochs of its measured training: progress in steps of the smallest "
-    "batch, the least that any batch had reached by the end of each epoch.",
-    "Limits of batches: the smallest and largest that whole trainings were measured with; for a "
-    "GPU the least and the most of placements.csv, but at most 8 for YOLOv3, as the authors have.",
-    "Step times of placements that were not measured are those of evenly spread ones with as many "
-    "GPUs on each node in the mean, and linear between measured numbers of nodes.",
+    "A job does the work of all epochs of its measured training; it counts in steps of the "
+    "smallest batch, as the least progress of any batch by the end of each epoch.",
+    "Batches lie between the smallest and largest with which whole trainings were measured, and on "
+    "a GPU in the range of placements.csv; YOLOv3 has at most 8, as in the authors' code.",
+    "A placement that was not measured has the step time of an evenly spread one with the same "
+    "mean number of GPUs per node, interpolated linearly between measured numbers of nodes.",
     "NeuMF (ncf) runs on one GPU with a total batch of 32,768 under all policies, as in the "
     "authors' simulator.",
     "Each start and each re-allocation costs 30 s without progress; agents report every 30 s.",
     "An agent keeps one measurement of per-GPU batches within 10 % of each other, and knows how "
-    "long a pass takes without its synchronisation; while it saw one batch alone, half of a pass "
-    "is believed not to depend on it.",
-    "Under exact pollux and optimus a job has as many GPUs on each of its nodes; under the genetic "
-    "search and tiresias they are spread in any way, as the authors' simulator does it.",
-    "Optimus knows the true step time on as few nodes as can be, and the steps that are left; "
-    "Tiresias has two queues, parted at 16 GPU-hours.",
-    "Policies decide every 60 s, and at once when a job comes or ends; the authors' simulator at "
-    "whole minutes alone, which adds half a minute to each JCT.",
-    "Figure 9: at most 16 nodes of 4 GPUs, whose number is decided every minute; whoever scales by "
-    "throughput does so by the same rule, and takes all samples for equally worth. Both are given "
-    "at most twice the GPUs that they had, as in section 4.1.",
-    "Made workloads (Figure 8a) have the mixture of Table 1, the hourly arrivals of the published "
-    "workloads 1 to 4, and configurations that occur in them.",
+    "long a pass takes without its synchronisation; as long as it has seen only one batch, half of "
+    "a pass is assumed not to depend on the batch.",
+    "Under exact pollux and optimus a job has the same number of GPUs on each of its nodes; under "
+    "the genetic search and tiresias they are spread in any way, as in the authors' simulator.",
+    "Optimus knows the true step time on the fewest possible nodes, and the remaining steps; "
+    "Tiresias has two queues, divided at 16 GPU-hours.",
+    "Policies decide every 60 s, and as soon as a job arrives or ends; the authors' simulator "
+    "decides only at whole minutes, which adds half a minute to each JCT.",
+    "Figure 9: at most 16 nodes of 4 GPUs, whose number is decided every minute; scaling by "
+    "throughput uses the same rule, but values all samples equally. Both get at most twice the "
+    "GPUs that they had, as in section 4.1.",
+    "Generated workloads (Figure 8a) have the mixture of Table 1, the hourly arrivals of the "
+    "published workloads 1 to 4, and configurations that occur in them.",
 )

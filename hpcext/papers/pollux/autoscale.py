@@ -121,9 +121,9 @@ FIELDS = (
 )
 
 MORE = (
-    "by throughput it is on all nodes at once here, and by the measured noise half of perfect "
-    "goodput is at six of them for almost half of the time. How many there were the paper does "
-    "not say"
+    "by throughput it runs on all nodes from the beginning here, and with the measured noise six "
+    "of them give half of the perfect goodput for almost half of the time. The paper does not say "
+    "how many nodes there were"
 )
 
 
@@ -165,7 +165,8 @@ def figure_9(found: Bills, why: str) -> Table:
             reason = MORE if bill else why
             rows.append(figure(f"{name}: {what} than by throughput", ours, paper, "%", reason))
     return Table(
-        "Figure 9: one ImageNet training on nodes that are rented as they are worth it", tuple(rows)
+        "Figure 9: one ImageNet training on nodes that are rented while they are worth it",
+        tuple(rows),
     )
 
 

@@ -78,7 +78,7 @@ class Options(msgspec.Struct, frozen=True):
         if self.solver != "exact":
             find_solver()
         if self.limits and self.solver == "milp":
-            raise ValueError("limits are for solver=counting; the paper's programme has none")
+            raise ValueError("limits need solver=counting; the paper's program has none")
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
@@ -221,7 +221,7 @@ def objective_of(name: str) -> Objective:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError, RecursionError):
         near = did_you_mean(name, OBJECTIVES) or f"{', '.join(OBJECTIVES)}, or MODULE.FUNCTION"
-        raise ValueError(f"no objective {shown(name)}; {near}") from None
+        raise ValueError(f"unknown objective {shown(name)}; {near}") from None
     if not callable(found):
-        raise ValueError(f"{shown(name)} is no function")
+        raise ValueError(f"{shown(name)} is not a function")
     return found  # type: ignore[no-any-return]

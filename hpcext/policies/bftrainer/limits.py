@@ -76,7 +76,7 @@ def read_limits(path: str) -> tuple[Limit, ...]:
         known_keys(document, ("limit",), "table or key")
     tables = document.get("limit", [])
     if not isinstance(tables, list) or not tables:
-        raise InputError("no [[limit]] in it", where=path)
+        raise InputError("it has no [[limit]]", where=path)
     return tuple(_limit(table, f"{path}: [[limit]] {at}") for at, table in enumerate(tables, 1))
 
 
@@ -116,7 +116,7 @@ def _limit(table: Any, where: str) -> Limit:
             values[key] = _FIELDS[key](value)
     limit = Limit(**values)
     if limit.least is None and limit.most is None:
-        raise InputError("neither least nor most", where=where, do="add one, as in most = 4")
+        raise InputError("neither least nor most", where=where, do="add one, such as most = 4")
     if limit.least is not None and limit.most is not None and limit.least > limit.most:
         raise InputError(f"least {limit.least:g} is more than most {limit.most:g}", where=where)
     return limit
@@ -124,7 +124,7 @@ def _limit(table: Any, where: str) -> Limit:
 
 def _patterns(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        raise InputError(kind_of(value), valid='an array of names, as ["bert-*"]')
+        raise InputError(kind_of(value), valid='an array of names, such as ["bert-*"]')
     return tuple(map(string, value))
 
 

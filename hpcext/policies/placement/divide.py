@@ -311,4 +311,4 @@ def granted(job: Job, alloc: Alloc, count: int, now: Snapshot) -> Grant:
 def _why(has: int, count: int, *, asked: bool) -> str:
     if has < count:
         return f"runs on {named(has)} of {count}: no node has room for more"
-    return f"runs on {named(has)}, {AS_ASKED if asked else 'its part of the division'}"
+    return f"runs on {named(has)}, {AS_ASKED if asked else 'its share of the GPUs'}"

@@ -48,7 +48,7 @@ def allocate(now: Snapshot, *, policy: Callable[[Snapshot], Target]) -> Target:
             break
         if job.shares and job.ready and job.id not in grants and suits(job, {here[0]: 1}):
             free[here[0]] -= 1
-            why = f"shares a GPU that has {seats[here[0]].seats} seats: none was free for it alone"
+            why = f"shares a GPU with {seats[here[0]].seats} seats: no whole GPU was free for it"
             grants[job.id] = Grant({here[0]: 1}, Role.SECONDARY, why)
     waits = {job: why for job, why in target.waits.items() if job not in grants}
     return replace(target, grants=grants, waits=waits)

@@ -86,7 +86,7 @@ class Options(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.jct and self.search == "genetic":
-            raise ValueError("objective=jct is for search=exact; the paper's search has its rules")
+            raise ValueError("objective=jct needs search=exact; the paper's search has its own")
 
     @property
     def jct(self) -> bool:

@@ -37,6 +37,9 @@ Floats = NDArray[np.float64]
 TOLERANCE = 1e-12
 """Relative tolerance: values that differ by less than this part of the largest one are equal."""
 
+ABSURD = 1e9
+"""A job whose values differ by so many times more than others' would blur those by rounding."""
+
 CHANGES = 8
 """Most jobs in which the first division may differ from the best options at the price."""
 
@@ -113,13 +116,17 @@ def apportion(tables: Sequence[ValueTable], total: int) -> Division:
         raise ValueError(f"{total} units cannot be divided")
     if not tables:
         return Division((), 0.0, 0.0, 0.0)
-    options = Options.of(tables, total)
+    stated = Options.of(tables, total)
+    options = _tamed(stated)
     price = _price(options, total)
     core = _Core(options, price, total)
     easy = core.easy()
     chosen, cost = core.solve() if easy is None else (easy, 0.0)
-    value = math.fsum(options.values[chosen])
-    return Division(tuple(options.sizes[chosen].tolist()), value, core.bound - cost, price)
+    value = math.fsum(stated.values[chosen])
+    limit = core.bound - cost
+    if options is not stated:
+        limit += value - math.fsum(options.values[chosen])
+    return Division(tuple(options.sizes[chosen].tolist()), value, limit, price)
 
 
 def bound(tables: Sequence[ValueTable], total: int) -> float:
@@ -209,6 +216,32 @@ def _sizes(number: int, sizes: Ints) -> Ints:
     if sizes.dtype.kind not in "iu":
         raise ValueError(f"table {number}: sizes are {sizes.dtype}, not whole numbers")
     return sizes.astype(np.int64, copy=False)
+
+
+def _tamed(options: Options) -> Options:
+    """Return options that are divided alike, in which no value is so large that it blurs others.
+
+    What an option is worth beyond all that the other jobs could gain together decides nothing.
+    """
+    _, values, starts, jobs = options
+    nothing = values[starts]
+    gains = np.maximum.reduceat(values, starts) - nothing
+    others = float(gains.sum()) - gains
+    # Who has such an option would have to gain more than there is.
+    least = nothing - others * (1.0 + TOLERANCE)
+    if (np.minimum.reduceat(values, starts) < least).any():
+        hopeless = values < least[jobs]
+        values = np.where(hopeless, (nothing - 2.0 * others - 1.0)[jobs], values)
+    largest = np.maximum(gains, nothing - np.minimum.reduceat(values, starts))
+    at = int(largest.argmax())
+    # Of several such jobs the values are weighed against each other, as they are stated.
+    if largest[at] > ABSURD * float(np.delete(largest, at).max(initial=0.0)):
+        values = values.copy()
+        own = np.flatnonzero(jobs == at)
+        own = own[np.argsort(values[own], kind="stable")]
+        rises = np.minimum(np.diff(values[own]), 2.0 * others[at] + 1.0)
+        values[own] = np.cumsum([0.0, *rises])
+    return options if values is options.values else options._replace(values=values)
 
 
 def _price(options: Options, total: int) -> float:

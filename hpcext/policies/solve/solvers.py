@@ -109,7 +109,8 @@ def highs(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Sear
 def _run_highs(model: Any, highspy: Any) -> None:
     if model.run() == highspy.HighsStatus.kError:
         raise HpcextError(
-            "HiGHS failed", do="use one thread wherever else this process uses HiGHS, or CBC"
+            "HiGHS failed",
+            do="use CBC, or have the rest of this process use HiGHS with one thread only",
         )
 
 
@@ -155,7 +156,7 @@ def cbc(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Search
         else:
             # It crashes, for one, where the working directory has been removed.
             raise HpcextError(
-                f"CBC failed: {failure}", do="see that the working directory is there"
+                f"CBC failed: {failure}", do="check that the working directory exists"
             )
         printed = dict(
             re.findall(r"^(Objective value|Lower bound): +(\S+)$", log.read_text(), re.M)

@@ -70,8 +70,8 @@ class Measure(NamedTuple):
 
 
 _JCT = "From submission to the end, of the jobs that completed"
-_WAIT = "From submission until the job was first given a GPU, of those that were"
-_RHO = "JCT as a multiple of the time alone on a fair share, of completed jobs where that is known"
+_WAIT = "From submission until the job first got a GPU, of the jobs that got one"
+_RHO = "JCT over the time alone on a fair share, for completed jobs where that is known"
 
 MEASURES: tuple[Measure, ...] = (
     Measure("jobs", "Jobs", "jobs", "Submitted in the run."),
@@ -79,7 +79,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("failed", "Failed", "jobs", "Jobs that failed or were cancelled.", -1),
     Measure("unfinished", "Unfinished", "jobs", "Neither completed nor failed at the end.", -1),
     Measure("jct_mean_s", "Mean JCT", "s", f"Job completion time (JCT). {_JCT}.", -1),
-    Measure("jct_median_s", "Median JCT", "s", f"Half of them are below it. {_JCT}.", -1),
+    Measure("jct_median_s", "Median JCT", "s", f"Half of the jobs are below it. {_JCT}.", -1),
     Measure("jct_p90_s", "90th percentile JCT", "s", f"{_JCT}.", -1),
     Measure("jct_p99_s", "99th percentile JCT", "s", f"{_JCT}.", -1),
     Measure("jct_max_s", "Longest JCT", "s", f"{_JCT}.", -1),
@@ -113,49 +113,58 @@ MEASURES: tuple[Measure, ...] = (
         "Held by jobs that made no progress: starting, saving, changing size.",
         -1,
     ),
-    Measure("offered_gpu_h", "GPU-hours offered", "h", "GPUs that there were, times the time."),
-    Measure("training_gpu_h", "GPU-hours training", "h", "In which jobs made progress."),
+    Measure("offered_gpu_h", "GPU-hours offered", "h", "Number of GPUs, times the time."),
+    Measure("training_gpu_h", "GPU-hours training", "h", "GPU-hours in which jobs made progress."),
     Measure(
-        "utilisation", "Utilisation", "share", "GPU time held by jobs, of what was offered.", 1
+        "utilisation",
+        "Utilisation",
+        "share",
+        "GPU time held by jobs, as a share of the time offered.",
+        1,
     ),
     Measure(
         "training_share",
         "Training share",
         "share",
-        "GPU time in which jobs made progress, of what was offered.",
+        "GPU time in which jobs made progress, as a share of the time offered.",
         1,
     ),
     Measure(
         "efficiency",
         "Efficiency",
         "share",
-        "GPU time in which jobs made progress, of what they held.",
+        "GPU time in which jobs made progress, as a share of the time they held.",
         1,
     ),
     Measure(
         "ideal_share",
         "Work of the ideal",
         "share",
-        "Work done, of what as many GPUs would have done had they never changed (U of BFTrainer).",
+        "Work done, as a share of what as many GPUs that never change would have done (U of "
+        "BFTrainer).",
         1,
     ),
-    Measure("mean_running", "Jobs running", "", "Jobs that held something, mean over the time."),
+    Measure("mean_running", "Jobs running", "", "Jobs that held GPUs, mean over the time."),
     Measure(
         "mean_waiting",
         "Jobs waiting",
         "",
-        "Jobs submitted that held nothing, mean over the time.",
+        "Submitted jobs that held no GPU, mean over the time.",
         -1,
     ),
-    Measure("done", "Work done", "work", "By all jobs, what was lost not counted.", 1),
+    Measure("done", "Work done", "work", "By all jobs, without what was lost.", 1),
     Measure(
-        "lost", "Work lost", "work", "Done, and to do again after an end without a checkpoint.", -1
+        "lost",
+        "Work lost",
+        "work",
+        "Done, but to be repeated after an end without a checkpoint.",
+        -1,
     ),
     Measure(
         "lost_share",
         "Work lost, share",
         "share",
-        "Of all work done, that which had to be done again.",
+        "Share of all work done that had to be repeated.",
         -1,
     ),
 )

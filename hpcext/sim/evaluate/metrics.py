@@ -141,7 +141,7 @@ def by_label(runs: Iterable[SimulatedRun]) -> dict[str, tuple[SimulatedRun, ...]
     for run in runs:
         seeds = groups.setdefault(run.label, {})
         if run.seed in seeds:
-            raise InputError(f"run {run.label!r} with seed {run.seed} is there twice")
+            raise InputError(f"there are two runs {run.label!r} with seed {run.seed}")
         seeds[run.seed] = run
     return {label: tuple(seeds[seed] for seed in sorted(seeds)) for label, seeds in groups.items()}
 

@@ -114,7 +114,7 @@ class RunStore:
                 raise InputError(
                     "is not empty, and was not made by hpcext simulate",
                     where=str(folder),
-                    do="give a new folder, so that no file of yours is replaced",
+                    do="give a new folder, so that none of your files is replaced",
                 )
             (folder / "runs").mkdir(parents=True, exist_ok=True)
             if not self._timings.exists():
@@ -142,11 +142,11 @@ class RunStore:
         except OSError as error:
             raise refused(error, str(path)) from None
         except UNREADABLE as error:
-            raise _foreign(path, f"is not a whole run: {error}") from None
+            raise _foreign(path, f"is not a complete run: {error}") from None
         if file.schema != SCHEMA:
             raise _foreign(path, f"has schema {shown(file.schema)}")
         if file.key != key or (file.run.label, file.run.seed) != (key.label, key.seed):
-            raise _foreign(path, "is of another run than its name says")
+            raise _foreign(path, "holds another run than its name says")
         return file.run
 
     def save(self, key: Key, run: SimulatedRun, wall_s: float | None = None) -> Path:
@@ -183,13 +183,13 @@ class RunStore:
         try:
             file = msgspec.json.decode(self._timings.read_bytes(), type=_Timings)
         except UNREADABLE as error:
-            raise _foreign(self._timings, f"is not whole: {error}") from None
+            raise _foreign(self._timings, f"is not complete: {error}") from None
         if file.schema != TIMINGS:
             raise _foreign(self._timings, f"has schema {shown(file.schema)}")
         return file.wall_s
 
     def _write_timings(self, wall_s: dict[str, float]) -> None:
-        # Sorted: which of several workers was ready first is no reason for another file.
+        # Sorted, so that the file does not depend on which worker finished first.
         file = _Timings(TIMINGS, dict(sorted(wall_s.items())))
         write_file(self._timings, msgspec.json.encode(file) + b"\n", mode=0o644)
 

@@ -98,7 +98,7 @@ def utilisation_efficiency(
     for job in jobs:
         if not curves[job.id]:
             return UtilisationEfficiency(
-                why=f"of {job.name} no speed is known", nodes=offered.nodes
+                why=f"no speed of {job.name} is known", nodes=offered.nodes
             )
     done = math.fsum(job.estimate.done for job in jobs)
     kept = frozenset(curves)
@@ -109,7 +109,10 @@ def utilisation_efficiency(
     try:
         ideal = staying(stay, free, find_policy(policy), policy, SimulationOptions())
     except (RuntimeError, InputError) as error:
-        return UtilisationEfficiency(why=f"nodes that stay: {error}", nodes=offered.nodes)
+        return UtilisationEfficiency(
+            why=f"the same jobs on nodes that stay cannot be simulated: {error}",
+            nodes=offered.nodes,
+        )
     if not ideal:
         why = f"{offered.nodes:.2f} nodes that stay could not have trained them"
         return UtilisationEfficiency(why=why, nodes=offered.nodes)
@@ -119,17 +122,17 @@ def utilisation_efficiency(
 def _unknown(jobs: Sequence[Job], units: set[str], offered: Offered) -> str:
     """Return why U is unknown, whatever the speeds are; empty if it can be known."""
     if not jobs or not any(job.estimate.done for job in jobs):
-        return "no trainer has done anything yet"
+        return "no trainer has done any work yet"
     if offered.away_s > AWAY * (offered.lasted_s + offered.away_s):
-        return f"no manager looked for {offered.away_s:.0f} s of the time"
+        return f"no manager ran for {offered.away_s:.0f} s of the time"
     if len(units) > 1:
-        return "some trainers count steps, others samples"
+        return "some trainers count their work in steps, others in samples"
     kinds = {each.kind for job in jobs for each in job.estimate.observed}
     if len(kinds) > 1:
-        return "they were on GPUs of several kinds"
+        return "the trainers ran on several kinds of GPU"
     for job in jobs:
         if _work(job) is None:
-            return f"{job.name} does not say how much work it has"
+            return f"the total work of {job.name} is not stated"
     return ""
 
 

@@ -83,7 +83,7 @@ class Adapting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.goodput.throughput is None:
             raise ValueError("goodput has no throughput")
         if any(after[0] <= before[0] for before, after in itertools.pairwise(self.noise)):
-            raise ValueError("noise is not in the order of the work done")
+            raise ValueError("noise must be in the order of the work done")
 
 
 class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,15 +135,15 @@ class CompletedJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if bool(self.speed) == (self.adapting is not None):
-            raise ValueError("needs speed or adapting, and not both")
+            raise ValueError("needs either speed or adapting")
         if any(after <= before for before, after in itertools.pairwise(self.sizes)):
-            raise ValueError("sizes are not ascending")
+            raise ValueError("sizes must ascend")
         if self.nodes is not None and self.nodes[0] > self.nodes[1]:
-            raise ValueError("nodes: the fewest are more than the most")
+            raise ValueError("nodes: the minimum is more than the maximum")
 
 
 class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pilot, as it was.
+    """A recorded pilot.
 
     Attributes
     ----------
@@ -165,13 +165,13 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         ids = {job.id for job in self.jobs}
         if len(ids) < len(self.jobs):
-            raise ValueError("two jobs have one id")
+            raise ValueError("two jobs have the same id")
         for before, job in itertools.pairwise(self.jobs):
             if job.submitted_s < before.submitted_s:
                 raise ValueError(f"job {job.name} was submitted before the one above it")
         for job in self.jobs:
             if not ids.issuperset(job.after):
-                raise ValueError(f"job {job.name} waits for a job that is not there")
+                raise ValueError(f"job {job.name} waits for a job that is not in the recording")
 
     @property
     def machine(self) -> str:
@@ -195,7 +195,7 @@ def machine_of(nodes: Mapping[str, Node]) -> tuple[RecordedNode, ...]:
 
 
 def read_recording(path: Path) -> Recording:
-    """Read a recording that :func:`write_recording`, or somebody else, wrote.
+    """Read a recording, which need not come from :func:`write_recording`.
 
     Raises
     ------
@@ -208,11 +208,11 @@ def read_recording(path: Path) -> Recording:
         if is_later(document, SCHEMA) or not isinstance(document, dict):
             raise InputError(not_of(document, SCHEMA), where=where)
         if document.get("schema") != SCHEMA:
-            do = "make one by hpcext trace pilot PILOT -o FILE"
+            do = "make one with hpcext trace pilot PILOT -o FILE"
             raise InputError(not_of(document, SCHEMA), where=where, do=do)
         return msgspec.json.decode(text, type=Recording)
     except UNREADABLE as error:
-        valid = "what hpcext trace pilot writes"
+        valid = "a recording made by hpcext trace pilot"
         raise InputError(clean(str(error))[:300], where=where, valid=valid) from None
 
 
@@ -245,6 +245,6 @@ def encoded(recording: Recording, where: str = "") -> bytes:
     try:
         msgspec.json.decode(data, type=Recording)
     except msgspec.ValidationError as error:
-        what = f"a job told of itself what cannot be: {clean(str(error))[:300]}"
+        what = f"a job reported an impossible value: {clean(str(error))[:300]}"
         raise InputError(what, where=where) from None
     return data

@@ -155,7 +155,7 @@ def simulated(recording: Recording, jobs: Mapping[str, JobObservation]) -> Simul
     """
     encoded(recording)
     if len(set(recording.nodes)) > 1:
-        raise InputError("its nodes are not alike, and speeds on each were not told apart")
+        raise InputError("its nodes are not alike, and the speeds on each were not recorded")
     at_least_s = sum(job.held_s for job in jobs.values()) / MOST_REPORTS
     how = SimulationOptions(report_s=max(recording.report_s, at_least_s))
     alone = _alone(recording, jobs, how)
@@ -178,8 +178,8 @@ def _alone(
         size = Size(sum(given[job].values()), len(given[job]))
         if size not in jobs[job].sizes:
             on = f"{counted(size.gpus)}{f' of {size.nodes} nodes' if size.nodes > 1 else ''}"
-            what = f"how fast it is on {on}, its best size, was not measured"
-            do = "name a profile of it next time: hpcext profile"
+            what = f"its speed on {on}, its best size, was not measured"
+            do = "next time, measure a profile with hpcext profile and name it in the job file"
             raise InputError(what, where=f"job {row.name}", do=do)
         alone[job] = Alone(_went_s(row) - (row.started_s or 0.0), size.gpus, size.nodes * node_gpus)
     return alone
@@ -205,7 +205,7 @@ def _rows(
         raise InputError(f"it cannot be simulated: {error}") from None
     for row in found.jobs:
         if row.state != State.COMPLETED:
-            what = f"simulated under {policy} it does not complete, but is {row.state}"
+            what = f"in the simulation under {policy} it does not complete, but ends as {row.state}"
             raise InputError(what, where=f"job {row.name}")
     return {row.job: row for row in found.jobs}
 

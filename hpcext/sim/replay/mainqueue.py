@@ -99,7 +99,10 @@ class MainQueue:
         if not 1 <= nodes <= MOST_NODES:
             raise InputError(f"{nodes} nodes", valid=f"1 to {MOST_NODES}")
         if procs_per_node < 1 or depth < 0:
-            raise InputError(f"{procs_per_node} processors a node, depth {depth}", valid="1 and 0")
+            raise InputError(
+                f"{procs_per_node} processors per node, depth {depth}",
+                valid="at least 1 processor and depth 0",
+            )
         self.nodes, self.procs_per_node, self.depth = nodes, procs_per_node, depth
         self._observe = observe
         self.jobs = self.skipped = self.started = self.most_waiting = 0

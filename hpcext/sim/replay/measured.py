@@ -273,7 +273,7 @@ def _placements(path: Path) -> dict[tuple[int, ...], Curve]:
     for row in _rows(path, PLACED):
         text = row.cells["placement"]
         if not re.fullmatch(r"[1-9]+", text, re.ASCII):
-            raise row.wrong("placement", "GPUs of each node, as 24")
+            raise row.wrong("placement", "the GPUs of each node as digits, such as 24")
         points.setdefault(_turned(tuple(map(int, text))), []).append(_times(row))
     return {gpus: _curve(each, str(path)) for gpus, each in points.items()}
 
@@ -283,7 +283,9 @@ def _scalability(path: Path) -> dict[int, dict[int, Curve]]:
     for row in _rows(path, SCALED):
         nodes, gpus = (row.whole(name, MOST_COUNT) for name in SCALED[:2])
         if gpus < nodes:
-            raise InputError(f"{gpus} GPUs on {nodes} nodes", where=row.where, valid="one on each")
+            raise InputError(
+                f"{gpus} GPUs on {nodes} nodes", where=row.where, valid="at least one on each node"
+            )
         points.setdefault((nodes, gpus), []).append(_times(row))
     found: dict[int, dict[int, Curve]] = {}
     for (nodes, gpus), each in points.items():
@@ -305,7 +307,9 @@ def _validations(folder: Path) -> Gradients:
     }
     if not named:
         where = clean(str(folder))
-        raise InputError("no validation-BATCH.csv in it", where=where, do="give another --data")
+        raise InputError(
+            "it has no validation-BATCH.csv", where=where, do="give another folder with --data"
+        )
     progress, sqr, var = [], [], []
     for _, path in sorted(named.items()):
         rows = list(_rows(path, VALIDATED))
@@ -329,7 +333,7 @@ def _ascending(values: Sequence[float], places: Sequence[str]) -> None:
 def _curve(points: Sequence[tuple[float, ...]], where: str) -> Curve:
     batch, step_s, sync_s = (np.array(each) for each in zip(*sorted(points), strict=True))
     if len(np.unique(batch)) < len(batch):
-        raise InputError("a batch was measured twice in one place", where=clean(where))
+        raise InputError("a batch was measured twice on one placement", where=clean(where))
     return Curve(batch, step_s, np.minimum(sync_s, step_s))
 
 
@@ -357,4 +361,4 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
         some = True
         yield row
     if not some:
-        raise InputError("no measurement in it", where=place(path, 2))
+        raise InputError("it has no measurement", where=place(path, 2))

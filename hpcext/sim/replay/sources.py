@@ -21,7 +21,7 @@ from hpcext.text import shown
 MOST_GPUS = 1_000_000
 """Most GPUs: more than any machine has, and still quickly divided."""
 
-VALID = "NxGPUS, or NxKIND:GPUS for each kind, as 16x4 or 2xa100:4,4xv100:8"
+VALID = "NxGPUS, or NxKIND:GPUS for each kind, such as 16x4 or 2xa100:4,4xv100:8"
 
 _GROUP = re.compile(r"([0-9]{1,7})x(?:([A-Za-z][\w.-]{0,99}):)?([0-9]{1,7})")
 
@@ -106,7 +106,7 @@ def numbered(groups: Iterable[NodeGroup], nodes: str, gpus: str) -> tuple[Node, 
 
 
 def fixed(text: str) -> Source:
-    """Return a machine that stays as it is."""
+    """Return a machine whose nodes never change."""
     return Source(f"nodes {text}", read_nodes(text))
 
 
@@ -151,7 +151,7 @@ def holes(
 ) -> Source:
     """Return the holes of a main queue that runs the jobs of a log by FCFS and EASY backfill.
 
-    What is planned for the first waiting job is told with them.
+    The nodes that are planned for the first waiting job are reported with them.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def facts(
         lost = [NodeLost(f"n{number}") for number in change.left]
         yield change.time_s - first_s, (*lost, *new)
     if skip and first_s is None:
-        raise InputError(f"{skip}: the trace has no more changes than that", where="--skip")
+        raise InputError(f"{skip}: the trace has no more changes than this", where="--skip")
 
 
 def _move(there: dict[int, float], change: NodeChange) -> None:

@@ -36,8 +36,8 @@ def completion(every: Sequence[Group]) -> str:
         [each / time.divisor for each in values],
         of,
         [group[0].label for group in every],
-        words="Share of all jobs that completed within a time, over all seeds. A curve that ends "
-        "below 1 has jobs that did not complete.",
+        words="Share of all jobs that completed within a time, over all seeds. If a curve ends "
+        "below 1, some jobs did not complete.",
     )
 
 
@@ -51,9 +51,9 @@ def fairness(every: Sequence[Group]) -> str:
         values,
         [len(each) for each in values],
         [group[0].label for group in every],
-        words="It is the job completion time as a multiple of the time that the job would have "
-        "taken alone on its fair share of the machine: below 1, sharing was better than fair. "
-        "Share of the completed jobs for which it is known, over all seeds.",
+        words="Fairness is the job completion time over the time that the job would have taken "
+        "alone on its fair share of the machine: below 1, sharing was better than fair. The curve "
+        "shows the share of the completed jobs for which it is known, over all seeds.",
         mark=1.0,
     )
 
@@ -72,7 +72,7 @@ def use(rows: Sequence[Row]) -> str:
         bars,
         (style.TRAINING, style.HELD),
         "Share of the GPU time offered (%)",
-        "The rest was offered and held by no job. Whiskers: standard deviation over the seeds.",
+        "The rest was offered but held by no job. Whiskers: standard deviation over the seeds.",
         legend=legend,
     )
 
@@ -93,7 +93,7 @@ def efficiency(rows: Sequence[Row]) -> str:
         bars,
         (style.TRAINING,),
         "Share of the GPU time held in which jobs made progress (%)",
-        "What is missing went into starting, saving and changing size. Whiskers: standard "
+        "The rest of the time went into starting, saving and changing size. Whiskers: standard "
         "deviation over the seeds.",
     )
 

@@ -82,7 +82,7 @@ def _head(rows: Sequence[Row], about: About) -> str:
     jobs = max((over.mean for row in rows if (over := row.figures["jobs"])), default=0.0)
     words = (
         f"{len(rows)} {'policy' if len(rows) == 1 else 'policies'}, {jobs:,.0f} jobs, "
-        f"{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}: what happened on a virtual clock."
+        f"{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}: results of a simulation."
     )
     return (
         f"<header><h1>{markup.text(about.title)}</h1>"
@@ -94,7 +94,7 @@ def _glance(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     several = any(len(row.seeds) > 1 for row in rows)
-    caption = "The figures looked for first" + (
+    caption = "The main figures" + (
         ": mean over the seeds ± standard deviation." if several else "."
     )
     table = markup.table(caption, *tables.headlines(rows))
@@ -107,15 +107,16 @@ def _against(rows: Sequence[Row], watts: Watts | None) -> str:
         return ""
     baseline = rows[0].label
     notes = [
-        "Each run is compared with the baseline's run of the same seed, and JCT over the jobs that "
-        "completed in both. Trained more: GPU-hours in which jobs made progress, beyond the "
-        "baseline's. Freed: GPU-hours of the machine less until the last job ended, where all "
-        "ended in both. Delayed: jobs that completed later than in the baseline, or not at all."
+        "Each run is compared with the baseline's run of the same seed; JCT is compared over the "
+        "jobs that completed in both. Trained more: additional GPU-hours in which jobs made "
+        "progress. Freed: GPU-hours of the machine that were saved until the last job ended, if "
+        "all jobs ended in both. Delayed: jobs that completed later than in the baseline, or not "
+        "at all."
     ]
     if watts is not None:
         notes.append(
-            f"Energy until each run ends, at {watts.busy:g} W for a GPU on which a job makes "
-            f"progress and {watts.idle:g} W for every other one."
+            f"Energy until each run ends, with {watts.busy:g} W for a GPU on which a job makes "
+            f"progress and {watts.idle:g} W for any other."
         )
     return markup.section(
         "against",
@@ -129,7 +130,7 @@ def _delayed(rows: Sequence[Row]) -> str:
     late = [row for row in rows[1:] if row.longest]
     if not late:
         return ""
-    captions = {row.label: f"{row.label}: the jobs that were delayed most." for row in late}
+    captions = {row.label: f"{row.label}: the most delayed jobs." for row in late}
     return markup.section(
         "delayed",
         "Jobs delayed",
@@ -142,7 +143,7 @@ def _all_figures(rows: Sequence[Row]) -> str:
         return ""
     table = tables.everything(rows)
     caption = "Every figure: mean over the seeds ± standard deviation."
-    note = "Quantiles are numpy's, method “linear”. What is said of GPUs is weighted by time."
+    note = "Quantiles are numpy's, method “linear”. Figures of GPUs are weighted by time."
     return markup.section(
         "figures",
         "All figures",

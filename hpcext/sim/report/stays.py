@@ -15,24 +15,24 @@ from hpcext.sim.report.charts import Group
 TITLE = "How long nodes stay"
 
 _WORDS = (
-    f"Every {EVERY_S / 60:g} minutes the survival model was asked of each node how probable it is "
-    "that it is still there so much later, knowing only the nodes that had left by then. Which "
-    "policy ran does not matter; predictions are counted until the last change of nodes."
+    f"Every {EVERY_S / 60:g} minutes the survival model predicted for each node the probability "
+    "that it stays for the given time, knowing only the nodes that had left by then. The policy "
+    "does not matter; predictions are counted until the last change of nodes."
 )
 _PLOT = (
-    "Nodes by the probability that was predicted, and the share of them that stayed. Below the "
-    "diagonal fewer stayed than predicted. Large points stand for many predictions."
+    "Share of nodes that stayed, by the predicted probability. Below the diagonal fewer stayed "
+    "than predicted. Large points stand for many predictions."
 )
 _NOTE = (
-    "Brier score: mean squared difference between the probability and what came, 1 or 0. Of the "
-    "base rate: had the share that stayed been said of every node, which is known afterwards only. "
-    "Calibration error: how far what was predicted is from what came, in the mean over the bins. "
-    "Nodes leave in groups: far fewer things happened than nodes were asked about."
+    "Brier score: mean squared difference between the probability and the outcome, 1 or 0. Base "
+    "rate: the score if the share that stayed, known only afterwards, had been predicted for every "
+    "node. Calibration error: mean distance over the bins between the predicted and the observed "
+    "share. Nodes leave in groups, so there are far fewer independent events than predictions."
 )
 
 
 def section(every: Sequence[Group]) -> str:
-    """Return the part of the page; nothing where nodes stay, or were not observed long enough."""
+    """Return the section of the page; nothing if nodes stay or were not observed long enough."""
     found = pooled(run.stays for run in _longest(every))
     if not found:
         return ""
@@ -72,7 +72,7 @@ def _plot(found: Sequence[Reliability]) -> str:
         f"{100 * each.error:.1f} %"
         for each in found
     )
-    plot = Plot("stays-plot", f"{TITLE}: predicted and seen", f"{_PLOT} {told}.")
+    plot = Plot("stays-plot", f"{TITLE}: predicted and observed", f"{_PLOT} {told}.")
     return run_plots.reliability(plot, [each.bins for each in found])
 
 
@@ -83,11 +83,11 @@ def _legend(found: Sequence[Reliability]) -> str:
 
 def _summary(found: Sequence[Reliability]) -> str:
     columns = (
-        "After", "Predictions", "Predicted (%)", "Stayed (%)", "Brier score", "Of the base rate",
+        "After", "Predictions", "Predicted (%)", "Stayed (%)", "Brier score", "Base rate's score",
         "Calibration error (%)",
     )  # fmt: skip
     return markup.table(
-        "How good the predictions are.",
+        "Quality of the predictions.",
         columns,
         [
             (
@@ -111,7 +111,8 @@ def _bins(found: Sequence[Reliability]) -> str:
         for at in range(BINS)
     ]
     return markup.table(
-        "The figures of the plot: share of nodes that stayed, predicted → seen, and of how many.",
+        "The figures of the plot: share of nodes that stayed, predicted → observed, and the number "
+        "of nodes.",
         ("Predicted", *(f"After {horizon(each.horizon_s)}" for each in found)),
         lines,
     )

@@ -77,14 +77,14 @@ def read_idle(path: Path) -> Iterator[NodeChange]:
     for number, change in parsed(path, _changes, MOST_LINE_BYTES):  # noqa: B007 (used below)
         yield change
     if number == 1:
-        raise InputError("no changes in it", where=str(path))
+        raise InputError("it has no changes", where=str(path))
 
 
 def _changes(lines: Iterator[str]) -> Iterator[NodeChange]:
     header = next(lines)
     columns = {HEADER: 3, PLANNED: 5}.get(header.removeprefix("\ufeff").strip())
     if columns is None:
-        raise InputError(shown(header), valid=f"{HEADER} as first line")
+        raise InputError(shown(header), valid=f"{HEADER} as the first line")
     idle: set[int] = set()
     last_s = 0.0
     for row in lines:
@@ -120,10 +120,10 @@ def _apply(change: NodeChange, idle: set[int]) -> None:
     """Update the set of idle nodes; nodes that leave must be in it, nodes that join must not."""
     gone, come = set(change.left), set(change.joined)
     if len(gone) < len(change.left) or not gone <= idle:
-        raise InputError(f"node {_odd(change.left, gone - idle)} leaves and was not idle")
+        raise InputError(f"node {_odd(change.left, gone - idle)} leaves, but was not idle")
     idle -= gone
     if len(come) < len(change.joined) or not come.isdisjoint(idle):
-        raise InputError(f"node {_odd(change.joined, come & idle)} joins and was idle before")
+        raise InputError(f"node {_odd(change.joined, come & idle)} joins, but was idle already")
     idle |= come
 
 
@@ -147,7 +147,7 @@ def unfold(cell: str) -> tuple[int, ...]:
         first = int(found[1]) if found else 1
         last = int(found[2] or first) if found else 0
         if not first <= last < MOST_NODES:
-            valid = f"as in 3-5 9, ascending, below {MOST_NODES}"
+            valid = f"ascending numbers below {MOST_NODES}, such as 3-5 9"
             raise InputError(f"nodes {shown(part)}", valid=valid)
         nodes.extend(range(first, last + 1))
         if len(nodes) > MOST_NODES:

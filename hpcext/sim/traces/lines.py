@@ -110,7 +110,7 @@ def _cells(line: str, where: str) -> list[str]:
     try:
         return next(csv.reader([line]), [])
     except csv.Error as error:
-        raise InputError(f"is no line of CSV: {error}", where=where) from None
+        raise InputError(f"not a line of CSV: {error}", where=where) from None
 
 
 def read_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, str]]:
@@ -149,7 +149,7 @@ def read_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, str]]:
                 _refuse(path, number, f"longer than {most_bytes} bytes")
             if not data.endswith(b"\n"):
                 what = "has no end: the file was cut short"
-                _refuse(path, number, what, "if it is whole, end it by a newline")
+                _refuse(path, number, what, "if it is complete, add a newline at its end")
             yield number, _decoded(data, path, number)
     if number == 1:
         raise InputError("empty", where=clean(str(path)))
@@ -179,7 +179,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     # The descriptor must be closed here: open() refuses that of a directory and leaves it open.
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise InputError("not a regular file", where=where, valid="a text file, or one of gzip")
+            raise InputError("not a regular file", where=where, valid="a text file, plain or gzip")
         with io.BufferedReader(io.FileIO(fd, closefd=False), BUFFER_BYTES) as file:
             try:
                 begins = file.peek(2)[:2]

@@ -72,8 +72,8 @@ class _Clock:
         if DAYS[when.weekday()] != day:
             fits = [y for y in range(when.year - 12, when.year + 13) if _falls_on(y, numbers, day)]
             years = listed(map(str, fits), most=30)
-            what = f"{when.isoformat()} is no {day}"
-            raise InputError(what, do=f"say --year; {day} {month} {int(date)} is in {years}")
+            what = f"{when.isoformat()} is not a {day}"
+            raise InputError(what, do=f"give --year; {day} {month} {int(date)} occurs in {years}")
         self._last = when
         return calendar.timegm(at.timetuple())
 
@@ -82,8 +82,8 @@ class _Clock:
             return datetime.date(year, month, day)
         if self._last is None:
             if self._year is None:
-                do = "say --year, that of the first job, or export with LSB_DISPLAY_YEAR=y"
-                raise InputError("no year in the times", do=do)
+                do = "give the year of the first job with --year, or export with LSB_DISPLAY_YEAR=y"
+                raise InputError("the times have no year", do=do)
             return datetime.date(self._year, month, day)
         last = self._last
         near = [
@@ -170,7 +170,7 @@ def _row(block: _Block, without: str) -> Row:
     starts = [each for each in block.events if _HOSTS.search(each.text) and not _ends(each)]
     ends = [each for each in block.events if _ends(each)]
     if not submits:
-        return Row(None, "no line that says when it was submitted")
+        return Row(None, "no line says when it was submitted")
     if not ends:
         return Row(None, "it has not ended")
     submit_s, end = submits[0].time_s, ends[-1]

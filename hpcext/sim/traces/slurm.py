@@ -99,7 +99,7 @@ def parse_sacct(lines: Iterable[str]) -> Iterator[Row]:
             raise InputError(f"{len(cells)} columns", valid=f"{len(columns)}, as in the first line")
         row = dict(zip(columns, cells, strict=True))
         if "." in row["JobIDRaw"]:
-            yield Row(None, "a step, and no job: use sacct --allocations")
+            yield Row(None, "a step instead of a job: use sacct --allocations")
         else:
             yield _job(row, partitions)
 
@@ -162,7 +162,7 @@ def _instant(row: Mapping[str, str], name: str) -> float | None:
     try:
         return float(calendar.timegm(time.strptime(cell, "%Y-%m-%dT%H:%M:%S")))
     except ValueError:
-        valid = "seconds since 1970, or as 2026-01-31T23:59:59"
+        valid = "seconds since 1970, or a time such as 2026-01-31T23:59:59"
         raise InputError(f"{name} {shown(cell)}", valid=valid) from None
 
 
@@ -185,8 +185,8 @@ def parse_sinfo(lines: Iterable[str], names: dict[str, int]) -> Iterator[IdleSam
 
     Yields
     ------
-    Seen
-        The first one at 0 s.
+    IdleSample
+        The first one is at 0 s.
 
     Raises
     ------
@@ -206,13 +206,13 @@ def parse_sinfo(lines: Iterable[str], names: dict[str, int]) -> Iterator[IdleSam
             now_s, idle = new_s, set()
         elif node := _NODE.match(line.strip()):
             if math.isnan(now_s):
-                raise InputError("a node before any time", valid=f"what this writes: {SINFO}")
+                raise InputError("a node before the first time", valid=f"the output of: {SINFO}")
             if len(names) >= MOST_NODES_KNOWN:
                 raise InputError(f"more than {MOST_NODES_KNOWN} nodes")
             number = names.setdefault(node[1], len(names))
             if node[2].lower() in IDLE:
                 idle.add(number)
         elif line.strip():
-            raise InputError(shown(line), valid=f"what this writes: {SINFO}")
+            raise InputError(shown(line), valid=f"the output of: {SINFO}")
     if not math.isnan(now_s):
         yield IdleSample(now_s - first_s, frozenset(idle))

@@ -136,7 +136,7 @@ def _numbered(path: Path) -> Iterator[tuple[int, SwfJob]]:
         if not PARTIAL <= job.status <= PARTIAL_FAILED:
             yield number, job
     if not number:
-        raise InputError("no jobs in it", where=clean(str(path)))
+        raise InputError("it has no jobs", where=clean(str(path)))
 
 
 def _parse(lines: Iterable[str]) -> Iterator[SwfJob]:
@@ -170,10 +170,12 @@ def in_order(
 
 
 def _too_late(path: Path, number: int, job: SwfJob, reorder: int) -> InputError:
-    after = f"one of {reorder} jobs or more before it" if reorder else "the one before it"
+    after = f"a job at least {reorder} places before it" if reorder else "the job before it"
     what = f"job {job.number} was submitted earlier than {after}"
     return InputError(
-        what, where=place(path, number), do="sort it by submission, or say a larger --reorder"
+        what,
+        where=place(path, number),
+        do="sort the log by submission, or give a larger --reorder",
     )
 
 

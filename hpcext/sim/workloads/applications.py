@@ -98,10 +98,10 @@ def names(folder: Path) -> tuple[str, ...]:
     found = tuple(sorted(path.parent.name for path in folder.glob(f"*/{PLACEMENTS}")))
     if not found:
         raise InputError(
-            "no measurements in it",
+            "it has no measurements",
             where=clean(str(folder)),
-            valid=f"a folder for each application, with {PLACEMENTS} in it",
-            do="say --data DIR",
+            valid=f"a folder for each application that contains {PLACEMENTS}",
+            do="give the right one with --data DIR",
         )
     return found
 
@@ -164,7 +164,8 @@ def check(jobs: Sequence[PhillyJob], folder: Path, places: Sequence[str]) -> Non
             raise InputError(
                 f"batch_size {each.batch} on {each.gpus} GPUs",
                 where=where,
-                valid=f"{least} to {known.most_batch}, as {clean(each.application)} was measured",
+                valid=f"{least} to {known.most_batch}, the measured range of "
+                f"{clean(each.application)}",
             )
 
 

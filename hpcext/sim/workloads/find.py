@@ -96,11 +96,11 @@ def _table(text: str, path: Path, given: str, setting: Setting) -> Workload:
         raise InputError(
             f"its first line is {shown(','.join(columns))}",
             where=where,
-            valid=f"{','.join(trainers.COLUMNS)},rate_1,rate_2,... of trainers, or "
-            f"name,{','.join(philly.COLUMNS)} of measured trainings",
+            valid=f"{','.join(trainers.COLUMNS)},rate_1,rate_2,... for trainers, or "
+            f"name,{','.join(philly.COLUMNS)} for measured trainings",
         )
     if given:
-        raise InputError("trainers have no options", where=f"WORKLOAD {shown(text)}")
+        raise InputError("a file of trainers takes no options", where=f"WORKLOAD {shown(text)}")
     return Workload(text, lambda _: trainers.read_trainers(path, gpus=setting.gpus), (path,))
 
 

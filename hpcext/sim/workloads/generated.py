@@ -81,17 +81,17 @@ def folder_of(given: str, data: Path | None, beside: Path | None = None) -> Path
     Raises
     ------
     InputError
-        None is given.
+        No directory is given.
     """
     base = Path(given) if given else data or beside
     if base is None:
-        do = "say --data DIR, with the measurements of Pollux in DIR or DIR/pollux"
-        raise InputError("needs measurements of trainings", where=f"{WHERE} philly", do=do)
+        do = "give --data DIR, with the measurements of Pollux in DIR or DIR/pollux"
+        raise InputError("it needs measurements of trainings", where=f"{WHERE} philly", do=do)
     return base / FOLDER if (base / FOLDER).is_dir() else base
 
 
 def way_of(options: MeasuredOptions, setting: Setting) -> WorkloadOptions:
-    """Return the way in which measured trainings are made for a setting."""
+    """Return how measured trainings are generated for a setting."""
     machine = ClusterSize(setting.nodes or MOST_NODES, setting.gpus)
     adapt = options.adapt == "true" if options.adapt else None
     return WorkloadOptions(machine, setting.policy, setting.oracle, adapt)
@@ -127,8 +127,8 @@ def _poisson(text: str, given: str, setting: Setting) -> Workload:
         models = read_job_file(path, elastic=setting.elastic, profiles=setting.profiles)
     for job, _ in models:
         if job.after:
-            what = f"job {shown(job.name)} waits for another one"
-            do = "leave `after` out: here jobs come at random"
+            what = f"job {shown(job.name)} waits for another job"
+            do = "leave `after` out, because this workload draws jobs at random"
             raise InputError(what, where=clean(options.of), do=do)
     make = functools.partial(poisson_jobs, models, options.jobs, options.mean_s)
     return Workload(text, make, (path,) if path else ())
@@ -142,7 +142,7 @@ def poisson_jobs(
     Parameters
     ----------
     models : sequence of (Job, Physics)
-        They wait for no other job.
+        Jobs that wait for no other job.
     count : int
     mean_s : float
         Mean seconds between two jobs, and before the first one: exponentially distributed.
@@ -160,7 +160,7 @@ def poisson_jobs(
 def _one_of(given: str, words: Iterable[str], where: str, what: str) -> str:
     known = list(words)
     if given not in known:
-        missing = f"unknown {what} {shown(given)}" if given else f"of which {what}?"
+        missing = f"unknown {what} {shown(given)}" if given else f"it names no {what}"
         raise InputError(missing, where=where, valid=", ".join(known))
     return given
 

@@ -38,7 +38,7 @@ def read_job_file(
     for spec in specs:
         if spec.relative:
             what = f"job {shown(spec.name)}: {spec.profile} was measured in another unit"
-            do = "say its work in the unit of the profile"
+            do = "state its work in the unit of the profile"
             raise InputError(what, where=str(path), do=do)
     if error := unstated(specs):
         raise placed(error, str(path))
@@ -82,7 +82,7 @@ def unstated(
         lines.append("work = {steps = 10000} (steps until it is done)")
     number, does = counted(len(lacking), "job"), "does" if len(lacking) == 1 else "do"
     what = f"{number} {does} not state what is needed here: {said}"
-    return InputError(what, do=f"add to each what it lacks, as {' and '.join(lines)}")
+    return InputError(what, do=f"add what each lacks, for example {' and '.join(lines)}")
 
 
 def _example(spec: JobSpec) -> str:

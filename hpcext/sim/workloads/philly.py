@@ -94,20 +94,20 @@ def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tupl
     table = table_of(path, read_lines(path, MOST_BYTES))
     if [column for column in table.columns if column != "name"] != list(COLUMNS):
         valid = f"name,{','.join(COLUMNS)}"
-        raise InputError("not a header of such a workload", where=table.where, valid=valid)
+        raise InputError("not the header of a workload", where=table.where, valid=valid)
     found: list[PhillyJob] = []
     seen: set[str] = set()
     for row in table.rows:
         job = _job(row, len(found), applications)
         if job.name in seen:
-            raise InputError(f"job {job.name} is there twice", where=row.where)
+            raise InputError(f"job {job.name} occurs twice", where=row.where)
         if found and job.submitted_s < found[-1].submitted_s:
             what, do = f"time {job.submitted_s:g}", "sort the lines by their time"
             raise InputError(what, where=row.where, do=do)
         seen.add(job.name)
         found.append(job)
     if not found:
-        raise InputError("no job in it", where=place(path, 2))
+        raise InputError("it has no jobs", where=place(path, 2))
     return tuple(found)
 
 

@@ -115,13 +115,13 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
         raise InputError(f"no column {wanted}", where=where, valid=listed(COLUMNS))
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"column {shown(twice)} twice", where=where)
+        raise InputError(f"column {shown(twice)} occurs twice", where=where)
     points = {name: _nodes(name, where) for name in rates}
     before_s = 0.0
     for order, row in enumerate(rows):
         job, physics = _trainer(row, order, points, gpus)
         if job.submitted_s < before_s:
-            what, do = "submitted before the row above", "sort by submit_s"
+            what, do = "submitted before the row above", "sort the rows by submit_s"
             raise InputError(what, where=row.where, do=do)
         before_s = job.submitted_s
         yield job, physics

@@ -64,6 +64,8 @@ class PolluxAgent:
         Seconds between two fits and reports.
     clock : Callable[[], float]
         Clock that times steps, in seconds.
+    device : str
+        Kind of the GPUs: what steps took on others says nothing of these.
 
     Attributes
     ----------
@@ -81,8 +83,10 @@ class PolluxAgent:
         gpus: int,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
+        device: str = "",
     ) -> None:
         self.bounds = bounds
+        self._device = device
         self.noise = NoiseScale()
         self.progress = 0.0
         self.split = bounds.split(bounds.initial_batch, gpus)
@@ -94,6 +98,8 @@ class PolluxAgent:
         self._step_s = 0.0
         self._profile, self._halves = StepTimes(), StepTimes()
         self._throughput: tuple[float, ...] | None = None
+        # What was measured on other kinds, as in a checkpoint.
+        self._elsewhere: dict[str, dict[str, Any]] = {}
         self._skip, self._fresh = SKIPPED, True
         self._window: list[float] = []
         self._began_s = clock()
@@ -255,7 +261,7 @@ class PolluxAgent:
                 self._thread.wait()
                 found, self._found = self._found, None
             except Exception as error:
-                self._complain(f"the batch stays as it is: steps cannot be fitted ({error})")
+                self._complain(f"the batch keeps its size: no model fits the step times ({error})")
         elif self._thread.busy():
             return None
         if found is not None:
@@ -329,10 +335,23 @@ class PolluxAgent:
             "every": self._every,
             "next_hearing": self._next_hearing,
             "hearing": self._hearing,
+            "device": self._device,
+            **self._measured(),
+            "elsewhere": self._elsewhere,
+        }
+
+    def _measured(self) -> dict[str, Any]:
+        return {
             "profile": self._profile.state(),
             "halves": self._halves.state(),
             "throughput": self._throughput,
         }
+
+    def _restore_measured(self, saved: Mapping[str, Any]) -> None:
+        self._profile.restore(saved["profile"])
+        self._halves.restore(saved["halves"])
+        told = saved["throughput"]
+        self._throughput = None if told is None else tuple(told)
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore what :meth:`state` returned, for the present GPUs and bounds."""
@@ -343,10 +362,14 @@ class PolluxAgent:
         self._taken = saved.get("taken", self.noise.count)
         self._next_step, self._every = saved["next_step"], saved["every"]
         self._next_hearing, self._hearing = saved["next_hearing"], saved["hearing"]
-        self._profile.restore(saved["profile"])
-        self._halves.restore(saved["halves"])
-        told = saved["throughput"]
-        self._throughput = None if told is None else tuple(told)
+        # An earlier release did not say where it measured.
+        there = saved.get("device", self._device)
+        self._elsewhere = dict(saved.get("elsewhere", {}))
+        here = saved if there == self._device else self._elsewhere.pop(self._device, None)
+        if here is not saved:
+            self._elsewhere[there] = {key: saved[key] for key in self._measured()}
+        if here is not None:
+            self._restore_measured(here)
         low, high = self.bounds.initial_batch, self.bounds.most_batch
         room = self.bounds.most_per_gpu or self.split.per_gpu
         fits = low <= self.split.total <= high and self.split.per_gpu <= room

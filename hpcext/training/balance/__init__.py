@@ -133,8 +133,8 @@ class Balance:
         if self._fitted != self._bounds and warns:
             low, high = self._fitted
             warn(
-                f"a step of {total} samples does not fit {len(workers)} ranks of "
-                f"{self._bounds.least} to {self._bounds.most}: they have {low} to {high}"
+                f"a step of {total} samples cannot be divided: {len(workers)} ranks of "
+                f"{self._bounds.least} to {self._bounds.most} samples take {low} to {high}"
             )
         self._rule = self._make(self._even(total, len(workers)), self._fitted, known)
         self.sizes = self._rule.sizes
@@ -197,8 +197,8 @@ class Balance:
         self._straggling = found, times + 1 if found == before else 1
         if found is not None and self._straggling[1] == WARN_AFTER and self._warns:
             warn(
-                f"rank {found} ({self._workers[found]}) is the slowest one with its fewest "
-                "samples: a step would be faster without it"
+                f"rank {found} ({self._workers[found]}) is the slowest even with its "
+                "minimum of samples: a step would be faster without it"
             )
 
     def _remember(self) -> None:

@@ -62,15 +62,15 @@ class Balancing(Feature):
     ) -> None:
         """Begin to balance; see :meth:`Balances.balance`."""
         if self.balance is not None:
-            raise ValueError("balance(): it has been called before")
+            raise ValueError("balance(): it was called before; call it once")
         if mode not in MODES:
             raise ValueError(f"balance(mode={mode!r}): must be one of {', '.join(MODES)}")
         if rule not in RULES:
             raise ValueError(f"balance(rule={rule!r}): must be one of {', '.join(RULES)}")
         if min_batch < 1 or (max_batch is not None and max_batch < min_batch):
             raise ValueError(
-                f"balance(min_batch={min_batch}, max_batch={max_batch}): must be 1 or more, and "
-                "the most at least the fewest"
+                f"balance(min_batch={min_batch}, max_batch={max_batch}): min_batch must be at "
+                "least 1, and max_batch at least min_batch"
             )
         self._framework.check_can_balance()
         if mode == "auto":

@@ -7,7 +7,15 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpcext.training.checkpoint import Checkpoint, CheckpointError, FencedError, Store, warn
+from hpcext.training.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Draft,
+    FencedError,
+    Store,
+    warn,
+)
+from hpcext.training.checkpoint.shards import Shards
 from hpcext.training.checkpoint.staging import Writer
 from hpcext.training.checkpoint.state import TrainingState, Tree
 from hpcext.training.ranks import Ranks
@@ -18,14 +26,16 @@ class Keeper:
 
     The ranks of a data-parallel job hold the same weights and differ in their random states only.
     Those travel to rank 0, which writes one file: every further file would be another wait for the
-    disk. A keeper for ranks that hold different parts of the state defines the hooks
-    :meth:`restored`, :meth:`divided` and :meth:`all_copied`, and how a checkpoint is committed.
+    disk. Where the ranks hold different shards of the state, each writes its own beside that file.
 
     Parameters
     ----------
     store : Store
     state : TrainingState
-    ranks : Ranks
+    ranks : callable
+        Returns the present group of ranks; rank 0 is the same process in all of them.
+    shards : Shards or None
+        How the ranks write and read their shards; None: all hold the same state.
 
     Attributes
     ----------
@@ -34,18 +44,25 @@ class Keeper:
         :meth:`find`.
     """
 
-    def __init__(self, store: Store, state: TrainingState, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        store: Store,
+        state: TrainingState,
+        ranks: Callable[[], Ranks],
+        shards: Shards | None = None,
+    ) -> None:
         self.store = store
         self.run_id = ""
         self._state = state
-        self._ranks = ranks
+        self._present_ranks = ranks
+        self._shards = shards
         self._writer = Writer()
         self._copier = state.copier()
         self._crowded = False
 
-    def regroup(self, ranks: Ranks) -> None:
-        """Use another group of ranks; rank 0 is the same process."""
-        self._ranks = ranks
+    @property
+    def _ranks(self) -> Ranks:
+        return self._present_ranks()
 
     def find(self) -> Checkpoint | None:
         """Open the store; return the checkpoint to resume from, or None if there never was one.
@@ -85,7 +102,9 @@ class Keeper:
         """
         path = checkpoint.path / self._state.file
         tree = self._state.read(path)
-        objects = self.restored(checkpoint, tree["objects"])
+        objects = tree["objects"]
+        if self._shards is not None:
+            objects = self._shards.join(checkpoint, objects)
         try:
             self._state.apply(objects)
         except CheckpointError as error:
@@ -113,7 +132,7 @@ class Keeper:
         with contextlib.suppress(FencedError):
             self.wait()
         tree = self._capture(random)
-        return None if tree is None else self._commit(step, facts, tree)
+        return None if tree is None else self._commit(step, self._completed(facts), tree)
 
     def stage(
         self,
@@ -146,6 +165,7 @@ class Keeper:
         tree = self._capture(random)
         if tree is None:
             return
+        facts = self._completed(facts)
 
         def finish(tree: Tree) -> None:
             try:
@@ -180,39 +200,22 @@ class Keeper:
         """Free the memory of copies: nothing more will be staged."""
         self._copier.forget()
 
-    # -- hooks
-
-    def restored(self, checkpoint: Checkpoint, objects: Tree) -> Tree:
-        """Return the objects of a checkpoint, completed from further files of it."""
-        return objects
-
-    def divided(self, whole: Tree | None) -> Tree | None:
-        """Return this rank's part of what is to be written; None if it has none.
-
-        Parameters
-        ----------
-        whole : dict or None
-            The objects of rank 0 and the random states of all ranks; None on other ranks.
-        """
-        return whole
-
-    def all_copied(self, copied: bool) -> bool:
-        """Return whether every rank that writes has copied its part, given whether this one has."""
-        return copied
-
     # -- one checkpoint
 
     def _capture(self, random: Tree) -> Tree | None:
-        """Return what to write, on the ranks that write; arrays and tensors are not copied."""
+        """Return what this rank writes, or None; arrays and tensors are not copied."""
         parts = self._ranks.gather(json.dumps(random).encode())
-        if self._ranks.rank != 0:
-            return self.divided(None)
-        return self.divided(
-            {
-                "objects": self._state.capture(),
-                "random": "[" + ",".join(part.decode() for part in parts) + "]",
-            }
-        )
+        writes_whole = self._ranks.rank == 0
+        if not writes_whole and self._shards is None:
+            return None
+        objects, shards = self._state.capture(), None
+        if self._shards is not None:
+            objects, shards = self._shards.separate(objects)
+        whole = {
+            "objects": objects,
+            "random": "[" + ",".join(part.decode() for part in parts) + "]",
+        }
+        return {"whole": whole if writes_whole else None, "shards": shards}
 
     def _copy(self, tree: Tree) -> Tree | None:
         """Copy a tree; return None where there is no memory for it."""
@@ -224,23 +227,30 @@ class Keeper:
             # Before other ranks are asked, which may take their time.
             self._copier.forget()
             crowded = str(error)
-        if self.all_copied(copy is not None):
+        copied = copy is not None
+        if self._shards is not None:
+            # All or none: else some ranks would write in the thread while others wait in the step.
+            copied = bool(self._ranks.smallest(int(copied)))
+        if copied:
             return copy
         self._copier.forget()
         if not self._crowded:
             self._crowded = True
-            warn(f"checkpoints are written between the steps, not beside them: {crowded}")
+            warn(f"checkpoints are written between the steps, not in the background: {crowded}")
         return None
 
     def _commit(self, step: int, facts: Mapping[str, Any], tree: Tree) -> Checkpoint | None:
-        return self.store.commit(
-            step,
-            {**facts, **self._facts()},
-            lambda draft: draft.write(self._state.file, lambda file: self._state.write(file, tree)),
-        )
+        def write_whole(draft: Draft) -> None:
+            draft.write(self._state.file, lambda file: self._state.write(file, tree["whole"]))
 
-    def _facts(self) -> dict[str, Any]:
+        if self._shards is None:
+            return self.store.commit(step, facts, write_whole)
+        return self._shards.commit(self.store, step, facts, tree["shards"], write_whole)
+
+    def _completed(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts of a manifest with those of the keeper."""
         return {
+            **facts,
             "format": self._state.format,
             "world_size": self._ranks.size,
             "run_id": self.run_id,
@@ -250,7 +260,7 @@ class Keeper:
         written = checkpoint.manifest.get("format", "none")
         if written != self._state.format:
             raise CheckpointError(
-                f"is of format {written}, and this session reads {self._state.format}",
+                f"has format {written}, but this session reads {self._state.format}",
                 where=checkpoint.path,
                 do="use the session it was written with, or another checkpoint directory",
             )

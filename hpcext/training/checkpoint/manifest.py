@@ -62,7 +62,7 @@ def encoded(manifest: dict[str, Any], path: Path) -> bytes:
     manifest["sha256"] = _digest(manifest)
     data = json.dumps(manifest).encode() + b"\n"
     if len(data) > MOST_MANIFEST_BYTES:
-        what = f"its manifest would have {len(data)} bytes, and is read up to"
+        what = f"its manifest would have {len(data)} bytes; the limit is"
         raise OSError(errno.EFBIG, f"{what} {MOST_MANIFEST_BYTES}", str(path))
     return data
 
@@ -167,7 +167,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         what = str(error).removeprefix(f"{path.name}: ")
         raise CheckpointError(what, where=path) from None
     if wrong := _wrong(manifest):
-        raise CheckpointError(f"its {wrong} is missing, or is none", where=path)
+        raise CheckpointError(f"its {wrong} is missing or invalid", where=path)
     return manifest
 
 

@@ -91,13 +91,13 @@ class TrainingState:
         kind = type(value).__name__
         if isinstance(value, list | tuple | set | frozenset):
             return (
-                f"a {kind} is a copy, and nothing could be put back into it; give what is in it "
-                f"itself, each by a name of its own; valid: {self.valid}"
+                f"a {kind} is a copy, so nothing can be restored into it; give the objects in it, "
+                f"each under its own name; valid: {self.valid}"
             )
         if not self.knows(value):
             return f"{kind} has no state_dict and load_state_dict; valid: {self.valid}"
         if isinstance(value, np.ndarray) and not value.flags.writeable:
-            return "the array is read-only, and nothing could be put back into it"
+            return "the array is read-only, so nothing can be restored into it"
         return ""
 
     def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
@@ -136,16 +136,6 @@ class TrainingState:
         """
         _encode(self.capture(), {}, "Session")
 
-    @property
-    def in_place(self) -> bool:
-        """Whether the number of ranks may change while the processes live."""
-        return True
-
-    @property
-    def in_place_refusal(self) -> str:
-        """Reason why the number of ranks cannot change in place; empty if it can."""
-        return ""
-
     def copier(self) -> Copier:
         """Make the copier for the arrays of a captured state."""
         return Copier()
@@ -154,7 +144,7 @@ class TrainingState:
 
     def capture(self) -> Tree:
         """Return the state of every object; arrays and tensors are not copied."""
-        return {name: self._capture(value) for name, value in self._objects.items()}
+        return {name: self.capture_object(value) for name, value in self._objects.items()}
 
     def apply(self, tree: Tree) -> None:
         """Set every object to a captured state.
@@ -166,20 +156,22 @@ class TrainingState:
         """
         if tree.keys() != self._objects.keys():
             raise CheckpointError(
-                f"holds {_listed(tree)}, and the script gives Session {_listed(self._objects)}",
-                do="give the same names as when it was written, or another checkpoint directory",
+                f"holds {_listed(tree)}, but the script gives Session {_listed(self._objects)}",
+                do="use the names with which it was written, or another checkpoint directory",
             )
         for name, value in self._objects.items():
             try:
-                self._apply(value, tree[name])
+                self.apply_to_object(value, tree[name])
             # The objects are the user's, and may raise any exception.
             except Exception as error:
                 raise unfit(name, error) from error
 
-    def _capture(self, value: Any) -> Any:
+    def capture_object(self, value: Any) -> Any:
+        """Return the state of one object; arrays and tensors are not copied."""
         return value if isinstance(value, np.ndarray | dict) else value.state_dict()
 
-    def _apply(self, value: Any, saved: Any) -> None:
+    def apply_to_object(self, value: Any, saved: Any) -> None:
+        """Set one object to its captured state; raise any exception if that does not fit."""
         if isinstance(value, np.ndarray):
             if value.shape != saved.shape or value.dtype != saved.dtype:
                 raise ValueError(f"{saved.dtype}{saved.shape} into {value.dtype}{value.shape}")
@@ -187,7 +179,7 @@ class TrainingState:
         elif isinstance(value, dict):
             for key, item in saved.items():
                 if isinstance(value.get(key), np.ndarray):
-                    self._apply(value[key], item)
+                    self.apply_to_object(value[key], item)
                 else:
                     value[key] = item
         else:

@@ -88,7 +88,10 @@ class Store:
 
     def __init__(self, directory: Path, *, attempt: int | None = None, keep: int = 2) -> None:
         if keep < 2:
-            raise ValueError(f"keep={keep}: at least 2, so that a broken checkpoint has one before")
+            raise ValueError(
+                f"keep={keep}: must be at least 2, so that an older checkpoint can replace a "
+                "broken one"
+            )
         self.directory = directory
         self._given = attempt
         self.attempt = attempt or 0
@@ -165,7 +168,7 @@ class Store:
         """Warn that a checkpoint was not written; the caller decides what follows."""
         warn(
             f"{self.directory}: checkpoint at step {step} not written "
-            f"({error.strerror or error}); the one before is kept"
+            f"({error.strerror or error}); the previous one is kept"
         )
 
     def prune(self) -> None:
@@ -208,7 +211,7 @@ class Store:
         if not entries:
             return None
         raise CheckpointError(
-            f"none of its {len(entries)} checkpoints verifies",
+            f"none of its {len(entries)} checkpoints is intact",
             where=self.directory,
             do="restore one from a backup, or remove the directory to begin again at step 0",
         )
@@ -236,7 +239,9 @@ class Store:
         try:
             write_file(path, f"{name}\n".encode())
         except OSError as error:
-            warn(f"{path}: cannot be written ({error.strerror}); the next attempt gets another one")
+            warn(
+                f"{path}: cannot be written ({error.strerror}); the next attempt uses another name"
+            )
         return name
 
     def _committed(self) -> list[tuple[tuple[int, int, int], Path]]:

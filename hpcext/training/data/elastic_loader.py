@@ -47,7 +47,7 @@ class ElasticLoader:
         for name in _OURS:
             if name in options:
                 raise TypeError(
-                    f"loader({name}=...): the order is the loader's own; say global_batch=, "
+                    f"loader({name}=...): the session determines the order; use global_batch=, "
                     "gpu_batch=, shuffle=, seed= or last="
                 )
         if last == "carried":

@@ -76,7 +76,7 @@ def open_loader(
     for batch in range(place.batch):
         if next(source, loader) is loader:
             raise CheckpointError(
-                f"the loader ends after {batch} batches, and {place.batch} were consumed",
+                f"the loader ends after {batch} batches, but {place.batch} were consumed",
                 do="resume with the data and batch size that the training began with",
             )
     return (lambda batches: 0), source

@@ -87,18 +87,18 @@ def verdict(ranks: Sequence[Observation], *, use: str, wrap: str) -> Iterator[st
     several = f"the {len(ranks)} ranks"
     if first.batch is not None and all(each.batch == first.batch for each in ranks):
         yield (
-            f"{several} all train the same batches: the loader is not divided among them, and "
-            f"more GPUs make nothing faster; {use}"
+            f"{several} all train the same batches: the loader is not divided among them, so more "
+            f"GPUs do not help; {use}"
         )
     elif first.samples and all(each.samples == first.samples for each in ranks):
         yield (
-            f"{several} each go through {first.samples} samples: unless each has data of its own, "
-            f"an epoch trains every sample {len(ranks)} times; {use}"
+            f"{several} each go through {first.samples} samples: unless each has its own data, an "
+            f"epoch trains every sample {len(ranks)} times; {use}"
         )
     if any(map(_differ, zip(*(each.gradients for each in ranks), strict=False))):
         yield (
-            f"{several} do not average their gradients: each trains a model of its own, and a "
-            f"checkpoint holds that of rank 0 alone; {wrap}"
+            f"{several} do not average their gradients: each trains its own model, and a "
+            f"checkpoint holds only that of rank 0; {wrap}"
         )
 
 

@@ -68,13 +68,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         if BACKEND != "tensorflow" and int(environ().get("WORLD_SIZE", "1")) > 1:
             raise RuntimeError(
-                f"several processes with the {BACKEND} backend of Keras: only TensorFlow's can "
-                "train on them; set KERAS_BACKEND=tensorflow"
+                f"several processes with the {BACKEND} backend of Keras: only the TensorFlow "
+                "backend can train on several; set KERAS_BACKEND=tensorflow"
             )
         if getattr(model, "optimizer", None) is None:
-            raise ValueError("Callback(model): compile the model before, with an optimizer")
+            raise ValueError("Callback(model): compile the model first, with an optimizer")
         if not model.built:
-            raise ValueError("Callback(model): build the model before, or call it on a batch")
+            raise ValueError("Callback(model): build the model first, or call it on a batch")
         with _scope(model):
             # fit would do it with the first batch; done now, the slots are there to be restored.
             model.optimizer.build(model.trainable_variables)
@@ -135,7 +135,9 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             ``initial_epoch`` is not that of the checkpoint, or a newer attempt has begun.
         """
         if options.get("steps_per_epoch") is not None:
-            raise ValueError("fit(steps_per_epoch=...): an epoch here is once through the data")
+            raise ValueError(
+                "fit(steps_per_epoch=...): an epoch here always goes through all data once"
+            )
         if load is None:
             count, load = gather(tuple(part for part in (x, y, sample_weight) if part is not None))
         else:

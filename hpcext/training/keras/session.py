@@ -104,9 +104,9 @@ class FitSession(Session):
         """
         if self.training.resume is not None and epoch != self.training.loop.place.epoch:
             raise CheckpointError(
-                f"fit begins with epoch {epoch}, and the checkpoint is of epoch "
+                f"fit begins with epoch {epoch}, but the checkpoint is of epoch "
                 f"{self.training.loop.place.epoch}",
-                do="give fit no initial_epoch",
+                do="leave out initial_epoch of fit",
             )
         resumed = self.training.resume is not None
         if self.training.loop.place.phase == AFTER:

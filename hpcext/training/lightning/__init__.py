@@ -191,8 +191,8 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             return
         if self._fitted:
             raise RuntimeError(
-                "Suspend: trainer.fit() for the second time; a callback serves one training, "
-                "make another one for the next"
+                "Suspend: trainer.fit() was called a second time; make a new callback for each "
+                "training"
             )
         self._fitted = True
         self._checkpoints.join(ranks_of(trainer))
@@ -225,8 +225,8 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         found = self._checkpoints.found
         if found is not None and not trainer.ckpt_path:
             raise CheckpointError(
-                f"there is a checkpoint of step {found.manifest['step']}, and the training is to "
-                "begin anew",
+                f"there is a checkpoint of step {found.manifest['step']}, but the training would "
+                "start over",
                 where=found.path,
                 do="call trainer.fit(..., ckpt_path=suspend.checkpoint), or remove the directory",
             )

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.checkpoint import CheckpointError
-from hpcext.training.data.sampler import ResumableSampler
+from hpcext.training.data.sampler import IndexBatches, ResumableSampler
 
 _reading: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
@@ -28,7 +28,7 @@ def _end_reading() -> None:
         each.close()
 
 
-class Batches:
+class Batches(IndexBatches):
     """Batches of this rank in the order of a sampler, read by the threads of ``tf.data``.
 
     Parameters
@@ -44,15 +44,8 @@ class Batches:
     def __init__(
         self, sampler: ResumableSampler, batch_size: int, load: Callable[[Any], Any]
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: at least 1")
-        self.sampler = sampler
-        self.batch_size = batch_size
+        super().__init__(sampler, batch_size)
         self._load = load
-
-    def __len__(self) -> int:
-        full, rest = divmod(len(self.sampler), self.batch_size)
-        return full + (rest > 0)
 
     def __iter__(self) -> Iterator[Any]:
         indices = np.fromiter(self.sampler, dtype=np.int64, count=len(self.sampler))
@@ -128,7 +121,7 @@ class Skipped:
         # Negative: infinite, or not known before it is read.
         if 0 <= count < batches:
             raise CheckpointError(
-                f"the data set ends after {count} batches, and {batches} were consumed",
+                f"the data set ends after {count} batches, but {batches} were consumed",
                 do="resume with the data and batch size that the training began with",
             )
         self._data = data

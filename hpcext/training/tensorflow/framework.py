@@ -36,9 +36,9 @@ class TensorFlow(Framework):
         ranks = self.coordinator.ranks
         if ranks.size > 1 and ranks.rank == 0 and self.state.undistributed():
             self.coordinator.reporter.note(
-                f"the {ranks.size} ranks do not average their gradients: the model was not "
-                "made in the scope of a strategy, each trains one of its own, and a checkpoint "
-                "holds that of rank 0 alone; make model and optimizer inside "
+                f"the {ranks.size} ranks do not average their gradients: the model was not made "
+                "in the scope of a strategy, so each rank trains its own model, and a checkpoint "
+                "holds only that of rank 0; make model and optimizer inside "
                 "`with strategy().scope():`"
             )
 
@@ -91,8 +91,8 @@ class Weighing(Feature):
         balances = self._balancing.balance is not None and size > 1
         if weighed > 1 or (balances and weighed == 0):
             raise RuntimeError(
-                f"session.weighted(): {weighed} calls in step {self.coordinator.step - 1}; must be "
-                "one, with the gradients of all models, before the optimizer gets them"
+                f"session.weighted(): {weighed} calls in step {self.coordinator.step - 1}; call it "
+                "once, with the gradients of all models, before the optimizer gets them"
             )
         return False
 

@@ -31,7 +31,7 @@ from hpcext.training.torch.adapt import Adapting, bounds_of
 from hpcext.training.torch.balance import Weighing
 from hpcext.training.torch.framework import FirstSteps, LearningRates, Torch
 from hpcext.training.torch.resizing import InPlace
-from hpcext.training.torch.sharding import shard
+from hpcext.training.torch.sharding import Sharding, shard
 
 Batch = TypeVar("Batch")
 
@@ -87,6 +87,7 @@ class Session(Balances, BaseSession):
     ) -> None:
         self._torch = Torch(deterministic=deterministic)
         self.device = self._torch.device
+        self._sharding = Sharding(self._torch)
         self.rates = LearningRates(self._torch, Rates(learning_rate, warm_up))
         self.balancing = Balancing(self._torch)
         self.adapting = self.kind_of_adapting(
@@ -98,8 +99,9 @@ class Session(Balances, BaseSession):
     def _parts(self) -> Parts:
         return Parts(
             self._torch,
-            InPlace(self._torch, self._on_resize),
+            InPlace(self._torch, self._sharding, self._on_resize),
             (
+                self._sharding,
                 FirstSteps(self._torch),
                 self.rates,
                 Weighing(self._torch, self.balancing),

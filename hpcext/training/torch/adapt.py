@@ -87,19 +87,21 @@ class Adapting(Feature):
     ) -> None:
         """Begin to adapt; see :meth:`hpcext.training.torch.Session.adapt`."""
         if self.agent is not None:
-            raise ValueError("adapt(): it has been called before")
+            raise ValueError("adapt(): it was called before; call it once")
         if self.loop.walks:
             raise ValueError("adapt(): call it before batch_sampler, whose batches it chooses")
         optimizers = self._framework.state.optimizers()
         if not optimizers:
             raise ValueError("adapt(): give the session its optimizer, Session(optimizer=...)")
         if self._framework.state.sharded:
-            raise ValueError("adapt(): the model is sharded; valid are models of parallel(model)")
+            raise ValueError("adapt(): the model is sharded; valid: models of parallel(model)")
         if noise not in NOISE:
             raise ValueError(f"adapt(noise={noise!r}): must be one of {', '.join(NOISE)}")
         if not every_s > 0:
             raise ValueError(f"adapt(every_s={every_s}): must be more than 0")
-        agent = PolluxAgent(bounds, self.coordinator.ranks.size, every_s, self.clock)
+        size, device = self.coordinator.ranks.size, self._framework.device
+        kind = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        agent = PolluxAgent(bounds, size, every_s, self.clock, kind)
         self._squared = Squared(optimizers, self._loss_scale)
         self._rates.rates = self._rates_for(agent, lr_rule, warm_up)
         self.agent, self._differenced = agent, noise == "differenced"
@@ -118,7 +120,7 @@ class Adapting(Feature):
         agent = self.begun()
         lengths = [walk.length for walk in self.loop.walks if isinstance(walk, ElasticBatches)]
         if not lengths:
-            raise RuntimeError("statistical_epochs: no batch_sampler says how long an epoch is")
+            raise RuntimeError("statistical_epochs: without a batch_sampler no epoch has a length")
         return agent.progress * agent.bounds.initial_batch / lengths[0]
 
     def resize_batches(self) -> None:
@@ -342,7 +344,7 @@ class Adapting(Feature):
         """Return the learning rates of the session, which follow the batches of the agent."""
         before = self._rates.rates
         if before.follows:
-            raise ValueError("adapt(): say lr_rule= here, and not Session(learning_rate=...)")
+            raise ValueError("adapt(): use lr_rule= here, not Session(learning_rate=...)")
         if rule is None:
             rule = "sqrt" if self._squared.preconditioned else "adascale"
         if rule == "adascale":
@@ -375,7 +377,7 @@ def bounds_of(
         raise ValueError(f"adapt(max_batch_size={most}): must be at least batch_size, {batch_size}")
     if least < 1 or least > most or (room is not None and room < least):
         raise ValueError(
-            f"adapt(gpu_batch_bounds={gpu_batch_bounds}): must be fewest and most samples of a "
-            f"GPU in a pass, from 1 to max_batch_size, {most}"
+            f"adapt(gpu_batch_bounds={gpu_batch_bounds}): must be the fewest and the most samples "
+            f"of a GPU in a pass, from 1 to max_batch_size, {most}"
         )
     return BatchBounds(batch_size, most, least, room, accumulate)

@@ -33,7 +33,7 @@ def keep_safe() -> None:
     if protocol.environ().get(VARIABLE, str(place)) != str(place):
         return
     fresh = Path(tempfile.mkdtemp(prefix="hpcext-compiled-"))
-    warn(f"{place} could be changed by others: torch.compile keeps what it makes in {fresh}")
+    warn(f"other users could change {place}, so torch.compile uses {fresh} as its cache")
     protocol.keep_compiled(fresh)
     atexit.register(_remove, fresh, os.getpid())
 

@@ -307,7 +307,9 @@ def own_socket(
         if is_empty(store) and users_of(listening.getsockname()) <= {os.getuid()}:
             return store, listening
         listening.close()
-    raise OSError(f"other users of this node spoke to {_MOST_TRIES} stores before their ranks did")
+    raise OSError(
+        f"other users of this node connected to {_MOST_TRIES} stores before their ranks did"
+    )
 
 
 def only(listening: socket.socket, ports: Iterable[int]) -> None:

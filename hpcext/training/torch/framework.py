@@ -11,8 +11,6 @@ import torch
 import torch.distributed as dist
 
 from hpcext.training.balance.clock import Clock
-from hpcext.training.checkpoint import Store
-from hpcext.training.checkpoint.keeper import Keeper
 from hpcext.training.checkpoint.position import AFTER
 from hpcext.training.feature import Feature, Framework
 from hpcext.training.learning_rate import Rates
@@ -110,8 +108,6 @@ class Torch(Framework):
         alone, left = Ranks(), self.coordinator.ranks
         alone.rank, alone.size = left.rank, left.size
         self.coordinator.ranks = alone
-        if self._keeper is not None:
-            self._keeper.regroup(alone)
         if dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -120,19 +116,6 @@ class Torch(Framework):
         keep_safe()
         self.state = TorchState(objects)
         return self.state
-
-    _keeper: Keeper | None = None
-
-    def make_keeper(self, store: Store, ranks: Ranks) -> Keeper:
-        """Make the keeper of the checkpoints: of shards, where the model has them."""
-        if not self.state.sharded:
-            self._keeper = Keeper(store, self.state, ranks)
-            return self._keeper
-        # Importing DTensor takes a while, and few need it.
-        from hpcext.training.torch.sharded import ShardedKeeper  # noqa: PLC0415
-
-        self._keeper = ShardedKeeper(store, self.state, ranks)
-        return self._keeper
 
     @property
     def divides_data(self) -> bool:
@@ -148,10 +131,6 @@ class Torch(Framework):
         if self.deterministic:
             # Sums computed by another number of threads differ in the last bit.
             torch.set_num_threads(manifest["threads"])
-
-    def epoch_begins(self) -> None:
-        """Check that the model was not sharded after the session was made."""
-        self.state.check_order()
 
     # For balanced batches.
 
@@ -169,7 +148,7 @@ class Torch(Framework):
     def check_can_balance(self) -> None:
         """Raise ValueError if the batches of this session cannot be balanced."""
         if self.state.sharded:
-            raise ValueError("balance(): the model is sharded; valid are models of parallel(model)")
+            raise ValueError("balance(): the model is sharded; valid: models of parallel(model)")
         if self.deterministic:
             raise ValueError(
                 "balance(): the session is deterministic; sums of unequal batches differ in their "

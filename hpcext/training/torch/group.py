@@ -111,7 +111,7 @@ class Member:
             if found and found.number == number:
                 return found
             if not self._rendezvous.host:
-                raise RuntimeError(f"{self._rendezvous.directory}: no group {number} is there")
+                raise RuntimeError(f"{self._rendezvous.directory}: there is no group {number}")
             # Another node may see it a moment later.
             time.sleep(self._pause_s)
 

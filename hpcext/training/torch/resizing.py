@@ -11,6 +11,7 @@ from hpcext.training.leave import leave
 from hpcext.training.ranks import Ranks
 from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import check_equal, receive, send
+from hpcext.training.torch.sharding import Sharding
 from hpcext.training.torch.stall import Stall
 from hpcext.training.torch.state import plain, with_arrays
 
@@ -21,12 +22,16 @@ class InPlace(Resizing):
     Parameters
     ----------
     framework : Torch
+    sharding : Sharding
     callbacks : sequence of callables
         Called without arguments on every rank when the number of ranks has changed.
     """
 
-    def __init__(self, framework: Torch, callbacks: Sequence[Callable[[], object]]) -> None:
+    def __init__(
+        self, framework: Torch, sharding: Sharding, callbacks: Sequence[Callable[[], object]]
+    ) -> None:
         self._framework = framework
+        self._sharding = sharding
         self._callbacks = callbacks
         self._stall = Stall()
         self._new = False
@@ -79,9 +84,8 @@ class InPlace(Resizing):
 
     def _why_not(self) -> str:
         """Return why the number of ranks cannot change in place; empty if it can."""
-        refusal = self._framework.state.in_place_refusal
-        if refusal:
-            return refusal
+        if self._sharding.why_not_in_place:
+            return self._sharding.why_not_in_place
         if not self._framework.models:
             return "no model is wrapped by session.parallel(model)"
         if self.loop.batches is None:

@@ -1,10 +1,8 @@
-"""Checkpoints of sharded models (FSDP2, tensor parallel): every rank writes its own shards.
+"""The shards of sharded models (FSDP2, tensor parallel) in a checkpoint.
 
-DTensors go to files of :mod:`torch.distributed.checkpoint`, one for each rank, all of them in one
-draft of a checkpoint; the rest goes to the same file as without shards. The commit is the same,
-too: rank 0 renames the draft when every rank has flushed its files, and the manifest has their
-checksums. Loading divides the shards anew, so the number of ranks may change between two attempts;
-it cannot change in place.
+DTensors go to files of :mod:`torch.distributed.checkpoint`, one for each rank; the rest goes to the
+same file as without shards. Loading divides the shards anew, so the number of ranks may change
+between two attempts; it cannot change in place.
 
 The index of ``torch.distributed.checkpoint`` is a pickle. It is read by an unpickler that accepts
 only the classes of that index.
@@ -32,9 +30,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor, Replicate, Shard, zeros
 
 from hpcext.documents import sync_directory
-from hpcext.training.checkpoint import Checkpoint, CheckpointError, Draft, Store
+from hpcext.training.checkpoint import Checkpoint, CheckpointError
 from hpcext.training.checkpoint.hashing import HashingFile
-from hpcext.training.checkpoint.keeper import Keeper
+from hpcext.training.checkpoint.shards import Shards
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.ranks import Ranks
 from hpcext.training.torch.ranks import TorchRanks
@@ -57,74 +55,48 @@ _KNOWN = {
     "torch": {"Size"},
 }
 
-Shards = dict[str, torch.Tensor]
+Tensors = dict[str, torch.Tensor]
+"""Tensors by the names that they have in the files."""
 
 
-class ShardedKeeper(Keeper):
-    """A :class:`~hpcext.training.checkpoint.keeper.Keeper` where every rank writes its own shards.
+class TorchShards(Shards):
+    """The shards of a PyTorch training: its DTensors.
 
     Parameters
     ----------
-    store : Store
     state : TorchState
     ranks : Ranks
+        A group of its own, see :class:`~hpcext.training.checkpoint.shards.Shards`.
     """
 
-    _state: TorchState
+    def __init__(self, state: TorchState, ranks: Ranks) -> None:
+        super().__init__(ranks)
+        self._state = state
 
-    def __init__(self, store: Store, state: TorchState, ranks: Ranks) -> None:
-        super().__init__(store, state, ranks)
-        # A group of its own: a thread communicates in it while the training uses the others.
-        self._writers = TorchRanks() if dist.is_initialized() else ranks
+    def separate(self, objects: Tree) -> tuple[Tree, Tree]:
+        """Separate captured objects into what rank 0 writes for all, and the shards of this rank.
 
-    def regroup(self, ranks: Ranks) -> None:
-        """Raise RuntimeError: shards cannot be divided anew in place."""
-        raise RuntimeError(self._state.in_place_refusal)
+        Returns
+        -------
+        whole, shards : dict
+            A mark is in place of each shard; the shards are by name.
+        """
+        shards: Tensors = {}
+        return _separated(objects, (), shards), shards
 
-    def restored(self, checkpoint: Checkpoint, objects: Tree) -> Tree:
+    def write(self, path: Path, shards: Tree) -> list[dict[str, Any]]:
+        """Write the shards of all ranks into a directory, see :func:`write_shards`."""
+        return write_shards(path, shards, self.ranks)
+
+    def join(self, checkpoint: Checkpoint, whole: Tree) -> Tree:
         """Return the objects with their shards, which every rank reads for itself."""
-        shards = _targets(objects, self._state.capture(), self._state.objects)
-        read_shards(checkpoint, shards, self._writers)
-        joined: Tree = _joined(objects, shards)
+        shards = _targets(whole, self._state.capture(), self._state.objects)
+        read_shards(checkpoint, shards, self.ranks)
+        joined: Tree = _joined(whole, shards)
         return joined
 
-    def divided(self, whole: Tree | None) -> Tree:
-        """Return the shards of this rank, and on rank 0 the rest."""
-        shards: Shards = {}
-        rest = _separated(whole["objects"] if whole else self._state.capture(), (), shards)
-        return {"shards": shards, "whole": whole and {**whole, "objects": rest}}
 
-    def all_copied(self, copied: bool) -> bool:
-        """Return whether every rank has copied its shards."""
-        # All or none: else some ranks would write in the thread while the others wait in the step.
-        return bool(self._ranks.smallest(int(copied)))
-
-    def _commit(self, step: int, facts: Mapping[str, Any], tree: Tree) -> Checkpoint | None:
-        if self._writers.rank != 0:
-            path = self._writers.broadcast(b"").decode()
-            if path:
-                # Rank 0 learns of an error on this rank too, and reports it.
-                with contextlib.suppress(OSError):
-                    write_shards(Path(path), tree["shards"], self._writers)
-            return None
-        told = False
-
-        def fill(draft: Draft) -> None:
-            nonlocal told
-            told = True
-            self._writers.broadcast(str(draft.path).encode())
-            draft.files.extend(write_shards(draft.path, tree["shards"], self._writers))
-            draft.write(self._state.file, lambda file: self._state.write(file, tree["whole"]))
-
-        try:
-            return self.store.commit(step, {**facts, **self._facts()}, fill)
-        finally:
-            if not told:
-                # There is no draft: tell the other ranks, which wait for its path.
-                self._writers.broadcast(b"")
-
-
-def write_shards(path: Path, shards: Shards, ranks: Ranks) -> list[dict[str, Any]]:
+def write_shards(path: Path, shards: Tensors, ranks: Ranks) -> list[dict[str, Any]]:
     """Write the shards of all ranks into a directory; every rank calls it.
 
     Returns
@@ -152,7 +124,7 @@ def write_shards(path: Path, shards: Shards, ranks: Ranks) -> list[dict[str, Any
     return [entry for part in parts for entry in json.loads(part)]
 
 
-def read_shards(checkpoint: Checkpoint, shards: Shards, ranks: Ranks) -> None:
+def read_shards(checkpoint: Checkpoint, shards: Tensors, ranks: Ranks) -> None:
     """Fill tensors from a checkpoint, however it was sharded; all ranks call it.
 
     Raises
@@ -193,7 +165,7 @@ def _cause(error: CheckpointException) -> OSError:
 # -- trees with shards
 
 
-def _separated(value: Any, path: tuple[str, ...], shards: Shards) -> Any:
+def _separated(value: Any, path: tuple[str, ...], shards: Tensors) -> Any:
     """Return the tree with a mark in place of each shard; collect the shards by name."""
     if isinstance(value, DTensor):
         name = ".".join(path)
@@ -206,7 +178,7 @@ def _separated(value: Any, path: tuple[str, ...], shards: Shards) -> Any:
     return value
 
 
-def _joined(value: Any, shards: Shards) -> Any:
+def _joined(value: Any, shards: Tensors) -> Any:
     """Return the tree with the shards back in place."""
     mark = _mark(value)
     if mark is not None:
@@ -223,9 +195,9 @@ def _mark(value: Any) -> tuple[str, list[int], torch.dtype] | None:
     return None
 
 
-def _targets(tree: Tree, live: Tree, objects: Mapping[str, Any]) -> Shards:
+def _targets(tree: Tree, live: Tree, objects: Mapping[str, Any]) -> Tensors:
     """Return a tensor for each shard of a checkpoint, sharded as this attempt's parameters."""
-    targets: Shards = {}
+    targets: Tensors = {}
     for name, saved in tree.items():
         value = objects.get(name)
         if isinstance(value, torch.optim.Optimizer):
@@ -239,12 +211,12 @@ def _targets(tree: Tree, live: Tree, objects: Mapping[str, Any]) -> Shards:
     return targets
 
 
-def _place(saved: Any, live: Any, targets: Shards, name: str) -> None:
+def _place(saved: Any, live: Any, targets: Tensors, name: str) -> None:
     """Collect as targets the tensors of an object that holds its shards itself."""
     mark = _mark(saved)
     if mark is not None:
         if not isinstance(live, DTensor):
-            raise _unfit(name, f"{mark[0]} was sharded, and is not now")
+            raise _unfit(name, f"{mark[0]} was sharded, but is not sharded now")
         if list(live.shape) != mark[1] or live.dtype != mark[2]:
             raise _unfit(name, f"{mark[0]} is {tuple(live.shape)}, not {tuple(mark[1])}")
         targets[mark[0]] = live.detach()
@@ -263,7 +235,7 @@ def _like_parameter(
 ) -> torch.Tensor:
     parameter = parameters[place] if place in range(len(parameters)) else None
     if not isinstance(parameter, DTensor):
-        raise _unfit(name, f"{mark[0]} was sharded, and its parameter is not now")
+        raise _unfit(name, f"{mark[0]} was sharded, but its parameter is not sharded now")
     shape = mark[1]
     # A state of another shape (a factored moment) is not sharded as its parameter is.
     placements = [
@@ -361,7 +333,7 @@ class _Reader(FileSystemReader):
         with self._checkpoint.part(".metadata").open("rb") as file:
             metadata = _IndexUnpickler(file).load()
         if not isinstance(metadata, Metadata):
-            raise ValueError("the index of the shards is not one")
+            raise ValueError("the index of the shards is invalid")
         for info in (metadata.storage_data or {}).values():
             # Only files that were verified are opened.
             info.relative_path = self._checkpoint.part(Path(info.relative_path).name).name

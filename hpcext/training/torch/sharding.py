@@ -1,16 +1,110 @@
-"""Sharding of a model over the ranks, before the session that restores it is made."""
+"""Sharding of a model over the ranks, and the sessions of such a model."""
 
 from __future__ import annotations
 
 import atexit
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.checkpoint.shards import Shards
+from hpcext.training.feature import Feature
+from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
-from hpcext.training.torch.ranks import join, own_device
+from hpcext.training.torch.ranks import TorchRanks, join, own_device
+from hpcext.training.torch.state import FORMAT_SHARDED
+from hpcext.training.torch.whole import parameters_of
+
+_ORDER = (
+    "first make the model, then model = shard(model) (or fully_shard), then the optimizer from its "
+    "parameters, and then the session"
+)
+
+
+class Sharding(Feature):
+    """The shards of a session's model, if it is sharded: each rank writes and reads its own.
+
+    Parameters
+    ----------
+    framework : Torch
+    """
+
+    def __init__(self, framework: Torch) -> None:
+        self._framework = framework
+
+    @property
+    def why_not_in_place(self) -> str:
+        """Reason why the number of ranks cannot change in place; empty if it can."""
+        if self._framework.state.sharded:
+            return (
+                "the model is sharded, and its shards are redistributed only when a checkpoint is "
+                "loaded: the number of ranks changes by suspending and resuming"
+            )
+        return ""
+
+    # The hooks of a feature.
+
+    def shards(self) -> Shards | None:
+        """Return how the ranks write and read their shards; None: the model is not sharded."""
+        if not self._framework.state.sharded:
+            return None
+        # Importing DTensor takes a while, and few need it.
+        from hpcext.training.torch.sharded import TorchShards  # noqa: PLC0415
+
+        ranks = TorchRanks() if dist.is_initialized() else self.coordinator.ranks
+        return TorchShards(self._framework.state, ranks)
+
+    def beginning(self) -> None:
+        """Check that model, optimizer and session were made in a valid order.
+
+        Raises
+        ------
+        RuntimeError
+            The model was sharded too late.
+        TypeError
+            It is sharded in a way that cannot be saved.
+        """
+        state = self._framework.state
+        if _has_flattened(state.modules()):
+            raise TypeError(
+                "Session(): FullyShardedDataParallel keeps flattened parameters, which cannot be "
+                "divided anew; use hpcext.training.torch.shard(model) or fully_shard(model)"
+            )
+        if not state.sharded:
+            return
+        if state.format != FORMAT_SHARDED:
+            raise RuntimeError(f"the model was sharded after the session was made; {_ORDER}")
+        mine = {id(parameter) for model in state.modules() for parameter in model.parameters()}
+        for name, value in state.objects.items():
+            if isinstance(value, torch.optim.Optimizer) and not mine.issuperset(
+                map(id, parameters_of(value))
+            ):
+                raise RuntimeError(
+                    f"Session({name}=...): holds parameters that no given model has; {_ORDER}"
+                )
+
+    def epoch_begins(self) -> None:
+        """Check that the model was not sharded after the session was made."""
+        self.beginning()
+
+    def regrouped(self) -> None:
+        """Raise RuntimeError if the model is sharded: shards cannot be divided anew in place."""
+        if self.why_not_in_place:
+            raise RuntimeError(self.why_not_in_place)
+
+
+def _has_flattened(models: Iterable[torch.nn.Module]) -> bool:
+    """Return whether a part of a model is wrapped by PyTorch's first FSDP."""
+    module = sys.modules.get("torch.distributed.fsdp")
+    return module is not None and any(
+        isinstance(part, module.FullyShardedDataParallel)
+        for model in models
+        for part in model.modules()
+    )
 
 
 def shard(

@@ -16,13 +16,9 @@ from hpcext.training.checkpoint.hashing import HashingFile
 from hpcext.training.checkpoint.staging import Copier, like
 from hpcext.training.checkpoint.state import Source, TrainingState, Tree
 from hpcext.training.torch.random import TorchRandom, from_text, to_text
-from hpcext.training.torch.whole import Given, present, state_of
+from hpcext.training.torch.whole import Given, parameters_of, present, state_of
 
 FORMAT_SHARDED = "torch-sharded/1"
-_ORDER = (
-    "the order is: the model, model = shard(model) (or fully_shard), the optimizer from its "
-    "parameters, and then the session"
-)
 _NDARRAY = "hpcext.ndarray"
 _LEAVES = (type(None), bool, int, float, complex, str, bytes)
 _TORCH_LEAVES = (torch.Tensor, torch.Size, torch.dtype, torch.device)
@@ -60,9 +56,9 @@ class TorchState(TorchRandom):
             return super().refusal(value)
         what = f"of {kind}" if kind == "tensors" else f"with the state of {kind}"
         return (
-            f"a {type(value).__name__} {what} is a copy, and nothing could be put back into "
-            "what it was taken from; give the object itself: model=model and not "
-            "model=model.state_dict(), tensors each by a name of its own"
+            f"a {type(value).__name__} {what} is a copy, so nothing can be restored into the "
+            "original; give the object itself, model=model instead of "
+            "model=model.state_dict(), and each tensor under its own name"
         )
 
     def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
@@ -84,8 +80,7 @@ class TorchState(TorchRandom):
         return isinstance(value, torch.Tensor) or super().knows(value)
 
     def check(self) -> None:
-        """Check that all of the state can be saved; raise TypeError or RuntimeError if not."""
-        self.check_order()
+        """Check that all of the state can be saved; raise TypeError if not."""
         plain(self.capture(), "Session")
 
     @property
@@ -104,77 +99,28 @@ class TorchState(TorchRandom):
         module = sys.modules.get("torch.distributed.fsdp")
         kind = getattr(module, "FSDPModule", ())
         meshes = (cast(Any, each).device_mesh for each in self._held() if is_sharded(each))
-        wrapped = any(isinstance(model, kind) for model in self._modules())
+        wrapped = any(isinstance(model, kind) for model in self.modules())
         return wrapped and all(mesh.ndim == 1 for mesh in meshes)
 
-    @property
-    def in_place(self) -> bool:
-        """Whether the number of ranks may change while the processes live."""
-        return not self.in_place_refusal
-
-    @property
-    def in_place_refusal(self) -> str:
-        """Reason why the number of ranks cannot change in place; empty if it can."""
-        if self.sharded or self._old_fsdp():
-            return (
-                "the model is sharded, and its shards are divided anew only when a checkpoint is "
-                "loaded: the number of ranks changes by suspending and resuming"
-            )
-        return ""
-
-    def check_order(self) -> None:
-        """Check that model, optimizer and session were made in a valid order.
-
-        Raises
-        ------
-        RuntimeError
-            The model was sharded too late.
-        TypeError
-            It is sharded in a way that cannot be saved.
-        """
-        if self._old_fsdp():
-            raise TypeError(
-                "Session(): FullyShardedDataParallel keeps flattened parameters, which cannot be "
-                "divided anew; use hpcext.training.torch.shard(model) or fully_shard(model)"
-            )
-        if self.sharded and self.format != FORMAT_SHARDED:
-            raise RuntimeError(f"the model was sharded after the session was made; {_ORDER}")
-        if not self.sharded:
-            return
-        mine = {id(parameter) for model in self._modules() for parameter in model.parameters()}
-        for name, value in self._objects.items():
-            if isinstance(value, torch.optim.Optimizer) and not _parameters(value) <= mine:
-                raise RuntimeError(
-                    f"Session({name}=...): holds parameters that no given model has; {_ORDER}"
-                )
-
-    def _modules(self) -> Iterator[torch.nn.Module]:
+    def modules(self) -> Iterator[torch.nn.Module]:
+        """Yield the models among the objects."""
         for value in self._objects.values():
             if isinstance(value, torch.nn.Module):
                 yield unwrapped(value)
 
     def _held(self) -> Iterator[torch.Tensor]:
-        for model in self._modules():
+        for model in self.modules():
             yield from model.parameters()
-        for value in self._objects.values():
-            if isinstance(value, torch.optim.Optimizer):
-                yield from (p for group in value.param_groups for p in group["params"])
-
-    def _old_fsdp(self) -> bool:
-        module = sys.modules.get("torch.distributed.fsdp")
-        return module is not None and any(
-            isinstance(part, module.FullyShardedDataParallel)
-            for model in self._modules()
-            for part in model.modules()
-        )
+        for optimizer in self.optimizers():
+            yield from parameters_of(optimizer)
 
     def follow(self, model: torch.nn.Module) -> None:
         """Move optimizer states to the device of a model that was moved."""
         mine = {id(parameter) for parameter in model.parameters()}
-        for value in self._objects.values():
-            if isinstance(value, torch.optim.Optimizer) and mine & _parameters(value):
+        for optimizer in self.optimizers():
+            if any(id(parameter) in mine for parameter in parameters_of(optimizer)):
                 # Loading moves every tensor to the device of its parameter.
-                value.load_state_dict(value.state_dict())
+                optimizer.load_state_dict(optimizer.state_dict())
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers among the objects."""
@@ -184,26 +130,28 @@ class TorchState(TorchRandom):
         """Make the copier of tensors and arrays to host memory."""
         return TorchCopier()
 
-    def _capture(self, value: Any) -> Any:
+    def capture_object(self, value: Any) -> Any:
+        """Return the state of one object; arrays and tensors are not copied."""
         if isinstance(value, torch.Tensor):
             return value
-        return super()._capture(unwrapped(value))
+        return super().capture_object(unwrapped(value))
 
-    def _apply(self, value: Any, saved: Any) -> None:
+    def apply_to_object(self, value: Any, saved: Any) -> None:
+        """Set one object to its captured state."""
         if not isinstance(value, torch.Tensor):
             if isinstance(value, torch.optim.Optimizer):
-                self._apply_to_optimizer(value, saved)
+                self._load_optimizer(value, saved)
             else:
-                super()._apply(unwrapped(value), saved)
+                super().apply_to_object(unwrapped(value), saved)
             return
         if value.shape != saved.shape or value.dtype != saved.dtype:
             raise ValueError(f"{saved.dtype}{saved.shape} into {value.dtype}{value.shape}")
         with torch.no_grad():
             value.copy_(saved)
 
-    def _apply_to_optimizer(self, optimizer: torch.optim.Optimizer, saved: Any) -> None:
+    def _load_optimizer(self, optimizer: torch.optim.Optimizer, saved: Any) -> None:
         try:
-            super()._apply(optimizer, saved)
+            super().apply_to_object(optimizer, saved)
         except Exception:
             # The state of another kind of optimizer may fail in any way.
             check_settings(optimizer, saved["param_groups"])
@@ -317,10 +265,6 @@ def unwrapped(value: Any) -> Any:
     return value
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> set[int]:
-    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-
-
 def check_settings(optimizer: torch.optim.Optimizer, groups: Iterable[Mapping[str, Any]]) -> None:
     """Check that groups of parameters have the settings that an optimizer needs.
 
@@ -335,7 +279,7 @@ def check_settings(optimizer: torch.optim.Optimizer, groups: Iterable[Mapping[st
         lost = sorted(optimizer.defaults.keys() - group.keys())
         if lost:
             raise ValueError(
-                f"it is the state of another optimizer, without {', '.join(lost)}, which "
+                f"it is the state of another optimizer: it lacks {', '.join(lost)}, which "
                 f"{type(optimizer).__name__} needs"
             )
 

@@ -27,7 +27,7 @@ _STATES = {
 }
 """Keys by which the state_dict of each kind is recognised."""
 
-_MEANT = "name it in unsaved=[...] (unsaved=True: whatever it is) if that is meant"
+_MEANT = "name it in unsaved=[...] (unsaved=True: anything) if this is intended"
 
 _FRAMES = 12
 """Frames searched for GradScaler.step(): no optimizer's step is deeper below it."""
@@ -108,7 +108,7 @@ class Given:
                         f"parameters (one is {_kind(lost[0])}) in no model that the session is "
                         "given: when the training is resumed they would have their initial "
                         "values; give their model too, Session(model=model, ...), or name it in "
-                        "unsaved=[...] if that is meant"
+                        "unsaved=[...] if this is intended"
                     )
         return ""
 
@@ -122,8 +122,8 @@ class Given:
         kind = type(mine[-1]).__name__
         return (
             f"Session(): the {kind} that sets the learning rate of {type(optimizer).__name__} is "
-            "not given to it, and would begin anew when the training is resumed; make it before "
-            f"the session and give it, Session(scheduler=scheduler, ...), or {_MEANT}"
+            "not given to the session, so it would start over when the training is resumed; make "
+            f"it before the session and give it, Session(scheduler=scheduler, ...), or {_MEANT}"
         )
 
     def lacks_schedulers(self) -> str:
@@ -154,9 +154,9 @@ class Given:
         if has_state_of("an optimizer", self._not_optimizers()):
             return ""
         return (
-            f"Session(): {type(optimizer).__name__} makes steps and is not given to it, and would "
-            "begin anew when the training is resumed; give it, Session(optimizer=optimizer, ...), "
-            f"or {_MEANT}"
+            f"Session(): {type(optimizer).__name__} makes steps but is not given to the session, "
+            "so it would start over when the training is resumed; give it, "
+            f"Session(optimizer=optimizer, ...), or {_MEANT}"
         )
 
     def _held_by_others(self, optimizer: Optimizer) -> bool:
@@ -184,8 +184,8 @@ class Given:
         if has_state_of("a GradScaler", list(self._captured.values())):
             return ""
         return (
-            "Session(): the GradScaler is not given to it, and its scale would begin anew when "
-            f"the training is resumed; give it, Session(scaler=scaler, ...), or {_MEANT}"
+            "Session(): the GradScaler is not given to the session, so its scale would start over "
+            f"when the training is resumed; give it, Session(scaler=scaler, ...), or {_MEANT}"
         )
 
     def _saves(self, parameter: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from account import attempt, note
 
 from hpcext import documents, protocol
+from hpcext.process import Process
 
 assert attempt is not None
 _state = attempt.checkpoint_dir / "state.json"
@@ -43,7 +44,7 @@ def report(begin: int, step: int, saved: int, size: int, *, in_place: bool = Fal
         "attempt": attempt.attempt,
         "op": attempt.op,
         "pid": os.getpid(),
-        "start": protocol.Process.me().start,
+        "start": Process.me().start,
         "world_size": size,
         "in_place": in_place,
         "step": step,

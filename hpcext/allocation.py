@@ -1,0 +1,125 @@
+"""The job of Slurm that a process runs in, by the variables that Slurm sets, and without them.
+
+Standard library only, as :mod:`hpcext.protocol`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from hpcext.numerals import whole
+
+JobId = int | str
+"""A job of a batch system: its number, or as its commands call a part of a job array, whose own
+number is that of the whole array: ``ARRAY_TASK`` of Slurm, ``ARRAY[INDEX]`` of LSF."""
+
+
+class Allocation(NamedTuple):
+    """The Slurm job that this process runs in, and the step; sbatch(1), srun(1).
+
+    Attributes
+    ----------
+    job_id : int
+        Number of the job; an array's last task has the number of the array.
+    step : str
+        ``JOB.STEP``; empty in a batch script.
+    node : str
+        Name of the node that this process is on.
+    nodelist : str
+        As Slurm writes it: ``n[1-4]``.
+    cpus_per_node : str
+        As Slurm writes it: ``24(x2),12``.
+    memory_mb : int
+        Memory of each node in MiB; 0 where Slurm does not allocate memory.
+    gpus : tuple of int
+        Indices of the step's GPUs, or of the job's on this node.
+    node_index : int
+        Index of this node in the step, from 0.
+    restarts : int
+        How often the job was requeued.
+    task : str
+        ``ARRAY_TASK`` for a task of a job array; else empty.
+    """
+
+    job_id: int
+    step: str
+    node: str
+    nodelist: str
+    cpus_per_node: str
+    memory_mb: int
+    gpus: tuple[int, ...]
+    node_index: int = 0
+    restarts: int = 0
+    task: str = ""
+
+    @property
+    def name(self) -> JobId:
+        """Return the number by which Slurm's commands know this job and no other."""
+        return self.task or self.job_id
+
+    @classmethod
+    def from_environ(cls) -> Allocation | None:
+        """Return the allocation that this process runs in; None outside Slurm."""
+        env = os.environ
+        job_id, step = (whole(env.get(f"SLURM_{name}_ID")) for name in ("JOB", "STEP"))
+        if job_id is None:
+            return None
+        array, task = (whole(env.get(f"SLURM_ARRAY_{name}_ID")) for name in ("JOB", "TASK"))
+        gpus = env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS", "")
+        memory = whole(env.get("SLURM_MEM_PER_NODE"))
+        if memory is None:
+            each, cpus = env.get("SLURM_MEM_PER_CPU"), env.get("SLURM_CPUS_ON_NODE")
+            memory = (whole(each) or 0) * (whole(cpus) or 0)
+        return cls(
+            job_id=job_id,
+            step="" if step is None else f"{job_id}.{step}",
+            node=env.get("SLURMD_NODENAME", ""),
+            nodelist=env.get("SLURM_JOB_NODELIST", ""),
+            cpus_per_node=env.get("SLURM_JOB_CPUS_PER_NODE", ""),
+            memory_mb=memory,
+            gpus=tuple(index for index in map(whole, gpus.split(",")) if index is not None),
+            node_index=whole(env.get("SLURM_NODEID")) or 0,
+            restarts=whole(env.get("SLURM_RESTART_COUNT")) or 0,
+            task="" if array is None or task is None else f"{array}_{task}",
+        )
+
+
+def step_index() -> int:
+    """Return the index, from 0, of this process's node in its step, as Slurm says."""
+    place = Allocation.from_environ()
+    return place.node_index if place else 0
+
+
+def without_slurm() -> dict[str, str]:
+    """Return the environment without Slurm's variables of the present job.
+
+    A step that inherited them would have options that nobody gave it.
+    """
+    kept = {"SLURM_CONF"}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept
+        # The last prefix is of plugins' options, which jobs submitted from here would inherit.
+        or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "_SLURM_"))
+    }
+
+
+def array_of_slurm() -> dict[str, str]:
+    """Return the variables that tell this task of a job array from the others; sbatch(1)."""
+    return {name: said for name, said in os.environ.items() if name.startswith("SLURM_ARRAY_")}
+
+
+def without_task() -> dict[str, str]:
+    """Return the environment without Slurm's variables of the present task.
+
+    The ranks of a launcher are other tasks, and frameworks (Lightning, JAX) believe these
+    variables.
+    """
+    gone = (
+        "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS",
+        "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS",
+        "SLURM_STEP_TASKS_PER_NODE",
+    )  # fmt: skip
+    return {name: value for name, value in os.environ.items() if name not in gone}
