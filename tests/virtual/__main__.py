@@ -33,7 +33,9 @@ def main() -> int:
         ).returncode
     parser = argparse.ArgumentParser(prog="python -m tests.virtual", description=__doc__)
     parser.add_argument("seeds", nargs="?", default="0-999", help="SEED or FIRST-LAST")
-    parser.add_argument("--room", choices=("local", "pilot"), default="local", help="its kind")
+    parser.add_argument(
+        "--room", choices=("local", "pilot", "harvest"), default="local", help="its kind"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="planted bugs; all by default")
     parser.add_argument("--mutant", default="", help=argparse.SUPPRESS)
@@ -72,7 +74,7 @@ def room_of(kind: str, seed: int) -> Any:
     from virtual import room, slurm_room
 
     assert room
-    return slurm_room.SlurmRoom(seed)
+    return (slurm_room.HarvestRoom if kind == "harvest" else slurm_room.SlurmRoom)(seed)
 
 
 def one(kind: str, seed: int) -> int:

@@ -182,7 +182,7 @@ class Checks:
     def _obeyed(self, job: str, attempt: int, launch: Any) -> None:
         for verb in ("suspend", "cancel", "resize"):
             at, words = self._promised.get((verb, job), (0.0, {}))
-            if not words or self._launched[job] < at + 0.1:
+            if not words or self._launched[job] < at + self._room.hands_over_s:
                 continue
             if verb != "resize":
                 self.wrong(f"job {job} attempt {attempt} begins after {verb} at {at:.1f} s")

@@ -118,7 +118,10 @@ class Faults:
         self._kernel.tell(f"** {line}")
 
     def _harm(self, process: Process) -> None:
-        job = process.environ.get("HPCEXT_JOB_ID") or process.argv[-1].split("/")[-2]
+        job = process.environ.get("HPCEXT_JOB_ID")
+        if job is None:
+            directory = next(word for word in process.argv if "/attempt-" in word)
+            job = directory.split("/")[-2]
         self.harm[job] += 1
         self._room.checks.harmed(job)
 

@@ -66,9 +66,11 @@ class Room:
         Jobs whose training ended as it should.
     obeys_s : float
         The most seconds until a training is suspended, if nothing is in its way.
+    hands_over_s : float
+        The most seconds from a decision to start an attempt to the begin of its supervisor.
     """
 
-    obeys_s = 3.0
+    obeys_s, hands_over_s = 3.0, 0.1
     _left = 0
 
     def __init__(self, seed: int) -> None:

@@ -789,8 +789,13 @@ class Slurm:
 
     # Steps, which srun asks for.
 
-    def step_of(self, job: Job, name: str, nodes: Sequence[str], cpus: int, gpus: int) -> Any:
-        """Make a step; return it, None while its nodes are busy, or why there is none."""
+    def step_of(
+        self, job: Job, name: str, nodes: Sequence[str], cpus: int, gpus: int | None
+    ) -> Any:
+        """Make a step; return it, None while its nodes are busy, or why there is none.
+
+        One that does not say how many GPUs it needs has all.
+        """
         if job.state != "RUNNING" or job.completing:
             return "Job/step already completing or completed"
         if any(each not in job.shares for each in nodes):
@@ -802,9 +807,10 @@ class Slurm:
             taken = {gpu for share in mine if share is not job.shares[each] for gpu in share.gpus}
             busy = sum(share.cpus for share in mine if share is not job.shares[each])
             free = [gpu for gpu in job.shares[each].gpus if gpu not in taken]
-            if len(free) < gpus or job.shares[each].cpus - busy < cpus:
+            wanted = len(job.shares[each].gpus) if gpus is None else gpus
+            if len(free) < wanted or job.shares[each].cpus - busy < cpus:
                 return None
-            shares[each] = Share(cpus, 0, tuple(free[:gpus]))
+            shares[each] = Share(cpus, 0, tuple(free[:wanted]))
         step = Step(job, str(job.count), name, shares, left=list(nodes))
         job.count += 1
         job.steps.append(step)

@@ -340,7 +340,7 @@ class Commands:
             nodes = nodes[: int(options.get("nodes", len(nodes)))]
             made = self._slurm.step_of(
                 job, options.get("job-name", "srun"), nodes,
-                int(options.get("cpus-per-task", 1)), _gpus(options),
+                int(options.get("cpus-per-task", 1)), _gpus(options) if "gres" in options else None,
             )  # fmt: skip
             if isinstance(made, Step):
                 return made

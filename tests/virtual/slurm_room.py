@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections import defaultdict
@@ -23,6 +24,7 @@ from hpcext.batch import runner
 from hpcext.batch.slurm import requeued
 from hpcext.config import Settings
 from hpcext.core.errors import HpcextError
+from hpcext.harvest.leases import Terms
 from hpcext.jobfile import Gpus, JobSpec, Nodes
 from hpcext.launch import agent, supervise
 from hpcext.manager import pilot as pilots
@@ -46,7 +48,7 @@ class SlurmRoom(room.Room):
         Jobs of others, for which ours have to leave.
     """
 
-    obeys_s = 15.0
+    obeys_s, hands_over_s = 15.0, math.inf
 
     def _build(self) -> None:
         kernel, chance = self.kernel, self.kernel.chance
@@ -274,6 +276,79 @@ class SlurmRoom(room.Room):
             program=program,
         )  # fmt: skip
         self.mains.append(self.slurm.submit(order))
+
+
+class HarvestRoom(SlurmRoom):
+    """One seed: a harvester on the login node, which leases idle nodes until others want them."""
+
+    def _build(self) -> None:
+        super()._build()
+        self.slurm.partitions["harvest"] = Partition("harvest", 1, self.grace_s)
+
+    def _prepare(self, steps: int) -> None:
+        chance = self.kernel.chance
+        self.jobs = chance.randint(1, 3)
+        self.save_every = chance.randint(1, 7)
+        self._report_s = chance.choice([1.0, 4.0])
+        self.specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
+        self._terms = Terms(
+            partition="harvest", gpus=self.gpus, least_s=chance.choice([60.0, 180.0]),
+            idle_s=chance.choice([10.0, 60.0]), cycle_s=chance.choice([2.0, 15.0]),
+        )  # fmt: skip
+        self.manage()
+
+    def manage(self, **_: Any) -> Process:
+        """Start a harvester: a new one, or that which is there."""
+        argv = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", PILOT]
+        began = PILOT in self._made()
+        return self.kernel.spawn(
+            self.machine, argv, self._environ(), self._manager if began else self._harvest
+        )
+
+    def _harvest(self, process: Process) -> int:
+        """Do what ``hpcext harvest start`` does."""
+        try:
+            create(
+                self.specs,
+                NewPilot(
+                    name="p", gpus=range(self.gpus), nodes=self._terms.max_nodes,
+                    harvest=self._terms,
+                ),
+                settings=Settings(
+                    policy="marble", state_dir=Path(f"{HOME}/state"),
+                    report_interval_s=self._report_s,
+                ),
+                where="jobs.toml", directory=Path(PILOT),
+            )  # fmt: skip
+        except (HpcextError, OSError) as error:
+            self.kernel.tell(f"manager: {error}")
+            return 2
+        return self._manager(process)
+
+    def _ours(self) -> list[Job]:
+        return [job for job in self.slurm.jobs.values() if job.order.partition == "harvest"]
+
+    def _look_on(self) -> None:
+        """Have the user see to the harvester: one that is gone is started again."""
+        kernel = self.kernel
+        kernel.at(kernel.now + kernel.chance.uniform(1, 5), self._look_on)
+        if all(manager.dead for manager in self.managers):
+            if self.managers and self.managers[-1].code == 0:
+                self._over = True
+                return
+            if not any(each.name == "starts" and not each.dead for each in self.processes()):
+                self.manage().name = "starts"
+        elif kernel.now > self.faults.until_s and self._holds:
+            self._holds -= 1
+            self._release()
+
+    def _settle(self) -> None:
+        """Wait until the last lease has been given back."""
+
+        def over() -> bool:
+            return all(job.state in FINAL and not job.completing for job in self._ours())
+
+        self.kernel.run(over, self.kernel.now + 120)
 
 
 def _agent(process: Process) -> int:
