@@ -271,6 +271,7 @@ def node_down(system: System) -> str:
     begun(system)
     system.down("n2")
     over(system, job)
+    system.until(lambda: any("step ended" in line for line in system.lines()), "the script")
     return job
 
 

@@ -40,6 +40,7 @@ class Checks:
         self.deaf: set[str] = set()
         self.attempts: Counter[str] = Counter()
         self._failures: dict[str, list[float]] = defaultdict(list)
+        self._failed: set[tuple[str, str]] = set()
         self._launched: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
         room.kernel.looks_at_signals.append(self.signalled)
@@ -131,8 +132,11 @@ class Checks:
         """Note that a manager has an attempt started."""
         self._launched[directory.split("/")[-2]] = self._room.kernel.now
 
-    def failing(self, job: str) -> None:
+    def failing(self, job: str, attempt: str) -> None:
         """Note that a training fails by itself, and check that it was not tried too soon."""
+        if (job, attempt) in self._failed:
+            return  # on another of its nodes
+        self._failed.add((job, attempt))
         now, before = self._room.kernel.now, self._failures[job]
         if before and now < before[-1] + 2.0 ** (len(before) - 1) and not self._disturbed(job):
             self.wrong(f"job {job} is tried again {now - before[-1]:.1f} s after it failed")

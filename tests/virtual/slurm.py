@@ -544,24 +544,33 @@ class Slurm:
         place.down = True
         self.kernel.tell(f"slurm: {place.name} is down")
         for job in list(self.jobs.values()):
-            if job.holds and place.name in job.shares:
-                for step in [step for step in job.steps if place.name in step.shares]:
-                    self._lose_part(step, place)
-                if not job.completing:
-                    self._lose_share(job, place)
-                if job.completing:
-                    self._stopped(job, place.name)
+            if not job.holds or place.name not in job.shares:
+                continue
+            steps = [step for step in job.steps if place.name in step.shares]
+            if not job.completing:
+                self._lose_share(job, place)
+            for step in steps:
+                self._lose_part(step, place, ends=job.completing)
+            if job.completing:
+                self._stopped(job, place.name)
         self.kernel.touched()
 
-    def _lose_part(self, step: Step, place: Place) -> None:
-        """End a step of which a node is lost: it does not go on with the others."""
+    def _lose_part(self, step: Step, place: Place, *, ends: bool) -> None:
+        """End a step of which a node is lost: it does not go on with the others.
+
+        Its srun is told, which does not take that for a failure of a task.
+        """
         step.lost = True
-        step.codes.setdefault(place.name, -signal.SIGKILL)
-        if place.node.up:
-            # Its daemon ends what is there.
-            self._soon(lambda: self.signal_there(step, place.name, signal.SIGKILL))
-        if step.id != "batch":
-            self.signal_step(step, signal.SIGKILL)
+
+        def told() -> None:
+            step.codes.setdefault(place.name, 0)
+            self.kernel.touched()
+
+        self._after(0.2, told)
+        if not ends:
+            # Of the job's other nodes it is ended; and of this one, if its daemon is there.
+            for name in step.shares:
+                self._soon(lambda name=name: self.signal_there(step, name, signal.SIGKILL))
         self._step_over(step, place.name)
 
     def _lose_share(self, job: Job, place: Place) -> None:
@@ -711,24 +720,25 @@ class Slurm:
         job.state, job.completing, job.requeued = state, True, requeued
         job.ended = self.now
         job.stops = list(job.shares)
+        steps = list(job.steps)
         for name in list(job.shares):
-            self._soon(lambda name=name: self._terminate(job, name))
+            self._soon(lambda name=name: self._terminate(job, name, steps))
 
-    def _terminate(self, job: Job, name: str) -> None:
+    def _terminate(self, job: Job, name: str, all_steps: list[Step]) -> None:
         """End what a job has on a node: SIGTERM, and after KillWait SIGKILL."""
         place = self.places[name]
         if not place.node.up:
             return
-        boot_id, run = place.node.boot_id, job.restarts
+        boot_id = place.node.boot_id
         for signum in (signal.SIGCONT, signal.SIGTERM):
-            for step in list(job.steps):
+            for step in all_steps:
                 self.signal_there(step, name, signum)
         killed = self.kernel.now + self.site.kill_wait_s
 
         def look() -> None:
-            if place.node.boot_id != boot_id or not place.node.up or job.restarts != run:
+            if place.node.boot_id != boot_id or not place.node.up:
                 return
-            steps = [step for step in job.steps if name in step.daemons]
+            steps = [step for step in all_steps if name in step.daemons]
             if not any(not step.daemons[name].dead for step in steps):
                 self._report(lambda: self._stopped(job, name))
                 return

@@ -84,7 +84,6 @@ class SlurmFaults(faults.Faults):
                 self._harm(process)
         seconds = self._chance.choice([self._chance.uniform(1, 10), self._chance.uniform(20, 90)])
         self._tell(f"{node.name} loses its power for {seconds:.1f} s")
-        self.disturbed = True
         node.lose_power()
         self._kernel.at(self._kernel.now + seconds, node.boot)
 

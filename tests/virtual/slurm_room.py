@@ -1,4 +1,4 @@
-"""A virtual machine room with a Slurm: a pilot inside an allocation of some nodes."""
+"""Virtual machine rooms with a Slurm: a pilot inside an allocation, and a harvester of leases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from virtual import calls, faults, nodes, room, shell, training
+from virtual import calls, faults, nodes, room, shell
 from virtual import kernel as kernels
 from virtual.group import Meeting
 from virtual.kernel import Machine, Process
@@ -35,6 +35,8 @@ MOST_S = 3000.0
 STEPS = (5, 30)
 LATE_S = 12.0
 """Seconds that the model of Slurm takes beside grace and cycles until nodes have changed hands."""
+CALM = {"main_job", "ask", "kill_manager", "end_manager", "second_manager", "slow", "fail", "late"}
+"""Faults that must not make a job of others wait."""
 
 
 class SlurmRoom(room.Room):
@@ -78,9 +80,8 @@ class SlurmRoom(room.Room):
         self.slurm = Slurm(kernel, workers, partitions, site, shell.script, gpus=self.gpus)
         self.commands = Commands(self.slurm)
         self.meetings: dict[tuple[str, int], Meeting] = defaultdict(Meeting)
+        self.slurm.seen.append(self._begins)
         self.mains: list[Job] = []
-        self.jobs_of_pilot: list[int] = []
-        self._busy = False
 
     def _faults(self) -> faults.Faults:
         return SlurmFaults(self)
@@ -204,7 +205,7 @@ class SlurmRoom(room.Room):
             ),
             settings=settings, where="jobs.toml", directory=Path(PILOT),
         )  # fmt: skip
-        self._submitted(backend.submit(directory, order, settings))
+        backend.submit(directory, order, settings)
 
     def _resubmit(self) -> None:
         """Do what ``hpcext pilot resubmit`` does."""
@@ -217,7 +218,7 @@ class SlurmRoom(room.Room):
             self._submit_again(directory)
             return
         standing.refuse_resubmission(directory)
-        self._submitted(backend.resubmit(directory))
+        backend.resubmit(directory)
 
     def _submit_again(self, directory: Any) -> None:
         order = PilotOrder(
@@ -225,10 +226,7 @@ class SlurmRoom(room.Room):
             options=("--partition=batch",),
         )  # fmt: skip
         settings = Settings(policy="marble", state_dir=Path(f"{HOME}/state"), batch="slurm")
-        self._submitted(backends.find("slurm").submit(directory, order, settings))
-
-    def _submitted(self, job_id: Any) -> None:
-        self.jobs_of_pilot.append(int(job_id))
+        backends.find("slurm").submit(directory, order, settings)
 
     def _ours(self) -> list[Job]:
         """Return the jobs of the pilot, as the controller has them, whatever was answered."""
@@ -276,6 +274,18 @@ class SlurmRoom(room.Room):
             program=program,
         )  # fmt: skip
         self.mains.append(self.slurm.submit(order))
+
+    def _begins(self, job: Job, what: str) -> None:
+        """Check that a job of others begins as soon as ours has to make room for it."""
+        if job not in self.mains or not what.startswith("begins"):
+            return
+        waited_s = job.began - job.submitted if job.began else 0.0
+        others = [each for each in self.mains if each is not job and each.id < job.id]
+        alone = all(each.ended is not None and each.ended < job.submitted for each in others)
+        calm = all(fault.what in CALM for fault in self.plan) and not self.checks.deaf
+        most_s = self.grace_s + self.slurm.site.cycle_s + LATE_S
+        if alone and calm and waited_s > most_s:
+            self.checks.wrong(f"job {job.id} of others waited for {waited_s:.1f} s")
 
 
 class HarvestRoom(SlurmRoom):
@@ -372,6 +382,3 @@ def jobs(count: int, steps: int, gpus: int, nodes_: int, chance: random.Random) 
             )
         )  # fmt: skip
     return found
-
-
-__all__ = ["SlurmRoom", "training"]

@@ -65,7 +65,7 @@ class Training:
         if self._room.kernel.chance.random() < DAEMONS:
             pid = calls.kernel().fork(self._daemon)
             self._room.checks.holds(self._process.machine.processes[pid], launch)
-        if self._room.kernel.chance.random() < STRAYS:
+        if rank == 0 and self._room.kernel.chance.random() < STRAYS:
             calls.kernel().fork(self._stray)
         coordinator.join(ranks)
         coordinator.step, coordinator.done = step, float(step)
@@ -141,8 +141,7 @@ def train(room: Room, process: Process) -> int:
     process.name = "training"
     room.begin(0.02, 0.3, 3.0)
     if process.argv[1] == "fails":
-        if process.environ.get("HPCEXT_NODE_INDEX", "0") == "0":
-            room.checks.failing(process.environ["HPCEXT_JOB_ID"])
+        room.checks.failing(process.environ["HPCEXT_JOB_ID"], process.environ["HPCEXT_ATTEMPT"])
         return FAILS
     try:
         return Training(room, process).run()
