@@ -106,7 +106,8 @@ class StepExecutor(AllocationExecutor):
 
     def _launch(self, watch: Watch) -> None:
         super()._launch(watch)
-        assert watch.process is not None
+        if watch.process is None:
+            return  # it has ended already, as will be seen
         try:
             self._record(watch.files, watch.process)
         except OSError as error:

@@ -527,7 +527,7 @@ def test_nodes_with_fewer_gpus_are_left_alone(tmp_path: Path, slurm: ScriptedSlu
 
 def test_nodes_whose_leases_were_not_used_are_asked_for_again_together() -> None:
     """Seed 20 of the virtual room: what needs them all would never have them all at once."""
-    one = ground.Ground(Terms(partition="harvest"), seen=lambda: FragmentCounter().read())
+    one = ground.Ground(Terms(partition="harvest"), seen=Fragments)
     one.refuse("n1")
     first = one.refused_for(0.0)["n1"]
     time.sleep(0.01)

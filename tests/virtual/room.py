@@ -68,9 +68,11 @@ class Room:
         The most seconds until a training is suspended, if nothing is in its way.
     hands_over_s : float
         The most seconds from a decision to start an attempt to the begin of its supervisor.
+    ends_anyway : bool
+        Whether trainings are ended although they cannot save themselves.
     """
 
-    obeys_s, hands_over_s = 3.0, 0.1
+    obeys_s, hands_over_s, ends_anyway = 3.0, 0.1, False
     _left = 0
 
     def __init__(self, seed: int) -> None:

@@ -50,7 +50,7 @@ class SlurmRoom(room.Room):
         Jobs of others, for which ours have to leave.
     """
 
-    obeys_s, hands_over_s = 15.0, math.inf
+    obeys_s, hands_over_s, ends_anyway = 15.0, math.inf, True
 
     def _build(self) -> None:
         kernel, chance = self.kernel, self.kernel.chance
@@ -162,7 +162,7 @@ class SlurmRoom(room.Room):
         self._prepare(steps)
         self.faults.befall(self.plan)
         self.bystand()
-        self._over, self._holds = False, 3
+        self._over, self._holds = False, 20
         kernel.at(1.0, self._look_on)
         try:
             kernel.run(lambda: self._over, MOST_S)
@@ -242,7 +242,8 @@ class SlurmRoom(room.Room):
             return
         ours = self._ours()
         if any(job.state not in FINAL or job.completing for job in ours):
-            if kernel.now > self.faults.until_s and self._holds:
+            manages = any(not manager.dead for manager in self.managers)
+            if kernel.now > self.faults.until_s and self._holds and manages:
                 self._holds -= 1
                 self._release()
             return
