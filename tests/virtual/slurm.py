@@ -563,7 +563,7 @@ class Slurm:
         step.lost = True
 
         def told() -> None:
-            step.codes.setdefault(place.name, 0)
+            step.codes[place.name] = 0
             self.kernel.touched()
 
         self._after(0.2, told)
@@ -678,7 +678,8 @@ class Slurm:
                 process.handlers[int(signum)] = signal.SIG_IGN
             process.subreaper = True
             self.kernel.wait(lambda: task.dead)
-            step.codes[name] = task.code or 0
+            if not step.lost:
+                step.codes[name] = task.code or 0
             self.kernel.touched()
             while left := below(process):
                 for each in left:
