@@ -24,7 +24,7 @@ from pathlib import Path
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.executors.local import LocalExecutor
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 
 DATE = ("date", "+%s.%N")
 # Looks as often as a loop with steps of a millisecond, and says when it saw the signal.

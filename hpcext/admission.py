@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
-from hpcext.jobfile import JobSpec, optimum
+from hpcext.jobspec import JobSpec, optimum
 
 
 def admit(specs: Sequence[JobSpec], first_id: int, known: Mapping[str, str]) -> tuple[Job, ...]:

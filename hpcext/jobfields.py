@@ -1,7 +1,7 @@
 """Checks of the values in a ``[[job]]`` table: one function per kind of value.
 
 Each takes a value that TOML was decoded to and returns it in the type of
-:class:`hpcext.jobfile.JobSpec`, or raises an InputError, to which the reader adds file, job and
+:class:`hpcext.jobspec.JobSpec`, or raises an InputError, to which the reader adds file, job and
 key.
 """
 

@@ -82,7 +82,9 @@ the seconds that these steps took.
 EXIT = "hpcext.exit/1"
 """Of the keys, two have the names of release 0.1.0, whose managers and supervisors still run:
 ``suspend_asked_at``, when the suspension was requested that was not declined, and
-``kill_asked_at``, when the end of the attempt was.
+``kill_asked_at``, when the end of the attempt was. Of a command that saves by its own means
+``checkpoint`` says whether it has ``saved``, the seconds of its work that no checkpoint has,
+``lost_s``, and whether that is ``exact``, or the most that it can be.
 """
 LAUNCH_FILE = "launch.json"
 SUPERVISOR_FILE = "supervisor.json"
@@ -248,7 +250,7 @@ def forget_flags() -> None:
 
 def forget_suspendable() -> None:
     """Remove from the environment that this job is suspendable: jobs it submits need not be."""
-    for name in ("HPCEXT_SUSPENDABLE", "HPCEXT_LEAD_S"):
+    for name in ("HPCEXT_SUSPENDABLE", "HPCEXT_LEAD_S", "HPCEXT_CHECKPOINT"):
         os.environ.pop(name, None)
 
 

@@ -11,7 +11,7 @@ from hpcext.config import Settings, load_settings
 from hpcext.core import facts as f
 from hpcext.core.values import Node
 from hpcext.harvest.leases import Terms
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.manager import journal as journals
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submissions

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 
 
 class SuspendableJob(Protocol):

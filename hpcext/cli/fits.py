@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, Node
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager.submissions import check_fits
 from hpcext.sim.replay.sources import MOST_GPUS
 from hpcext.text import counted

@@ -23,7 +23,8 @@ from hpcext.core.facts import NodeJoined, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.seats import MOST, Shared, check, memory
-from hpcext.jobfile import JobSpec, read_jobs
+from hpcext.jobfile import read_jobs
+from hpcext.jobspec import JobSpec
 from hpcext.manager import choosing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.directory import host

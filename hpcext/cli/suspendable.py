@@ -24,12 +24,17 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "suspendable",
         help="in a batch script: run a command so that it survives preemptions and the time limit",
-        usage="hpcext suspendable [--lead SECONDS] -- COMMAND [ARGUMENT...]",
+        usage="hpcext suspendable [--lead SECONDS] [--checkpoint HOW] -- COMMAND [ARGUMENT...]",
         epilog="example: hpcext suspendable --lead 300 -- python train.py",
     )
     parser.add_argument(
         "--lead",
         help=f"suspend this many seconds before the end of the job (default: {LEAD_S})",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="HOW",
+        help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
     )
     parser.add_argument(
         "--shell",
@@ -56,7 +61,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
             do="sbatch train.sh, where train.sh ends with: exec hpcext suspendable -- COMMAND",
         )
     job = backend.suspendable(args.rest, args.shell)
-    script = suspendable.prepare(job, suspendable.lead_of(args.lead), settings)
+    lead_s = suspendable.lead_of(args.lead)
+    script = suspendable.prepare(job, lead_s, settings, checkpoint=args.checkpoint)
     suspendable.append()
     if args.shell is None:
         os.execv("/bin/sh", ["/bin/sh", str(script)])

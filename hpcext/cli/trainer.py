@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import backends, protocol
+from hpcext import backends, checkpointers, protocol
 from hpcext.backends.own_job import OwnJob
+from hpcext.checks import at
 from hpcext.cli.harvest import make_terms
 from hpcext.cli.output import Output
 from hpcext.cli.ticket import Wait
@@ -40,7 +41,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "trainer",
         help="in a batch script: train on idle nodes, while this small job waits",
-        usage="hpcext trainer [--shell PID] [MIN:MAX] COMMAND [ARGUMENT...]",
+        usage="hpcext trainer [--checkpoint HOW] [--shell PID] [MIN:MAX] COMMAND [ARGUMENT...]",
         epilog="example: hpcext trainer 1:4 train.sh",
     )
     parser.add_argument(
@@ -48,6 +49,11 @@ def add(commands: Any) -> None:
         type=int,
         metavar="PID",
         help="used by hpcext-starter of LSF: train what this shell runs",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="HOW",
+        help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=run)
@@ -77,6 +83,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
             do="set it, or HPCEXT_HARVEST_PARTITION",
         )
     _check_gpus(environ.get("HPCEXT_GPUS", ""))
+    saves = environ.get("HPCEXT_CHECKPOINT", "") if args.checkpoint is None else args.checkpoint
+    if saves:
+        with at("HPCEXT_CHECKPOINT" if args.checkpoint is None else "--checkpoint"):
+            checkpointers.stated(saves)
     directory = _harvester(settings, here)
     harvest = pilots.load(directory).harvest
     assert harvest is not None
@@ -98,6 +108,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             gpus=_gpus(environ.get("HPCEXT_GPUS", ""), harvest.gpus),
             scaling=environ.get("HPCEXT_SCALING", ""),
             environ=tickets.environment(here.environ(), *here.numbers),
+            checkpoint=saves,
         )
         return Wait(directory, key, ticket, here, out).run()
 

@@ -37,9 +37,9 @@ def after(
     Returns
     -------
     state : State
-        The one that the job enters.
+        The state that the job enters.
     changes : dict
-        What else changes of it; ``why`` with every final state.
+        Other changes of the job; they include ``why`` with every final state.
     """
     if fact.outcome is Outcome.COMPLETED:
         return State.COMPLETED, {"why": fact.why}
@@ -75,7 +75,7 @@ def _after_failure(
     if job.run.unsaved:
         how = f"cannot save: {job.run.unsaved.why} ({how})"
     if job.run.degraded:
-        # The node is gone, and with it whatever there was to wait for.
+        # The node is gone, so there is nothing left to wait for.
         return State.PENDING, {"goal": None, "why": f"retried after: {how}"}
     failures, wait_s = job.failures, BLAMELESS_WAIT_S
     # It never ran (a full disk, say): not the job's failure.

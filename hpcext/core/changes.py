@@ -39,5 +39,5 @@ class Changes:
         return list(late)[::-1]
 
     def latest(self) -> Iterator[str]:
-        """Return the jobs, the one that changed last first."""
+        """Return the jobs, beginning with the one that changed last."""
         return reversed(self._at)

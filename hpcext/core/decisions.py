@@ -1,7 +1,7 @@
-"""The question that an engine puts to a policy, and what of the answer can be carried out.
+"""The question of an engine to a policy, and the part of the answer that can be carried out.
 
-Whoever drives an engine has the question answered, at once or while the world goes on; the answer
-comes back as a fact.
+The driver of an engine has a policy answer the question, at once or while the world goes on; the
+answer comes back as a fact.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from hpcext.core.values import Alloc, Grant, Job, Node, Role, Snapshot, Target, suits, total
 
 PATIENCE_S = 1.0
-"""So long what follows from old goals waits for an answer, from when the question is put. Most
-policies need a few milliseconds; a preemption's grace is 10 s and more."""
+"""Seconds for which actions that follow from old goals wait for an answer, counted from the
+question. Most policies need a few milliseconds; the grace of a preemption is 10 s and more."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class OpenQuestion(msgspec.Struct, frozen=True):
     cause : int
         Why it was asked, see :class:`~hpcext.core.values.Cause`.
     again : int
-        Why it is to be asked again afterwards; 0: nothing that matters has happened since.
+        Why the policy must be asked again afterwards; 0: nothing relevant has happened since.
     """
 
     number: int
@@ -101,9 +101,9 @@ def brought_up_to_date(
 ) -> Target:
     """Leave out of a target what has become impossible since its snapshot was taken.
 
-    Else the answers of a slow policy would all be refused where something happens more often than
-    it decides. A job whose grant is left out keeps what it has been granted, if anything; whether
-    all that fits together, :func:`refusal` says.
+    Otherwise all answers of a slow policy would be refused if something happens more often than it
+    decides. A job whose grant is left out keeps its previous grant, if it has one;
+    :func:`refusal` checks whether all grants fit together.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def _offered(nodes: Mapping[str, Node], name: str) -> int:
 
 
 def left_of(job: Job, nodes: Mapping[str, Node]) -> Alloc | None:
-    """Return what an elastic job that loses nodes can go on with, until a policy says otherwise.
+    """Return the GPUs on which an elastic job that loses nodes can go on until the next decision.
 
     Returns
     -------

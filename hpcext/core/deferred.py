@@ -28,7 +28,7 @@ def hold(job: Job) -> Changes:
     changes: Changes = {"hold_deferred": True} if job.sessionless else ON_HOLD
     if job.run.suspend_again_s is None:
         return changes
-    # It tries anew, even where it has just said that it cannot save.
+    # The suspension is tried again, even if the job has just reported that it cannot save.
     return {**changes, "run": replace(job.run, suspend_again_s=None)}
 
 
@@ -40,15 +40,15 @@ def resized(job: Job, fact: Resize) -> Changes:
         return {"sizes": (fact.gpus,), "optimal": fact.gpus, **kept}
     if not job.stated:
         return {}
-    # A release that did not keep it cannot say which it was.
+    # Journals of earlier releases do not record it.
     best = job.stated_optimal or stated[-1]
-    # What it was granted is what it was left with, until a policy says otherwise.
+    # Its grant is what it was left with, until the next decision.
     role = job.role if size_of(job, job.goal) == best else Role.SECONDARY
     return {"sizes": stated, "optimal": best, "stated": (), "stated_optimal": 0, "role": role}
 
 
 def registered(job: Job) -> Changes:
-    """Return what changes of a job whose attempt now has a session, beyond what that says."""
+    """Return the further changes of a job whose attempt has just registered a session."""
     return ON_HOLD if job.hold_deferred else {}
 
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A change of one document into another; by default there is none.
+    """A change of one document into another; by default it changes nothing.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The one engine: facts in, actions out. Synchronous and pure; whoever drives it owns time."""
+"""The engine: facts in, actions out. It is synchronous and pure; its driver owns the time."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def answer_of(policy: Policy, now: Snapshot) -> Target | str:
 class Engine:
     """The engine: applies facts, asks for decisions, and says what is safe to do.
 
-    A decision is a fact (:class:`~hpcext.core.facts.Decided`). Where a step asks for one, `wants`
-    is the question; whoever drives the engine has a policy answer it, and tells the engine
+    A decision is a fact (:class:`~hpcext.core.facts.Decided`). If a step asks for one, `wants`
+    is the question; the driver of the engine has a policy answer it, and gives the engine
     :meth:`answer`. Until then facts are applied as ever, and what they ask for is done by the old
     goals, after :data:`~hpcext.core.decisions.PATIENCE_S` at most; once it is answered, it is asked
     again if something happened that matters. Only this class calls `reconcile` at run time: live,
@@ -51,8 +51,8 @@ class Engine:
     Parameters
     ----------
     policy : Policy, optional
-        Answers at once, in the step that asks: in a simulation, where time does not pass
-        meanwhile, and in a dry run.
+        A policy that answers at once, in the step that asks: for a simulation, where no time passes
+        between question and answer, and for a dry run.
     saved : Saved, optional
         The world to go on from.
 
@@ -96,7 +96,7 @@ class Engine:
             return (), self._wake_s
         cause |= world.refresh(now_s)
         if world.wake_s is not None and now_s >= world.wake_s:
-            # Once: a policy whose target is refused must not keep the driver awake for ever.
+            # Only once: a policy whose target is refused must not wake the driver again and again.
             world.wake_s = None
             cause |= Cause.TIME
         if cause & ASKED:
@@ -111,8 +111,8 @@ class Engine:
     def wants(self) -> Question | None:
         """The question that the policy has yet to answer, if there is one.
 
-        Its snapshot is taken when somebody first looks: right after the step that put it, by
-        whoever has it answered, and never where a journal is replayed, which has the answer.
+        Its snapshot is taken when it is first read: right after the step that asked, by the driver
+        that has it answered. In the replay of a journal, which has the answer, it is never taken.
         """
         question = self.world.open_question
         if question is None:
@@ -123,11 +123,11 @@ class Engine:
         return self._question
 
     def answer(self, said: Target | str, *, terse: bool = False) -> Decided:
-        """Make a fact of the answer to the last question; it changes nothing before it is told.
+        """Return the answer to the last question as a fact, which takes effect in the next step.
 
         Facts that came since the question may have made a part of a target impossible: that part
-        is left out, and it is asked again. What does not fit for another reason is refused as a
-        whole.
+        is left out, and the policy is asked again. A target that does not fit for another reason
+        is refused as a whole.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class Engine:
         return self._changes(question.number, said, memo)
 
     def outstanding(self) -> tuple[Action, ...]:
-        """Return every action that has not been answered, for an executor that begins anew.
+        """Return every action that has not been answered, for an executor that starts afresh.
 
         A START comes for each active job, so that its attempt is adopted, or started if the
         manager died between the record and the action.
@@ -185,7 +185,7 @@ class Engine:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing runs and nothing ever will by itself."""
+        """Whether no job runs and none will start without a further request."""
         queue = self.world.queue
         if any(job.state.active for job in queue.busy()):
             return False
@@ -193,7 +193,7 @@ class Engine:
 
     @property
     def stranded(self) -> bool:
-        """Whether nothing runs, and what is left of the allocation serves nothing that waits."""
+        """Whether no job runs, and no waiting job can use what is left of the allocation."""
         world = self.world
         return world.shrunk and stranded(world.unfinished(), world.nodes)
 
@@ -246,14 +246,14 @@ class Engine:
             if names:
                 return f"waits for {names} to complete"
         if not job.ready:
-            # Backing off after a failure: `why` says so already. Draining is all that is left.
+            # It waits after a failure, which `why` says already, unless the manager is draining.
             return "waits because the manager is draining" if self.world.draining else job.why
         if self.world.shrunk and (why := lacks(job, self.world.nodes)):
             return why
         return target.waits.get(job.id, "waits for its turn")
 
     def _safe(self, now_s: float, cause: Cause) -> tuple[Action, ...]:
-        """Return what is to be done now."""
+        """Return the actions that are safe now and do not wait for an answer."""
         world = self.world
         if world.open_question is not None and self._waits_until_s(now_s) is None:
             world.shrink()
@@ -267,7 +267,7 @@ class Engine:
     def _waits_until_s(self, now_s: float) -> float | None:
         """Return until when the last answer is waited for; None: no longer, or not at all.
 
-        What old goals ask for, a quick answer may make needless: a job that shrinks to what is
+        A quick answer may make an action for an old goal unnecessary: a job that shrinks to what is
         left of its nodes is not to be suspended first. A policy that was slow last time is not
         waited for.
         """

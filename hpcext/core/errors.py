@@ -6,7 +6,7 @@ import errno
 from collections.abc import Sequence
 
 UNREADABLE = (ValueError, RecursionError)
-"""What decoding raises for that which is not JSON, not UTF-8, or nested too deep."""
+"""What decoding raises for data that is not JSON, not UTF-8, or nested too deeply."""
 
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -63,18 +63,18 @@ class InputError(HpcextError):
 
 
 def refused(error: OSError, where: str = "") -> HpcextError:
-    """Make an error of ours of what the operating system refused.
+    """Return our own error for an operation that the operating system refused.
 
     Parameters
     ----------
     error : OSError
     where : str, optional
-        If the error itself does not say.
+        The path, if the error itself does not name it.
 
     Returns
     -------
     HpcextError
-        An InputError where another path would do.
+        An InputError if another path would help.
     """
     kind = InputError if error.errno in _WRONG_PATH else HpcextError
     do = "free some space and try again" if error.errno in _NO_SPACE else ""
@@ -82,13 +82,13 @@ def refused(error: OSError, where: str = "") -> HpcextError:
 
 
 class NoManagerError(HpcextError):
-    """An error for a manager that is not there, or whose lock another holds; exit status 3."""
+    """An error for a manager that does not run, or whose lock another process holds; status 3."""
 
     exit_status = 3
 
 
 class JournalError(HpcextError):
-    """An error for a journal that cannot be read or written; what it holds is untouched."""
+    """An error for a journal that cannot be read or written; its contents are unchanged."""
 
     exit_status = 3
 
@@ -102,7 +102,7 @@ class BatchError(HpcextError):
     argv : sequence of str
         The command.
     exit_code : int, optional
-        None if it did not end by itself.
+        None if the command was ended because it took too long.
     stdout, stderr : str
         What it printed.
     **more

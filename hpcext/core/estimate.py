@@ -17,7 +17,7 @@ Overlap = Annotated[float, msgspec.Meta(ge=1, le=10)]
 Samples = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 
 LEAST_PASS_S = 1e-9
-"""A pass with one sample that takes less time is none."""
+"""A pass takes at least this time, even with one sample."""
 
 Throughput = tuple[Seconds, Seconds, Seconds, Seconds, Seconds, Seconds, Overlap]
 """``alpha_grad, beta_grad, alpha_local, beta_local, alpha_node, beta_node``, in seconds, and
@@ -108,15 +108,15 @@ class Observed(msgspec.Struct, frozen=True):
 class Estimate(msgspec.Struct, frozen=True):
     """What a job has stated and reported of its speed and its work.
 
-    Models that tell more from it are those of `hpcext.scaling`.
+    The models in `hpcext.scaling` derive more from it.
 
     Attributes
     ----------
     stated : Mapping[int, float]
         GPUs in all → speed, from the job file; the unit is the job's own.
     by_kind : Mapping[str, Mapping[int, float]]
-        The same for kinds of GPUs, in one unit for all of them; empty where the kinds are not told
-        apart. `stated` is one of these curves then, or its shape.
+        The same for each kind of GPU, all in one unit; empty if kinds are not distinguished. If it
+        is not empty, `stated` is one of these curves, or its shape.
     observed : tuple of Observed
         By GPUs, nodes and kind, ascending.
     losses : tuple of Point
@@ -124,7 +124,7 @@ class Estimate(msgspec.Struct, frozen=True):
     work : float or None
         Work of the whole job: steps or samples, as the job file says.
     target_loss : float or None
-        The loss at which the job is done, for one that says so.
+        The loss at which the job is done, if it states one.
     step : int
         Last step reported.
     done : float
@@ -155,7 +155,7 @@ class Estimate(msgspec.Struct, frozen=True):
     def measured(self) -> dict[int, float]:
         """GPUs in all → work per second; on the fewest nodes, if it was measured on several.
 
-        Of several kinds of GPUs that of the last report.
+        If there are several kinds of GPU, it is the curve of the last report's kind.
         """
         order = sorted(self.observed, key=lambda each: (-each.nodes, each.at_s))
         return {each.gpus: each.rate for each in order}

@@ -1,4 +1,4 @@
-"""The facts that an engine is told. Each is one entry of the journal."""
+"""The facts that an engine receives. Each is one entry of the journal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined"):
 
 
 class NodeLost(msgspec.Struct, frozen=True, tag="node_lost"):
-    """A node is gone, with whatever ran on it.
+    """A node is gone, with everything that ran on it.
 
     Attributes
     ----------
     name : str
     unneeded : bool
-        Nobody took it: it was given back.
+        It was given back, not taken away.
     gone : bool
         It was one of a fixed set, and neither it nor another one comes in its place.
     """
@@ -37,7 +37,7 @@ class NodeLost(msgspec.Struct, frozen=True, tag="node_lost"):
 
 
 class Cleared(msgspec.Struct, frozen=True, tag="cleared"):
-    """What an attempt had left running on a lost node has ended."""
+    """The processes that an attempt had left on a lost node have ended."""
 
     job: str
     attempt: int
@@ -61,9 +61,10 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 class Registered(msgspec.Struct, frozen=True, tag="registered"):
     """An attempt has a session, which has resumed at `step` and answers suspensions.
 
-    With `in_place` it can change its number of GPUs without stopping, too; the same fact once more
-    says so if that becomes clear later. With `elastic` it can change its nodes as well, and goes on
-    on the others when it loses some.
+    With `in_place` it can also change its number of GPUs without stopping; if that becomes clear
+    only later, the same fact comes again. With `elastic` it can change its nodes as well, and goes
+    on with the others when it loses some. With `native` it has no session, and no steps are known
+    of it: its command saves by its own means.
     """
 
     job: str
@@ -71,6 +72,7 @@ class Registered(msgspec.Struct, frozen=True, tag="registered"):
     step: int
     in_place: bool = False
     elastic: bool = False
+    native: bool = False
 
 
 class Rescaled(msgspec.Struct, frozen=True, tag="rescaled"):
@@ -114,7 +116,7 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     resume_s : Mapping[str, float] or None
         Once per attempt, when its first step is done: the parts of its start.
     goodput : GoodputReport or None
-        What the training says of it, if it does.
+        The training's own report of its goodput, if it makes one.
     diverged : tuple of str
         Metrics that are no finite numbers any more.
     rungs : Mapping[int, Mapping[str, float or None]]
@@ -160,7 +162,7 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
     Attributes
     ----------
     notes : tuple of str
-        What its user should know, each a sentence of one line; all that it said so far.
+        All that the attempt has told its user so far, each note a sentence on one line.
     metrics : Mapping[str, float]
         As in :class:`Progressed`, of an attempt whose session has not registered.
     """
@@ -187,7 +189,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     Attributes
     ----------
     outcome : Outcome
-        LOST: nobody can say how it ended (supervisor killed). EVICTED: the batch system took what
+        LOST: it is unknown how it ended (supervisor killed). EVICTED: the batch system took what
         it ran on before it could save itself, the machine restarted, or what it needs there (a
         daemon of MPS) could not be had. No fault of its own.
     exit_code : int or None
@@ -198,6 +200,13 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
         What a person should know of it, if anything.
     step : int or None
         The last step that it did, where that is known exactly.
+    lost_s : float or None
+        Of a command that saves by its own means: seconds of its work that no checkpoint has. None:
+        it has a session, or nothing can be said.
+    lost_exact : bool
+        False: nothing is known of its checkpoints, and `lost_s` is the most that it can be.
+    saved : bool
+        Whether such a command is known to have saved.
     """
 
     job: str
@@ -207,6 +216,9 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     suspend_s: Mapping[str, float] | None = None
     why: str = ""
     step: int | None = None
+    lost_s: float | None = None
+    lost_exact: bool = True
+    saved: bool = False
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):
@@ -235,7 +247,7 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Nothing more is to be started; what runs may finish, or is suspended too if `suspend`.
+    """No more jobs may start; running jobs may finish, or are suspended if `suspend`.
 
     With `must` it has to go even if it cannot save: the allocation ends.
 
@@ -265,7 +277,7 @@ class Granted(msgspec.Struct, frozen=True, omit_defaults=True):
     alloc : Alloc or None
         None: nothing.
     role : Role or None
-        None: the one that it had.
+        None: the role is unchanged.
     why : str
         Why it gets no more.
     """
@@ -281,17 +293,17 @@ class Decided(msgspec.Struct, frozen=True, tag="decided", omit_defaults=True):
     Attributes
     ----------
     number : int
-        Of the question; 0: nobody had to be asked.
+        The number of the question; 0: the policy did not have to be asked.
     jobs : Mapping[str, Granted]
-        Those that are to have something else than before.
+        Jobs whose grant differs from the previous one.
     whys : Mapping[str, tuple of str]
-        Sentence → other jobs of which it says now why they wait or run as they do.
+        Sentence → other jobs for which it now explains why they wait or run as they do.
     memo : Difference
         How the policy's memo has changed.
     wake_s : float or None
-        When it is to be asked again, whatever happens.
+        When the policy must be asked again at the latest.
     failed : str
-        Why it is not followed, or has no answer: then all is to be as it was.
+        Why the decision is not followed, or why there is none; everything then stays as it was.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The unfinished jobs in their order, and those of them that need attention.
+"""The unfinished jobs in their order, and the ones among them that need attention.
 
 A queue may be long and a step is about a few of its jobs: what a step costs must not grow with it.
 """
@@ -103,7 +103,7 @@ class Queue:
         return found
 
     def wake_s(self, now_s: float, jobs: dict[str, Job]) -> float | None:
-        """Return the first instant at which one of them is to be looked at, if any.
+        """Return the first instant at which one of the jobs needs attention, if any.
 
         Parameters
         ----------

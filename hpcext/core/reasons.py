@@ -11,7 +11,7 @@ ONCE_SAVED = "as soon as it can save its state; it has no session yet"
 
 
 def reason(job: Job) -> str:
-    """Explain why a job waits or runs as it does, and what its user asked for that is to come."""
+    """Explain why a job waits or runs as it does, and which of its user's requests are pending."""
     unsaved = said(job)
     # Of one that has declined a suspension, the rest would say that it is suspended.
     rest = job.why if not unsaved or job.goal is not None else ""

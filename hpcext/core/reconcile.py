@@ -22,7 +22,7 @@ def fits(alloc: Alloc, free: Mapping[str, int]) -> bool:
 
 
 def free_gpus(now: Snapshot, among: Set[str]) -> dict[str, int]:
-    """Count the GPUs that nobody holds on each of some nodes, as far as these are there.
+    """Count the GPUs that no job holds on each of the given nodes that are present.
 
     Below zero only where a node shrank under its jobs.
 
@@ -42,8 +42,8 @@ def free_gpus(now: Snapshot, among: Set[str]) -> dict[str, int]:
 def reconcile(now: Snapshot) -> tuple[Action, ...]:
     """Return every action that brings jobs nearer to their goals and is safe at this moment.
 
-    Nothing starts on a GPU that is *held*: held means not acknowledged free, whatever the job's
-    state says. What must wait is left out; this is called again after each fact.
+    Nothing starts on a GPU that is *held*: held means not acknowledged free, whatever the state of
+    the job. Actions that must wait are left out; this is called again after each fact.
 
     Parameters
     ----------
@@ -81,8 +81,9 @@ def _start(job: Job, free: dict[str, int]) -> Action | None:
 def _rescale(job: Job, free: dict[str, int], now: Snapshot) -> Action | None:
     """Change the size of a job in place, if what it needs more is free now, and take that.
 
-    It goes on training while it waits for its GPUs. One that is to give GPUs back as well does not
-    wait: two such jobs could wait for each other for ever. Nor does one that has lost a node.
+    It goes on training while it waits for its GPUs. A job that must give GPUs back as well does not
+    wait, because two such jobs could wait for each other for ever. Nor does a job that has lost a
+    node.
     """
     if job.goal is None or (job.goal == job.held and not job.run.degraded) or not can_rescale(job):
         return None
@@ -125,7 +126,7 @@ def _stop(job: Job, now: Snapshot) -> Action | None:
     if (overdue and not changing) or (job.cancelling and not job.run.kills):
         return Action(Kind.KILL, job.id, job.op, job.attempt, force=job.run.kills > 0)
     if changing:
-        # Of another goal it hears when it has answered; a suspension goes before its answer.
+        # It gets another goal when it has answered, but a suspension does not wait for the answer.
         unwanted = overdue or job.goal is None
     else:
         # A starting job is not stopped before it is known to run: its answer is on its way.

@@ -19,7 +19,7 @@ def can_rescale(job: Job) -> bool:
     if job.state is not State.RUNNING or not job.run.in_place or not job.goal:
         return False
     if job.run.elastic:
-        # Whoever goes on has the state that the others get.
+        # A rank that goes on has the state that the new ones receive.
         return not job.goal.keys().isdisjoint(job.held)
     return job.goal.keys() == job.held.keys()
 
@@ -48,10 +48,10 @@ def begun(job: Job, action: Action) -> dict[str, Any]:
 
 
 def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
-    """Return what changes of a job whose attempt has answered; None if nothing does.
+    """Return the changes of a job whose attempt has answered; None if there are none.
 
-    An answer that is not the one that is waited for changes nothing. Nor does one that names GPUs
-    which the attempt was never given, or none: its deadline settles it, as if it were mute.
+    An answer that is not the expected one changes nothing. Nor does one that names GPUs which the
+    attempt was never given, or no GPUs: it is treated like no answer, and the deadline applies.
     """
     if job.state is not State.RESCALING or fact.resize != job.run.resize:
         return None
@@ -78,9 +78,9 @@ def late(job: Job, fact: Rescaled) -> Late | None:
 
 
 def bereft(job: Job, node: str) -> dict[str, Any] | None:
-    """Return what changes of a job that goes on without a node; None for one that does not.
+    """Return the changes of a job that goes on without a node; None if it does not go on.
 
-    A change of size that was under way comes to nothing: it is told anew what it is to have.
+    A change of size that was under way is dropped: the job is told its new size afresh.
 
     Parameters
     ----------

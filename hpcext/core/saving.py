@@ -16,11 +16,11 @@ MUST_PAUSE_S = 2.0
 """The same for one that has to go: there may be room before its deadline."""
 
 KILLING_S = 20.0
-"""What is kept of the time before an allocation ends to kill what does not answer, and to go on in
-the next one; of a short time, a fourth."""
+"""Seconds before the end of an allocation that are reserved for killing jobs that do not answer,
+and for going back into the queue; at most a quarter of the time that is left."""
 
 LEAST_S = 5.0
-"""What runs has at least so long to save itself."""
+"""The least time in which running jobs may save themselves."""
 
 
 def answer_by(now_s: float, timeout_s: float, ends_s: float | None) -> float:
@@ -58,7 +58,7 @@ def must_go(job: Job, nodes: Mapping[str, Node], *, leaving: bool) -> bool:
 
 
 def heard(job: Job, now_s: float, fact: NotSaved, *, must: bool) -> Run:
-    """Return what is known of an attempt that says whether it can save.
+    """Return the state of an attempt after its report whether it can save.
 
     Parameters
     ----------
@@ -97,8 +97,12 @@ def said(job: Job) -> str:
 
 
 def lost(record: Record) -> str:
-    """Say how many steps of a job were done again, as far as that is known."""
-    return counted_lost(record.lost_steps, exact=lost_exactly(record))
+    """Say how much of a job was done again, in steps or in time, as far as that is known."""
+    steps = counted_lost(record.lost_steps, exact=lost_exactly(record))
+    if not record.lost_s:
+        return steps
+    time = counted_lost_s(record.lost_s, exact=record.lost_s_exact >= record.lost_s)
+    return f"{steps}, and {time}" if record.lost_steps else time
 
 
 def lost_exactly(record: Record) -> bool:
@@ -111,8 +115,21 @@ def counted_lost(steps: int, *, exact: bool) -> str:
     return f"{steps:,}" if exact else f"at least {steps:,}"
 
 
+def counted_lost_s(seconds: float, *, exact: bool) -> str:
+    """Say how much time of work was lost; "at most" so much where nothing is known of it."""
+    return f"{seconds:,.1f} s" if exact else f"at most {seconds:,.1f} s"
+
+
 def loss_sentence(loss: Loss) -> str:
     """Say what was lost, why, and from where it goes on."""
+    if loss.seconds is not None:
+        time = counted_lost_s(loss.seconds, exact=loss.exact)
+        whence = (
+            "it goes on from its own newest checkpoint"
+            if loss.exact
+            else "its own checkpoints are not known"
+        )
+        return f"{time} of work are lost ({loss.why}): {whence}"
     steps = counted_lost(loss.steps, exact=loss.exact)
     newest = f"step {loss.from_step}" if loss.from_step else "the beginning"
     what = "step is" if loss.steps == 1 else "steps are"

@@ -24,9 +24,9 @@ class Trial(msgspec.Struct, frozen=True):
     sweep : str
         Name of the sweep.
     settings : Mapping[str, str]
-        What sets it apart from the others, to be shown.
+        The settings in which it differs from the other trials, for display.
     metric : str
-        What trials are compared by; empty: they are not.
+        The metric by which trials are compared; empty: they are not compared.
     goal : {"min", "max"}
         Which values of it are better.
     first : int or None
@@ -44,7 +44,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def rules(self) -> tuple[str, str, str, int | None, int]:
-        """What trials that are compared have in common."""
+        """The rules that all trials of a comparison share."""
         return self.sweep, self.metric, self.goal, self.first, self.factor
 
     def rung(self, step: int) -> int | None:
@@ -76,22 +76,22 @@ class Trial(msgspec.Struct, frozen=True):
         rungs: Mapping[int, Mapping[str, float | None]],
         highest: int,
     ) -> dict[int, float | None]:
-        """Return the rungs that a trial has come to by a report.
+        """Return the rungs that a trial reaches with a report, and its metric there.
 
-        What it says that it had at a rung counts there, else what it has now, at the last rung that
-        it has come to: what it had at those that it passed before is not known. One that goes back
-        to a checkpoint and comes to a rung again is not heard again. Without the metric no rung is
-        reached.
+        If it reports its metric at a rung, that counts there. Otherwise its current metric counts
+        at the last rung that it has reached, and the metric at rungs that it passed before is
+        unknown. A trial that goes back to a checkpoint and reaches a rung again is not counted
+        again. Without the metric no rung is reached.
 
         Parameters
         ----------
         step : int
         metrics : Mapping[str, float or None]
-            At this step; None for what is no number.
+            Metrics at this step; None for a value that is not a number.
         rungs : Mapping[int, Mapping[str, float or None]]
-            The same at rungs that it passed, where it says that.
+            The same at rungs that it passed, if it reports them.
         highest : int
-            The last rung that it had come to before; 0: none.
+            The last rung that it had reached before; 0: none.
 
         Returns
         -------
@@ -116,7 +116,7 @@ class Trials:
         self._left: dict[tuple[object, ...], set[str]] = {}
 
     def note(self, job: str, trial: Trial, *, left: bool) -> None:
-        """Note whether a trial is left: waits, runs or is complete; or will never be."""
+        """Note whether a trial remains in the comparison: it waits, runs or is complete."""
         jobs = self._left.setdefault(trial.rules, set())
         if left:
             jobs.add(job)
@@ -140,9 +140,9 @@ class Trials:
     def verdict(self, job: str, trial: Trial, rung: int, value: float | None) -> str:
         """Explain why a trial that was placed at a rung is ended there; empty if it goes on.
 
-        Of `n` trials that have come to the rung, itself among them, the best ``n / factor`` go on,
-        rounded up: the first one always does. Equals share a place. One whose metric is no number
-        is never among the best. The last trial that is left is not ended, whatever it has.
+        Of `n` trials that have reached the rung, including this one, the best ``n / factor`` go
+        on, rounded up: the first one always does. Equal trials share a place. A trial whose metric
+        is not a number is never among the best. The last remaining trial is never ended.
 
         Parameters
         ----------

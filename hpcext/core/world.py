@@ -34,17 +34,17 @@ class World:
         Every job ever submitted, by id.
     records : dict of str to Record
     draining, suspending : bool
-        Nothing new is started; and what runs is suspended too.
+        No job is started any more; and running jobs are suspended as well.
     leaving : bool
-        What runs has to go, even what cannot save.
+        All running jobs have to leave, even those that cannot save.
     ends_s : float or None
-        By when, where something is to be done after that.
+        The instant by which they must have left, if something has to be done after that.
     shrunk : bool
         Of a fixed set of nodes some are gone.
     next_op : int
         Number of the next operation that starts an attempt.
     memo : dict or None
-        What the policy returned last time.
+        The policy's memo from last time.
     wake_s : float or None
         When it wants to be asked again.
     unsettled : bool
@@ -63,9 +63,9 @@ class World:
     changed : Changes
         Which jobs have other values, or other records, than before.
     seen : FragmentCounter
-        For how long nodes stayed that have left.
+        How long the nodes that have left had stayed.
     trials : Trials
-        What trials of sweeps had at their rungs.
+        The metrics of sweeps' trials at their rungs.
     orphaned : set of str
         Jobs that may run where a node was lost.
     """
@@ -147,7 +147,7 @@ class World:
         """Return the instant by which a job that is suspended now has to answer."""
         return saving.answer_by(now_s, job.suspend_timeout_s, self.ends_s)
 
-    # What its engine does.
+    # Changes by the engine.
 
     def refresh(self, now_s: float) -> Cause:
         """Bring `ready` up to date for every unfinished job."""
@@ -193,7 +193,7 @@ class World:
         return node
 
     def add(self, job: Job) -> None:
-        """Add a job, with what it is waited for by, and what its record says of its trial."""
+        """Add a job, its dependents, and the trial in its record."""
         self.put(job)
         if job.trial is not None and job.id in self.records:
             for rung, value in self.records[job.id].rungs.items():
@@ -253,7 +253,7 @@ class World:
         state : State
             A final one.
         why : str
-            What its user reads.
+            The reason that its user reads.
         """
         job = self._settle(job, state, now_s, why)
         # A chain of dependents may be long: a stack, not recursion.

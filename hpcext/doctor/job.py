@@ -19,12 +19,14 @@ from pathlib import Path
 from hpcext import protocol
 from hpcext.core.saving import lost
 from hpcext.core.values import Job, Record
+from hpcext.doctor import own_checkpoint
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.keeper import END_S, PILOT
 from hpcext.doctor.rehearsed import compared, told
 from hpcext.doctor.rehearsed import steps as steps_after
 from hpcext.doctor.trial import EndedError, TrialManager, parts, steps
-from hpcext.jobfile import JobSpec, read_jobs
+from hpcext.jobfile import read_jobs
+from hpcext.jobspec import JobSpec
 
 BEGIN_S = 180.0
 """Seconds within which a training must make its first step: it imports, compiles, reads data."""
@@ -72,11 +74,18 @@ def _manager(jobs: Path, first: JobSpec, directory: Path) -> list[str]:
 def _tried(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
     trial.wait(END_S, lambda job, _: job.state.active)
     trial.hold_others()
+    if first.checkpoint is not None:
+        yield from own_checkpoint.tried(trial, first, train_s=TRAIN_S)
+        return
     job, record = trial.wait(BEGIN_S, lambda job, record: job.run.registered and steps(record) > 0)
     if not job.run.registered:
         says = f"{first.name} has no session after {BEGIN_S:g} s, so it can only be ended"
         yield Finding(
-            "job", "wrong", says, "add one to its script, as docs/ shows for each framework"
+            "job",
+            "wrong",
+            says,
+            "add one to its script, as docs/ shows for each framework; or, if it saves by its own "
+            "means, say how: checkpoint, docs/native.md",
         )
         yield from _notes(first, record)
         return

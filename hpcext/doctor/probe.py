@@ -29,7 +29,7 @@ from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.probe_main import LsfMain, MainJobSystem, SlurmMain
 from hpcext.doctor.trial import EndedError, TrialManager, parts, steps
 from hpcext.harvest.leases import Terms
-from hpcext.jobfile import Gpus, JobSpec, Nodes
+from hpcext.jobspec import Gpus, JobSpec, Nodes
 from hpcext.launch import agent
 from hpcext.manager import pilot as pilots
 from hpcext.manager.waiting import comes_true

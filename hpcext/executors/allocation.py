@@ -25,7 +25,7 @@ class AllocationExecutor(ProcessExecutor):
         How often that job was put back into the queue, or what else differs between its runs:
         with it, which allocation this is.
     jobs : Jobs
-        What answers questions about that job.
+        The source of answers about that job.
     wanted_back : str
         What to say when a notice comes, where that is always an order to leave which reaches the
         trainings too. Empty: it has the batch system asked, and may be about one step alone.
@@ -87,7 +87,7 @@ class AllocationExecutor(ProcessExecutor):
             self._finish(watch, ended)
 
     async def _noticed(self, watch: Watch, ended: Ended) -> None:
-        """Find out whether an attempt that was told to end from outside ends with its job."""
+        """Find out whether an attempt that got a signal from outside ends with its whole job."""
         await self._look_around(watch, noticed=True)
         if ended.outcome is Outcome.FAILED and (self._walltime.leaving or not self._tells_steps):
             # On one of several nodes it may have died of the end of the others.
@@ -95,7 +95,7 @@ class AllocationExecutor(ProcessExecutor):
         self._finish(watch, ended)
 
     async def _look_around(self, watch: Watch, *, noticed: bool = False) -> None:
-        """Ask for the time that is left, before anything is started again."""
+        """Query the time that is left, before any job is started again."""
         await self._walltime.look(noticed=noticed)
 
     def _lost(self, watch: Watch) -> Ended:

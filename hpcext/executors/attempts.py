@@ -13,7 +13,7 @@ from hpcext.core.facts import Rescaled, Started
 from hpcext.core.values import Action
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.base import Emit
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +72,12 @@ class AttemptExecutor(abc.ABC, Generic[W]):
 
     @property
     def preempted(self) -> bool:
-        """False, see :class:`hpcext.executors.base.Executor`: nobody takes all of it at once."""
+        """False, because its nodes are never all taken at once; see the base class."""
         return False
 
     @abc.abstractmethod
     def _start(self, action: Action) -> None:
-        """Start an attempt of which there is nothing yet."""
+        """Start an attempt that does not exist yet."""
 
     @abc.abstractmethod
     def _launched(self, files: AttemptFiles) -> W | None:

@@ -1,6 +1,6 @@
-"""What an executor is: it carries out actions, and emits facts.
+"""The base of executors: they carry out actions, and emit facts.
 
-What else a batch system needs for it is in :mod:`hpcext.backends.base`.
+:mod:`hpcext.backends.base` has the other parts of the support for a batch system.
 """
 
 from __future__ import annotations

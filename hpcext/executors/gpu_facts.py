@@ -105,7 +105,7 @@ def _read(
     end: Callable[[], object],
     error: type[Exception],
 ) -> tuple[GpuFacts, ...]:
-    """Return what a library says between its begin and its end."""
+    """Return the facts that a library gives between its initialisation and its shutdown."""
     try:
         begin()
     except error:
@@ -158,7 +158,7 @@ def _nvidias(nvml: Any) -> Iterator[GpuFacts]:
 def _amds(smi: Any) -> Iterator[GpuFacts]:
     """Yield the facts of AMD's GPUs, by its Python API: https://rocm.docs.amd.com/projects/amdsmi/.
 
-    What it cannot tell is an exception or, in a dictionary, ``"N/A"``.
+    A value that is not available is an exception or, in a dictionary, ``"N/A"``.
     """
     said = functools.partial(_said, smi.AmdSmiException)
     vram = smi.AmdSmiMemoryType.VRAM

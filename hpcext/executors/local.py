@@ -131,7 +131,7 @@ class LocalExecutor(ProcessExecutor):
         supervisor.send(NEWS_SIGNAL)
 
     def _kill(self, watch: Watch, supervisor: Process) -> None:
-        """Kill an attempt whose supervisor does not end it; what is left is swept."""
+        """Kill an attempt whose supervisor does not end it; a sweep ends what is left."""
         watch.why = "it was killed"
         # Its processes are known for certain now only: one may have cleared its environment.
         watch.victims.update(tree.descendants(supervisor.pid))
@@ -175,7 +175,7 @@ class LocalExecutor(ProcessExecutor):
     # GPUs.
 
     def _devices(self, gpus: Sequence[str]) -> str:
-        """Return what is to be visible of these GPUs."""
+        """Return the value that makes these GPUs visible."""
         # No device has index -1, so none is seen.
         indices = ("-1" if self._hide_gpus else gpu.rpartition(":")[2] for gpu in gpus)
         return ",".join(dict.fromkeys(indices))

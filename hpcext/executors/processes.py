@@ -36,14 +36,14 @@ class Watch:
     ----------
     files : AttemptFiles
     gpus : tuple of str
-        ``NODE:INDEX``, as far as they are known; nobody else's until ``Ended`` is emitted.
+        ``NODE:INDEX``, as far as they are known; reserved for it until ``Ended`` is emitted.
     child : subprocess.Popen or None
         The process that stands for it, if this process started it; to be reaped.
     process : Process or None
         The same, whoever started it.
     pidfd : int or None
     victims : set of Process
-        What is to be killed if that process cannot do it.
+        Processes to kill if that process cannot do it.
     why : str
         Why the attempt is lost, if it is.
     """
@@ -99,7 +99,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
                 watch.child.returncode = watch.child.poll() or 0
         self._watches.clear()
 
-    # What an executor of this kind writes.
+    # Methods that each executor of this kind has to define.
 
     @abc.abstractmethod
     def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
 
     @abc.abstractmethod
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
-        """End what is left of an attempt whose process is gone, then :meth:`_finish` it."""
+        """End the remaining processes of an attempt whose own process is gone, then finish it."""
 
     @abc.abstractmethod
     def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
@@ -150,7 +150,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
     def _look(self, watch: Watch) -> None:
         for fact in watch.files.news():
             if isinstance(fact, Rescaled):
-                # What it gave back is free from here on; others hear of it right after.
+                # The GPUs that it gave back are free from here on; the engine learns it next.
                 watch.gpus = watch.files.sizes.held()
             self._emit(fact)
 
@@ -162,7 +162,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
                 self._start(action)
             return
         watch = self._watches.get(action.op)
-        # Else it has ended; the fact is on its way, or was heard.
+        # Otherwise it has ended, and the fact is on its way or has arrived.
         if watch is not None and watch.process is not None:
             self._tell(watch, watch.process, action)
 
@@ -221,7 +221,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         if self._closed:
             return
         if not _can_open_files():
-            # What cannot be looked at is not to be taken for dead.
+            # Processes that cannot be examined must not be taken for dead.
             self._loop.call_later(RETRY_S, self._settle, watch)
             return
         if watch.child is not None and watch.child.poll() is not None:
@@ -239,7 +239,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
             self._later(self._sweep(watch, owner))
 
     def _over(self, watch: Watch, ended: Ended) -> None:
-        """Handle an attempt that has ended by itself, and has said how."""
+        """Handle an attempt that has ended by itself and has recorded how."""
         self._finish(watch, ended)
 
     def _lost(self, watch: Watch) -> Ended:

@@ -22,7 +22,7 @@ MOST = 16
 """The largest number of seats: MPS has up to 48 clients, but many are slower than taking turns."""
 
 SUFFIX = "/mps"
-"""The suffix that makes of a machine's name that of its shared GPU."""
+"""The suffix that turns a machine's name into that of its shared GPU."""
 
 VOLTA = 7
 """The compute capability from which on a client can be taken off a GPU without its neighbours."""
@@ -57,7 +57,7 @@ def machine_of(node: str) -> str:
 
 
 def of_seat(directory: Path, shared: Shared) -> dict[str, Any]:
-    """Return what an attempt on a seat is told: ``environ``, and ``mps`` for its supervisor.
+    """Return the additions for an attempt on a seat: ``environ``, and ``mps`` for its supervisor.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def check(shared: Shared, where: str) -> None:
 
 
 def _capability(index: int, nvml: Any = None) -> int | None:
-    """Return the first number of a GPU's compute capability, if the driver says it."""
+    """Return the major number of a GPU's compute capability, if the driver reports it."""
     library = importlib.import_module("pynvml") if nvml is None else nvml
     try:
         library.nvmlInit()

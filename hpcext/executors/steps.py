@@ -1,7 +1,7 @@
 """The base of executors whose attempts are steps, on nodes that our signals do not reach.
 
-The process that started a step represents it. Orders are files; who tells a supervisor that there
-is one differs.
+The process that started a step represents it. Orders are files; subclasses differ in how a
+supervisor learns that there is one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEP_FILE = "step.json"
 """The file that names the process of a step, for the next manager."""
 
 FIRST_PORT, PORTS = 20_000, 12_000
-"""The first port and their number, below those that Linux gives to whoever asks for any (32768)."""
+"""The first port and their number, below those that Linux assigns automatically (32768)."""
 
 ASK_PAUSE_S, ASK_PAUSE_MAX_S = 0.5, 30.0
 """The first and longest pause, in seconds, between attempts to find out that a step is gone."""
@@ -73,7 +73,7 @@ class StepExecutor(AllocationExecutor):
         super().perform(action)
 
     def look(self) -> None:
-        """Read reports, and look whether anything is left where a node was lost."""
+        """Read reports, and check for processes that are left on lost nodes."""
         super().look()
         for orphan in list(self._orphans):
             job, attempt, node = orphan

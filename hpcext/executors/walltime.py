@@ -42,7 +42,7 @@ SLACK_S = 1.0
 NOTICE_SLACK_S = 60.0
 """Seconds by which Slurm's own notice (``--signal``) may come earlier than asked for; sbatch(1).
 
-What it has suspended is not worth being started again.
+A training that this notice suspends is not worth starting again.
 """
 
 
@@ -87,7 +87,7 @@ class Walltime:
         self._lead_s = lead_s
         self._emit = emit
         self._loop = loop
-        # None until it was said; infinite if there is none.
+        # None until it is known; infinite if there is no limit.
         self._end_s: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._retry_s = RETRY_S

@@ -28,7 +28,7 @@ class Account(msgspec.Struct, kw_only=True):
     seen_s : float
         Seconds in which it looked.
     offered_node_s : float
-        Of nodes that nobody else used.
+        Node-seconds of nodes that no other job used.
     held_node_s : float
         Of these, of those that it had as leases.
     short_node_s : float
@@ -38,11 +38,11 @@ class Account(msgspec.Struct, kw_only=True):
     others : int
         Nodes that other harvesters had at the last look.
     unanswered : str
-        What the batch system did not answer at the last look; empty if it did.
+        The query that the batch system did not answer at the last look; empty if it did.
     not_given : str
-        Why the last lease that was asked for did not come; empty if it did.
+        Why the last requested lease was not granted; empty if it was.
     missing : str
-        What was missing for a lease at the last look, as :mod:`hpcext.harvest.missing` says it.
+        What was missing for a lease at the last look, see :mod:`hpcext.harvest.missing`.
     """
 
     schema: Literal["hpcext.harvest/1"] = "hpcext.harvest/1"
@@ -60,7 +60,7 @@ class Account(msgspec.Struct, kw_only=True):
 
     @property
     def unleased_node_s(self) -> float:
-        """Of nodes that nobody had, those that end too soon among them."""
+        """Node-seconds that nobody had, including nodes that were idle for too short a time."""
         return max(0.0, self.offered_node_s - self.held_node_s)
 
     def passed(self, seconds: float, *, idle: int, held: int, short: int) -> None:
@@ -79,7 +79,7 @@ class Account(msgspec.Struct, kw_only=True):
 
 
 def load(directory: Path) -> Account:
-    """Read the account of a harvester; a new one if there is none that can be read."""
+    """Read the account of a harvester; return a new one if it cannot be read."""
     with contextlib.suppress(OSError, *UNREADABLE):
         return msgspec.json.decode(documents.read_untrusted(directory / FILE), type=Account)
     return Account()

@@ -21,11 +21,11 @@ from hpcext.harvest.neighbours import Neighbours
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
-"""Leases that are asked for in one cycle at most."""
+"""The most leases that are requested in one cycle."""
 
 
 class LeaseBalance:
-    """The rule that brings the number of leases to what is wanted, beside other harvesters.
+    """The rule that adjusts the number of leases to the demand, beside other harvesters.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class LeaseBalance:
     want : callable
         How many nodes trainers can use now.
     loss : callable
-        What it costs to give up a node.
+        The cost of giving up a node.
     bound : bool
         Leases are given back that are more than `want`; else those alone that are others' part.
     look : callable
@@ -113,9 +113,9 @@ class LeaseBalance:
         self._account.missing = missing.why(self._looked(short, part, now))
         want, own = want if part is None else min(want, part), len(self._own())
         takes = self._takes(holes, taken, want, now)
-        # What is taken may be refused; it is not claimed at once.
+        # A request may be refused, so these nodes are not claimed from others at once.
         lacks = 0 if part is None else min(want, self._terms.max_nodes) - own - len(takes)
-        # Who is next waits in the queue, so that no node is nobody's until we look again.
+        # The harvester that is next waits in the queue, so that no node stays idle until we look.
         lacks += self._neighbours.next and own + len(takes) < self._terms.max_nodes
         if self._yields:
             # What waits for any node would begin on those, as Slurm keeps none for a job while it
@@ -134,7 +134,7 @@ class LeaseBalance:
         nodes = await asyncio.to_thread(system.idle, partition)
         nodes = await self._unclaimed(nodes, others, now)
         self._ground.see(nodes, {lease.node for lease in self._leases.values()}, now)
-        # What waits for any node may not fit into a hole.
+        # A lease that waits for any node may not fit into a hole.
         unplanned = any(not nodes[name].planned for name in self._ground.steady)
         self._neighbours.see(others, unplanned, now)
 
@@ -154,14 +154,14 @@ class LeaseBalance:
         }
 
     async def _ends(self, taken: Collection[str]) -> dict[str, float]:
-        """Ask when idle nodes are needed, where anything is to be done with the answer."""
+        """Query when idle nodes are needed, if the answer matters."""
         free = any(name in self._ground.steady and name not in taken for name in self._ground.idle)
         if not free and not self._neighbours.leased:
             return {}
         return await asyncio.to_thread(self._jobs.system.ends, self._name)
 
     def _looked(self, short: Iterable[Hole], part: int | None, now: float) -> missing.Look:
-        """Return what this look has shown, for who asks why there is no lease."""
+        """Return the findings of this look, which explain why there is no lease."""
         ground, own = self._ground, self._own()
         return missing.Look(
             partition=self._terms.partition,
@@ -183,7 +183,7 @@ class LeaseBalance:
         return [lease for lease in self._leases.values() if not lease.claim]
 
     def _part(self, idle: Collection[str]) -> int | None:
-        """Return how many nodes we are to have beside others; None where there are no others."""
+        """Return our part of the nodes beside other harvesters; None if there are no others."""
         own = [lease for lease in self._leases.values() if lease.ends_at is not None]
         have = sum(not lease.leaving for lease in own)
         nodes = {*idle, *(lease.node for lease in own)} | self._neighbours.leased
@@ -196,8 +196,8 @@ class LeaseBalance:
         # Twice in a row: what was asked one after the other may not fit together.
         over = part is not None and sum(not lease.leaving for lease in own) > part
         self.soon |= over and not self._over_part
-        # Nobody is given what nobody waits for: two that see the queue at different times may
-        # divide it differently, and no node is to stay idle for it.
+        # A node is given up only if another harvester waits for one: two that see the queue at
+        # different times may divide it differently, and no node should become idle because of that.
         there = sum(not lease.leaving for lease in own)
         waiting = self._neighbours.waiting - sum(lease.released for lease in own)
         least = max(part or 0, there - max(0, waiting))
@@ -215,7 +215,7 @@ class LeaseBalance:
     def _takes(
         self, holes: Iterable[Hole], taken: Collection[str], want: int, now: float
     ) -> list[LeaseRequest]:
-        """Choose the idle nodes of which to ask for leases."""
+        """Choose the idle nodes for which to request leases."""
         return requests(
             [
                 each
@@ -265,7 +265,7 @@ class LeaseBalance:
             return
         there = [lease for lease in self._leases.values() if not lease.leaving]
         held = {lease.node for lease in there if lease.joined}
-        # What has begun is not idle to anybody, though its agent is not there yet.
+        # A lease that has begun is not idle, even if its agent does not run yet.
         coming = {lease.node for lease in there if lease.ends_at is not None}
         self._account.passed(
             min(now_s - last_s, lease_account.GAP * self._terms.cycle_s),

@@ -1,8 +1,8 @@
-"""The leases of a harvester: asked for, held, given back.
+"""The leases of a harvester: requested, held, given back.
 
-The batch system is asked once in a while, in a thread (:mod:`hpcext.batch.leasing`); everything
-else is small files in the directory of each lease (:mod:`hpcext.launch.agent`). What is not known
-of a lease after a restart is asked by the name of its job and what we said of it.
+The batch system is queried regularly, in a thread (:mod:`hpcext.batch.leasing`); everything else is
+small files in the directory of each lease (:mod:`hpcext.launch.agent`). After a restart, unknown
+facts about a lease are queried by the name and comment of its job.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ WITHDRAWN_S = 1.0
 for any."""
 
 BLIND = 3
-"""After so many leases in a row that had no GPUs no more are asked for."""
+"""After this number of leases in a row without GPUs, no more are requested."""
 
 NO_GPUS = f"{BLIND} leases had no GPUs, and no more are requested: give --slots"
 
 BEGINS = 3.0
-"""Of so many cycles: as long an idle node is left to another harvester that has asked for it."""
+"""The number of cycles for which an idle node is left to a harvester that has requested it."""
 
 
 class LeaseBook:
@@ -57,7 +57,7 @@ class LeaseBook:
     directory : pathlib.Path
         ``HARVESTER/leases``.
     name : str
-        Of the jobs of all leases; unlike that of any other harvester.
+        The name of the jobs of all leases; it differs from that of any other harvester.
     terms : Terms
     emit : Emit
     loop : asyncio.AbstractEventLoop
@@ -70,9 +70,9 @@ class LeaseBook:
     busy : callable
         Whether anything was started on a lease that has not ended.
     hear : callable
-        Have what ran on a lease say how it ended: called before the engine hears that it is gone.
+        Collects how the attempts on a lease ended; called before the engine learns that it is gone.
     loss : callable
-        What it costs to give up a node.
+        The cost of giving up a node.
     bound : bool
         Leases are given back that are more than `want`; else those alone on which nothing has run
         for a while, and those that are another harvester's part.
@@ -149,7 +149,7 @@ class LeaseBook:
             clock=clock,
         )
 
-    # What an executor asks of it.
+    # Methods for the executor.
 
     def on(self, node: str) -> Lease | None:
         """Return the lease whose node the engine has."""
@@ -163,7 +163,7 @@ class LeaseBook:
             self._look(lease)
         pause_s = self._terms.cycle_s * (SOON if self._balance.soon or self._wanted else 1)
         if self._wanted and any(lease.claim for lease in self.leases.values()):
-            # It is to be taken back before it begins on the node that is wanted.
+            # The claim must be withdrawn before it begins on the node that is wanted.
             pause_s = min(pause_s, WITHDRAWN_S)
         due = self._clock() >= self._asked_s + pause_s
         if due and not self._closed and (self._cycle is None or self._cycle.done()):
@@ -189,7 +189,7 @@ class LeaseBook:
         if any(not lease.joined for lease in self.leases.values()):
             self._jobs.withdraw_waiting()
 
-    # What agents say.
+    # Messages of agents.
 
     def _look(self, lease: Lease) -> None:
         """See what the agent of a lease has said."""
@@ -234,8 +234,8 @@ class LeaseBook:
         self._emit(NodeJoined(node))
 
     def _over(self, lease: Lease) -> None:
-        """Forget a lease that is gone, with all that ran there."""
-        # What was suspended has said so; to the engine nothing runs on a node that is lost.
+        """Forget a lease that is gone, with everything that ran there."""
+        # Suspended attempts have recorded it; for the engine nothing runs on a lost node.
         self._hear(lease)
         del self.leases[lease.number]
         if lease.closing() and not lease.unneeded():
@@ -247,7 +247,7 @@ class LeaseBook:
     # The batch system.
 
     async def _ask(self) -> None:
-        """Find out once what has become of leases, and have as many nodes as are wanted."""
+        """Query the state of the leases once, and adjust their number to the demand."""
         try:
             await self._jobs.settle(await asyncio.to_thread(self._jobs.held))
             if len(self._blind) < BLIND:
@@ -260,7 +260,7 @@ class LeaseBook:
             self._account.unanswered = ""
         except (BatchError, OSError) as error:
             self._account.unanswered = str(error)
-            # What could not be written down will be asked again.
+            # Facts that could not be written will be queried again.
             if not self._failing:
                 log.warning("leases cannot be managed: %s", error)
             self._failing = True

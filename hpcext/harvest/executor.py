@@ -1,11 +1,11 @@
 """An executor on leases: on each node an agent starts a supervisor.
 
-Nothing of it is a process of this machine. What runs, runs on; what has ended says so in files of
-the attempt, and what can say nothing any more is known from its lease.
+It has no processes on this machine. Attempts keep running without it; an attempt that has ended
+records that in its files, and if it cannot, its lease shows it.
 
-An attempt under ``hpcext launch`` changes its nodes as it runs: each new one gets a part of it,
-with an index of its own, and each part that it gives up has ended before anybody else hears of it.
-The first node stays; where that is to go, the attempt is suspended.
+An attempt under ``hpcext launch`` changes its nodes while it runs: each new node gets a part of it,
+with its own index, and a part that is given up has ended before its node is reported free. The
+first node stays; if that must go, the attempt is suspended.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         return ""
 
     def _devices(self, part: Part) -> str:
-        """Return what is said to be visible of a part's GPUs."""
+        """Return the value that makes a part's GPUs visible."""
         # No device has index -1, so none is seen.
         return "-1" if self._terms.logical else ",".join(part.devices)
 
@@ -260,7 +260,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
 
     @staticmethod
     def _fail(watch: Watch, resize: int, why: str) -> None:
-        """Tell the attempt that a node will not come; should it not hear, its deadline does."""
+        """Tell the attempt that a node will not come; if that fails, its deadline applies."""
         with contextlib.suppress(OSError):
             Rendezvous(watch.files.directory / SHARED).fail(resize, why)
 
@@ -272,7 +272,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         left = [
             part
             for part in watch.parts
-            # The first one stays whatever it says.
+            # The first part stays, whatever the answer says.
             if part.index and part.resize <= fact.resize and not set(part.gpus) <= set(fact.gpus)
         ]
         if all(self._is_over(watch.files, part) for part in left):
@@ -343,7 +343,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         why = f"{', '.join(gone)} was lost"
         ended = files.ended() or files.lost(why, Outcome.EVICTED if gone else Outcome.LOST)
         if gone and ended.outcome not in {Outcome.SUSPENDED, Outcome.EVICTED}:
-            # The others failed for it, or were told to end.
+            # The other parts failed because of it, or were told to end.
             ended = msgspec.structs.replace(ended, outcome=Outcome.EVICTED, why=why)
         self._emit(ended)
         del self._watches[files.op]

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable
 from hpcext.batch.leasing import Other
 
 KEPT_S = 60.0
-"""A node that nobody has taken so long after it was given up is idle as any other: so far apart are
-a batch system's looks at its queue; slurm.conf(5), sched_interval."""
+"""Seconds after which a node that was given up and not taken counts as idle again: the interval in
+which a batch system looks at its queue; slurm.conf(5), sched_interval."""
 
 
 class GivenUp:
-    """The nodes that any harvester has given up, and that nobody has taken yet.
+    """The nodes that any harvester has given up, and that no job has taken yet.
 
     A job that preempts several leases begins when the last of them has ended. Until then the nodes
     of the others look idle, and Slurm may begin a lease there, as its plan may name other nodes
@@ -29,7 +29,7 @@ class GivenUp:
     def on_their_way(
         self, idle: Collection[str], others: Iterable[Other], now_s: float
     ) -> frozenset[str]:
-        """Return those of idle nodes on which a job may be about to begin.
+        """Return the idle nodes on which a job may be about to begin.
 
         Parameters
         ----------

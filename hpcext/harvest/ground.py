@@ -11,7 +11,7 @@ from hpcext.harvest.given_up import GivenUp
 from hpcext.harvest.leases import Hole, Steady, Terms, fits_s
 
 REFUSED_S = 120.0
-"""Seconds for which a node of which there was no lease is not asked for again."""
+"""Seconds for which a node that was refused as a lease is not requested again."""
 
 
 class Ground:
@@ -28,13 +28,13 @@ class Ground:
     nodes : Mapping[str, Idle]
         As the last look showed them; empty before the first one.
     idle : list of str
-        Those that nobody uses, and that suit.
+        Suitable nodes that no job uses.
     steady : frozenset of str
-        Of these, those that were idle at the look before, too.
+        Those among them that were also idle at the look before.
     lost : set of str
-        Nodes that were down since their lease was asked for: it ended for that.
+        Nodes that were down since their lease was requested, which ended because of that.
     given_up : GivenUp
-        Nodes that leases gave up, and that nobody has taken yet.
+        Nodes that leases gave up, and that no job has taken yet.
     """
 
     def __init__(self, terms: Terms, seen: Callable[[], Fragments]) -> None:
@@ -53,7 +53,7 @@ class Ground:
 
     @property
     def refused(self) -> Collection[str]:
-        """The nodes that are not asked for again yet."""
+        """The nodes that are not requested again yet."""
         return self._refused.keys()
 
     def refused_for(self, now: float) -> dict[str, float]:
@@ -110,7 +110,7 @@ class Ground:
         self._refused[node] = until
 
     def idle_since(self, node: str) -> float:
-        """Return since when a node has been idle, as far as was seen; epoch seconds."""
+        """Return since when a node has been idle, as far as observed; epoch seconds."""
         return self._idle_since.get(node, time.time())
 
     def hole(self, node: str, ends_s: float) -> Hole:
@@ -120,7 +120,7 @@ class Ground:
         ----------
         node : str
         ends_s : float
-            Epoch seconds; infinite where nobody has said so.
+            Epoch seconds; infinite if no end is known.
         """
         age_s = time.time() - self.idle_since(node)
         lasts_s = fits_s(self._seen(), age_s, self._terms.longest_s)

@@ -17,7 +17,7 @@ from hpcext.launch import agent
 log = logging.getLogger(__name__)
 
 Loss = Callable[[str], "tuple[int, ...] | None"]
-"""What it costs to give up a node, the smaller the less; None: it cannot be given up now."""
+"""The cost of giving up a node, smaller if it costs less; None: it cannot be given up now."""
 
 
 @dataclasses.dataclass
@@ -34,15 +34,15 @@ class Lease:
     asked_at : float
         Epoch.
     idle_at : float
-        Since when its node was idle, as far as was seen; epoch.
+        Since when its node was idle, as far as observed; epoch.
     job_id : int or None
         None until the batch system has said it.
     ends_at : float or None
         When its job ends at the latest, epoch.
     planned : bool
-        Somebody needs the node then.
+        Whether another job needs the node then.
     devices : tuple of str
-        What CUDA calls the GPUs of the lease; empty until its agent is there.
+        CUDA's names of the lease's GPUs; empty until its agent runs.
     joined : bool
         The engine has its node.
     leaving : bool
@@ -50,17 +50,17 @@ class Lease:
     missing : int
         How many times in a row its job was not known.
     stopped_at : float or None
-        When it was first seen that its job was stopped; epoch.
+        When its job was first observed to be stopped; epoch.
     withdrawn : bool
-        It did not begin in time, so nobody waits for it any more.
+        Whether it did not begin in time, so that the harvester no longer waits for it.
     released : bool
-        It is given back though nobody wants it.
+        Whether it is given back although no other job wants it.
     stale : bool
-        Its file is to be written again.
+        Whether its file must be written again.
     claim : bool
-        It waits for a node that another harvester has, and is to give up.
+        Whether it waits for a node that another harvester has, and should give up.
     why : str
-        What the batch system said of its job last: why that waits.
+        The batch system's last reason why its job waits.
     """
 
     number: int
@@ -132,7 +132,7 @@ class Lease:
         return self._why() == agent.UNUSED
 
     def unneeded(self) -> bool:
-        """Return whether its node was given back though nobody had asked for it."""
+        """Return whether its node was given back although no other job had asked for it."""
         why = self._why()
         if why == agent.AT_ITS_END:
             return not self.planned
@@ -165,10 +165,10 @@ class Lease:
 def surplus(
     leases: Iterable[Lease], want: int, loss: Loss, asked: Collection[str] = ()
 ) -> list[Lease]:
-    """Choose which leases to give back so that no more than so many are left: what costs least.
+    """Choose the leases to give back so that at most a number is left: those that cost least.
 
-    Of those that cost as much, one whose node another harvester has asked for, and then the one
-    that ends soonest. What cannot be given up now is kept.
+    Among leases with equal costs, one whose node another harvester has requested comes first, then
+    the one that ends soonest. A lease that cannot be given up now is kept.
 
     Parameters
     ----------
@@ -176,9 +176,9 @@ def surplus(
     want : int
         Nodes.
     loss : callable
-        What it costs to give up a node.
+        The cost of giving up a node.
     asked : collection of str
-        Nodes that other harvesters have asked for.
+        Nodes that other harvesters have requested.
     """
     there = [lease for lease in leases if not lease.leaving]
     costs = ((loss(lease.node) if lease.joined else (), lease) for lease in there)
@@ -193,7 +193,7 @@ def surplus(
 
 
 def read_all(directory: Path) -> dict[int, Lease]:
-    """Read the leases of an earlier manager, by number; what is not understood is left alone."""
+    """Read the leases of an earlier manager, by number; files that are not valid are left alone."""
     found = {}
     for path in directory.glob(f"*/{agent.LEASE_FILE}"):
         try:
@@ -206,7 +206,7 @@ def read_all(directory: Path) -> dict[int, Lease]:
 
 
 def recorded(directory: Path) -> frozenset[str]:
-    """Return the nodes of which a lease is on record, whatever has become of it."""
+    """Return the nodes of all recorded leases, including those that have ended."""
     found = set()
     for path in directory.glob(f"*/{agent.LEASE_FILE}"):
         with contextlib.suppress(*documents.UNFIT):

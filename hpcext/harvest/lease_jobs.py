@@ -1,4 +1,4 @@
-"""The jobs of leases in the batch system: asked for, seen to begin and to end, cancelled."""
+"""The jobs of leases in the batch system: their submission, begin, end and cancellation."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ MOVED_S = 60.0
 """An end that moved by less is no news."""
 
 HEARD_S = 5.0
-"""Seconds after which an agent has said that it leaves, if it could hear that its job stopped."""
+"""Seconds within which an agent reports that it leaves, if it learned that its job was stopped."""
 
 CLAIM_S = 600.0
-"""A claim to a node of another harvester is made anew after that, with a new time limit."""
+"""Seconds after which a claim to a node of another harvester is renewed, with a new time limit."""
 
 STOPPED_S = 120.0
-"""A lease whose job was stopped is killed then: its node is others', whatever still runs there."""
+"""Seconds after which a lease whose job was stopped is killed, because its node is not ours."""
 
 WITHDRAW_S = 15.0
-"""Seconds that the end of a harvester waits for an answer. What is left over ends by itself."""
+"""Seconds for which a harvester waits for an answer at its end; other leases end on their own."""
 
 
 class LeaseJobs:
@@ -91,7 +91,7 @@ class LeaseJobs:
         self.system = backends.leasing(terms.system)
 
     def held(self) -> dict[int, Held]:
-        """Ask what is said of the jobs of leases, by the leases' numbers."""
+        """Query the jobs of leases, and return them by the leases' numbers."""
         numbered = ((whole(job.comment), job) for job in self.system.held(self._name))
         return {number: job for number, job in numbered if number is not None}
 
@@ -100,7 +100,7 @@ class LeaseJobs:
         for lease in list(self._leases.values()):
             await self._settle(lease, held.get(lease.number))
         for number in held.keys() - self._leases.keys():
-            # Nobody would use it.
+            # No manager would use it.
             if held[number].state in WAITING | THERE:
                 await self.cancel(held[number].job_id)
 
@@ -152,16 +152,16 @@ class LeaseJobs:
             await self._request(each, claim=claim)
 
     def place(self, lease: Lease, node: str) -> None:
-        """Note that what was asked for on any node has begun on this one."""
+        """Note that a lease that was requested on any node has begun on this one."""
         if lease.claim and lease.node != node and node in self._ground.nodes:
             lease.node, lease.kind, lease.stale = node, self._ground.nodes[node].kind, True
 
-    # What has become of a lease.
+    # The outcome of a lease.
 
     async def _settle(self, lease: Lease, held: Held | None) -> None:
         now = time.time()
         if held is None:
-            # Jobs are forgotten after a while, and one that was just asked for may not be known.
+            # Jobs are forgotten after a while, and one that was just submitted may not be known.
             lease.missing += 1
             if lease.missing > 1 and now - lease.asked_at > PATIENCE_S:
                 self._over(lease)
@@ -180,7 +180,7 @@ class LeaseJobs:
                 # Before its agent could say so, perhaps.
                 self._ground.given_up.add(lease.node, now)
             elif not (lease.withdrawn or lost) and (not lease.leaving or lease.unused()):
-                # Nobody wanted it back: it did not begin, or nothing ran on it.
+                # No other job wanted it: it did not begin, or nothing ran on it.
                 self._ground.refuse(lease.node)
                 self._account.not_given = f"{lease.node}: its job ended at once ({held.state})"
             self._over(lease)
@@ -210,7 +210,7 @@ class LeaseJobs:
             # It has run, and has ended; its job, which is to begin again, is a stray now.
             self._over(lease)
         elif lease.claim or lease.node in self._neighbours.leased or self._has(lease):
-            # Another harvester has it, or was faster: that says nothing of the node.
+            # Another harvester has it, or was faster: that says nothing about the node.
             if not lease.claim or now - lease.asked_at > CLAIM_S:
                 await self.withdraw(lease)
         elif now - lease.asked_at > PATIENCE_S:
@@ -229,10 +229,10 @@ class LeaseJobs:
         )
 
     async def _stopped(self, lease: Lease, held: Held, now: float) -> None:
-        """End a lease whose job was stopped: its node is others' now.
+        """End a lease whose job was stopped, because its node belongs to others now.
 
-        An agent that has heard of it leaves. One that cannot is killed, and what was lost with it
-        goes on elsewhere when that has ended.
+        An agent that has learned of it leaves. One that cannot is killed, and its attempts go on
+        elsewhere once its job has ended.
         """
         if lease.stopped_at is None:
             lease.stopped_at = now
@@ -248,7 +248,7 @@ class LeaseJobs:
         script = lease.directory / "lease.sh"
         try:
             private.make(lease.directory)
-            # Before it is asked for: what nobody remembers would be a stray.
+            # Written before the job is submitted: a lease without a record would be a stray.
             lease.write(self._terms)
             words = [sys.executable, "-I", "-S", agent.__file__, str(lease.directory)]
             text = self.system.script(shlex.join(words), lease.directory)
@@ -282,7 +282,7 @@ class LeaseJobs:
 
     def _new(self, request: LeaseRequest, *, claim: bool) -> Lease:
         now = time.time()
-        # Unlike that of any before, of another manager too: they are remembered for a while.
+        # Different from all earlier numbers, also of other managers, which are known for a while.
         self._last = max(self._last + 1, int(now))
         return Lease(
             self._last,

@@ -21,7 +21,7 @@ MINUTE_S = 60.0
 """Slurm and LSF count time limits in minutes; sbatch(1), bsub(1)."""
 
 RARELY = 0.05
-"""So probable it is that a hole lasts longer than a lease whose end nobody has planned."""
+"""The probability that a hole without a planned end lasts longer than its lease."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,9 +38,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     gpus : int
         On each node. Nodes with fewer are left alone.
     logical : bool
-        They are slots, on nodes without GPUs.
+        Whether they are slots, on nodes without GPUs.
     max_nodes : int
-        So many at once at most.
+        The most nodes at a time.
     share : float
         Of the nodes that are idle or leased, by anybody, so large a part at most, but one.
     least_s : float
@@ -50,13 +50,13 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     longest_s : float
         Of a lease.
     before_s : float
-        So long before the end of a hole, or of a lease, its node is given back.
+        Seconds before the end of a hole or of a lease at which its node is given back.
     idle_s : float
         A lease on which nothing runs for so long ends.
     cycle_s : float
-        So often the batch system is asked.
+        Seconds between two queries of the batch system.
     autoscale : Band or None
-        Only so many nodes are taken, and kept, as are worth it; None: as many as can be used.
+        Take and keep only as many nodes as are worth it; None: as many as can be used.
     """
 
     partition: str
@@ -79,7 +79,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.max_nodes, max(1, math.floor(self.share * nodes)))
 
     def minutes(self, hole: Hole, now_s: float) -> int:
-        """Return the time limit of a lease for a hole, minutes; 0: it is left alone."""
+        """Return the time limit of a lease for a hole, in minutes; 0: the hole is not used."""
         left_s = min(hole.ends_s - now_s - self.before_s, hole.limit_s)
         if left_s < self.least_s:
             return 0
@@ -88,7 +88,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hole(NamedTuple):
-    """An idle node; it ends at `ends_s` (epoch), infinite where nobody has said so.
+    """An idle node until `ends_s` (epoch), which is infinite if no end is known.
 
     `limit_s`: so long a job of its partition may last. A longer one would never begin. `fits_s`: it
     will hardly stay idle for longer than that.
@@ -145,17 +145,17 @@ def requests(
     ----------
     holes : iterable of Hole
     idle : int
-        How many nodes are idle, or leased by others, whether they are among the holes or not.
+        The number of nodes that are idle or leased by others, among the holes or not.
     have : int
-        Leases that there are, or that were asked for.
+        The number of leases, including requested ones.
     want : int
         Nodes that trainers can use.
     terms : Terms
     now_s : float
         Epoch.
     seed : str
-        Of the order of holes that last as long: two harvesters should not ask for the same ones.
-        Empty: that of their names.
+        The seed for the order of holes that last equally long, so that two harvesters do not
+        request the same ones. Empty: they are ordered by name.
     """
     room = min(terms.most(idle + have), want) - have
 
@@ -178,9 +178,9 @@ def fits_s(seen: Fragments, age_s: float, longest_s: float) -> float:
     ----------
     seen : Fragments
     age_s : float
-        For so long it has been idle.
+        Seconds for which it has been idle.
     longest_s : float
-        What is later does not matter.
+        Seconds beyond which the time does not matter.
     """
     import numpy as np  # noqa: PLC0415  (slow, and every start of a suspendable job waits for it)
 
@@ -202,7 +202,7 @@ class Steady:
         self._last: frozenset[str] = frozenset()
 
     def __call__(self, idle: Collection[str]) -> frozenset[str]:
-        """Return those that were idle at the last look, too."""
+        """Return the nodes that were also idle at the last look."""
         both = self._last & frozenset(idle)
         self._last = frozenset(idle)
         return both

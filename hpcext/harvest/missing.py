@@ -1,6 +1,6 @@
-"""Why a harvester has no lease: one sentence for each cause, for who asks why a trainer waits.
+"""Why a harvester has no lease: one sentence for each cause, to explain why a trainer waits.
 
-No I/O. What the batch system did not answer, and what others have, stands beside it in the account.
+No I/O. Unanswered queries of the batch system and the leases of others are in the account.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hpcext.text import are, counted, listed
 
 
 class Look(NamedTuple):
-    """What was seen at a look.
+    """The findings of a look.
 
     Attributes
     ----------
@@ -25,18 +25,18 @@ class Look(NamedTuple):
     idle, steady : collection of str
         Those that are idle and have what a lease needs; of these, those that were so twice.
     short : Mapping[str, float]
-        Of these, those that are left alone: node → how many seconds it is free.
+        Idle nodes that are not used: node → for how many seconds it is free.
     refused : Mapping[str, float]
-        Those that were refused a moment ago: node → seconds until they are asked for again.
+        Nodes that were refused lately: node → seconds until it is requested again.
     waiting : Mapping[str, str]
         Node of a lease of ours that waits in the queue → why, as the batch system has it.
     coming : collection of str
-        Nodes of leases whose job runs, and whose agent has not said so.
+        Nodes of leases whose job runs, but whose agent has not reported yet.
     part : int or None
-        Nodes that are ours beside other harvesters; None: there are no others.
+        The number of nodes that are our part beside other harvesters; None: there are no others.
     why_refused : str
     tickets_keep : bool
-        What uses one slot of a node keeps it from being leased: there is no lease beside it.
+        Whether a job on one slot of a node keeps the whole node from being leased.
     """
 
     partition: str

@@ -1,4 +1,4 @@
-"""Other harvesters of a partition, as its queue shows them, and a harvester's part beside them."""
+"""Other harvesters of a partition, as its queue shows them, and our own part beside them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hpcext.batch.leasing import Other
 from hpcext.harvest.shares import WINDOW_S, Stake, drawn, parts
 
 TURN_S = 60.0
-"""So long what is left over of a division is for the same one, if nobody has it yet."""
+"""Seconds for which the remainder of a division goes to the same harvester, if it is still free."""
 
 STUCK_S = 600.0
-"""So long nobody waits for a harvester whose leases did not begin though there were idle nodes."""
+"""Seconds for which others ignore a harvester whose leases did not begin despite idle nodes."""
 
 
 class Neighbours:
@@ -25,17 +25,17 @@ class Neighbours:
     name : str
         Of our own jobs.
     patience_s : float
-        So long an idle node may wait for the lease of another to begin. Limits of a site may keep
-        it from that for ever, and the node is not to stay idle for it.
+        Seconds for which an idle node may wait for another harvester's lease to begin. Limits of
+        the site may prevent that for ever, and the node should not stay idle because of it.
 
     Attributes
     ----------
     leased, asked : frozenset of str
         Nodes that they have, and that they wait for.
     waiting : int
-        How many leases of theirs wait, for one of these or for any node.
+        The number of their leases that wait, for one of these nodes or for any.
     next : bool
-        The next node that comes free is to be ours.
+        Whether the next node that becomes free should be ours.
     """
 
     def __init__(self, name: str, patience_s: float) -> None:
@@ -55,7 +55,7 @@ class Neighbours:
         self._parts: dict[str, int] = {}
         self._now_s = 0.0
         self._had: Counter[str] = Counter()
-        # Since when leases of a harvester wait while nodes are idle; until when nobody minds them.
+        # Since when leases of a harvester wait while nodes are idle; until when they are ignored.
         self._waits: dict[str, float] = {}
         self._stuck: dict[str, float] = {}
 
@@ -65,9 +65,9 @@ class Neighbours:
         Parameters
         ----------
         others : iterable of Other
-            Of harvesters; our own among them, where the queue shows when they began.
+            The leases of all harvesters; ours as well if the queue shows when they began.
         idle : bool
-            Whether there are nodes that nobody has.
+            Whether there are free nodes.
         now_s : float
         """
         self._now_s = now_s
@@ -94,9 +94,9 @@ class Neighbours:
         self.asked = frozenset(waiting) - {""}
 
     def _remember(self) -> None:
-        """Keep what has been had in the last minutes.
+        """Record the node time of the last minutes.
 
-        What is not shown any more has ended at the last look, as far as is known.
+        A lease that is no longer shown is assumed to have ended at the last look.
         """
         for each in self._shown:
             if each.begun and each.since_s is not None:
@@ -114,14 +114,14 @@ class Neighbours:
         Parameters
         ----------
         users : Mapping[str, str]
-            Harvester → its user, who is also charged with those of his that have ended.
+            Harvester → its user, to whom the time of ended harvesters is charged as well.
         """
         came: dict[str, float] = {}
         for each in (*self._past.values(), *self._shown):
             at_s = each.since_s if each.asked_s is None else each.asked_s
             if at_s is not None:
                 came[each.user] = min(at_s, came.get(each.user, math.inf))
-        # Who has only just come is not owed what others had before, and nobody else wanted.
+        # A user who has only just come has no claim to what others had before.
         from_s = max(came.get(user, self._now_s) for user in users.values())
         from_s = max(from_s, self._now_s - WINDOW_S)
         count = Counter(users.values())
@@ -136,18 +136,18 @@ class Neighbours:
         return used
 
     def divide(self, idle: int, held: int, have: int, want: int) -> int | None:
-        """Return our part of all nodes; None where there is nobody else, and was not lately.
+        """Return our part of all nodes; None if there are no others and were none lately.
 
         Parameters
         ----------
         idle : int
-            Nodes that nobody has, and that could be leased.
+            Free nodes that could be leased.
         held : int
             Those that we have.
         have : int
-            Of these, those that we are not giving back.
+            Those among them that we are not giving back.
         want : int
-            So many we could use.
+            The number of nodes that we could use.
         """
         self.next = False
         # Main jobs may have taken all that others had a moment ago.
@@ -165,13 +165,13 @@ class Neighbours:
         nodes, turn = idle + held + len(self.leased), int(self._now_s // TURN_S)
         self._parts = parts(nodes, stakes, turn)
         part = self._parts[self._name]
-        # Not before those who wait for what is theirs already: we would take what we gave.
+        # Not before others that still wait for their part: we would take back what we just gave.
         due = any(self._parts[name] > has[name] for name in users)
         self.next = not due and parts(nodes + 1, stakes, turn)[self._name] > part
         return part
 
     def to_ask(self, nodes: Iterable[str]) -> list[str]:
-        """Order nodes by which to wait for first: those of who has more than its part.
+        """Order nodes for claims: first those of harvesters that have more than their part.
 
         Where a batch system takes any node, it is one like the first.
         """

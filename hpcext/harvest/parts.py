@@ -18,7 +18,7 @@ _NODE = re.compile(r"node-[0-9]{1,18}\Z")
 
 
 def run_file(op: int, index: int) -> str:
-    """Name the file that tells a lease's agent of an attempt; its second time there, too."""
+    """Name the file that announces an attempt to a lease's agent, unique even if it comes again."""
     return f"run-{op}-{index}.json"
 
 
@@ -29,7 +29,7 @@ class Part:
     Attributes
     ----------
     index : int
-        Of the node among those of the attempt; that of no other, ever.
+        The index of the node among those of the attempt; it is never reused.
     node : str
     devices : tuple of str
     lease : int or None
@@ -67,7 +67,7 @@ class Watch:
     to_end : bool
         Whether it was ordered to end.
     answer : Rescaled or None
-        What it has answered; told when what it gave up is free.
+        Its answer, which is passed on when the GPUs that it gave up are free.
     later : Action or None
         A change that waits for a part of the one before to end.
     """

@@ -1,6 +1,6 @@
 """The division of idle nodes among harvesters that see each other in the queue. No I/O.
 
-Nobody deals nodes out. Each harvester computes the parts of all of them from what the queue shows,
+No central process deals out nodes. Each harvester computes all parts from what the queue shows,
 by the same rule, and does what follows for itself: it takes idle nodes up to its part, it asks for
 nodes when it has less, and it gives back what it has beyond its own and another asks for.
 """
@@ -14,17 +14,17 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 WINDOW_S = 300.0
-"""What was had before does not count."""
+"""Seconds after which past use no longer counts."""
 
 SLACK = 0.1
-"""Who had more than the others lately, by this part of the mean, is counted as one node more."""
+"""A user whose recent use exceeds the mean by this part counts as having one node more."""
 
 SLACK_NODE_S = 20.0
-"""By less than that nobody is behind: so long it takes until a node has changed hands."""
+"""Smaller differences do not count: a node takes this long to change hands."""
 
 AHEAD = 2
-"""Nobody is counted with more nodes than these for what it had: it is left one less than equal
-parts, or two of them where parts are equal but for one."""
+"""The most nodes that past use counts for: it leaves a user one node less than an equal part, or
+two less if parts differ by one."""
 
 
 class Stake(NamedTuple):
@@ -50,11 +50,11 @@ class Stake(NamedTuple):
 def parts(nodes: int, stakes: Mapping[str, Stake], turn: int = 0) -> dict[str, int]:
     """Divide nodes among harvesters.
 
-    The users get equal parts, and the harvesters of a user equal parts of theirs; who wants less
-    than its part leaves the rest to the others (max-min fairness). Who had more node-seconds
-    lately is dealt as if it had a node or two already, so that what was unequal is made up for.
-    What is left over of a division stays where it is, so that no node changes hands for it; where
-    nobody has it yet, it is of who had least lately, and of another in each turn.
+    The users get equal parts, and the harvesters of a user equal parts of theirs; a harvester that
+    wants less than its part leaves the rest to the others (max-min fairness). A user who had more
+    node-seconds lately is treated as having a node or two already, so that inequality is evened
+    out. The remainder of a division stays where it is, so that no node changes hands because of it;
+    if it is free, it goes to the user who had least lately, and to another one in each turn.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def parts(nodes: int, stakes: Mapping[str, Stake], turn: int = 0) -> dict[str, i
     stakes : Mapping[str, Stake]
         Harvester → what it has and wants.
     turn : int
-        The same number for all who compute at the same time.
+        The same number for all harvesters that compute at the same time.
     """
     users: dict[str, dict[str, Stake]] = defaultdict(dict)
     for name, stake in stakes.items():
@@ -85,7 +85,7 @@ def parts(nodes: int, stakes: Mapping[str, Stake], turn: int = 0) -> dict[str, i
 
 
 def _divided(nodes: int, stakes: Mapping[str, Stake], turn: int) -> dict[str, int]:
-    """Give each node to who has least by then; returns the parts by name."""
+    """Give each node to the one that has least at that point; return the parts by name."""
     found = dict.fromkeys(stakes, 0)
     ahead = _ahead(stakes)
     order = {name: drawn(name, str(turn)) for name in stakes}

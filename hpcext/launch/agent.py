@@ -1,7 +1,7 @@
 """The agent of a lease: it holds a node that a batch system lends, and starts attempts there.
 
-It runs as a step of the lease's own job, so it is told when the node is wanted back. It then has
-everything suspended that runs here, and ends as soon as that has ended. The manager writes into
+It runs as a step of the lease's own job, so it is told when the node is wanted back. It then
+suspends everything that runs here, and ends as soon as that has ended. The manager writes into
 the directory of the lease, and the agent looks there once a second:
 
 =====================  =========  ==========================================================
@@ -260,7 +260,7 @@ def main() -> int:
 
 
 def _wake_shells() -> None:
-    """Continue the shells of the lease's job, which stand above us in our process group.
+    """Continue the shells of the lease's job, which are our parents in our process group.
 
     LSF says with SIGTSTP that it wants the host, which stops the shell by which it runs a job:
     LSB_JOB_SCRIPT_TRAP_SIGNALS traps others. The host becomes free only when that shell goes on.

@@ -1,4 +1,4 @@
-"""What can happen to an attempt, what can be found out about it, and what is done to it.
+"""The events of an attempt, the facts that can be found out about it, and the effects on it.
 
 These are the words of :mod:`hpcext.launch.attempt_state`.
 """
@@ -47,9 +47,9 @@ class Suspension(Enum):
     NONE
         It is not.
     REQUESTED
-        It is, but may decline, because it cannot save.
+        It is requested, but the session may decline if it cannot save.
     REQUIRED
-        It is, and is asked again whatever it answers.
+        It is requested, and again after every refusal.
     """
 
     NONE = auto()
@@ -65,10 +65,10 @@ class Event(Enum):
     SUSPEND
         The manager asks for a suspension, which the session may decline.
     LOOK
-        It is time to look for a new order, which the manager writes where no signal of it comes.
+        It is time to look for a new order, which the manager may write without sending a signal.
     NEWS
-        The session or the manager has written something. A suspension that was asked for is told
-        again, the rest of a suspended training's script is killed, and others are told.
+        The session or the manager has written something. A requested suspension is announced
+        again, the rest of a suspended training's script is killed, and other processes are told.
     NOTICE
         The batch system wants the node. A session has to save itself, and EMPTYING becomes
         REMAINING again; a command without a session is told to end.
@@ -122,6 +122,8 @@ class Effect(Enum):
         those that were stopped.
     TELL_SUSPENSION
         Send the suspension's signal to every process that does something about it.
+    ASK_TO_SAVE
+        Ask a command that saves by its own means to do so, as its job states.
     TERMINATE, KILL, STOP, CONTINUE
         Send SIGTERM and SIGCONT, SIGKILL, SIGSTOP or SIGCONT to every process.
     HAND_NEWS_DOWN
@@ -134,6 +136,7 @@ class Effect(Enum):
     CONTINUE_SCRIPT = auto()
     KILL_SCRIPT = auto()
     TELL_SUSPENSION = auto()
+    ASK_TO_SAVE = auto()
     TERMINATE = auto()
     KILL = auto()
     STOP = auto()
@@ -158,15 +161,35 @@ class Now(NamedTuple):
 
 
 class Facts(Protocol):
-    """What can be found out about an attempt; looked up only if it is asked for."""
+    """Facts that can be found out about an attempt; each is looked up only when it is read."""
 
     @property
     def order(self) -> tuple[str, int]:
-        """What the manager has written down, ``suspend`` or ``end``, and its number."""
+        """The manager's written order, ``suspend`` or ``end``, and its number."""
 
     @property
     def registered(self) -> bool:
-        """Whether a session has registered, of whichever attempt."""
+        """Whether a session has registered, of whichever attempt, or the command saves natively."""
+
+    @property
+    def native(self) -> bool:
+        """Whether the command saves by its own means, as its job states, and has no session."""
+
+    @property
+    def saves(self) -> bool:
+        """Whether such a command says when it has saved; else it may be ended at any time."""
+
+    @property
+    def may_go(self) -> bool:
+        """Whether such a command has saved, or may be ended now all the same."""
+
+    @property
+    def answering(self) -> bool:
+        """Whether a process of such a command that was asked to save still runs."""
+
+    @property
+    def writing(self) -> bool:
+        """Whether such a command is writing a checkpoint at this moment."""
 
     @property
     def here(self) -> bool:

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from hpcext.launch import tree
 from hpcext.launch.attempt_processes import AttemptProcesses
+from hpcext.launch.native import Native
 from hpcext.launch.supervisor_files import SupervisorFiles
 from hpcext.process import Process
 
@@ -17,11 +18,16 @@ class AttemptFacts:
     ----------
     files : SupervisorFiles
     processes : AttemptProcesses
+    native : Native or None
+        How the command saves by its own means, if its job states that.
     """
 
-    def __init__(self, files: SupervisorFiles, processes: AttemptProcesses) -> None:
+    def __init__(
+        self, files: SupervisorFiles, processes: AttemptProcesses, native: Native | None
+    ) -> None:
         self._files = files
         self._processes = processes
+        self._native = native
 
     @cached_property
     def order(self) -> tuple[str, int]:
@@ -36,7 +42,32 @@ class AttemptFacts:
     @property
     def registered(self) -> bool:
         """As the protocol has it."""
-        return self.session is not None
+        return self.session is not None or self._native is not None
+
+    @property
+    def native(self) -> bool:
+        """As the protocol has it."""
+        return self._native is not None and self.session is None
+
+    @property
+    def saves(self) -> bool:
+        """As the protocol has it."""
+        return self._native is not None and not self._native.plain
+
+    @cached_property
+    def may_go(self) -> bool:
+        """As the protocol has it."""
+        return self._native is not None and self._native.may_go()
+
+    @cached_property
+    def answering(self) -> bool:
+        """As the protocol has it."""
+        return self._native is not None and self._native.answering()
+
+    @cached_property
+    def writing(self) -> bool:
+        """As the protocol has it."""
+        return self._native is not None and self._native.writing(self.processes)
 
     @cached_property
     def processes(self) -> list[Process]:

@@ -14,9 +14,10 @@ from hpcext.protocol import SUSPEND_SIGNAL
 if TYPE_CHECKING:
     from hpcext.launch.attempt_facts import AttemptFacts
     from hpcext.launch.mps import Seat
+    from hpcext.launch.native import Native
 
 _SIGNALS = {
-    # A stopped process would not hear of SIGTERM.
+    # A stopped process would not receive SIGTERM.
     Effect.TERMINATE: (signal.SIGTERM, signal.SIGCONT),
     Effect.KILL: (signal.SIGKILL,),
     Effect.STOP: (signal.SIGSTOP,),
@@ -32,11 +33,16 @@ class AttemptProcesses:
     supervisor : Process
     seat : Seat or None
         The attempt's on a shared GPU.
+    native : Native or None
+        How the command saves by its own means, if its job states that.
     """
 
-    def __init__(self, supervisor: Process, seat: Seat | None) -> None:
+    def __init__(
+        self, supervisor: Process, seat: Seat | None, native: Native | None = None
+    ) -> None:
         self._supervisor = supervisor
         self._seat = seat
+        self._native = native
         self._script = Script(supervisor)
 
     def find(self) -> list[Process]:
@@ -62,13 +68,15 @@ class AttemptProcesses:
         ----------
         effect : Effect
         facts : AttemptFacts
-            What the effect was decided on.
+            The facts on which the effect was decided.
         """
         if effect in _SIGNALS:
             self._signal(*_SIGNALS[effect])
         elif effect is Effect.TELL_SUSPENSION:
             for process in facts.processes:
                 tree.tell(process, SUSPEND_SIGNAL)
+        elif effect is Effect.ASK_TO_SAVE and self._native is not None:
+            self._native.ask(facts.processes, self._supervisor.pid)
         elif effect is Effect.STOP_SCRIPT and facts.process is not None:
             steps = [each for each in facts.processes if tree.program(each) == "srun"]
             self._script.stop([facts.process, *steps])
@@ -76,7 +84,7 @@ class AttemptProcesses:
             self._script.release(suspended=effect is Effect.KILL_SCRIPT)
 
     def _signal(self, *signums: signal.Signals) -> None:
-        # Looked for again: a tree may have forked meanwhile.
+        # The processes are searched again, because a tree may have forked.
         processes = self.find()
         if self._seat is not None:
             self._seat.release([each for each in processes if tree.ends(each, *signums)])

@@ -1,7 +1,7 @@
 """The state of an attempt on one node: what an event asks its supervisor to do to the processes.
 
-:class:`AttemptState` is pure: it is told an event, the instant, and what can be found out about the
-attempt, and answers with effects. :mod:`hpcext.launch.supervisor` waits for the events and carries
+:class:`AttemptState` is pure: it gets an event, the instant, and access to the facts about the
+attempt, and returns effects. :mod:`hpcext.launch.supervisor` waits for the events and carries
 the effects out. The command and what it has started are in one of five phases::
 
                 command runs                     command has ended
@@ -16,7 +16,7 @@ the effects out. The command and what it has started are in one of five phases::
                                                         it has left,
                                                         or END
 
-At the deadline every process is killed, again and again until none is left: a tree may fork while
+At the deadline processes are killed, again and again until none is left: a tree may fork while
 it is killed. On the way to ENDING and EMPTYING every process gets SIGTERM; a deadline that is set
 already can only come nearer by that.
 
@@ -28,10 +28,14 @@ A suspension is another matter, and may be requested in each phase::
       ▲                             │
       └── the session declines ─────┘
 
-Without a deadline a suspension that was requested is told to all processes at once, at each NEWS,
-and every ``REMIND_S``. After NONE the training goes on; REQUIRED takes no refusal.
+Without a deadline, a requested suspension is announced to all processes at once, at each NEWS, and
+every ``REMIND_S``. After NONE the training goes on; REQUIRED accepts no refusal.
 
-What each event does :class:`~hpcext.launch.attempt_events.Event` says.
+A command that saves by its own means is asked to save in its own way, and checked every
+``LOOK_S``. Once it has saved, it is stopped and, unless it is just writing another checkpoint,
+ended.
+
+:class:`~hpcext.launch.attempt_events.Event` says what each event does.
 """
 
 from __future__ import annotations
@@ -48,8 +52,14 @@ It is repeated because pending signals are not inherited by children that are fo
 the workers of a torchrun that was still importing.
 """
 
+SAVED_GRACE_S = 0.5
+"""Seconds that a command gets after SIGTERM once it has saved: further work is lost anyway."""
+
+LOOK_S = 0.25
+"""Seconds between two looks at whether a command has saved by its own means."""
+
 OUTLIVED_S = 10.0
-"""Seconds after its session has saved itself and left at which a command will not end by itself.
+"""Seconds after its session has saved itself and left, at which a command is ended by force.
 
 Apptainer 1.4 misses the end of its container when SIGTSTP comes to it again and again.
 """
@@ -74,6 +84,8 @@ class AttemptState:
     ----------
     phase : Phase
     suspension : Suspension
+    released : bool
+        Whether a command that saves by its own means was ended because it had saved, or might be.
     suspend_requested_at, end_requested_at, notice_at : float or None
         Instants for the record, in seconds since the epoch.
     """
@@ -84,6 +96,7 @@ class AttemptState:
         self._several = several
         self.phase = Phase.RUNNING
         self.suspension = Suspension.NONE
+        self.released = False
         self.suspend_requested_at: float | None = None
         self.end_requested_at: float | None = None
         self.notice_at: float | None = None
@@ -94,6 +107,8 @@ class AttemptState:
         # Since when the session is seen to have saved itself and left.
         self._left_s: float | None = None
         self._remind_s: float | None = None
+        # Whether all processes are stopped, to see whether one of them writes a checkpoint.
+        self._held = False
         # Set in the phases that have a deadline, and in no other.
         self._kill_s: float | None = None
         self._kill_pause_s = KILL_PAUSE_S
@@ -104,7 +119,7 @@ class AttemptState:
         return min((at for at in (self._remind_s, self._kill_s) if at is not None), default=None)
 
     def step(self, event: Event, facts: Facts, now: Now) -> list[Effect]:
-        """Return what is to be done because of an event.
+        """Return the effects of an event.
 
         Parameters
         ----------
@@ -157,8 +172,10 @@ class AttemptState:
     def _tell_suspension(self, facts: Facts, now: Now) -> list[Effect]:
         if self._kill_s is not None:
             return []
+        if facts.native:
+            return self._ask_to_save(facts, now)
         if self.suspension is Suspension.REQUESTED and facts.declined > self._declined:
-            # The session has answered that it cannot save, and is left to train.
+            # The session has answered that it cannot save, so it goes on training.
             self.suspension = Suspension.NONE
             self.suspend_requested_at = self._remind_s = None
             return [Effect.CONTINUE_SCRIPT]
@@ -167,6 +184,22 @@ class AttemptState:
             return self._terminate(LEFTOVER_GRACE_S, now)
         self._remind_s = now.s + REMIND_S
         return [Effect.STOP_SCRIPT if here else self._release(facts), Effect.TELL_SUSPENSION]
+
+    def _ask_to_save(self, facts: Facts, now: Now) -> list[Effect]:
+        """Have a command save by its own means, and end it once it has."""
+        if self._held:
+            self._held = False
+            if not facts.writing:
+                self.released = True
+                return self._terminate(SAVED_GRACE_S if facts.saves else self._kill_grace_s, now)
+            self._remind_s = now.s + LOOK_S
+            return [Effect.CONTINUE]
+        if facts.may_go:
+            # What is stopped cannot begin to write between the look and its end.
+            self._held, self._remind_s = True, now.s
+            return [Effect.STOP]
+        self._remind_s = now.s + LOOK_S
+        return [Effect.ASK_TO_SAVE]
 
     def _release(self, facts: Facts) -> Effect:
         """Return what becomes of a script without a session.
@@ -185,7 +218,7 @@ class AttemptState:
         self._left_s = self._left_s or now.s
         return now.s >= self._left_s + OUTLIVED_S
 
-    # What managers and batch systems say.
+    # Orders of managers and notices of batch systems.
 
     def _look(self, facts: Facts, now: Now) -> list[Effect]:
         """Do what the manager has written down where its signals do not reach us."""
@@ -201,7 +234,7 @@ class AttemptState:
         """Find out what the news is, and pass it on."""
         effects: list[Effect] = []
         if self.suspension is not Suspension.NONE:
-            # A session that has just registered has not heard of it.
+            # A session that has just registered does not know of it yet.
             effects += self._tell_suspension(facts, now)
         if self.suspension is not Suspension.NONE and facts.suspended:
             effects.append(Effect.KILL_SCRIPT)
@@ -209,7 +242,7 @@ class AttemptState:
         return [*effects, Effect.HAND_NEWS_DOWN, Effect.TELL_MANAGER]
 
     def _notice(self, facts: Facts, now: Now) -> list[Effect]:
-        """Handle that the batch system wants the node back, and kills what is left after a grace.
+        """Handle a notice: the batch system wants the node, and kills what is left after a grace.
 
         A session has time to save. A command without one is ended as the batch system would have
         done it.
@@ -247,7 +280,7 @@ class AttemptState:
             return self._terminate(LEFTOVER_GRACE_S, now)
         if event is Event.LEADER_CONTINUED:
             return [Effect.CONTINUE]
-        # What is told to end must be able to.
+        # Processes that are told to end must be able to.
         return [Effect.STOP] if self._kill_s is None else []
 
     # The end.
@@ -287,7 +320,10 @@ class AttemptState:
             return []
         if self._warned and self.notice_at is None and facts.registered:
             return []
-        if self.suspension is Suspension.NONE or not self._saves(facts):
+        if facts.native and facts.answering and self.suspension is not Suspension.NONE:
+            # Its shell is dead, and what was asked to save may not have done so yet.
+            return []
+        if facts.native or self.suspension is Suspension.NONE or not self._saves(facts):
             return self._terminate(LEFTOVER_GRACE_S, now)
         if self.phase is Phase.REMAINING:
             # Its shell is dead, of the batch system's SIGTERM or by us; it is saving itself, or

@@ -55,7 +55,7 @@ def open_log(path: Path, heading: str) -> int:
     ----------
     path : pathlib.Path
     heading : str
-        That line; it is left out if there is no space for it.
+        The first line; it is left out if there is no space for it.
 
     Raises
     ------
@@ -103,6 +103,7 @@ def start(
     log: int | None = None,
     blocked: Collection[signal.Signals] = (SUSPEND_SIGNAL,),
     notices: bool = False,
+    asked_by: signal.Signals | None = None,
 ) -> int:
     """Start a command in a session of its own; return its pid.
 
@@ -122,7 +123,10 @@ def start(
         Signals that stay pending until it looks.
     notices : bool
         Whether the batch system may send SIGUSR2 (sbatch's ``--signal``) and SIGINT (which LSF's
-        bkill and brequeue send first) to every process: these are ignored, too.
+        bkill and brequeue send first) to every process: these signals are ignored as well.
+    asked_by : signal.Signals or None
+        The signal that asks the command to save by its own means. The command starts with that
+        signal's default action: Lightning, for example, takes an ignored signal for a handled one.
 
     Raises
     ------
@@ -136,7 +140,7 @@ def start(
 
     def child() -> NoReturn:
         try:
-            _prepare(parent, log, blocked, notices=notices)
+            _prepare(parent, log, blocked, notices=notices, asked_by=asked_by)
             _execute(argv, environ, cwd)
         except BaseException as error:
             os.write(writing, str(error).encode(errors="backslashreplace")[:4000])
@@ -162,10 +166,15 @@ def fork(child: Callable[[], NoReturn]) -> int:
 
 
 def _prepare(
-    parent: int, log: int | None, blocked: Collection[signal.Signals], *, notices: bool
+    parent: int,
+    log: int | None,
+    blocked: Collection[signal.Signals],
+    *,
+    notices: bool,
+    asked_by: signal.Signals | None,
 ) -> None:
-    """Set, between fork and exec, what the command inherits."""
-    # Cheap, and ends most of what is left if we are killed with SIGKILL; the rest is swept.
+    """Set what the command inherits, between fork and exec."""
+    # This is cheap, and ends most processes if we are killed with SIGKILL; a sweep ends the rest.
     hear_of_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(NOT_EXECUTABLE)
@@ -178,7 +187,7 @@ def _prepare(
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signum, signal.SIG_DFL)
     told = (NOTICE_SIGNAL, signal.SIGINT) if notices else ()
-    for signum in (SUSPEND_SIGNAL, NEWS_SIGNAL, *told):
+    for signum in {SUSPEND_SIGNAL, NEWS_SIGNAL, *told} - {asked_by}:
         signal.signal(signum, signal.SIG_IGN)
     # Linux keeps a blocked signal pending even if it is ignored: ignored, so that a program that
     # unblocks it is not stopped; blocked, so that a session finds it.

@@ -1,7 +1,7 @@
 """The cache of ``torch.compile``: pickles and libraries, which the next attempt runs.
 
-It lies beside the checkpoint directory of the job, which may be copied and never holds what is run.
-It is for this user alone, and lasts from attempt to attempt until the job has completed.
+It is beside the checkpoint directory of the job, which may be copied and never holds code that is
+run. It is private to this user, and stays from attempt to attempt until the job has completed.
 """
 
 from __future__ import annotations

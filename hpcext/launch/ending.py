@@ -18,7 +18,7 @@ TAIL_BYTES = 64 << 10
 """The number of bytes at the end of a log that are examined."""
 
 LINE_CHARS = 300
-"""The length to which lines are cut; whoever shows them also cleans them."""
+"""The length to which lines are cut; the code that shows them escapes them as well."""
 
 AFTER_LINES = 60
 """The most lines of a launcher after the traceback of its rank; more is output of a training."""
@@ -39,7 +39,7 @@ _LAUNCHERS = ("torch.distributed.elastic.", "SystemExit", "subprocess.CalledProc
 
 
 class Ending:
-    """What is known of why a command failed.
+    """The known reasons of a command's failure.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def _counters(root: Path, own: Path) -> Iterator[Path]:
 
 
 def last_line(path: Path, start: int = 0) -> str:
-    """Return the line of a log that best tells why its command ended; empty if there is none.
+    """Return the line of a log that best explains the end of its command; empty without any.
 
     That is the exception that ended a Python program, even below a launcher; else the last line
     with any text. The log may hold anything that the job wrote.

@@ -13,14 +13,14 @@ from hpcext.launch.launch_file import Launch
 def of_command(
     launch: Launch, own: Mapping[str, str], compiled: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the whole environment of a command: that of its supervisor, and what is added.
+    """Return the complete environment of a command: its supervisor's, with all additions.
 
     Parameters
     ----------
     launch : Launch
-        It has what the manager adds.
+        The attempt's launch file, with the manager's additions.
     own : Mapping of str to str
-        What the supervisor adds, which counts in any case.
+        The supervisor's additions, which take precedence over all others.
     compiled : Mapping of str to str
         Where compiled code is kept, unless the user has said that.
 
@@ -51,7 +51,7 @@ def of_command(
 def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:
     """Return the GPUs to make visible: some of those that this host has for us."""
     said = devices.said(environ)
-    # If nothing says which GPUs these are, they are all that can be seen.
+    # Without such a variable they are all GPUs that are visible.
     there = said.split(",") if said else [str(each) for each in range(max(positions) + 1)]
     if max(positions) >= len(there):
         raise ValueError(

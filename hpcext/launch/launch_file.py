@@ -1,4 +1,4 @@
-"""What ``launch.json`` says to the supervisor of one node."""
+"""The contents of ``launch.json`` for the supervisor of one node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcext.allocation import Allocation, step_index
 from hpcext.launch.leader import Leader, RemoteLeader
+from hpcext.launch.native import Native
 
 
 class Launch:
@@ -41,8 +42,8 @@ class Launch:
         This node, if the manager tells nodes apart itself, since the batch system's signals and
         shares do not reach them; else empty.
     agent : bool
-        Whether an agent has started us: who says the index of a node says also when it is to be
-        left.
+        Whether an agent has started us: it gave us the index of our node, and also tells us when
+        to leave the node.
     """
 
     def __init__(self, document: Mapping[str, Any], index: int | None) -> None:
@@ -64,9 +65,22 @@ class Launch:
         self.node: dict[str, Any] = dict(nodes[self.index]) if nodes else {}
         self.agent = index is not None and not nodes
         self._leader = str(document.get("leader", "none"))
+        self._checkpoint = document.get("checkpoint")
+
+    def native(self, directory: Path) -> Native | None:
+        """Return how the command saves by its own means; None if nothing is stated of that.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+            The directory of the attempt.
+        """
+        if self._checkpoint is None:
+            return None
+        return Native(self._checkpoint, Path(self.cwd), directory)
 
     def leader(self, directory: Path) -> Leader | None:
-        """Return the leader of the batch job, which is to be watched; None if there is none.
+        """Return the leader of the batch job, which must be watched; None if there is no leader.
 
         Parameters
         ----------

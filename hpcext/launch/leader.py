@@ -48,14 +48,14 @@ class LeaderProcess(Protocol):
     """The process of a leader, on this host or another."""
 
     def alive(self) -> bool:
-        """Return whether it is there."""
+        """Return whether the process still exists."""
 
     def stopped(self) -> bool:
         """Return whether a signal has stopped it."""
 
 
 class RemoteLeader:
-    """A leader on another host, of which only what is written down is known.
+    """A leader on another host, known only through a file.
 
     Parameters
     ----------
@@ -113,7 +113,8 @@ class Leader:
     def look(self, now_s: float, *, saves: bool) -> signal.Signals | None:
         """Return what must be done now: END, SUSPEND or CONTINUE, once, HALT, or nothing.
 
-        HALT is repeated as long as the leader is stopped: what began meanwhile must not go on.
+        HALT is repeated as long as the leader is stopped: processes that have begun since then must
+        not go on.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The ranks of an attempt that run on this node: they are started, told, and ended together.
+"""The ranks of an attempt on this node: they are started, signalled, and ended together.
 
 Standard library only, and like the supervisor one loop around ``sigwaitinfo``. A rank that fails
 ends the others: the job goes on from its last checkpoint.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import os
 import signal
 import socket
 import time
@@ -43,7 +42,7 @@ class NodeRanks(abc.ABC):
     ----------
     argv : sequence of str
     nodes : tuple of int
-        Of each rank of the job, the index of its node.
+        The index of the node of each rank of the job.
     rendezvous : Rendezvous
     attempt : protocol.Attempt or None
         None if nobody can ask for a change.
@@ -184,20 +183,17 @@ class NodeRanks(abc.ABC):
 
     def _reap(self) -> bool:
         """Collect the ranks that have ended; return whether one is left."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                break
-            if pid in self._ranks:
-                number, rank = self._ranks.pop(pid)
-                self._ended(number, rank, os.waitstatus_to_exitcode(status))
+        if not tree.reap(self._child_ended):
+            return False
         if not self._settle():
             # Ranks that were about to join have nothing to lose.
             self._signal_all(signal.SIGKILL)
         return bool(self._ranks)
+
+    def _child_ended(self, pid: int, code: int) -> None:
+        if pid in self._ranks:
+            number, rank = self._ranks.pop(pid)
+            self._ended(number, rank, code)
 
     def _end(self, code: int) -> None:
         """End every rank; the job goes on from its last checkpoint."""

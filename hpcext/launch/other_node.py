@@ -1,6 +1,6 @@
 """The ranks of an attempt on a node that is not its first.
 
-They are there from the beginning, or join a training that goes on. The first node
+They run from the beginning, or join a training that is in progress. The first node
 (:mod:`hpcext.launch.ranks`) decides what becomes of the group; here ranks are only started and
 ended.
 """
@@ -58,7 +58,7 @@ class OtherNode(NodeRanks):
     def _ended(self, number: int, rank: int, code: int) -> None:
         if not self._trains(number, rank) and self._kill_s is None:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            # Should it not be said, our own end says it.
+            # If it cannot be written, our own end tells the others.
             with contextlib.suppress(OSError):
                 self.rendezvous.fail(number, f"a new rank ended with {how} before it was ready")
             self._end(code or 1)

@@ -82,7 +82,7 @@ class Launcher(NodeRanks):
     def _settle(self) -> bool:
         self._finish_change()
         change = self._change
-        # New ranks that were not called yet would wait for ever once the others have ended.
+        # New ranks that have not joined yet would wait for ever once the others have ended.
         called = change is not None and self.rendezvous.has_begun(change.group.number)
         if any(called or number <= self._number for number, _ in self._ranks.values()):
             return True
@@ -209,7 +209,7 @@ class Launcher(NodeRanks):
         self._say(
             group.number, ok=True, gpus=change.gpus, nodes=change.nodes, stall_s=answer.stall_s
         )
-        # No further signal comes for what was asked for meanwhile.
+        # No further signal comes for a change that was requested in between.
         self._look()
 
     @staticmethod

@@ -36,7 +36,7 @@ OTHERS_S = 10.0
 HUNG_S = 10.0
 """Seconds after its supervisor's end at which a launcher is ended.
 
-It no longer has anything to wait for, and would hold the GPUs of its attempt for ever.
+It has nothing left to wait for, and would hold the GPUs of its attempt for ever.
 """
 
 HARMLESS = (protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL, protocol.SUSPEND_SIGNAL, signal.SIGINT)
@@ -47,7 +47,8 @@ def spread(directory: Path) -> int:
     """Start the supervisors and wait; return 0 if every node has ended well."""
     for signum in HARMLESS:
         signal.signal(signum, signal.SIG_IGN)
-    # So is this one, of bkill: supervisors hear it, too. Launchers begin with it as by default.
+    # bkill's signal is ignored as well, because supervisors also get it. Launchers start with its
+    # default action.
     signal.signal(signal.SIGTERM, lambda *_: None)
     document = documents.read_json(directory / SPREAD_FILE, SPREAD)
     with open(directory / SPREAD_FILE, "rb") as file:

@@ -1,8 +1,8 @@
 """The program under which every attempt runs, on every node and under every batch system.
 
 Run as ``python -I -S .../hpcext/launch/supervise.py DIRECTORY [INDEX]``, where DIRECTORY is that of
-the attempt, and INDEX that of this node, if Slurm does not say it. :mod:`hpcext.launch.supervisor`
-does the work; here is only what must come first.
+the attempt, and INDEX that of this node, if Slurm does not set it. :mod:`hpcext.launch.supervisor`
+does the work; this module has only what must come first.
 """
 
 from __future__ import annotations

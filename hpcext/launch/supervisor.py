@@ -1,9 +1,9 @@
 """The supervisor of one attempt: it starts the command, passes signals on, and empties the tree.
 
 All signals are blocked and handled one after the other in one loop, which sleeps in ``sigwaitinfo``
-while nothing happens: no handler, no poll, no race. What is to be done because of each
-:mod:`~hpcext.launch.attempt_state` decides, and the supervisor does it. It leaves ``exit.json``,
-which says how the attempt ended and that none of its processes is left.
+while nothing happens: no handler, no poll, no race. :mod:`~hpcext.launch.attempt_state` decides the
+effects of each, and the supervisor carries them out. At the end it writes ``exit.json``, which says
+how the attempt ended and that none of its processes is left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcext import documents, private, protocol
 from hpcext.launch import command, ending, environment, leader, stderr, tree
-from hpcext.launch.attempt_events import Effect, Event, Now, heard
+from hpcext.launch.attempt_events import Effect, Event, Now, Phase, Suspension, heard
 from hpcext.launch.attempt_facts import AttemptFacts
 from hpcext.launch.attempt_processes import AttemptProcesses
 from hpcext.launch.attempt_state import AttemptState
@@ -29,14 +29,15 @@ from hpcext.process import Process
 
 if TYPE_CHECKING:
     from hpcext.launch.mps import Seat
+    from hpcext.launch.native import Native
 
 TAKEN = 75
 """Exit code if another supervisor has this attempt already: nothing was run."""
 
 NOT_STARTED = 71
-"""Exit code if nothing could be run, through no fault of the command (a full disk, say)."""
+"""Exit code if the command could not be run for another reason, such as a full disk."""
 
-LOOK_S = 1.0  # for orders, and the leader of a batch job, of which no signal tells
+LOOK_S = 1.0  # for orders, and the leader of a batch job, which no signal announces
 
 _WAKING = {
     signal.SIGCHLD,
@@ -119,7 +120,8 @@ class Supervisor:
         self._files = SupervisorFiles(directory, launch, self._launch.index)
         self._seat = _seat(launch.get("mps"))
         self._compiled = Compiled(self._launch.environ)
-        self._processes = AttemptProcesses(self._me, self._seat)
+        self._native = self._launch.native(directory)
+        self._processes = AttemptProcesses(self._me, self._seat, self._native)
         self._state = AttemptState(
             kill_grace_s=self._launch.kill_grace_s,
             suspend_timeout_s=self._launch.suspend_timeout_s,
@@ -131,6 +133,7 @@ class Supervisor:
         self._ending = ending.Ending(self._launch.log)
         # The exit code of the command, and instants for the record, in seconds since the epoch.
         self._exit_code: int | None = None
+        self._cut_off = False
         self._started_at = 0.0
         self._main_ended_at: float | None = None
 
@@ -155,8 +158,14 @@ class Supervisor:
         self._ending.begins(log)
         self._started_at = time.time()
         try:
+            native = self._native
             self._pid = command.start(
-                launch.argv, self._environ(), cwd=launch.cwd, log=log, notices=launch.notices
+                [*launch.argv, *(native.begin() if native is not None else ())],
+                self._environ(),
+                cwd=launch.cwd,
+                log=log,
+                notices=launch.notices,
+                asked_by=native.signum if native is not None else None,
             )
         except command.CommandError as error:
             self._ending.cannot_run = str(error)
@@ -176,16 +185,19 @@ class Supervisor:
 
     def attend(self) -> int:
         """See to the command until its last process has ended; return the exit code."""
+        if self._native is not None:
+            # From now on it can be suspended.
+            self._tell_manager()
         self._step(Event.LOOK)
-        while self._reap():
+        while tree.reap(self._child_ended):
             if self._exit_code is not None:
                 self._step(Event.REMAINDER)
             self._wait()
         if self._seat is not None:
             self._seat.leave()
-        suspended = self._files.suspended()
         # No child is left, so the command has been reaped too.
         code = self._exit_code if self._exit_code is not None else NOT_STARTED
+        suspended = self._files.suspended() or self._saved_natively(code)
         # Every node has its supervisor, and the others may not have ended.
         self._compiled.end(completed=code == 0 and not suspended and not self._launch.several)
         self._files.record(self._end_of(code, suspended=suspended))
@@ -193,17 +205,29 @@ class Supervisor:
             return protocol.EXIT_SUSPENDED
         return code if code >= 0 else 128 - code
 
+    def _saves_natively(self) -> Native | None:
+        """Return how the command saves by its own means, unless it has a session, which counts."""
+        return self._native if self._files.session() is None else None
+
+    def _saved_natively(self, exit_code: int) -> bool:
+        """Return whether a command that was to be suspended has saved by its own means."""
+        native, requested = self._saves_natively(), self._state.suspension is not Suspension.NONE
+        if native is None or not requested:
+            return False
+        return native.acknowledged(exit_code, cut_off=self._cut_off, released=self._state.released)
+
     def _environ(self) -> dict[str, str]:
         """Return the whole environment of the command."""
         own = {"HPCEXT_NOTIFY": str(self._me), "HPCEXT_NODE_INDEX": str(self._launch.index)}
         if self._seat is not None:
             own.update(self._seat.environ())
-        return environment.of_command(self._launch, own, self._compiled.variables())
+        environ = environment.of_command(self._launch, own, self._compiled.variables())
+        return environ if self._native is None else {**environ, **self._native.variables(environ)}
 
     # The loop.
 
     def _wait(self) -> None:
-        """Sleep until something happens, and do what is to be done about it."""
+        """Sleep until something happens, and handle it."""
         deadlines = [at for at in (self._state.deadline_s, self._look_s) if at is not None]
         if deadlines:
             info = signal.sigtimedwait(_WAKING, max(0.0, min(deadlines) - time.monotonic()))
@@ -230,23 +254,26 @@ class Supervisor:
                 self._step(_LEADER[seen])
 
     def _step(self, event: Event) -> None:
-        """Do what is to be done because of an event."""
-        facts = AttemptFacts(self._files, self._processes)
+        """Carry out the effects of an event."""
+        facts = AttemptFacts(self._files, self._processes, self._native)
         now = Now(time.monotonic(), time.time())
         for effect in self._state.step(event, facts, now):
             if effect is Effect.HAND_NEWS_DOWN:
                 self._hand_news_down()
             elif effect is Effect.TELL_MANAGER:
-                if (manager := self._files.manager()) is not None:
-                    manager.send(protocol.NEWS_SIGNAL)
+                self._tell_manager()
             else:
                 self._processes.affect(effect, facts)
 
-    def _hand_news_down(self) -> None:
-        """Tell the command that it is to change its size, if that is the news.
+    def _tell_manager(self) -> None:
+        if (manager := self._files.manager()) is not None:
+            manager.send(protocol.NEWS_SIGNAL)
 
-        It is told again with every news: only a launcher of ranks is ever asked, and it knows what
-        it has heard already.
+    def _hand_news_down(self) -> None:
+        """Tell the command to change its size, if that is the news.
+
+        It is told again with all later news: only a launcher of ranks ever gets such an order, and
+        it recognises one that it has had already.
         """
         if self._pid and self._files.resized():
             main = Process.of(self._pid)
@@ -255,26 +282,26 @@ class Supervisor:
 
     # The end.
 
-    def _reap(self) -> bool:
-        """Collect what has ended; return whether something is left."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            if pid == self._pid:
-                self._main_ended(os.waitstatus_to_exitcode(status))
+    def _child_ended(self, pid: int, exit_code: int) -> None:
+        if pid == self._pid:
+            self._main_ended(exit_code)
 
     def _main_ended(self, exit_code: int) -> None:
         self._exit_code = exit_code
+        self._cut_off = self._state.phase is Phase.ENDING
         self._main_ended_at = time.time()
         self._step(Event.MAIN_ENDED)
 
     def _end_of(self, exit_code: int, *, suspended: bool) -> dict[str, Any]:
         """Return how the attempt ended."""
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        native = self._saves_natively()
+        checkpoint = native and native.account(
+            acknowledged=suspended,
+            cut_off=self._cut_off,
+            began_at=self._started_at,
+            ended_at=self._main_ended_at or time.time(),
+        )
         return {
             "exit_code": exit_code,
             "suspended": suspended,
@@ -285,6 +312,7 @@ class Supervisor:
             "main_ended_at": self._main_ended_at,
             "ended_at": time.time(),
             "cpu_s": usage.ru_utime + usage.ru_stime,
+            **({"checkpoint": checkpoint} if checkpoint else {}),
             **({} if suspended or not exit_code else self._ending.failure()),
         }
 

@@ -1,7 +1,7 @@
 """The files of an attempt that its supervisor reads and writes, one for each kind of message.
 
-:mod:`hpcext.protocol` says who writes which. A file from a training or a manager may be absent,
-older than this attempt, or nonsense; then it says nothing.
+:mod:`hpcext.protocol` says who writes which. A file from a training or a manager may be missing,
+older than this attempt, or invalid; it is ignored then.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SupervisorFiles:
         Raises
         ------
         OSError
-            The claim cannot be written; nobody supervises the attempt.
+            The claim cannot be written, so the attempt has no supervisor.
         """
         document = {
             "schema": protocol.SUPERVISOR,
@@ -100,7 +100,7 @@ class SupervisorFiles:
                 return
             except OSError as error:
                 failure = error
-            # If the directory was removed, nothing is to be recorded; other errors may pass.
+            # If the directory was removed, there is nothing to record; other errors may pass.
             if isinstance(failure, FileNotFoundError | NotADirectoryError):
                 return
             if signal.sigtimedwait({signal.SIGTERM}, pause_s):
@@ -159,7 +159,7 @@ class SupervisorFiles:
             return None
 
     def manager(self) -> Process | None:
-        """Return the process that wants to hear of news, if it is on this machine."""
+        """Return the process to which news is signalled, if it is on this machine."""
         if self._manager is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""The program that ends what is left of an attempt on its host, and acknowledges it.
+"""The program that ends all remaining processes of an attempt on its host, and acknowledges it.
 
 Run as ``python -I -S .../hpcext/launch/sweep.py DIRECTORY INDEX NONCE``. The acknowledgement is a
 file with the nonce in it: whether a launcher passes exit codes on does not matter.
@@ -29,7 +29,7 @@ PAUSE_S = 0.05
 
 
 def sweep(directory: Path, index: int, nonce: str) -> None:
-    """End the supervisor if there is one, kill what is left, and acknowledge that it is gone.
+    """End the supervisor if it runs, kill all other processes, and acknowledge that all are gone.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Processes found in ``/proc``: descendants of one, and those with a mark in their environment."""
+"""Processes of this machine: children that end, descendants, those marked in their environment."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import ctypes
 import os
 import re
 import signal
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from hpcext.numerals import whole
 from hpcext.process import Process
 
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
-"""Errors of looking at a process that has ended meanwhile, or is not ours."""
+"""Errors when a process has just ended or is not ours."""
 
 _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
 
@@ -21,6 +21,24 @@ def boot_id() -> str:
     """Return what tells this boot of the machine from all others; random(4)."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
+
+
+def reap(ended: Callable[[int, int], object]) -> bool:
+    """Collect the children of this process that have ended; return whether one is left.
+
+    Parameters
+    ----------
+    ended : callable
+        Called with the pid and the exit code of each; negative: the signal that killed it.
+    """
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+        ended(pid, os.waitstatus_to_exitcode(status))
 
 
 def descendants(root: int) -> list[Process]:
@@ -141,6 +159,15 @@ def _minds(process: Process, signum: int) -> bool:
     return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
 
 
+def handles(process: Process, signum: int) -> bool:
+    """Return whether a process does something about a signal: handles it, or waits for it."""
+    masks = dict(re.findall(rb"^Sig(Blk|Ign|Cgt):\s*([0-9a-f]+)", _status(process), re.MULTILINE))
+    blocked, ignored, caught = (
+        int(masks.get(name, b"0"), 16) >> (signum - 1) & 1 for name in (b"Blk", b"Ign", b"Cgt")
+    )
+    return bool(caught or (blocked and not ignored))
+
+
 def _own_pid(process: Process) -> int:
     """Return the pid that a process has in its own namespace; proc(5)."""
     pids = re.search(rb"^NSpid:.*\s([0-9]+)$", _status(process), re.MULTILINE)
@@ -148,7 +175,7 @@ def _own_pid(process: Process) -> int:
 
 
 def _status(process: Process) -> bytes:
-    """Return what ``/proc/PID/status`` says; nothing of a process that has ended."""
+    """Return the contents of ``/proc/PID/status``; empty for a process that has ended."""
     try:
         with open(f"/proc/{process.pid}/status", "rb", buffering=0) as file:
             return file.read()
@@ -182,7 +209,7 @@ def marked(marks: Collection[str]) -> list[Process]:
 
 
 def kill_marked(marks: Collection[str], victims: set[Process]) -> bool:
-    """Kill what carries a mark and what was chosen before; return whether any of it is left.
+    """Kill marked processes and earlier victims; return whether any of them is left.
 
     Parameters
     ----------
@@ -198,8 +225,8 @@ def kill_marked(marks: Collection[str], victims: set[Process]) -> bool:
     victims.update(found)
     for process in victims:
         send(process, signal.SIGKILL)
-    # Once more if anything was found, which may have forked meanwhile; and a process that is
-    # dying has no environment any more, but may still hold its GPU.
+    # Look once more if a process was found, which may have forked; and a process that is dying has
+    # no environment any more, but may still hold its GPU.
     return bool(found) or any(process.alive() for process in victims)
 
 

@@ -22,7 +22,7 @@ def newest(state_dir: Path) -> Path:
     Raises
     ------
     NoManagerError
-        There is none.
+        There is no such pilot.
     """
     found = pilot.known(state_dir)
     if not found:

@@ -92,7 +92,7 @@ class Decider:
             self._task = asyncio.get_running_loop().create_task(self._ask(question.now, wake))
 
     def take(self) -> Target | str | None:
-        """Return the answer to the last question: a target, or why there is none; None: not yet."""
+        """Return the answer to the last question, or why it has none; None: not known yet."""
         said, self._said = self._said, None
         return said
 
@@ -122,7 +122,7 @@ class Decider:
             how = f"by signal {-status}" if status < 0 else f"with {type(error).__name__}: {error}"
             said = f"ran in a process that ended {how}"
         except Exception as error:
-            # Whatever it is: a question without an answer would be waited for, for ever.
+            # Any error: otherwise the manager would wait for an answer for ever.
             said = f"could not be asked: {type(error).__name__}: {error}"
         finally:
             if self._worker is not worker:
@@ -165,9 +165,9 @@ class _Worker:
         self._sock.setblocking(False)
 
     async def ask(self, now: Snapshot) -> Target | str:
-        """Have a snapshot answered."""
+        """Have the policy decide on a snapshot."""
         loop = asyncio.get_running_loop()
-        # Those jobs are among the others: they are told once.
+        # Those jobs are among all jobs already, so only their ids are sent.
         busy = tuple(job.id for job in now.busy or ())
         data = _encoder.encode((replace(now, busy=None), busy))
         await loop.sock_sendall(self._sock, len(data).to_bytes(_SIZE, "big") + data)
@@ -216,7 +216,7 @@ def _reap() -> None:
 
 
 def _serve(policy: Policy, sock: socket.socket, parent: int) -> NoReturn:
-    """Answer until nobody asks any more; nothing of the manager's is touched on the way out."""
+    """Answer questions until none can come; leave without touching anything of the manager's."""
     try:
         signal.set_wakeup_fd(-1)
         for signum in _IGNORED:

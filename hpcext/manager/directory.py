@@ -25,7 +25,7 @@ from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.core.values import Node
 from hpcext.executors.seats import Shared, machine_of, memory
 from hpcext.harvest.leases import Terms
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager import spool
 from hpcext.manager.submissions import Submissions, check_fits
 from hpcext.text import did_you_mean, shown
@@ -44,7 +44,7 @@ def host() -> str:
 
 
 class NewPilot(msgspec.Struct, frozen=True, kw_only=True):
-    """What whoever makes a pilot says of it.
+    """The facts about a pilot that its maker states.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class NewPilot(msgspec.Struct, frozen=True, kw_only=True):
     batch : str
         It is the script of a job of this batch system, if one is named.
     launcher : str
-        What starts its jobs on the nodes of that job, where there are several ways.
+        The program that starts its jobs on the nodes of that job, if there is a choice.
     nodes : int
         The number of nodes of that job.
     lead_s : float
@@ -202,8 +202,8 @@ def _pilot(new: NewPilot, settings: Settings) -> Pilot:
 def _made_whole(path: Path, state_dir: Path, name: str) -> Iterator[Path]:
     """Make the directory of a pilot under another name, and rename it once it is filled.
 
-    Whoever is killed meanwhile leaves nothing at `path` that is in the way and no pilot. A pilot
-    that is not beside the others is registered there by its `name`.
+    If this process is killed before that, it leaves no half-made pilot at `path`. A pilot outside
+    the state directory is registered there by its `name`.
     """
     register = state.make(state_dir, "pilots")
     with contextlib.ExitStack() as stack:
@@ -226,7 +226,7 @@ def _made_whole(path: Path, state_dir: Path, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _about(path: Path) -> Iterator[None]:
-    """Say of which directory it is that it exists already, or cannot be made."""
+    """Add the name of the directory that exists already, or cannot be made, to the error."""
     try:
         yield
     except FileExistsError:
@@ -287,7 +287,7 @@ def find(handle: str, state_dir: Path) -> Path:
 
 
 def find_or_none(handle: str, state_dir: Path) -> Path | None:
-    """Return the directory of a pilot as :func:`find` does; None if there is none."""
+    """Return the directory of a pilot as :func:`find` does; None if there is no such pilot."""
     try:
         return find(handle, state_dir)
     except NoManagerError:

@@ -55,17 +55,17 @@ class Driver:
     interval_s : float
         How often reports of progress are read when nothing else happens.
     requests : callable
-        Gives the facts that users asked for; it is told when they are written down.
+        Gives the facts that users request; it is told when they are in the journal.
     observe : callable
     node_time : NodeTime, optional
         Of the engine so far.
     stay : bool
-        Wait for more when nothing is left to do, until told to drain.
+        Whether to wait for more jobs when nothing is left to do, until the pilot is drained.
     leave : bool
-        When told to end, leave at once; what runs goes on.
+        Whether to leave at once when told to end; running jobs go on.
     moves_on : bool
-        End if what is left of its nodes serves nothing that waits, to go on with others: nobody is
-        billed for nodes on which nothing can run.
+        Whether to end if no waiting job can use the remaining nodes, to go on with other nodes:
+        nobody should be billed for nodes on which nothing can run.
     once_s : float
         Signals to end within this time count as one: a batch system signals the leader of a job and
         its group.
@@ -130,8 +130,8 @@ class Driver:
         ----------
         executor : Executor
         news : iterable of Fact
-            What the engine does not know yet. It is told first of attempts that are known to have
-            ended: a job that completed before its node was lost is complete.
+            Facts that the engine does not know yet. The ends of attempts come first: a job that
+            completed before its node was lost is complete.
         """
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(NEWS_SIGNAL, self._on_news)
@@ -197,7 +197,7 @@ class Driver:
         self._observe(self.engine, now_s)
 
     def _step(self, now_s: float, facts: tuple[Fact, ...]) -> None:
-        """Tell the engine facts, and keep what is to be done until they are written down."""
+        """Give the engine facts, and hold its actions back until the journal has the facts."""
         self._journal.note(now_s, facts)
         actions, self._wake_s = self.engine.step(now_s, facts)
         self._meter.watch(now_s, facts)
@@ -256,7 +256,7 @@ class Driver:
     def _on_stop(self, signum: signal.Signals) -> None:
         """Suspend everything, then leave; on a second signal, leave at once.
 
-        What is being suspended then goes on by itself, and the next manager finds it.
+        Suspensions in progress then continue without it, and the next manager finds the result.
         """
         before, self._told_s = self._told_s, time.monotonic()
         if self._told_s < before + self._once_s:

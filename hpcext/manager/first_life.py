@@ -39,7 +39,7 @@ class Wait:
     directory : pathlib.Path
         The pilot's.
     where : str
-        The host of the first life; empty if nobody says it.
+        The host of the first life; empty if it is unknown.
     goes_back : bool
         Whether the job is requeued if that does not end.
     """
@@ -83,7 +83,7 @@ class Wait:
 
 
 def over(directory: Path) -> None:
-    """Say that nobody waits any more."""
+    """Note that no manager waits any more."""
     with contextlib.suppress(OSError):
         (directory / FILE).unlink()
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.text import counted, did_you_mean, listed
 
 LONGEST = 64
@@ -23,7 +23,7 @@ def find_job(world: World, handle: str) -> Job:
     Raises
     ------
     InputError
-        There is none, or which one is meant is not clear.
+        There is no such job, or several have that name.
     """
     if job := world.jobs.get(handle):
         # No name is a number.

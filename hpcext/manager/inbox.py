@@ -12,7 +12,8 @@ from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.facts import Fact, Submitted
 from hpcext.core.values import Job
 from hpcext.executors.seats import memory
-from hpcext.jobfile import JobSpec, parse_jobs
+from hpcext.jobfile import parse_jobs
+from hpcext.jobspec import JobSpec
 from hpcext.manager import spool
 from hpcext.manager.handles import numbered, refuse_taken
 from hpcext.manager.requests import VERBS, Answer

@@ -1,4 +1,4 @@
-"""The journal: what the engine was told, in the order it was told; replayed on restart.
+"""The journal: all facts that the engine received, in their order; replayed on restart.
 
 A file of JSON lines. The first is a :class:`Header`, which may carry the world as it was when the
 journal was last compacted; each further line is one :class:`Entry`: an instant and the facts of one
@@ -98,8 +98,6 @@ class Past(msgspec.Struct, frozen=True):
     entries : tuple of Entry
     size : int
         Bytes of whole lines; what follows was being written when the manager died.
-    torn : int
-        Bytes of that.
     begun : int
         Bytes of the first line.
     """
@@ -107,7 +105,6 @@ class Past(msgspec.Struct, frozen=True):
     header: Header
     entries: tuple[Entry, ...]
     size: int
-    torn: int
     begun: int = 0
 
     @property
@@ -134,7 +131,7 @@ class Past(msgspec.Struct, frozen=True):
         return Engine(find_policy(self.header.policy), self.header.saved)
 
     def replay(self) -> Engine:
-        """Return an engine that was told all of it.
+        """Return an engine that has received all facts of the journal.
 
         Its actions were given already, or are given again by :meth:`Engine.outstanding`.
         """
@@ -159,7 +156,7 @@ def read(path: Path) -> Past:
     Raises
     ------
     JournalError
-        There is none, or a whole line of it is not what a manager wrote.
+        There is no journal, or a complete line in it was not written by a manager.
     """
     try:
         data = read_own(path)
@@ -186,7 +183,7 @@ def read(path: Path) -> Past:
             where=str(path),
             do="nothing was changed; running jobs go on, and checkpoints are in jobs/*/checkpoint",
         ) from None
-    return Past(header, tuple(entries), size, len(data) - size, len(lines[0]) + 1)
+    return Past(header, tuple(entries), size, len(lines[0]) + 1)
 
 
 def _header(document: Any) -> Header:
@@ -212,7 +209,7 @@ def read_kept(path: Path, instant_s: float) -> Past | None:
             continue
         with contextlib.suppress(OSError, EOFError, zlib.error, *UNREADABLE):
             document = msgspec.json.decode(gzip.decompress(read_own(kept)))
-            return Past(_header(document), (), 0, 0)
+            return Past(_header(document), (), 0)
     return None
 
 
@@ -248,7 +245,7 @@ class Journal:
             self._begin(header)
 
     def past(self) -> Past:
-        """Return what it says so far; that of an older release is first rewritten with decisions.
+        """Return its contents so far; an older release's journal is first rewritten with decisions.
 
         Raises
         ------

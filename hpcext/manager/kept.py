@@ -1,4 +1,4 @@
-"""What stays of completed jobs: everything of the last ones, and the logs of those before.
+"""What is kept of completed jobs: all files of the last ones, and the logs of earlier ones.
 
 An attempt is a directory of small files, which tell a manager how it ended. Once the journal tells
 that, they only serve to examine a failure. A pilot of a hundred thousand short jobs would keep half
@@ -38,7 +38,7 @@ class Kept:
     def __call__(self, engine: Engine, _now_s: float) -> None:
         """Look at the jobs that changed, after a turn of their driver.
 
-        What is removed here is in the journal, which is written before any turn ends.
+        The ends of these jobs are in the journal already, which is written before a turn ends.
         """
         world = engine.world
         late = [world.jobs[name] for name in world.changed.since(self._seen)]
@@ -56,7 +56,7 @@ class Kept:
 def forget(job: Path) -> None:
     """Remove the attempts of a job that is complete, and its directory for checkpoints if empty.
 
-    What cannot be removed stays: nothing depends on it.
+    Files that cannot be removed stay, because nothing depends on their removal.
     """
     with contextlib.suppress(OSError):
         for attempt in job.glob(ATTEMPTS):

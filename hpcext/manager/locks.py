@@ -33,7 +33,7 @@ def held(path: Path, *, do: str = "") -> Iterator[None]:
     ----------
     path : pathlib.Path
     do : str
-        What to do where there are no locks.
+        What the user can do if the file system has no locks.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Notifies a user of jobs that failed for good, and of a pilot's end: once each, whatever restarts.
+"""Notifies a user of jobs that failed for good and of a pilot's end, once each despite restarts.
 
-The manager sees what happens as any observer of its engine does; a thread sends. What is told is
-written to ``notified.json``, beside the pilot's journal, before it is sent: a manager that is
-killed just then tells less, and never twice.
+The manager observes its engine like any other observer; a thread sends the notifications. Each is
+recorded in ``notified.json``, beside the pilot's journal, before it is sent: if the manager is
+killed in between, a notification may be lost, but is never sent twice.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Teller:
             self._tell_failures(engine, now_s)
 
     def ended(self, engine: Engine, now_s: float) -> None:
-        """Tell that the manager has ended, not to come back by itself; wait until it is sent."""
+        """Notify that the manager has ended and will not come back; wait until it is sent."""
         self._look(engine, now_s)
         world = engine.world
         left, jobs = len(world.unfinished()), len(world.jobs)
@@ -94,7 +94,7 @@ class Teller:
         self.close()
 
     def close(self) -> None:
-        """Wait until what was told is sent, but not for ever."""
+        """Wait until the notifications are sent, for a limited time."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join(LAST_S)
@@ -102,7 +102,7 @@ class Teller:
                 self._failed("it took too long")
 
     def _look(self, engine: Engine, now_s: float) -> None:
-        """Find jobs that have failed for good since those that were told."""
+        """Find jobs that have failed for good and were not reported yet."""
         world, self._look_s = engine.world, now_s + LOOK_S
         final = len(world.jobs) - len(world.unfinished())
         if final == self._final:

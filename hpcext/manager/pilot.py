@@ -117,7 +117,7 @@ def sole_manager(
 def _lock(
     directory: Path, locks: contextlib.ExitStack, backend: Backend | None, *, goes_back: bool
 ) -> None:
-    """Hold the manager's lock; that of the first life of our own job is waited for."""
+    """Hold the manager's lock; if the first life of our own job holds it, wait for it."""
     wait = None
     try:
         while True:
@@ -172,11 +172,11 @@ def run(
     observe : callable
         Called after each turn.
     interval_s : float, optional
-        How often to look at progress, if not as the pilot says.
+        Seconds between two looks at the progress; by default the pilot's own setting.
     moved : bool
-        The pilot's last machine is gone, with all that ran there.
+        Whether the pilot's last machine is gone, with everything that ran there.
     leave : bool
-        When told to end, leave at once: what runs goes on, and another manager is to follow.
+        Whether to leave at once when told to end: running jobs go on, and another manager follows.
     passing : bool
         Besides, end when all is done even if the pilot stays, and expect no signals.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 1000
-"""Allocations of one batch job, whatever it gained in them."""
+"""The most allocations of one batch job, whatever progress it makes in them."""
 
 
 def _never(*, gained: bool) -> None:
@@ -47,8 +47,8 @@ class Resources:
         Takes what every executor needs, see
         :class:`~hpcext.executors.processes.ProcessExecutor`.
     carry_on : callable
-        Has the pilot go on in the next allocation; told with ``gained`` whether this one was of
-        any use. Only an allocation ends.
+        Has the pilot go on in the next allocation; its argument ``gained`` says whether there was
+        any progress in this one. Only an allocation ends.
     gone : tuple of str
         Nodes that its allocation had, and has no more.
     """
@@ -66,7 +66,7 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Resources:
     ----------
     pilot : Pilot
     engine : Engine
-        What is known from before.
+        The engine with the facts so far.
     directory : pathlib.Path
         The pilot's.
 
@@ -97,8 +97,8 @@ def _machine(pilot: Pilot) -> Resources:
 
 
 def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Resources:
-    """Idle nodes of a batch system, as long as nobody else needs them."""
-    # Of those that are gone meanwhile the batch system will say so.
+    """Idle nodes of a batch system, as long as no other job needs them."""
+    # The batch system will report the leases that have ended since then.
     recorded = recorded_nodes(directory / "leases")
     world = engine.world
     nodes = tuple(node for name, node in world.nodes.items() if name in recorded)

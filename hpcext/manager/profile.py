@@ -24,7 +24,7 @@ from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
 from hpcext.core.values import Action, Job, Kind, State
 from hpcext.executors.attempt.directory import AttemptFiles
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool
 from hpcext.profiles import Measurement
@@ -183,7 +183,7 @@ class _Run:
             return  # The executor reads it too, and warns of what is wrong with it.
         self.registered = True
         last = self.marks[-1] if self.marks else None
-        # The first step is a mark, the registration before it is none: it does not count.
+        # The first step is a mark; the registration before it is not, so it does not count.
         if mark.step > (last.step if last else 0) and mark.at_s > (last.at_s if last else 0):
             self.marks.append(mark)
 
@@ -300,7 +300,7 @@ def _last_line(path: Path) -> str:
 
 
 def _end_what_is_left(directory: Path) -> None:
-    """End attempts that an interrupted manager left: unlike a pilot's, nobody goes on with them."""
+    """End attempts that an interrupted manager left, which unlike a pilot's are not continued."""
     for path in sorted((directory / "jobs").glob("*/attempt-*")):
         files = AttemptFiles(directory / "jobs", Action(Kind.KILL, path.parent.name, 0, 1))
         supervisor = files.supervisor()

@@ -14,7 +14,7 @@ from hpcext.core.errors import HpcextError
 from hpcext.core.values import Job, State, total
 from hpcext.executors.gpu_facts import gpu_facts
 from hpcext.executors.gpus import find_gpus
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.profiles import Measurement, Profiles
 from hpcext.scaling.kinds import alike
 
@@ -122,7 +122,7 @@ class _Watch:
         )
 
     def forget(self) -> None:
-        """Begin the observation anew."""
+        """Start the observation over."""
         self.seconds = self.work = self.amount = 0.0
         self.steps = 0
 

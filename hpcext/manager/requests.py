@@ -16,7 +16,7 @@ AUTO = "auto"
 """The word for the numbers of GPUs that the job file states."""
 
 Answer = tuple[tuple[Fact, ...], str]
-"""The facts that become true, and what the client is told."""
+"""The new facts, and the answer to the client."""
 
 
 def _unfinished(world: World, words: Mapping[str, Any]) -> Job:
@@ -54,7 +54,7 @@ def resume(world: World, words: Mapping[str, Any]) -> Answer:
 
 
 def resize(world: World, words: Mapping[str, Any]) -> Answer:
-    """Give a job exactly this many GPUs as soon as they are free, or again what its file says."""
+    """Give a job exactly this many GPUs as soon as they are free, or undo that with ``auto``."""
     job = _unfinished(world, words)
     if words.get("gpus") == AUTO:
         return _as_stated(job)
@@ -103,7 +103,7 @@ def valid_sizes(world: World, job: Job) -> tuple[int, ...]:
 
 
 def _most(world: World, job: Job) -> int:
-    """Return the GPUs of the largest node; if there is none, what the job states: one may come."""
+    """Return the GPUs of the largest node; without any node, the job's own maximum."""
     here = [node.real_gpus for node in world.nodes.values() if node.gpus]
     return max(here, default=max(job.stated or job.sizes))
 

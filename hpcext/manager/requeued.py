@@ -30,7 +30,7 @@ TURN_FILE = "requeued-looked-at"
 
 
 async def look_after(state_dir: Path, batch: str) -> None:
-    """Look after the user's jobs in the queue for as long as a manager is there."""
+    """Look after the user's requeued jobs for as long as this manager runs."""
     while True:
         await asyncio.sleep(EVERY_S)
         try:

@@ -154,7 +154,7 @@ def _posted(
         reason = getattr(error, "reason", error)
         said = getattr(reason, "strerror", None) or type(reason).__name__
         return clean(str(said))[:_SAID_CHARS], True
-    except Exception as error:  # http.client's own, of which a server can cause any
+    except Exception as error:  # a server can cause any of http.client's errors
         return type(error).__name__, True
 
 

@@ -84,7 +84,7 @@ def pending(directory: Path) -> Iterator[tuple[str, dict[str, Any] | InputError]
     ------
     id : str
     request : dict or InputError
-        What is wrong with it, if it cannot be read; then it has been removed.
+        The error, if the request cannot be read; it has been removed then.
     """
     for path in _by_age(directory / "requests"):
         name = path.stem
@@ -115,7 +115,7 @@ def _by_age(directory: Path) -> list[Path]:
 
 
 def discard(path: Path) -> None:
-    """Remove a request, whatever it is."""
+    """Remove a request, of whatever kind its file is."""
     with contextlib.suppress(OSError):
         path.unlink()
 
@@ -167,10 +167,9 @@ class BatchManager:
     system : str
         Name of its batch system.
     polls : bool
-        Whether its script passes no signals on, or would die of them: then the manager looks by
-        itself.
+        Whether its script does not pass signals on, or would die of them: then the manager polls.
     directory : pathlib.Path, optional
-        The pilot's, which says if its job waits for an earlier life of its own.
+        The pilot's directory, which shows whether its job waits for its own earlier life.
     """
 
     def __init__(
@@ -267,9 +266,9 @@ def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) ->
     Raises
     ------
     NoManagerError
-        None runs, or it ended before it answered.
+        No manager runs, or it ended before it answered.
     HpcextError
-        What the manager answered, if it refused; or that it did not answer in time.
+        The manager refused, or did not answer in time.
     """
     check_private(directory)
     manager = manager_of(directory)
@@ -307,7 +306,7 @@ def put(directory: Path, verb: str, *, name: str = "", **words: Any) -> str:
     directory : pathlib.Path
     verb : str
     name : str
-        The request's name: what is asked for twice under one name is done once.
+        The request's name: a request that is made twice under one name is carried out once.
     **words
         The arguments of the verb.
 
@@ -335,12 +334,12 @@ def put(directory: Path, verb: str, *, name: str = "", **words: Any) -> str:
 
 
 def answer(directory: Path, name: str) -> dict[str, Any] | None:
-    """Return the answer to a request, once; None if there is none yet.
+    """Return the answer to a request and remove it; None if there is no answer yet.
 
     Raises
     ------
     HpcextError
-        What the manager answered, if it refused.
+        The manager refused.
     """
     path = directory / "replies" / f"{name}.json"
     try:

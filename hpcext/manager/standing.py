@@ -23,7 +23,7 @@ def of_pilot(directory: Path) -> Standing:
 
 
 def of_jobs(directory: Path) -> Standing:
-    """Return the standing of a pilot that no manager runs, as far as ``manager.json`` says.
+    """Return the standing of a pilot that has no manager according to ``manager.json``.
 
     A pilot that was submitted again has two jobs: that in which its last manager ran, and that
     which is to have the next.

@@ -1,7 +1,7 @@
 """The job files that were submitted, kept beside the journal.
 
-There is one file per submission, written before the journal has its jobs. The journal says what
-became of jobs, these files what they are.
+There is one file per submission, written before the journal has its jobs. These files define the
+jobs, and the journal records what happened to them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcext.admission import admit
 from hpcext.core.errors import UNREADABLE, InputError, JournalError
 from hpcext.core.values import Job, Node
 from hpcext.documents import read_own, write_file
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Submissions:
     Attributes
     ----------
     jobs : tuple of Job
-        As the engine is told of them, in order.
+        As the engine receives them, in order.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -148,7 +148,7 @@ def check_fits(
 
 
 def check_in_time(specs: Sequence[JobSpec], left_s: float | None, where: str) -> None:
-    """Refuse jobs that take longer than the time that is left, by the speeds that they state.
+    """Refuse jobs that by their stated speeds take longer than the time that is left.
 
     Raises
     ------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import math
 import os
 import stat
 import sys
@@ -15,13 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol, state
+from hpcext import checkpointers, protocol, state
 from hpcext.backends import batch_job
 from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.backends.suspendable_job import SuspendableJob
+from hpcext.checkpointers import Checkpointer
+from hpcext.checks import at
 from hpcext.config import Settings
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.manager import directory as directories
 from hpcext.manager import spool
 from hpcext.numerals import whole
@@ -39,7 +42,7 @@ def lead_of(given: str | None) -> int:
     Parameters
     ----------
     given : str or None
-        What the flag says; if None, the variable that the flag of sbatch, or a user, sets.
+        The value of the flag; if None, the variable counts that sbatch's flag or a user sets.
 
     Raises
     ------
@@ -55,11 +58,42 @@ def lead_of(given: str | None) -> int:
     return lead_s
 
 
+def checkpointer_of(given: str | None, lead_s: int) -> Checkpointer | None:
+    """Return how the command saves by its own means; None if nothing says that it does.
+
+    Parameters
+    ----------
+    given : str or None
+        What the flag says; if None, the variable.
+    lead_s : int
+        How long it may take.
+
+    Raises
+    ------
+    InputError
+        It is no such way, or it takes longer.
+    """
+    text, where = protocol.environ().get("HPCEXT_CHECKPOINT", ""), "HPCEXT_CHECKPOINT"
+    if given is not None:
+        text, where = given, "--checkpoint"
+    if not text:
+        return None
+    with at(where):
+        saves = checkpointers.checkpoint(checkpointers.stated(text))
+        if (saves.suspend_timeout_s or 0.0) > lead_s:
+            raise InputError(
+                f"may take {saves.suspend_timeout_s:g} s, and there are {lead_s} before the end",
+                do=f"say --lead {math.ceil(saves.suspend_timeout_s or 0.0)}",
+            )
+    return saves
+
+
 def prepare(
     job: SuspendableJob,
     lead_s: int,
     settings: Settings,
     hpcext: Sequence[str] = batch_job.HPCEXT,
+    checkpoint: str | None = None,
 ) -> Path:
     """Make the pilot of a job, if it has none yet; return the script that runs in its place.
 
@@ -71,6 +105,8 @@ def prepare(
     settings : Settings
     hpcext : sequence of str
         How hpcext is run there. A site's may be a script that sets what its Python needs.
+    checkpoint : str or None
+        How its command saves by its own means, as a flag says it.
 
     Raises
     ------
@@ -82,6 +118,7 @@ def prepare(
     for package in NEEDED:
         if importlib.util.find_spec(package) is None:
             raise HpcextError(f"the Python package {package} is missing", where=sys.prefix)
+    saves = checkpointer_of(checkpoint, lead_s)
     directory = job.earlier(lambda name: directories.find_or_none(name, settings.state_dir))
     if job.restored and directory is not None:
         spool.put(directory, "resume", job="1")
@@ -89,7 +126,7 @@ def prepare(
     if directory is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         directory = settings.state_dir / "suspendable" / f"{job.key}-{stamp}"
-        first = spec(job.command(directory), job.gpus or 1, lead_s)
+        first = spec(job.command(directory), job.gpus or 1, lead_s, saves)
         name = f"job-{job.key}"
         create(first, job.gpus, settings, directory, name=name, lead_s=lead_s, batch=job.batch)
     try:
@@ -98,12 +135,14 @@ def prepare(
         return job.write(directory, first, manager_file=manager_file, hpcext=hpcext)
     except OSError:
         if first is not None:
-            # Else the next allocation would take it for one that can be gone on with.
+            # Otherwise the next allocation would try to continue it.
             directories.remove(directory, settings.state_dir)
         raise
 
 
-def spec(command: Sequence[str], slots: int, lead_s: int) -> JobSpec:
+def spec(
+    command: Sequence[str], slots: int, lead_s: int, saves: Checkpointer | None = None
+) -> JobSpec:
     """Return the specification of the one job."""
     return JobSpec(
         name="job",
@@ -113,6 +152,7 @@ def spec(command: Sequence[str], slots: int, lead_s: int) -> JobSpec:
         # Its exit code is what the user of sbatch is to see, at once.
         retries=0,
         suspend_timeout_s=float(lead_s),
+        checkpoint=saves,
     )
 
 
@@ -136,10 +176,10 @@ def create(job: JobSpec, gpus: int, settings: Settings, directory: Path, **more:
 
 
 def log_to_output(directory: Path, wanted: str | None = None) -> None:
-    """Have the job's output go where that of its batch script goes, if that is a file.
+    """Send the job's output to the file of its batch script's output, if that is a file.
 
-    If the batch system says which file is `wanted` in the end, it must be that one: what LSF only
-    keeps until the job ends does not outlive a requeue.
+    If the batch system names the file that the user `wanted`, it must be that one: a file that LSF
+    keeps only until the job ends does not outlive a requeue.
     """
     output = os.readlink(f"/proc/self/fd/{STDOUT}")
     log = directory / "jobs" / "1" / "log.txt"

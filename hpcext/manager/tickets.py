@@ -4,13 +4,13 @@ All tickets of a user share one harvester, in a directory of a fixed name. Its `
 the key of each ticket::
 
     KEY.lock    held as long as the ticket's process is alive
-    KEY.sh      the script that would have been run in its place
+    KEY.sh      the copy of the script that the trainer runs
     KEY.shown   how much of the trainer's log the ticket has shown
     KEY.held    its trainer was suspended when its job was told to end
     KEY.ended   its trainer was cancelled then, as it could not be suspended
 
-The key is also the name of the request that submits the trainer, so whatever happens to the ticket
-on the way, and however often it is requeued, its trainer is submitted once.
+The key is also the name of the request that submits the trainer, so the trainer is submitted only
+once, however often the ticket is interrupted or requeued.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcext import backends, documents, private, state
+from hpcext import backends, checkpointers, documents, private, state
 from hpcext.allocation import JobId
 from hpcext.batch.jobs import as_job
 from hpcext.config import Settings
@@ -76,6 +76,8 @@ class Ticket(NamedTuple):
     scaling : str
         Name of a stored curve; may be empty.
     environ : Mapping[str, str]
+    checkpoint : str
+        How its command saves by its own means, as a flag says it; may be empty.
     """
 
     job_id: JobId
@@ -86,6 +88,7 @@ class Ticket(NamedTuple):
     gpus: Range
     scaling: str
     environ: Mapping[str, str]
+    checkpoint: str = ""
 
     @property
     def trainer(self) -> str:
@@ -96,7 +99,7 @@ class Ticket(NamedTuple):
 
     def job_file(self) -> str:
         """Return a job file of the trainer."""
-        job = {
+        job: dict[str, Any] = {
             "name": self.trainer,
             "command": self.command,
             "workdir": self.workdir,
@@ -106,7 +109,11 @@ class Ticket(NamedTuple):
             "retries": 0,
             "env": self.environ,
         }
-        return job_text({**job, "scaling": self.scaling} if self.scaling else job)
+        if self.scaling:
+            job["scaling"] = self.scaling
+        if self.checkpoint:
+            job["checkpoint"] = checkpointers.stated(self.checkpoint)
+        return job_text(job)
 
 
 def key_of(job_id: JobId, words: Sequence[str]) -> str:
@@ -115,9 +122,9 @@ def key_of(job_id: JobId, words: Sequence[str]) -> str:
     Parameters
     ----------
     job_id : int or str
-        In its batch system.
+        The id in its batch system.
     words : sequence of str
-        What it trains, however often it begins.
+        The command that it trains, the same in all of its runs.
     """
     digest = hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()[:12]
     return f"ticket-{_plain(job_id)}-{digest}"
@@ -129,7 +136,7 @@ def _plain(job_id: JobId) -> str:
 
 
 def key_now(directory: Path, job_id: JobId, words: Sequence[str]) -> str:
-    """Return the key of a ticket's present trainer: one that was ended with it is begun anew."""
+    """Return the key of a ticket's present trainer; a trainer that ended with it gets a new one."""
     key, times = key_of(job_id, words), 0
     while was(directory, key, "ended"):
         times += 1
@@ -143,7 +150,7 @@ def environment(environ: Mapping[str, str], *numbers: JobId) -> dict[str, str]:
     Parameters
     ----------
     environ : Mapping[str, str]
-        Without what the batch system says of the ticket.
+        The environment without the batch system's variables for the ticket.
     *numbers : int or str
         The ticket's numbers, after which a directory for it may be named.
     """
@@ -161,7 +168,7 @@ def environment(environ: Mapping[str, str], *numbers: JobId) -> dict[str, str]:
 
 
 def open_harvester(settings: Settings, system: str, terms: Callable[[], Terms]) -> Path:
-    """Return the directory of this user's harvester of tickets; make it if there is none.
+    """Return the directory of this user's harvester of tickets; make it if it does not exist.
 
     Parameters
     ----------
@@ -230,7 +237,7 @@ def alive(directory: Path, key: str) -> Iterator[None]:
                 lock.enter_context(locks.held(_lock(directory, key)))
                 break
             except locks.LockedError:
-                # It may be somebody who looks whether we are alive.
+                # A command that checks whether we are alive may hold the lock for a moment.
                 if left == 1:
                     raise NoManagerError("this ticket is already waiting", where=key) from None
                 time.sleep(PAUSE_S)
@@ -266,7 +273,7 @@ def submit(directory: Path, key: str, ticket: Ticket) -> None:
 
 
 def waits(directory: Path, key: str) -> bool:
-    """Return whether what was asked for has not been taken yet."""
+    """Return whether the manager has not taken the request yet."""
     return (directory / "requests" / f"{key}.json").exists()
 
 
@@ -339,7 +346,7 @@ def was(directory: Path, key: str, what: str) -> bool:
 
 
 def release(directory: Path, key: str, trainer: str) -> None:
-    """Let a trainer go on that was suspended because its ticket was told to end."""
+    """Resume a trainer that was suspended because its ticket was told to end."""
     if was(directory, key, "held"):
         spool.put(directory, "resume", job=trainer)
         (directory / FOLDER / f"{key}.held").unlink(missing_ok=True)

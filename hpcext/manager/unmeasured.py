@@ -1,4 +1,4 @@
-"""Warns once of trials that do not report the metric that they are to be compared by."""
+"""Warns once about trials that do not report the metric by which they are to be compared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Unmeasured:
         self._watched: dict[str, tuple[object, ...]] = {}
 
     def __call__(self, engine: Engine, _now_s: float) -> None:
-        """Look at the trials that have come to no rung yet, after a turn of their driver."""
+        """Check the trials that have not reached a rung yet, after a turn of their driver."""
         jobs, records = engine.world.jobs, engine.world.records
         if len(jobs) != self._submitted:
             # Not in each turn: there may be a hundred thousand of them.

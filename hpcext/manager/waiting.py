@@ -31,7 +31,7 @@ class RequestOutcome(NamedTuple):
     Attributes
     ----------
     status : int
-        0 if what was asked for has come about, else an exit status.
+        0 if the request has been fulfilled, otherwise an exit status.
     text : str
     """
 
@@ -60,7 +60,7 @@ def wait(
     timeout_s : float
         May be infinite.
     ended : callable, optional
-        What it means that the manager has ended, if that is expected.
+        The outcome if the manager ends, if that is expected.
 
     Raises
     ------

@@ -135,22 +135,23 @@ def samples_of(batch: Any) -> int:
     ValueError
         The batch holds no tensor, or tensors of different lengths.
     """
-    lengths = {len(tensor) for tensor in _tensors(batch)}
+    lengths = {len(tensor) for tensor in tensors_in(batch)}
     if len(lengths) != 1:
         found = ", ".join(map(str, sorted(lengths))) or "no tensor"
         raise ValueError(f"a batch must hold tensors of one length; found: {found}")
     return lengths.pop()
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested mappings, lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
 
 
 def _part(value: Any, where: slice) -> Any:

@@ -109,12 +109,12 @@ class Session(Reporting):
             samples_per_step=samples_per_step,
             on_suspend=on_suspend,
         )
-        parts = self._parts()
+        parts = self.compose()
         parts.framework.unsaved = collected(unsaved)
         self.training = Training(coordinator, parts, state, seed=seed, staging=staging)
         super().__init__()
 
-    def _parts(self) -> Parts:
+    def compose(self) -> Parts:
         """Return the parts of which this session is composed."""
         return Parts(Framework(), Resizing())
 

@@ -36,12 +36,12 @@ def slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (("--partition", "harvest", "--only", "kil"), "did you mean kill?"),
         (("--partition", "nowhere"), "--partition: nowhere has no hosts"),
         (("--partition", "harvest", "--above", "harvest"), "--above: harvest"),
-        (("--partition", "harvest", "--above", "other"), "--above: other has not n1"),
+        (("--partition", "harvest", "--above", "other"), "--above: other does not have n1"),
         ((), "--partition"),
     ],
 )
 @pytest.mark.usefixtures("slurm")
-def test_what_cannot_be_is_refused(
+def test_impossible_values_are_refused(
     words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert admin.main(["accept", "slurm", *words]) == 2

@@ -31,7 +31,7 @@ def test_a_job_of_slurm(state: str) -> None:
     assert not (found.there and state in LEFT)
 
 
-def test_what_nobody_knows_any_more_is_no_state_that_is_not_known() -> None:
+def test_a_forgotten_job_is_not_a_job_in_an_unknown_state() -> None:
     assert kind(None) is Is.FORGOTTEN
     assert Is.FORGOTTEN.ended
     assert not Is.UNKNOWN.ended

@@ -204,7 +204,7 @@ def test_no_records_and_status_255_are_an_answer(monkeypatch: pytest.MonkeyPatch
     assert lsf.Commands().states([99]) == {}
 
 
-def test_another_complaint_of_a_job_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_about_a_job_are_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     said = UNKNOWN.replace("Job <99> is not found", "Failed in an LSF library call")
     monkeypatch.setattr(runner, "run", lambda argv, **_more: said)
     assert lsf.Commands().states([99]) == {99: "unknown"}

@@ -64,7 +64,7 @@ def test_statuses(status: str, used: int, kept: int, idle: bool) -> None:
 
 
 @pytest.mark.parametrize("empty", ["", "-"])
-def test_what_is_not_said(empty: str) -> None:
+def test_missing_fields_are_unknown(empty: str) -> None:
     row = f'"MAX": "{empty}", "NJOBS": "{empty}", "NGPUS": "{empty}", "NGPUS_ALLOC": "{empty}"'
     text = f'{{"RECORDS": [{{"HOST_NAME": "a", "STATUS": "ok", {row}}}, {{"ERROR": "no"}}]}}'
     (load,) = lsf_idle.parse_hosts(text).values()
@@ -73,7 +73,7 @@ def test_what_is_not_said(empty: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"RECORDS": [1]}'])
-def test_what_is_no_json(text: str) -> None:
+def test_output_that_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(BatchError, match="not JSON"):
         lsf_idle.parse_hosts(text)
 

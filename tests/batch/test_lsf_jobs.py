@@ -28,8 +28,8 @@ from hpcext.batch.lsf import (
     probe as lsf_probe,
 )
 from hpcext.batch.lsf.engine import LsfEngine, LsfRelease
+from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
-from hpcext.jobfile import parse_toml
 
 RECORDED = Path(__file__).parent / "recorded" / "volclava-2.2"
 VOLCLAVA = LsfEngine(
@@ -73,7 +73,7 @@ def test_states_of_a_wide_table() -> None:
 @pytest.mark.parametrize(
     "parse", [lsf_jobs.parse_wide, lambda text: lsf_jobs.parse_long(text, 0.0)]
 )
-def test_what_is_no_table_is_no_answer(parse: Callable[[str], object]) -> None:
+def test_output_that_is_not_a_table_is_not_an_answer(parse: Callable[[str], object]) -> None:
     with pytest.raises(BatchError, match="not a list of jobs"):
         parse("LSF is down. Please wait ...")
 
@@ -238,7 +238,7 @@ def test_no_json_at_all(
         ("", "Job <99> is not found\nbatch daemon not responding\n", False),
     ],
 )
-def test_no_jobs_is_an_answer_and_a_failure_is_none(
+def test_no_jobs_is_an_answer_but_a_failure_is_not(
     engine: Callable[[LsfEngine], None],
     monkeypatch: pytest.MonkeyPatch,
     stdout: str,
@@ -326,7 +326,7 @@ def test_a_failed_command_names_the_option(tmp_path: Path, monkeypatch: pytest.M
         runner.run(["bsub", "-J", "a", "-rn"])
 
 
-def test_nobody_waits_in_silence(
+def test_a_silent_command_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "bjobs").write_text(

@@ -92,7 +92,7 @@ def test_no_lease_is_an_answer(bjobs: Any, text: str) -> None:
     assert LsfLeasing().held("hpcext-a") == ()
 
 
-def test_no_answer_is_none(bjobs: Any) -> None:
+def test_no_answer_is_not_an_empty_answer(bjobs: Any) -> None:
     """Leases that nobody could ask for are not gone."""
     bjobs("LSF is down. Please wait ...")
     with pytest.raises(BatchError, match="LSF is down"):
@@ -141,7 +141,7 @@ def test_leases_of_others_are_told_from_other_jobs() -> None:
     assert others(STAT="RUN", JOB_DESCRIPTION="my job") == ()
 
 
-def test_a_job_waits_for_hosts_that_is_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_waits_for_hosts_is_not_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     def due(**fields: str) -> bool:
         monkeypatch.setattr(runner, "run", lambda *_, **__: said(**fields))
         return LsfLeasing().due()
@@ -157,7 +157,7 @@ def test_what_is_said_of_our_leases_is_their_number() -> None:
     assert held.comment == "7"
 
 
-def test_no_answer_about_others_is_none(bjobs: Any) -> None:
+def test_no_answer_about_others_is_not_an_empty_answer(bjobs: Any) -> None:
     bjobs("LSF is down. Please wait ...")
     with pytest.raises(BatchError, match="LSF is down"):
         LsfLeasing().others("killable", "")

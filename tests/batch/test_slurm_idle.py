@@ -136,11 +136,11 @@ def test_what_a_partition_allows(partition: str, idle: bool, limit_s: float) -> 
 
 
 @pytest.mark.parametrize("text", ["", "\n", "a\n", "|idle|", "garbage without bars"])
-def test_what_is_no_node(text: str) -> None:
+def test_invalid_nodes_are_ignored(text: str) -> None:
     assert slurm_idle.parse_idle(text) == {}
 
 
-def test_what_is_no_plan_and_no_lease() -> None:
+def test_lines_without_a_plan_or_a_lease_are_ignored() -> None:
     text = "7|N/A|n1|a\n8|1795383683|(null)|b\n9_[1-4]|1795383683|n2|c|d\n||\nx\n"
     assert slurm_idle.parse_planned(text) == (Planned(9, "c|d", 1795383683.0, "n2"),)
     assert slurm_idle.parse_held("3|RUNNING|n1|N/A|None|4\nx|RUNNING|n1|1|None|4\n") == (
@@ -149,7 +149,7 @@ def test_what_is_no_plan_and_no_lease() -> None:
 
 
 @pytest.mark.parametrize("why", ["None", "Resources", "Priority"])
-def test_a_job_waits_for_nodes_that_is_no_lease(why: str) -> None:
+def test_a_job_that_waits_for_nodes_is_not_a_lease(why: str) -> None:
     lease = f"{why}|hpcext-a-20261124-120000-ab12\n"
     assert slurm_idle.parse_due(f"{lease}{why}|a|b\n")
     assert not slurm_idle.parse_due(lease)

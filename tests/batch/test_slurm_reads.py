@@ -135,7 +135,7 @@ def test_a_job_that_slurmctld_has_forgotten_is_looked_up_in_accounting(
         ("Slurm accounting storage is disabled\n", {}),
     ],
 )
-def test_a_job_of_which_accounting_does_not_answer_is_not_known(
+def test_a_job_is_unknown_if_accounting_does_not_answer(
     reads: slurm_reads.Commands,
     monkeypatch: pytest.MonkeyPatch,
     complaint: str,
@@ -213,7 +213,9 @@ def test_versions(text: str, release: tuple[int, int]) -> None:
     assert slurm.parse_version(text) == release
 
 
-def test_an_unknown_state_is_said_and_is_no_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_state_is_warned_about_and_is_not_an_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert slurm.state("BRAND_NEW") == UNKNOWN
     assert "unknown state of a job: 'BRAND_NEW'" in caplog.text
 
@@ -224,7 +226,7 @@ def test_no_end(text: str) -> None:
         slurm.parse_end(text)
 
 
-def test_an_end_that_nobody_has_set() -> None:
+def test_an_end_may_be_unset_or_unlimited() -> None:
     assert slurm.parse_end("RUNNING|NONE|7|INVALID\n") == End("running", None)
     assert slurm.parse_end("RUNNING|NONE|7|UNLIMITED\n") == End("running", None, math.inf)
 

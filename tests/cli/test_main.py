@@ -100,7 +100,7 @@ def test_usage_errors_are_one_line(
 
 
 @pytest.mark.parametrize("prog", PARSERS)
-def test_two_dashes_are_no_value(prog: str) -> None:
+def test_two_dashes_are_not_a_value(prog: str) -> None:
     parser, parse = PARSERS[prog]
     for action in manual.options(parser):
         if action.nargs is None:
@@ -230,7 +230,7 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["config", "show"]) == 130
 
 
-def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_is_not_an_error(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
@@ -242,7 +242,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert done.returncode == 141
 
 
-def test_a_locale_without_the_characters_is_no_error(tmp_path: Path) -> None:
+def test_a_locale_without_the_characters_is_not_an_error(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "XDG_CONFIG_HOME": str(tmp_path)}
     env["HPCEXT_POLICY"] = "märble"
     done = subprocess.run([*HPCEXT, "config", "show"], capture_output=True, env=env, check=False)

@@ -51,7 +51,7 @@ def textfile(home: Path) -> Told:
     return told(path.read_text())
 
 
-def test_what_is_told_of_a_pilot(home: Path) -> None:
+def test_the_metrics_of_a_pilot(home: Path) -> None:
     name = make("one")
     found = textfile(home)
     key = (name,)
@@ -203,7 +203,7 @@ def test_the_token_is_made_once_and_is_the_users_alone(home: Path) -> None:
         ("", 0o600, "holds no token"),
     ],
 )
-def test_a_token_file_that_is_none(home: Path, text: str, mode: int, said: str) -> None:
+def test_invalid_token_files_are_refused(home: Path, text: str, mode: int, said: str) -> None:
     (home / "token").write_text(text)
     (home / "token").chmod(mode)
     with pytest.raises(InputError, match=said):
@@ -220,7 +220,7 @@ def test_a_token_file_that_is_none(home: Path, text: str, mode: int, said: str) 
         (["--textfile", "/nowhere/x.prom"], "No such file or directory"),
     ],
 )
-def test_what_cannot_be(
+def test_impossible_requests_are_refused(
     home: Path, capsys: pytest.CaptureFixture[str], words: list[str], wrong: str
 ) -> None:
     assert main(["metrics", *words]) in {1, 2}

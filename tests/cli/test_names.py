@@ -64,7 +64,7 @@ def test_a_name_typed_another_way_is_the_same_job() -> None:
     assert jobfields.after([apart, composed]) == (composed,)
 
 
-def test_a_name_that_looks_like_a_pattern_is_matched_as_it_is() -> None:
+def test_a_name_that_looks_like_a_pattern_is_matched_literally() -> None:
     limit = Limit("one", jobs=("run [1]",), of="jobs", most=1)
     assert limit.meets(Job("1", "run [1]", 1, (1,), 1))
     assert limit.meets(Job("2", "run 1", 2, (1,), 1))

@@ -118,7 +118,7 @@ def test_many_that_wait_for_others_are_one_line_each_time_a_reason_is_new() -> N
     assert len(out.lines) <= 6
 
 
-def test_a_loss_is_told_each_time_and_a_note_once() -> None:
+def test_a_loss_is_printed_each_time_and_a_note_once() -> None:
     engine, out = make(SLOTS), Listener()
     tell = Narrator(out)
     tell(engine, 0.0)
@@ -139,7 +139,7 @@ def test_a_loss_is_told_each_time_and_a_note_once() -> None:
     assert sum("retrying" in line for line in out.lines) == 2
 
 
-def test_each_failure_is_told() -> None:
+def test_each_failure_is_printed() -> None:
     engine, out = make(90, retries=0), Listener()
     tell = Narrator(out)
     now_s = 0.0
@@ -237,7 +237,7 @@ def test_the_summary_of_many_jobs_is_short_and_that_of_few_has_each() -> None:
             assert rows == [20]
 
 
-def test_who_asks_why_a_job_waits_behind_others_hears_which() -> None:
+def test_why_names_the_jobs_that_are_ahead() -> None:
     engine = make(30)
     last = engine.world.jobs["30"]
     assert view.before(engine.world, last) == "before it: j5, j6, j7 and 22 more"

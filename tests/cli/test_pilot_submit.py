@@ -19,7 +19,7 @@ from hpcext.cli.main import main
         ("lsf", ["-J", "p[1-4]%2"]),
     ],
 )
-def test_a_pilot_is_no_array(
+def test_a_pilot_cannot_be_an_array(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -181,7 +181,7 @@ def test_the_page_needs_nothing_else(capsys: pytest.CaptureFixture[str], tmp_pat
         (["--format", "text", "-o", "x"], "--format: cannot be written to x (valid: html, json"),
     ],
 )
-def test_what_cannot_be_asked_for(
+def test_impossible_requests_are_refused(
     capsys: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
     assert main(["report", *words]) == 2

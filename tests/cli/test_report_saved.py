@@ -129,7 +129,7 @@ LOST: Story = [*SOLO, (9 * HOUR_S, [f.Began()]), (9 * HOUR_S, [f.NodeJoined(Node
         ([(0.0, [f.Cancel("1")]), *SOLO[:1], (9.0, [])], "no job of it has completed"),
     ],
 )
-def test_of_whom_it_is_not_known(
+def test_savings_that_cannot_be_estimated_say_why(
     capsys: pytest.CaptureFixture[str], story: Story, told: str
 ) -> None:
     make("one", story, gpus=4)

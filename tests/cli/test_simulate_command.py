@@ -406,7 +406,7 @@ SPOILT: list[tuple[str, bytes, bytes, str]] = [
     [(name, (good, bad), said) for name, good, bad, said in SPOILT],
     ids=[said[:40] for *_, said in SPOILT],
 )
-def test_a_spoilt_file_is_one_line_before_anything_runs(
+def test_a_damaged_file_is_one_line_before_anything_runs(
     capsys: pytest.CaptureFixture[str],
     here: Path,
     name: str,

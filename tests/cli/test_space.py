@@ -66,7 +66,7 @@ def test_those_that_were_ended_teach_too() -> None:
     assert distance(propose(RATES, ended, 20, 1, "min")) < 0.75
 
 
-def test_what_is_no_number_and_what_failed_can_be_told() -> None:
+def test_failed_trials_and_values_that_are_not_numbers_are_shown() -> None:
     others = [
         tried(5.0, state=State.CANCELLED, rungs={10: None}),
         tried(5.0, state=State.FAILED, rungs={}),

@@ -120,7 +120,7 @@ def test_a_draw_of_the_combinations(script: Path) -> None:
         (("--grid", "a=1", "--optuna", "p", "--random", "1"), "--optuna: needs --metric"),
     ],
 )
-def test_what_cannot_be(
+def test_impossible_requests_are_refused(
     script: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     assert main(["sweep", str(script), *words]) == 2

@@ -106,7 +106,7 @@ def test_a_kill_waits_for_no_answer() -> None:
 
 
 @pytest.mark.parametrize("must", [False, True])
-def test_stopping_asks_nobody(must: bool) -> None:
+def test_stopping_does_not_ask_the_policy(must: bool) -> None:
     story = Story(jobs=1)
     story.decide(0.0)
     story.decide(0.0)
@@ -177,7 +177,7 @@ def test_without_an_answer_all_stays_and_the_world_says_why() -> None:
     assert story.engine.refusal == ""
 
 
-def test_an_elastic_job_goes_on_with_the_nodes_that_stay_where_nobody_has_decided() -> None:
+def test_an_elastic_job_goes_on_with_its_remaining_nodes_before_a_decision() -> None:
     """A policy that takes longer than the grace costs no training that could go on."""
     story = Story(v.Node("n", 2), v.Node("m", 2), jobs=1)
     story.decide(0.0)
@@ -194,7 +194,7 @@ def test_an_elastic_job_goes_on_with_the_nodes_that_stay_where_nobody_has_decide
     assert story.jobs["1"].state is v.State.RUNNING
 
 
-def test_a_quick_answer_comes_before_what_old_goals_ask_for() -> None:
+def test_a_quick_answer_comes_before_actions_for_old_goals() -> None:
     """The job moves to its new node in one change of size, not in a suspension and a start."""
     story = Story(v.Node("n", 2), v.Node("m", 2), v.Node("k", 2), jobs=1)
     story.engine.world.put(msgspec.structs.replace(story.jobs["1"], nodes=(1, 2), sizes=(2,)))
@@ -205,7 +205,7 @@ def test_a_quick_answer_comes_before_what_old_goals_ask_for() -> None:
     assert story.decide(2.2, v.Target({"1": grant(n=2, k=2)})) == [("rescale", "1")]
 
 
-def test_only_what_changed_is_told() -> None:
+def test_only_changes_are_recorded() -> None:
     story = Story(jobs=1000)
     story.decide(0.0)
     story.decide(0.0)

@@ -56,7 +56,7 @@ def test_it_grows_onto_another_node_and_shrinks_from_one_without_a_stop(bench: E
     assert [len(each.gpus) for each in bench.record("1").segments] == [4, 6, 2]
 
 
-def test_who_keeps_no_node_is_suspended_for_nobody_could_hand_on_the_state(bench: Elastic) -> None:
+def test_a_job_that_keeps_no_node_is_suspended(bench: Elastic) -> None:
     assert bench.want(5, j1={"c": 2, "d": 2}) == ["suspend 1"]
     assert bench.step(6, bench.end("1")) == ["start 1 c:2 d:2"]
 
@@ -68,7 +68,7 @@ def test_one_that_is_not_elastic_is_suspended_for_another_node() -> None:
     assert bench.want(5, j1={"a": 2, "b": 2}) == ["suspend 1"]
 
 
-def test_it_goes_on_without_a_node_that_is_lost_and_is_told_so_at_once(bench: Elastic) -> None:
+def test_an_elastic_job_goes_on_without_a_lost_node(bench: Elastic) -> None:
     bench.goals = {"1": {"b": 2}}
     assert bench.step(5, f.NodeLost("a")) == ["rescale 1 b:2"]
     job = bench.job("1")
@@ -329,7 +329,7 @@ def finished(engine: Engine, now_s: float, name: str) -> None:
     engine.step(now_s, [f.Ended(name, op, f.Outcome.COMPLETED, 0)])
 
 
-def test_a_job_is_forgotten_when_nobody_needs_it_any_more() -> None:
+def test_a_job_is_forgotten_when_it_is_no_longer_needed() -> None:
     engine = Engine(find_policy("marble"))
     world = engine.world
     jobs = [

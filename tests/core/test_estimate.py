@@ -84,5 +84,5 @@ def test_moves_and_the_most_gpus_are_counted() -> None:
 
 
 @pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])
-def test_a_loss_that_is_none_is_left_out(loss: float | None) -> None:
+def test_an_invalid_loss_is_left_out(loss: float | None) -> None:
     assert Estimate().reached(5, 5.0, loss).losses == ()

@@ -71,7 +71,7 @@ def test_several_nodes_at_once_count_as_one_by_one() -> None:
     assert seen.fragments == counted(100.0, 100.0, 100.0)
 
 
-def test_one_that_nobody_needs_has_stayed_so_long_and_has_not_ended() -> None:
+def test_a_node_that_is_given_back_counts_its_stay_without_an_end() -> None:
     seen = FragmentCounter()
     seen.left(100.0, ended=False, early_s=500.0)
     assert seen.fragments.stayed_s == counted(100.0).stayed_s
@@ -143,7 +143,7 @@ def test_a_node_is_there_since_it_came_or_longer_if_that_is_known() -> None:
     assert {node.name: node.since_s for node in made.nodes.values()} == {"new": 100.0, "old": -50.0}
 
 
-def test_a_node_that_is_told_of_again_is_as_old_as_it_was() -> None:
+def test_a_node_that_is_reported_again_keeps_its_age() -> None:
     made = world((100.0, f.NodeJoined(Node("n", 1))))
     assert apply(made, 200.0, f.NodeJoined(Node("n", 1, ends_s=900.0)))
     assert made.nodes["n"] == Node("n", 1, "", 100.0, 900.0)

@@ -80,6 +80,18 @@ def begun(job: v.Job = ONE, **nodes: int) -> Story:
     return story
 
 
+def test_work_that_a_command_of_its_own_means_loses_is_moved_out_of_training() -> None:
+    story = Story(ONE)
+    story.target["1"] = {"n": 2}
+    story(0, f.NodeJoined(v.Node("n", 2)))
+    story(0, f.Started("1", story.op(), ("n:0", "n:1")))
+    story(0, f.Registered("1", story.op(), 0, native=True))
+    story(100, f.Hold("1"))
+    story(100, f.Ended("1", story.op(), f.Outcome.SUSPENDED, lost_s=20.0))
+    spent = story.spent()
+    assert spent[Use.TRAINING.value] == pytest.approx(80.0)
+
+
 def test_a_node_waits_then_a_job_starts_and_trains_on_half_of_it() -> None:
     story = Story(ONE)
     story(100, f.NodeJoined(v.Node("a", 4)))

@@ -212,7 +212,7 @@ def test_the_same_answer_again_changes_nothing(bench: Bench) -> None:
     assert (bench.job("1").state, bench.job("1").run.resize) == (v.State.RESCALING, 2)
 
 
-def test_another_goal_is_told_when_it_has_answered(bench: Bench) -> None:
+def test_the_next_goal_waits_for_the_answer(bench: Bench) -> None:
     bench.want(5, j1={"n": 5})
     assert bench.want(6, j1={"n": 2}) == []
     assert bench.job("1").run.resize_to == {"n": 5}
@@ -263,7 +263,7 @@ def test_a_lost_node_takes_a_job_that_changes_its_size_with_it() -> None:
     assert bench.job("2").held == {"m": 1}
 
 
-def test_it_may_end_by_itself_meanwhile(bench: Bench) -> None:
+def test_a_job_may_end_during_a_change(bench: Bench) -> None:
     bench.want(5, j1={"n": 5})
     bench.step(6, bench.end("1", f.Outcome.COMPLETED, 0))
     assert (bench.job("1").state, bench.job("1").held) == (v.State.COMPLETED, {})

@@ -55,7 +55,7 @@ def test_a_suspension_that_cannot_be_saved_is_requested_again_later_and_later(be
     assert bench.record("1").loss is None
 
 
-def test_nobody_is_woken_when_the_request_is_withdrawn(bench: Bench) -> None:
+def test_a_withdrawn_request_wakes_no_job(bench: Bench) -> None:
     bench.step(10, f.Hold("1"))
     bench.step(11, says(bench, 1))
     assert bench.step(12, f.Release("1")) == []
@@ -63,14 +63,14 @@ def test_nobody_is_woken_when_the_request_is_withdrawn(bench: Bench) -> None:
     assert bench.engine.step(100, []) == ((), None)
 
 
-def test_suspended_anew_by_its_user_it_is_suspended_at_once(bench: Bench) -> None:
+def test_a_second_request_suspends_it_at_once(bench: Bench) -> None:
     bench.step(10, f.Hold("1"))
     bench.step(11, says(bench, 1))
     assert bench.step(12, f.Hold("1")) == ["suspend 1"]
 
 
 @pytest.mark.parametrize("must", ["the allocation ends", "its node is wanted back"])
-def test_what_has_to_go_is_suspended_again_until_its_deadline_and_what_is_lost_is_said(
+def test_a_job_that_must_leave_is_suspended_again_until_its_deadline(
     bench: Bench, must: str
 ) -> None:
     wanted_back = f.NodeJoined(v.Node("n", 0))

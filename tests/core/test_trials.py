@@ -94,7 +94,7 @@ def test_more_may_be_better() -> None:
     assert run.reports("3", 10, 0.7) == []
 
 
-def test_what_is_no_number_is_never_among_the_best() -> None:
+def test_a_metric_that_is_not_a_number_is_never_among_the_best() -> None:
     run = Run()
     assert run.reports("1", 10, diverged=("loss",)) == ["kill 1"]
     assert run.job("1").why == "behind at step 10 of its sweep: loss is not a number"
@@ -134,7 +134,7 @@ def test_a_complete_one_is_left() -> None:
     assert run.reports("2", 10, 0.2) == ["kill 2"]
 
 
-def test_one_that_ended_by_itself_meanwhile_is_complete() -> None:
+def test_a_trial_that_ended_by_itself_is_complete() -> None:
     run = Run(2)
     run.reports("1", 10, 0.1)
     run.reports("2", 10, 0.2)
@@ -152,7 +152,7 @@ def test_suspended_at_the_rung() -> None:
     assert (run.job("2").state, run.job("2").done) == (v.State.CANCELLED, True)
 
 
-def test_one_that_goes_back_is_not_heard_again() -> None:
+def test_a_trial_that_goes_back_is_not_counted_again() -> None:
     run = Run(2)
     run.reports("1", 10, 0.1)
     run.ends("1")
@@ -371,7 +371,7 @@ def check(scenario: Scenario, cut: float) -> None:
 
 
 @pytest.mark.parametrize("metric", [True, False])
-def test_a_sweep_without_rungs_ends_nobody(metric: bool) -> None:
+def test_a_sweep_without_rungs_ends_no_trial(metric: bool) -> None:
     run = Run(2, Trial("sweep", metric="loss" if metric else ""))
     run.reports("1", 10**6, 0.1)
     assert run.reports("2", 10**6, 0.9) == []

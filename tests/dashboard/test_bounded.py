@@ -89,7 +89,7 @@ def test_a_crowd_that_stays_does_not_shut_the_owner_out(
         assert asked(server) == 200
 
 
-def test_who_has_shown_the_token_stays_whoever_comes(
+def test_clients_with_the_token_are_not_displaced(
     server: BoundedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded, "READ_S", 600.0)
@@ -122,7 +122,7 @@ def test_a_request_that_drips_ends_at_its_deadline(
     assert asked(server) == 200
 
 
-def test_an_answer_that_nobody_takes_ends_too(
+def test_an_answer_that_is_not_received_is_given_up(
     server: BoundedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded, "WRITE_S", 0.2)
@@ -187,7 +187,7 @@ def test_without_files_it_waits_and_does_not_spin() -> None:
     assert (ended.returncode, ended.stdout) == (0, "b'HTTP/1.1 200'\n"), ended.stderr
 
 
-def test_metrics_stay_small_and_answer_whoever_has_the_token(site: Site) -> None:
+def test_metrics_stay_small_and_answer_clients_with_the_token(site: Site) -> None:
     site.environ["PYTHONPATH"] = str(Path(bounded.__file__).parents[2])
     process = site.start("metrics", "--listen", "127.0.0.1:0")
     assert process.stdout

@@ -134,7 +134,7 @@ def test_what_changes_is_seen_and_the_reader_stays_where_he_is(
     chromium.until(lambda: "it was put off" in chromium.value(body))
 
 
-def test_a_dashboard_that_is_gone_is_said(chromium: Chromium, stage: Stage) -> None:
+def test_the_page_says_that_its_dashboard_is_gone(chromium: Chromium, stage: Stage) -> None:
     chromium.open(stage.page)
     stage.server.token = "another"
     chromium.until(lambda: "Not live" in chromium.value("document.body.innerText"))
@@ -216,7 +216,9 @@ def oklab(colour: tuple[int, int, int]) -> tuple[float, ...]:
         pytest.param("none", marks=pytest.mark.slow),
     ],
 )
-def test_colours_differ_to_whoever_sees_few(chromium: Chromium, stage: Stage, sight: str) -> None:
+def test_colours_differ_for_colour_blind_readers(
+    chromium: Chromium, stage: Stage, sight: str
+) -> None:
     gpus = chart.COLOURS
     jobs: list[Any] = [
         (

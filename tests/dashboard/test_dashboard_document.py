@@ -114,7 +114,7 @@ def test_marks_and_names_count_as_people_do() -> None:
     assert [clock(each) for each in (7, 3723, 183_600)] == ["0:07", "1:02:03", "2 d 3 h"]
 
 
-def test_what_cannot_be_read_is_told_beside_the_others() -> None:
+def test_unreadable_pilots_are_shown_beside_the_others() -> None:
     error = InputError("belongs to uid 7", where=HOSTILE)
     found = document([busy(), error], 0.0)
     assert [view.name for view in found.pilots] == ["night"]
@@ -122,7 +122,7 @@ def test_what_cannot_be_read_is_told_beside_the_others() -> None:
     assert "belongs to uid 7" in Shape(page.overview(found)).text
 
 
-def test_whoever_has_no_pilot_is_told_how_to_begin() -> None:
+def test_a_user_without_pilots_is_told_how_to_start_one() -> None:
     error = InputError("belongs to uid 7")
     words = [Shape(page.overview(document(found, 0.0))).text for found in ([], [error])]
     assert ["There are none yet" in each for each in words] == [True, False]
@@ -136,7 +136,7 @@ def test_a_harvester_has_its_account(tmp_path: Path) -> None:
     assert view.harvest
     assert view.harvest["unleased_node_h"] == 2.0
     shape = Shape(page.pilot(view, FOUND, ALL))
-    assert "Of 2.00 node-hours that were idle or leased; 3 leases" in shape.text
+    assert "Use of the 2.00 node-hours that were idle or leased; 3 leases" in shape.text
     assert all(words in shape.text for words in PARTS.values())
 
 
@@ -227,7 +227,7 @@ def test_gpus_of_a_node_that_had_the_same_share_a_lane() -> None:
     assert text.count("<title>") == 3
 
 
-def test_more_than_can_be_drawn_is_said() -> None:
+def test_spans_that_are_not_drawn_are_counted() -> None:
     segments = tuple(Segment(2.0 * at, ("n2:0",), None, 2.0 * at + 1) for at in range(2500))
     found = pilot_view(reading((job("1"), Record(segments=segments)), now_s=5000.0))
     text = "".join(lanes.timeline(found, ALL))

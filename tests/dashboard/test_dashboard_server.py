@@ -89,7 +89,7 @@ def test_a_part_of_the_token_is_not_the_token(server: Server) -> None:
     assert ask(server, f"/{server.token}x/").status == 403
 
 
-def test_bytes_that_are_no_characters_are_no_token_either(server: Server) -> None:
+def test_bytes_that_are_not_characters_are_not_a_token(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.server_port), 60) as connection:
         connection.sendall(b"GET /\xf6\xff/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 403"
@@ -190,7 +190,7 @@ def test_it_listens_on_loopback_alone(host: str) -> None:
     "text",
     ["node/h/1", "ftp://h/", "https:///x", "https://[x/", "/a?b", "/a#b", "/a b", "/ü", "//h/x"],
 )
-def test_a_root_path_that_is_none(text: str) -> None:
+def test_invalid_root_paths_are_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"valid: a path such as /node/HOST/PORT"):
         read_root(text)
 
@@ -215,7 +215,7 @@ def test_a_bad_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("hpcext: --host: '0.0.0.0' is not a loopback address")
 
 
-def test_a_pilot_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_pilot_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dashboard", "no-such-pilot"]) == 3
     assert "no pilot 'no-such-pilot'" in capsys.readouterr().err
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -196,3 +197,57 @@ def test_one_for_several_nodes(site: Site) -> None:
 def test_no_such_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--job", "none.toml"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+SAVER = """
+import os, pathlib, signal, sys, time
+count = pathlib.Path(sys.argv[1])
+asked = []
+signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+step = int(count.read_text()) if count.exists() else 0
+while True:
+    time.sleep(0.02)
+    step += 1
+    if asked or EVERY and step % EVERY == 0:
+        draft = count.with_suffix(".new")
+        draft.write_text(str(step))
+        os.replace(draft, count)
+        if asked and not DEAF:
+            sys.exit(143)
+"""
+
+
+BY_EXIT = {"signal": "SIGUSR1", "after_s": 1, "done": {"exit": [143]}}
+PLAIN = {"preset": "plain", "file": "*.txt"}
+
+
+class Tried(NamedTuple):
+    """A command that saves at a signal, or at every so many steps; and what is found of it."""
+
+    checkpoint: object
+    verdicts: str
+    words: str
+    every: int = 0
+    deaf: bool = False
+
+
+@pytest.mark.parametrize(
+    "tried",
+    [
+        Tried({**BY_EXIT, "after_s": 60}, "ok ok ok", "lost no work"),
+        Tried(PLAIN, "ok ok ok", "lost no work", every=1, deaf=True),
+        Tried("plain", "ok note ok", "it is unknown what one lost", deaf=True),
+        Tried(BY_EXIT, "wrong", "did not save in 1 s in the way that its checkpoint", deaf=True),
+    ],
+)
+def test_a_command_that_saves_by_its_own_means_is_tried(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tried: Tried
+) -> None:
+    monkeypatch.setattr(job, "TRAIN_S", 1.5)
+    script = site.path / "saver.py"
+    text = SAVER.replace("EVERY", str(tried.every)).replace("DEAF", str(tried.deaf))
+    script.write_text(text)
+    command = [sys.executable, str(script), str(site.path / "count.txt")]
+    findings = found(site, {"name": "one", "command": command, "checkpoint": tried.checkpoint})
+    assert [each.verdict for each in findings] == tried.verdicts.split()
+    assert any(tried.words in each.says for each in findings)

@@ -42,7 +42,7 @@ def test_without_a_driver_or_with_a_lost_gpu(smi: Amdsmi, found: tuple[GpuFacts,
     assert smi.open == 0
 
 
-def test_what_divides_is_said() -> None:
+def test_divided_gpus_are_reported() -> None:
     parts = gpu_facts(Amdsmi(mode="CPX"))
     assert [gpu.partition for gpu in parts] == ["CPX", "", "CPX", "CPX"]
     assert sharing(parts) == "3 GPUs are compute partitions (CPX)"

@@ -24,7 +24,7 @@ from hpcext.executors.attempt import directory as attempts
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.attempt.placeholders import fill, fill_shell
 from hpcext.executors.attempt.surroundings import Surroundings
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 
 START = v.Action(v.Kind.START, "12", 7, 3, {"n": 2})
 REPORT = {
@@ -108,7 +108,7 @@ def directory(tmp_path: Path) -> Directory:
 # Saving.
 
 
-def test_what_it_says_of_its_checkpoints_is_told_when_it_changes(directory: Directory) -> None:
+def test_a_change_in_its_ability_to_save_is_reported(directory: Directory) -> None:
     def told(**changes: Any) -> list[f.Fact]:
         return [fact for fact in directory.report(**changes) if isinstance(fact, f.NotSaved)]
 
@@ -144,7 +144,7 @@ def test_a_long_reason_is_cut_and_made_harmless(directory: Directory) -> None:
     ("text", "step"),
     [("0000000000000047\n", 47), ("", None), ("-3", None), ("9" * 18, None), ("x" * 2**21, None)],
 )
-def test_the_last_step_is_told_with_the_end(
+def test_the_last_step_is_reported_with_the_end(
     directory: Directory, text: str, step: int | None
 ) -> None:
     directory.put("exit.json", EXIT, exit_code=-9)
@@ -155,7 +155,7 @@ def test_the_last_step_is_told_with_the_end(
     assert directory.files.lost("gone").step == step
 
 
-def test_each_order_has_a_number_of_its_own(directory: Directory) -> None:
+def test_each_order_has_its_own_number(directory: Directory) -> None:
     for number in (1, 2):
         directory.files.order("suspend")
         assert json.loads((directory.path / "order.json").read_text())["number"] == number
@@ -313,7 +313,7 @@ def test_a_report_that_makes_no_sense_is_left_out_with_one_warning(
     assert [type(fact) for fact in facts] == [f.Registered, f.Progressed], "the next one counts"
 
 
-def test_what_it_says_before_a_place_to_stop_is_no_registration(directory: Directory) -> None:
+def test_a_report_before_a_place_to_stop_does_not_register_it(directory: Directory) -> None:
     """Its steps are not told then: with them it would have lost none, whatever it did."""
     said = {"notes": ["nothing is saved"], "suspendable": False}
     noted = f.Noted("12", 7, ("nothing is saved",), {"loss": 0.25})
@@ -344,7 +344,7 @@ def test_notes_are_few_short_and_printable(
     assert [each.notes for each in noted] == ([told] if told else [])
 
 
-def test_what_a_trial_had_at_rungs_is_told_once(
+def test_the_metrics_at_rungs_are_reported_once(
     directory: Directory, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = {"10": {"loss": 0.5, "acc": None, "text": "1"}, "-3": {"loss": 1.0}, "30": [1]}
@@ -396,7 +396,7 @@ def test_metrics_that_make_no_sense_are_left_out_and_the_rest_stays(
     assert fact.metrics == {}
 
 
-def test_a_goodput_is_told_and_news_when_it_is_another(directory: Directory) -> None:
+def test_a_goodput_is_reported_when_it_changes(directory: Directory) -> None:
     *_, fact = directory.report(goodput=GOODPUT)
     assert isinstance(fact, f.Progressed)
     assert fact.goodput == GoodputReport(
@@ -463,13 +463,13 @@ def test_a_goodput_that_makes_no_sense_is_left_out_and_the_rest_counts(
 
 
 @pytest.mark.parametrize("what", [[], "goodput", 3, True, {}, [["noise_scale", 1]], [{}] * 9])
-def test_what_is_no_goodput_at_all_is_left_out(directory: Directory, what: object) -> None:
+def test_an_invalid_goodput_is_ignored(directory: Directory, what: object) -> None:
     *_, fact = directory.report(goodput=what)
     assert isinstance(fact, f.Progressed)
     assert (fact.goodput, fact.step) == (None, 20)
 
 
-def test_what_is_no_file_is_left_out_and_no_descriptor_lost(
+def test_paths_that_are_not_files_are_ignored_and_leak_no_descriptor(
     directory: Directory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = directory.path / "report.json"
@@ -580,7 +580,7 @@ def test_whatever_the_files_hold_facts_make_sense(
 # Ends.
 
 
-def test_a_suspension_is_told_with_its_parts(directory: Directory) -> None:
+def test_a_suspension_is_reported_with_its_parts(directory: Directory) -> None:
     directory.put("suspended.json", SUSPENDED)
     directory.put("exit.json", EXIT, suspended=True)
     assert directory.files.ended() == f.Ended(
@@ -624,7 +624,7 @@ def test_how_an_attempt_ended(
 
 
 @pytest.mark.parametrize("changes", [{"op": 6}, {"exit_code": None}, {"exit_code": True}])
-def test_an_end_that_makes_no_sense_is_none(
+def test_an_invalid_end_is_ignored(
     directory: Directory, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     directory.put("exit.json", EXIT, **changes)
@@ -632,7 +632,7 @@ def test_an_end_that_makes_no_sense_is_none(
     assert directory.files.lost("gone") == f.Ended("12", 7, f.Outcome.LOST, why="gone")
 
 
-def test_an_acknowledgement_counts_though_nobody_recorded_the_end(directory: Directory) -> None:
+def test_an_acknowledgement_counts_without_a_recorded_end(directory: Directory) -> None:
     directory.put("suspended.json", SUSPENDED)
     assert directory.files.lost("gone") == f.Ended(
         "12", 7, f.Outcome.SUSPENDED, None, {"write_s": 2.0, "acknowledge_s": 0.125}, "gone"
@@ -706,7 +706,7 @@ SLURM_SAID = (
         ({"exit_code": -15, "kill_asked_at": 101.0}, "", "told to end: killed by SIGTERM"),
     ],
 )  # fmt: skip
-def test_a_failure_is_told_in_words(
+def test_a_failure_is_described_in_words(
     directory: Directory, changes: dict[str, Any], step_said: str, why: str
 ) -> None:
     (directory.path / attempts.SUPERVISOR_LOG).write_text(step_said)
@@ -717,7 +717,7 @@ def test_a_failure_is_told_in_words(
     assert ended.why == why
 
 
-def test_what_is_told_of_a_failure_is_short(directory: Directory) -> None:
+def test_the_description_of_a_failure_is_short(directory: Directory) -> None:
     for key in ("last_line", "cannot_run"):
         directory.put("exit.json", EXIT, exit_code=1, **{key: "\x1b" * 100_000})
         ended = directory.files.ended()
@@ -735,7 +735,7 @@ def test_what_is_told_of_a_failure_is_short(directory: Directory) -> None:
         ((1, None), (2, 102.0), 1, "on its node 1: exit code 2"),
     ],
 )
-def test_of_several_nodes_the_failure_that_came_first_is_told(
+def test_among_several_nodes_the_first_failure_is_reported(
     tmp_path: Path,
     here: tuple[int, float | None],
     there: tuple[int, float],

@@ -101,7 +101,7 @@ def test_without_a_driver_or_with_a_lost_gpu(nvml: Nvml, found: tuple[GpuFacts, 
     assert nvml.open == 0
 
 
-def test_what_divides_and_shares_is_said() -> None:
+def test_divided_and_shared_gpus_are_reported() -> None:
     assert sharing(FOUND) == (
         "GPU 0 is shared by 2 processes through MPS; GPU 1 is in MIG mode, 2 instances"
     )

@@ -247,7 +247,7 @@ def test_a_node_that_was_given_up_is_left_to_the_job_that_waits_for_it(
     assert len(slurm.said("sbatch")) == 2
 
 
-def test_a_node_that_nobody_takes_is_not_left_to_them_for_ever(
+def test_a_node_that_others_do_not_take_is_leased_after_a_while(
     one: Harvester, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm.nodes = {"n1": "idle"}
@@ -392,7 +392,7 @@ def test_a_lease_that_slurm_has_forgotten_is_over(
     assert NodeLost("n1") in one.took()
 
 
-def test_an_end_that_moves_is_told(one: Harvester, slurm: ScriptedSlurm) -> None:
+def test_an_end_that_moves_is_reported(one: Harvester, slurm: ScriptedSlurm) -> None:
     one.cycle(2)
     slurm.begin(one.book, 1, "n1", 5000.0)
     one.cycle(2)
@@ -419,9 +419,7 @@ def test_the_time_limit_is_that_of_the_hole(one: Harvester, slurm: ScriptedSlurm
     assert lease_account.load(one.path.parent).short_node_s > 0
 
 
-def test_a_lease_that_nobody_used_is_not_taken_again_at_once(
-    one: Harvester, slurm: ScriptedSlurm
-) -> None:
+def test_an_unused_lease_is_not_taken_again_at_once(one: Harvester, slurm: ScriptedSlurm) -> None:
     one.want = 1
     one.cycle(2)
     slurm.begin(one.book, 1, "n1")
@@ -436,7 +434,7 @@ def test_a_lease_that_nobody_used_is_not_taken_again_at_once(
     assert len(slurm.said("sbatch")) == 1
 
 
-def test_the_end_releases_what_nobody_uses(one: Harvester, slurm: ScriptedSlurm) -> None:
+def test_the_end_releases_unused_leases(one: Harvester, slurm: ScriptedSlurm) -> None:
     one.cycle(2)
     slurm.begin(one.book, 1, "n1")
     one.cycle(2)
@@ -462,7 +460,7 @@ def test_slots_where_nodes_have_no_gpus(tmp_path: Path, slurm: ScriptedSlurm) ->
     assert lease.devices == ("0", "1", "2")
 
 
-def test_a_lease_without_gpus_is_told_once(
+def test_a_lease_without_gpus_is_reported_once(
     one: Harvester, slurm: ScriptedSlurm, caplog: pytest.LogCaptureFixture
 ) -> None:
     one.cycle(2)
@@ -496,7 +494,7 @@ def test_after_three_leases_without_gpus_no_more_are_asked_for(
     assert len(slurm.said("sbatch")) == 3
 
 
-def test_a_full_disk_is_told_and_loses_no_lease(
+def test_a_full_disk_is_reported_and_loses_no_lease(
     one: Harvester,
     slurm: ScriptedSlurm,
     caplog: pytest.LogCaptureFixture,

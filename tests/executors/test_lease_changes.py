@@ -133,7 +133,7 @@ def test_a_node_comes_and_another_goes(stage: Stage) -> None:
     assert stage.asked()["nodes"] == [0, 2, 3]
 
 
-def test_what_cannot_be_changed_in_place_is_refused(stage: Stage) -> None:
+def test_a_change_that_is_impossible_in_place_is_refused(stage: Stage) -> None:
     stage.act(Kind.START, "n1", "n2")
     stage.took()
     for nodes, why in ((("n2", "n3"), "first node"), (("n1", "n9"), "lease ended")):

@@ -74,6 +74,6 @@ def test_each_cause_is_a_sentence(nodes: dict[str, Idle], more: dict[str, Any], 
         ({"not_given": "n1: refused"}, "the harvester was given no lease of n1: refused"),
     ],
 )
-def test_who_asks_why_is_told(facts: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_why_explains_the_wait(facts: dict[str, Any], said: str, tmp_path: Path) -> None:
     account.save(account.Account(**facts), tmp_path)
     assert why_no_lease(account.load(tmp_path)) == said

@@ -191,7 +191,9 @@ def test_a_claim_begins_wherever_a_node_comes_free(tmp_path: Path, slurm: Script
     assert {lease.node for lease in one.another().leases.values()} == {"n4"}
 
 
-def test_nothing_is_given_back_that_nobody_waits_for(tmp_path: Path, slurm: ScriptedSlurm) -> None:
+def test_no_node_is_given_back_unless_another_waits_for_it(
+    tmp_path: Path, slurm: ScriptedSlurm
+) -> None:
     """Two that see the queue at different times may divide it differently."""
     one = Beside(tmp_path, slurm, 3)
     one.book._neighbours.divide = lambda *_: 1  # type: ignore[method-assign]
@@ -382,7 +384,7 @@ def lease(
     return Other(name or f"{THEIRS}-{user}", user, node, begun, since_s, until_s, since_s)
 
 
-def test_what_cannot_be_divided_goes_to_who_had_less() -> None:
+def test_the_remainder_goes_to_the_user_who_had_less() -> None:
     """As the queue shows it, and as long as it does; what it forgets is remembered."""
     me = _me()
     mine = [lease(me, "n1", 0.0, name="hpcext-h"), lease(me, "n2", 0.0, name="hpcext-h")]
@@ -405,7 +407,7 @@ def test_what_cannot_be_divided_goes_to_who_had_less() -> None:
     assert beside.divide(0, 1, 1, 9) == 1
 
 
-def test_who_has_only_just_come_is_not_owed_what_nobody_else_wanted() -> None:
+def test_a_newcomer_has_no_claim_to_earlier_time() -> None:
     me = _me()
     mine = [lease(me, f"n{number}", 0.0, name="hpcext-h") for number in range(4)]
     beside = Neighbours("hpcext-h", 45.0)

@@ -81,7 +81,7 @@ def test_what_costs_least_is_given_back_and_taken_again_when_it_is_worth_it(
     assert len(slurm.said("sbatch")) == 4
 
 
-def test_what_cannot_be_given_up_now_is_kept(three: Three) -> None:
+def test_a_lease_that_cannot_be_given_up_now_is_kept(three: Three) -> None:
     three.costs = {"n1": None, "n2": None, "n3": (1, 0)}
     three.want = 1
     three.cycle(2)

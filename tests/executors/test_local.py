@@ -22,7 +22,7 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.executors.local import LocalExecutor
 from hpcext.executors.seats import Shared
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 
 NODE = v.Node("n", 4)
 NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"
@@ -384,7 +384,7 @@ def test_a_running_attempt_is_adopted(stage: Stage) -> None:
     assert len(first.said("ready", "1")) == 1, "it ran once"
 
 
-def test_an_attempt_that_ended_meanwhile_is_heard_of(stage: Stage) -> None:
+def test_the_end_of_an_attempt_without_a_manager_is_found(stage: Stage) -> None:
     first = leave(stage, "short")
     stage.wait_for((first.directory("1") / "exit.json").exists, "the end")
 

@@ -183,7 +183,7 @@ def test_a_host_that_came_back_is_leased_at_once(
     assert only(one).job_id == 2
 
 
-def test_a_lease_that_ends_by_itself_is_not_asked_for_again_at_once(
+def test_a_lease_that_ends_by_itself_is_not_requested_again_at_once(
     one: Harvester, lsf: ScriptedLsf
 ) -> None:
     lsf.jobs[1]["STAT"] = "EXIT"

@@ -182,7 +182,7 @@ def test_it_comes_to_rest_with_nothing_idle(nodes: int, wants: dict[str, int], s
     assert all(before[other] <= before[name] + 1 for name in short for other in wants)
 
 
-def test_each_has_an_order_of_its_own() -> None:
+def test_each_harvester_has_its_own_order() -> None:
     names = [f"n{number}" for number in range(12)]
     one, other = (sorted(names, key=lambda node: drawn(seed, node)) for seed in ("one", "other"))
     assert one != other

@@ -159,7 +159,7 @@ def test_a_preemption_is_an_end_that_came_nearer(monkeypatch: pytest.MonkeyPatch
 
 
 @SYSTEMS
-def test_a_limit_that_was_shortened_is_no_preemption(
+def test_a_shortened_limit_is_not_a_preemption(
     monkeypatch: pytest.MonkeyPatch, system: type[Slurm]
 ) -> None:
     facts, walltime = watch(monkeypatch, system(ends_in(7200), ends_in(3600)), True)
@@ -204,14 +204,14 @@ def test_pauses_after_failures_grow_and_end_at_the_known_lead(
 
 @SYSTEMS
 @pytest.mark.parametrize("state", ["SUSPENDED", "USUSP", "SSUSP", "UNKWN", "STOPPED", "NEW_WORD"])
-def test_what_is_stopped_or_not_known_is_no_end(
+def test_a_stopped_or_unknown_job_is_not_over(
     monkeypatch: pytest.MonkeyPatch, system: type[Slurm], state: str
 ) -> None:
     facts, _ = watch(monkeypatch, system(ends_in(3600), ends_in(3600, state)), True)
     assert not facts
 
 
-def test_what_was_preempted_before_the_first_look_is_so_all_the_same(
+def test_a_preemption_before_the_first_look_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A job may have begun a second ago."""
@@ -233,7 +233,7 @@ def test_a_job_without_an_end_is_preempted_too(monkeypatch: pytest.MonkeyPatch) 
     assert not watch(monkeypatch, Slurm(broken, ends_in(3600)), True)[0]
 
 
-def test_a_step_that_was_cancelled_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_step_is_not_the_end_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, _ = watch(monkeypatch, Slurm(ends_in(3600)), True)
     assert not facts
 

@@ -81,7 +81,7 @@ def test_training_goes_on_from_its_last_checkpoint(site: Site, victim: str) -> N
     pair.end()
 
 
-def test_a_suspension_that_cannot_be_saved_is_none(site: Site) -> None:
+def test_a_suspension_is_declined_if_the_state_cannot_be_saved(site: Site) -> None:
     """Every rank goes on, nothing is acknowledged, and no step is lost."""
     pair = Pair(site)
     # As root too, unlike a directory that may not be written: nothing can be made in a file.

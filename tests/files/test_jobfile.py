@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from hpcext import jobfile
 from hpcext.admission import admit
+from hpcext.checkpointers import PRESETS, Checkpointer
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.trials import Trial
-from hpcext.jobfile import Gpus, JobSpec, Nodes, find_cycle, optimum, parse_jobs, read_jobs
+from hpcext.jobfile import find_cycle, parse_jobs, read_jobs
+from hpcext.jobspec import Gpus, JobSpec, Nodes, optimum
 from hpcext.manager.submissions import check_in_time
 from hpcext.profiles import Profiles
 
@@ -43,6 +45,7 @@ mem_per_gpu = "16G"
 mps = false
 shell = false
 trial = {sweep = "lr", settings = {lr = "1"}, metric = "loss", goal = "max", first = 9, factor = 2}
+checkpoint = {signal = "SIGUSR1", done = {exit = [0, 143], file = "*.pt"}, resume = "--from {file}"}
 
 [[job]]
 name = "first"
@@ -97,6 +100,9 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         priority=-1.5,
         mem_per_gpu=16 * 2**30,
         trial=Trial("lr", {"lr": "1"}, "loss", "max", 9, 2),
+        checkpoint=Checkpointer(
+            "SIGUSR1", exits=(0, 143), file="*.pt", newer=True, resume=("--from", "{file}")
+        ),
     )  # fmt: skip
     assert list(cnn.scaling) == [1, 2, 4]
 
@@ -148,6 +154,21 @@ def test_the_full_example_has_every_key() -> None:
         ('mem_per_gpu = "1k"', "mem_per_gpu", 1024),
         ('mem_per_gpu = "2T"', "mem_per_gpu", 2 * 2**40),
         ("mps = true", "mps", True),
+        ('checkpoint = "lightning"', "checkpoint", PRESETS["lightning"]),
+        ('checkpoint = {preset = "plain", file = "*.pt"}', "checkpoint", Checkpointer(file="*.pt")),
+        (
+            'checkpoint = {signal = "SIGTERM", done = {exit = "any"}}',
+            "checkpoint",
+            Checkpointer("SIGTERM", exits=()),
+        ),
+        ("checkpoint = {done = {file = 'a'}}", "checkpoint", Checkpointer(file="a", newer=True)),
+        (
+            'checkpoint = {preset = "lightning", done = {file = "a"}, after_s = 9}',
+            "suspend_timeout_s",
+            9.0,
+        ),
+        ('checkpoint = {preset = "keras", after_s = 9}', "suspend_timeout_s", 39.0),
+        ('checkpoint = "keras"\nsuspend_timeout_s = 50', "suspend_timeout_s", 50.0),
         ("retries = 3", "retries", 3),
         ("after = []", "after", ()),
     ],
@@ -243,6 +264,37 @@ FAULTS = [
     ("trial = {sweep = 'a', settings = {lr = 1}}", ["trial: settings: lr: 1 is an integer"]),
     ("mem_per_gpu = true", ["mem_per_gpu: true is a boolean"]),
     ('mem_per_gpu = "9999999T"', ["mem_per_gpu: '9999999T'", "at most"]),
+    ("checkpoint = 3", ["checkpoint: 3 is an integer", "a preset"]),
+    ("checkpoint = {}", ["checkpoint: a table", "a preset"]),
+    ('checkpoint = "lightening"', ["checkpoint: unknown preset", "did you mean lightning?"]),
+    ('checkpoint = {preset = "x"}', ["checkpoint: preset: unknown preset 'x'", "keras"]),
+    ("checkpoint = {sginal = 1}", ["checkpoint: unknown key", "did you mean signal?"]),
+    ('checkpoint = {signal = "USR1"}', ["checkpoint: signal: 'USR1'", "did you mean SIGUSR1?"]),
+    ('checkpoint = {signal = "SIGKILL"}', ["checkpoint: signal: 'SIGKILL'", "SIGTERM"]),
+    ('checkpoint = {signal = "SIGUSR1"}', ["checkpoint: done is missing", "{exit = [0]}"]),
+    ("checkpoint = {done = {exit = [0]}}", ["checkpoint: done: exit without signal"]),
+    ("checkpoint = {done = {requeue = true}}", ["checkpoint: done: requeue without signal"]),
+    ("checkpoint = {done = {requeue = false}}", ["checkpoint: done: requeue: false"]),
+    ("checkpoint = {done = {exit = [256]}}", ["checkpoint: done: exit: 256", "0 to 255"]),
+    ("checkpoint = {done = {exit = []}}", ["checkpoint: done: exit: an array", '"any"']),
+    ("checkpoint = {done = {}}", ["checkpoint: done: a table", "requeue = true"]),
+    ("checkpoint = {done = {file = ''}}", ["checkpoint: done: file: empty"]),
+    (
+        "checkpoint = {file = 'a', done = {file = 'b'}}",
+        ["checkpoint: done: file is stated twice"],
+    ),
+    ("checkpoint = {after_s = 0, file = 'a'}", ["checkpoint: after_s: 0", "above 0"]),
+    ("checkpoint = {after_s = 9}", ["checkpoint: after_s: nothing to wait for"]),
+    ("checkpoint = {resume = '--a'}", ["checkpoint: resume: no file is stated"]),
+    ("checkpoint = {file = 'a', resume = \"'\"}", ["checkpoint: resume: ", "quotation"]),
+    (
+        'checkpoint = {preset = "jax", after_s = 9}\nsuspend_timeout_s = 9',
+        ["checkpoint: after_s: stated beside suspend_timeout_s"],
+    ),
+    (
+        'checkpoint = "transformers"\nshell = true',
+        ["checkpoint: adds", "--enable_jit_checkpoint", "resume = []"],
+    ),
 ]  # fmt: skip
 
 
@@ -309,7 +361,7 @@ def test_a_cycle_is_named() -> None:
     assert "[[job]] 1 (a): after: these jobs wait for each other: a -> c -> b -> a" in line
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_paths_that_are_not_files_are_refused(tmp_path: Path) -> None:
     missing, fifo, binary = tmp_path / "missing", tmp_path / "fifo", tmp_path / "binary"
     os.mkfifo(fifo)
     binary.write_bytes(b'x = "a\xff"')

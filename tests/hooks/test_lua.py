@@ -354,7 +354,7 @@ def test_what_the_user_said_is_kept(interpreter: str) -> None:
     ]
 
 
-def test_what_has_no_script_is_told_so(interpreter: str) -> None:
+def test_a_job_without_a_script_is_warned(interpreter: str) -> None:
     said = filtered(interpreter, 'options.type = "salloc" hpcext["hpcext-suspendable"] = "set"')
     assert said[0].startswith("info hpcext: --hpcext-suspendable is for batch scripts")
     assert said[1:] == UNTOUCHED
@@ -370,7 +370,7 @@ def test_what_has_no_script_is_told_so(interpreter: str) -> None:
         'options.type = "srun" options.jobid = "7" hpcext["hpcext-gpus"] = "x"',
     ],
 )
-def test_what_is_none_of_ours_is_not_touched(interpreter: str, options: str) -> None:
+def test_files_of_others_are_not_touched(interpreter: str, options: str) -> None:
     assert filtered(interpreter, options) == UNTOUCHED
 
 
@@ -411,7 +411,7 @@ def test_the_curve_says_how_many(interpreter: str, tmp_path: Path) -> None:
     assert not (ROOT / "harm").exists()
 
 
-def test_what_the_user_can_mend_is_said(interpreter: str, tmp_path: Path) -> None:
+def test_errors_that_the_user_can_fix_are_explained(interpreter: str, tmp_path: Path) -> None:
     command = stand_in(tmp_path, "echo \"hpcext: no profile 'cnn.v2'\" >&2; exit 2")
     assert filtered(interpreter, CURVE.format("auto"), command) == [
         "error hpcext: --hpcext-scaling: no profile 'cnn.v2'",

@@ -100,7 +100,7 @@ def test_umask_and_environment_are_of_no_account(base: Path, tmp_path: Path) -> 
     "value",
     ["", "../x", "7/../..", "-1", "1 ", "1\n2", "٣", "²", "1" * 30, "0x1", ".", "4294967295"],
 )
-def test_what_is_no_number_is_refused(base: Path, name: str, value: str) -> None:
+def test_a_value_that_is_not_a_number_is_refused(base: Path, name: str, value: str) -> None:
     run("prolog", base, **{name: value})
     assert not base.exists()
     if name == "SLURM_JOB_ID":
@@ -207,7 +207,9 @@ def with_dev(dev: Path, program: Path, base: Path, more: str = "true") -> str:
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_a_syslog_that_nobody_reads_stops_no_node(base: Path, tmp_path: Path, kind: str) -> None:
+def test_a_syslog_without_a_reader_does_not_block_the_node(
+    base: Path, tmp_path: Path, kind: str
+) -> None:
     """Its socket is full; then neither that of Python nor logger may wait for it."""
     dev = tmp_path / "dev"
     dev.mkdir()

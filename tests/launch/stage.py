@@ -66,12 +66,16 @@ class Stage:
         """Start a supervisor."""
         name, _, value = self.mark.partition("=")
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", supervise.__file__, str(self.directory)],
+            self.supervisor_argv(),
             env={**os.environ, name: value},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             **options,
         )
+
+    def supervisor_argv(self) -> list[str]:
+        """The command of a supervisor."""
+        return [sys.executable, "-I", "-S", supervise.__file__, str(self.directory)]
 
     def run(self, *argv: str, **changes: Any) -> subprocess.Popen[bytes]:
         """Supervise a command."""
@@ -125,6 +129,10 @@ class Stage:
             for child in _children(process):
                 found[child.pid] = child
         return [process for process in found.values() if _runs(process)]
+
+    def stopped(self) -> bool:
+        """Whether a process of this test is stopped at this moment."""
+        return any(process.status() == psutil.STATUS_STOPPED for process in self.processes())
 
     def kill_all(self) -> None:
         """Clean up after a failure."""

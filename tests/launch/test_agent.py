@@ -82,7 +82,7 @@ def test_it_says_where_it_is_and_with_which_gpus(lease: Lease) -> None:
     assert (said["job_id"], said["node"], said["devices"]) == (17, "n4", ["0", "GPU-12"])
 
 
-def test_it_starts_what_it_is_told_with_its_part_of_the_gpus(lease: Lease) -> None:
+def test_the_agent_starts_an_attempt_with_its_part_of_the_gpus(lease: Lease) -> None:
     show = "import os; print(sorted(n for n in os.environ if 'SLURM' in n))\n"
     show += "print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['HPCEXT_NODE_INDEX'])"
     lease.start(SLURM_JOB_ID="17", SLURM_NODEID="5", SLURM_NTASKS="1")
@@ -130,9 +130,7 @@ while not Path(sys.argv[1]).exists():
     [(True, signal.SIGTERM), (False, signal.SIGTERM), (True, signal.SIGTSTP)],
     ids=["in time", "too late", "in time on LSF"],
 )
-def test_what_can_go_on_elsewhere_has_a_moment_to_leave(
-    lease: Lease, goes: bool, signum: int
-) -> None:
+def test_an_elastic_attempt_has_a_moment_to_leave(lease: Lease, goes: bool, signum: int) -> None:
     """It is suspended only if it stays; what cannot is suspended at once."""
     process = lease.start()
     gate = lease.path / "gate"
@@ -183,7 +181,7 @@ def test_it_is_released(lease: Lease) -> None:
     assert process.wait(10) == 0
 
 
-def test_at_its_end_its_shell_goes_on_and_nobody_else(lease: Lease) -> None:
+def test_at_its_end_it_continues_only_its_shell(lease: Lease) -> None:
     """LSF stops the shell of a lease; others of its process group are none of our business."""
     words = [sys.executable, "-I", "-S", agent.__file__, str(lease.path)]
     script = 'sleep 600 & "$@"; grep ^State "/proc/$!/status"; kill -KILL $!'
@@ -204,7 +202,7 @@ def test_at_its_end_its_shell_goes_on_and_nobody_else(lease: Lease) -> None:
     assert "stopped" in said
 
 
-def test_nobody_needs_it(lease: Lease) -> None:
+def test_an_unused_lease_ends_after_its_idle_time(lease: Lease) -> None:
     """It stays while something runs, and then as long as it was told."""
     lease.write(idle_s=1.5)
     began_s = time.monotonic()

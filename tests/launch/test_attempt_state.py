@@ -23,8 +23,10 @@ from hpcext.launch.attempt_events import (
 from hpcext.launch.attempt_state import (
     KILL_PAUSE_MAX_S,
     LEFTOVER_GRACE_S,
+    LOOK_S,
     OUTLIVED_S,
     REMIND_S,
+    SAVED_GRACE_S,
     AttemptState,
 )
 
@@ -44,11 +46,17 @@ class Found(NamedTuple):
     suspended: bool = False
     unsaved: bool = False
     declined: int = 0
+    native: bool = False
+    saves: bool = False
+    may_go: bool = False
+    answering: bool = False
+    writing: bool = False
 
 
 NOTHING = Found()
 SESSION = Found(registered=True, here=True)
 LEFT = Found(registered=True, suspended=True)
+NATIVE = Found(registered=True, native=True, saves=True)
 
 
 class Step(NamedTuple):
@@ -98,6 +106,7 @@ def stories(draw: st.DrawFn) -> list[tuple[Event | None, Found, float]]:
         suspended=st.booleans(),
         unsaved=st.booleans(),
         declined=st.integers(0, 3),
+        native=st.just(False),
     ).map(lambda each: each._replace(here=each.here and each.registered))
     happens = st.sampled_from([*(set(Event) - {Event.MAIN_ENDED, Event.REMAINDER}), None, None])
     pauses = st.sampled_from([0.0, 0.01, 0.5, 1.0, 2.0, 11.0])
@@ -173,7 +182,7 @@ def test_phases_that_end_have_a_deadline_and_no_other_kills(
 
 
 @given(stories(), st.booleans())
-def test_what_is_told_to_end_is_killed_after_its_grace_and_until_nothing_is_left(
+def test_processes_are_killed_after_their_grace_until_none_is_left(
     story: list[tuple[Event | None, Found, float]], several: bool
 ) -> None:
     by_s = None
@@ -221,7 +230,7 @@ def test_no_notice_undoes_an_order_to_end(
 
 
 @given(stories(), st.booleans())
-def test_what_is_told_to_end_is_neither_stopped_nor_told_to_suspend(
+def test_an_attempt_that_is_ending_is_neither_stopped_nor_suspended(
     story: list[tuple[Event | None, Found, float]], several: bool
 ) -> None:
     for step in told(story, several=several):
@@ -230,7 +239,7 @@ def test_what_is_told_to_end_is_neither_stopped_nor_told_to_suspend(
 
 
 @given(stories(), st.booleans())
-def test_a_suspension_is_told_again_until_it_is_declined_or_the_attempt_ends(
+def test_a_suspension_is_repeated_until_it_is_declined_or_the_attempt_ends(
     story: list[tuple[Event | None, Found, float]], several: bool
 ) -> None:
     for step in told(story, several=several):
@@ -249,7 +258,7 @@ def test_a_suspension_is_told_again_until_it_is_declined_or_the_attempt_ends(
 
 
 @given(stories(), st.booleans())
-def test_a_refusal_is_believed_only_of_a_suspension_that_is_not_required(
+def test_only_a_suspension_that_is_not_required_can_be_declined(
     story: list[tuple[Event | None, Found, float]], several: bool
 ) -> None:
     asked_of = 0
@@ -385,6 +394,49 @@ def test_a_notice_ends_a_command_without_a_session_and_an_early_one_does_not() -
     assert attempt.state.phase is Phase.RUNNING
     assert attempt.meets(Event.NOTICE, after_s=1.0) == [Effect.TERMINATE]
     assert attempt.state.notice_at == EPOCH + 100.0
+
+
+def test_a_command_that_saves_by_its_own_means_is_asked_until_it_may_go() -> None:
+    attempt = Attempt()
+    assert attempt.meets(Event.SUSPEND, NATIVE) == [Effect.ASK_TO_SAVE]
+    assert attempt.state.deadline_s == attempt.now_s + LOOK_S
+    assert attempt.waits(NATIVE) == [Effect.ASK_TO_SAVE]
+    saved = NATIVE._replace(may_go=True)
+    assert attempt.waits(saved) == [Effect.STOP]
+    assert attempt.state.deadline_s == attempt.now_s
+    assert attempt.waits(saved._replace(writing=True)) == [Effect.CONTINUE]
+    assert attempt.waits(saved) == [Effect.STOP]
+    assert not attempt.state.released
+    assert attempt.waits(saved) == [Effect.TERMINATE]
+    assert attempt.state.released
+    assert attempt.state.deadline_s == attempt.now_s + SAVED_GRACE_S
+
+
+def test_a_command_that_may_be_ended_has_the_usual_grace() -> None:
+    attempt = Attempt()
+    plain = NATIVE._replace(saves=False, may_go=True)
+    assert attempt.meets(Event.NOTICE, plain) == [Effect.STOP]
+    assert attempt.waits(plain) == [Effect.TERMINATE]
+    assert attempt.state.deadline_s == attempt.now_s + GRACE_S
+
+
+def test_an_end_while_a_command_is_looked_at_does_not_count_as_its_release() -> None:
+    attempt = Attempt()
+    attempt.meets(Event.SUSPEND, NATIVE._replace(may_go=True))
+    assert attempt.meets(Event.END, NATIVE) == [Effect.TERMINATE]
+    assert attempt.waits(NATIVE) == [Effect.KILL]
+    assert not attempt.state.released
+
+
+def test_what_was_asked_to_save_may_outlive_its_shell_and_nothing_else_may() -> None:
+    attempt = Attempt()
+    attempt.meets(Event.NOTICE, NATIVE)
+    attempt.meets(Event.MAIN_ENDED, NATIVE)
+    asked = NATIVE._replace(answering=True)
+    assert attempt.meets(Event.REMAINDER, asked) == []
+    assert attempt.waits(asked) == [Effect.ASK_TO_SAVE]
+    assert attempt.meets(Event.REMAINDER, NATIVE) == [Effect.TERMINATE]
+    assert attempt.state.phase is Phase.EMPTYING
 
 
 def test_what_stops_and_continues_with_its_leader() -> None:

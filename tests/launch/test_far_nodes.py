@@ -153,7 +153,7 @@ def test_a_spread_does_not_wait_for_ever_when_one_node_is_lost(stage: Stage) -> 
     assert not gone.exists()
 
 
-def test_a_launcher_that_hangs_holds_nobody_up(stage: Stage) -> None:
+def test_a_launcher_that_hangs_delays_no_job(stage: Stage) -> None:
     """What it started has said that all is over."""
     stage.write_launch(*SHOW, nodes=nodes([0]), notices=True)
     argv = shlex.join(supervisor_argv(stage, 0))

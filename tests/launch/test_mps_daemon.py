@@ -68,7 +68,7 @@ def test_the_first_starts_it_and_the_last_ends_it(where: dict[str, str]) -> None
     assert not daemons(where)
 
 
-def test_what_it_says_to_questions_about_nobody(where: dict[str, str]) -> None:
+def test_the_daemon_answers_questions_about_unknown_servers(where: dict[str, str]) -> None:
     """As the stand-in of the other tests does."""
     seat = Seat(where)
     seat.take()

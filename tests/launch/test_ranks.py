@@ -95,7 +95,7 @@ def end(process: subprocess.Popen[str], path: Path) -> tuple[int, str]:
     return process.returncode, err
 
 
-def test_what_each_rank_is_told(tmp_path: Path) -> None:
+def test_the_environment_of_each_rank(tmp_path: Path) -> None:
     out, err = begin(tmp_path, SAY, 3).communicate(timeout=WAIT_S)
     told = sorted((json.loads(line) for line in out.splitlines()), key=lambda it: it["RANK"])
     assert [it["RANK"] for it in told] == [it["LOCAL_RANK"] for it in told] == ["0", "1", "2"], err
@@ -107,7 +107,7 @@ def test_what_each_rank_is_told(tmp_path: Path) -> None:
     assert all({signal.SIGTSTP, protocol.NEWS_SIGNAL} <= set(it["blocked"]) for it in told)
 
 
-def test_a_rank_is_no_task_of_slurm(tmp_path: Path) -> None:
+def test_a_rank_is_not_a_task_of_slurm(tmp_path: Path) -> None:
     """Lightning, for one, takes what Slurm says of a task for what it says of this rank."""
     told = {"SLURM_JOB_ID": "7", "SLURM_STEP_GPUS": "0,1"}
     task = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_NTASKS_PER_NODE": "1"}

@@ -226,7 +226,7 @@ def test_a_signal_before_the_supervisor_is_ready_waits(stage: Stage) -> None:
     assert end(supervisor) == 85
 
 
-def test_a_job_that_ends_by_itself_meanwhile_is_not_suspended(stage: Stage) -> None:
+def test_a_job_that_ends_by_itself_is_not_suspended(stage: Stage) -> None:
     supervisor = stage.run(*stage.plain("deaf", "wait", "short"))
     stage.wait_said("importing")
     supervisor.send_signal(signal.SIGTSTP)
@@ -246,7 +246,7 @@ def test_a_job_that_ends_by_itself_meanwhile_is_not_suspended(stage: Stage) -> N
         ["hpcext.suspended/1"],
     ],
 )
-def test_an_acknowledgement_of_something_else_is_none(stage: Stage, document: object) -> None:
+def test_an_acknowledgement_of_another_order_does_not_count(stage: Stage, document: object) -> None:
     (stage.directory / "suspended.json").write_text(json.dumps(document))
     assert end(stage.run("true")) == 0
     assert stage.read("exit.json")["suspended"] is False
@@ -282,7 +282,9 @@ def test_a_script_goes_on_whose_training_ends_when_it_is_suspended(stage: Stage)
 
 
 @pytest.mark.parametrize("shell", ["sh", ""])
-def test_what_cannot_save_is_left_to_train_until_it_is_asked_anew(stage: Stage, shell: str) -> None:
+def test_a_session_that_cannot_save_trains_until_it_is_asked_again(
+    stage: Stage, shell: str
+) -> None:
     training = stage.plain("block", "full")
     command = (shell, "-c", f"{' '.join(training)}; true") if shell else training
     supervisor = stage.run(*command)
@@ -436,7 +438,7 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(stage: Stage) -> None:
     assert document["main_ended_at"] - document["kill_asked_at"] >= 0.3
 
 
-def test_a_stopped_job_hears_sigterm(stage: Stage) -> None:
+def test_a_stopped_job_receives_sigterm(stage: Stage) -> None:
     supervisor = stage.run(*stage.plain("deaf", "tidy", "stopped"), kill_grace_s=3600)
     [[pid, *_]] = stage.wait_said("ready")
     stage.wait_for(lambda: psutil.Process(int(pid)).status() == "stopped", "the stop")
@@ -590,7 +592,7 @@ def test_a_later_process_with_the_managers_pid_is_left_alone(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": "hpcext.manager/1", "pid": "x"}', None])
-def test_news_without_a_manager_harms_nobody(stage: Stage, text: str | None) -> None:
+def test_news_without_a_manager_has_no_effect(stage: Stage, text: str | None) -> None:
     path = stage.path / "manager.json"
     if text is not None:
         path.write_text(text)
@@ -646,7 +648,7 @@ def test_nothing_is_run_if_the_attempt_cannot_be_taken(stage: Stage) -> None:
     assert {path.name for path in stage.directory.iterdir()} == {"launch.json"}
 
 
-def test_a_directory_that_was_removed_holds_nobody_up(stage: Stage) -> None:
+def test_a_removed_directory_does_not_block_the_end(stage: Stage) -> None:
     supervisor = stage.run(*stage.plain("wait", "deaf"))
     stage.wait_said("importing")
     stage.directory.rename(stage.path / "elsewhere")

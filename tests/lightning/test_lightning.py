@@ -126,7 +126,9 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
     ("ranks", "asks"),
     [(1, "train:0.6@0"), (1, "validate:0.1@0"), (2, "train:0.6@0"), (2, "validate:0.1@0")],
 )
-def test_a_suspension_that_cannot_be_saved_is_none(tmp_path: Path, ranks: int, asks: str) -> None:
+def test_a_suspension_is_declined_if_the_state_cannot_be_saved(
+    tmp_path: Path, ranks: int, asks: str
+) -> None:
     """The disk is full, for rank 0: every rank goes on, and the training is the same one."""
     whole, job = training(tmp_path / "whole"), training(tmp_path / "job")
     finished(whole.run(ranks=ranks))

@@ -216,7 +216,7 @@ def test_jobs_of_several_slots_must_be_told(
         assert f"LSB_USE_SEQUENTIAL_SIGNAL=Y to {site.directory}/lsf.conf" in finding.do
 
 
-def test_an_lsf_conf_that_nobody_may_read_is_said(use: Callable[..., Site]) -> None:
+def test_an_unreadable_lsf_conf_is_reported(use: Callable[..., Site]) -> None:
     use()
     (finding,) = [each for each in found() if each.name == "lsf.conf"]
     assert (finding.verdict, "was not checked" in finding.says) == ("note", True)

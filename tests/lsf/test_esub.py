@@ -205,7 +205,7 @@ def test_the_environment_of_a_user_changes_nothing(
     assert refused(esub("gpus=é", **given)).startswith(r"gpus: '\xc3\xa9' (valid: ")
 
 
-def test_what_cannot_be_given_to_the_job_is_refused(tmp_path: Path) -> None:
+def test_values_that_cannot_reach_the_job_are_refused(tmp_path: Path) -> None:
     said = refused(esub("gpus=2"))
     assert (
         said
@@ -234,7 +234,7 @@ def test_another_abort_value(tmp_path: Path) -> None:
     assert esub("x", LSB_SUB_ABORT_VALUE="; x").returncode == ABORT_VALUE
 
 
-def test_eexec_hears_nothing_of_it(site: Site) -> None:
+def test_eexec_gets_nothing_on_its_standard_input(site: Site) -> None:
     eexec = site.serverdir / "eexec"
     heard = site.directory / "heard"
     eexec.write_text(f'#!/bin/sh\necho "$LS_EXEC_T" "$HPCEXT_GPUS" >>{heard}\ncat >>{heard}\n')
@@ -268,7 +268,7 @@ TWICE = "a job cannot have its input (-i) twice; let it open the file"
     ],
     ids=str,
 )
-def test_what_cannot_begin_again_is_refused(
+def test_jobs_that_cannot_begin_again_are_refused(
     site: Site, option: list[str], asked: str, said: str
 ) -> None:
     refused = command(site, "bsub", *option, "-a", f"hpcext({asked})", "true")

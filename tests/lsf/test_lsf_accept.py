@@ -68,7 +68,7 @@ def test_what_may_befall_a_job(make_site: MakeSite, tmp_path: Path, only: str) -
     assert not list((tmp_path / "state" / "hpcext").glob("hpcext-accept-*"))
 
 
-def test_what_cannot_be_removed_is_named(
+def test_files_that_cannot_be_removed_are_named(
     make_site: MakeSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job of the run that does not end, one of others, and one whose id was not written down."""

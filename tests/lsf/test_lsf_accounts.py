@@ -161,7 +161,7 @@ def two() -> Iterator[Two]:
 
 
 @pytest.mark.timeout(600)
-def test_two_users_share_hosts_and_what_cannot_be_divided_changes_hands(two: Two) -> None:
+def test_two_users_share_hosts_and_take_turns_with_the_remainder(two: Two) -> None:
     """Three hosts for two: who had less in the last minutes has two of them next."""
     two.first.harvest()
     two.wait_for(3, 0)
@@ -174,7 +174,7 @@ def test_two_users_share_hosts_and_what_cannot_be_divided_changes_hands(two: Two
 
 
 @pytest.mark.timeout(600)
-def test_tickets_of_two_users_that_keep_all_hosts_are_told_so(two: Two) -> None:
+def test_tickets_of_two_users_that_occupy_all_hosts_say_so(two: Two) -> None:
     """Each runs on a host that leases would need whole; when one is free, that is leased."""
     jobs = [two.first.ticket("a", "h1"), two.first.ticket("b", "h2"), two.second.ticket("c", "h3")]
     said = "no node of killable is idle (0 of 3); a ticket also keeps its host from being idle"

@@ -153,7 +153,7 @@ def test_bkill_goes_on_until_the_job_ends(make_site: MakeSite) -> None:
     assert site.job(job_id).exit_code == 137
 
 
-def test_a_run_limit_is_told_by_usr2(make_site: MakeSite) -> None:
+def test_a_run_limit_is_announced_by_usr2(make_site: MakeSite) -> None:
     site = make_site(minute_s=0.1, terminate_interval_s=5.0)
     text = (
         "trap 'echo USR2 >>told' USR2; trap 'echo INT >>told; exit 4' INT; "

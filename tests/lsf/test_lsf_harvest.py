@@ -192,7 +192,7 @@ def test_a_main_job_has_the_hosts_and_trainings_go_on_when_it_is_over(
     assert 0 < said["training_node_h"] < said["held_node_h"] < said["offered_node_h"]
 
 
-def test_what_was_stopped_and_could_not_hear_goes_on_elsewhere(make_place: Any) -> None:
+def test_attempts_of_a_stopped_lease_go_on_elsewhere(make_place: Any) -> None:
     """LSF stops a job of one slot by SIGSTOP: the lease is killed, and its training begins again
     from its last checkpoint on another host when nothing of it is left."""
     place = make_place(hosts=(Host("h1", 1, 2), Host("h2", 1, 2)))

@@ -66,7 +66,7 @@ def test_parameters_by_their_long_form(lean: Callable[..., Site]) -> None:
     assert lsf_probe.parameters()["MAX_JOB_REQUEUE"] == "3"
 
 
-def test_a_pilot_without_gpus_is_told_so(
+def test_a_pilot_without_gpus_says_so(
     lean: Callable[..., Site],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -317,7 +317,7 @@ def test_a_notice_that_comes_early_begins_nothing_again(place: OnLsf) -> None:
     place.never_twice("only")
 
 
-def test_preempted_before_anything_is_saved_it_goes_back_all_the_same(place: OnLsf) -> None:
+def test_a_preemption_before_the_first_checkpoint_requeues_it(place: OnLsf) -> None:
     go, begun = place.path / "go", place.path / "begun"
     text = f"echo >>{begun}; while ! test -e {go}; do sleep 0.1; done"
     place.write_jobs({"name": "plain", "command": ["sh", "-c", text], "gpus": 1})

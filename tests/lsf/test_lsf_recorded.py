@@ -121,7 +121,7 @@ RESUMED = {"late-tstp", "late-bstop"}
 
 
 @pytest.mark.parametrize("scenario", TELLS)
-def test_who_hears_what_is_as_it_was_recorded(make_site: MakeSite, scenario: str) -> None:
+def test_signals_reach_the_recorded_processes(make_site: MakeSite, scenario: str) -> None:
     early = scenario.startswith("early")
     site = make_site(
         queues=QUEUES,

@@ -235,7 +235,7 @@ def test_without_job_controls_it_leaves_its_gpus_too(make_cluster: MakeCluster) 
 
 
 @pytest.mark.parametrize("quirks", [(), LEAN], ids=["", "lean"])
-def test_its_run_limit_is_no_end(make_cluster: MakeCluster, quirks: tuple[str, ...]) -> None:
+def test_the_run_limit_does_not_end_it(make_cluster: MakeCluster, quirks: tuple[str, ...]) -> None:
     cluster = make_cluster(*quirks, queue={"requeue_exit_values": (85,)}, minute_s=70.0)
     job = cluster.submit("-W", "1")
     cluster.at_gate()
@@ -253,7 +253,7 @@ def test_its_run_limit_is_no_end(make_cluster: MakeCluster, quirks: tuple[str, .
     ],
     ids=["", "misparsed"],
 )
-def test_a_warning_is_heard_and_not_needed(
+def test_a_warning_is_received_but_not_needed(
     make_cluster: MakeCluster, quirks: list[str], why: str
 ) -> None:
     """An engine may take -wa and -wt and never send anything."""
@@ -329,7 +329,7 @@ def test_its_host_is_lost(make_cluster: MakeCluster) -> None:
     assert done == [*range(1, 40), *range(36, 41)]
 
 
-def test_what_reads_from_a_pipe_runs_as_usual_and_says_so(make_cluster: MakeCluster) -> None:
+def test_a_script_from_a_pipe_runs_as_usual_and_says_so(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     text = f"command . {cluster.site.serverdir}/hpcext-starter; echo ran $HPCEXT_SUSPENDABLE"
     ended = subprocess.run(

@@ -262,7 +262,7 @@ def test_a_ticket_that_is_requeued_finds_its_trainer(tickets: Tickets) -> None:
     assert tickets.output("one").count("--- attempt 1") == 1
 
 
-def test_what_cannot_be_suspended_begins_anew(tickets: Tickets) -> None:
+def test_a_job_that_cannot_be_suspended_starts_over(tickets: Tickets) -> None:
     """A script without a session: no process of it is left, and nothing of it could be kept."""
     tickets.quick()
     gate = tickets.path / "gate"
@@ -297,7 +297,7 @@ def test_its_host_is_lost(tickets: Tickets) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", WAYS_BACK)
-def test_its_run_limit_is_no_end(make_tickets: MakeTickets, values: tuple[int, ...]) -> None:
+def test_the_run_limit_does_not_end_it(make_tickets: MakeTickets, values: tuple[int, ...]) -> None:
     tickets = make_tickets(queue={"requeue_exit_values": values}, minute_s=40.0)
     tickets.quick()
     job = tickets.submit(tickets.count("one"), "-W", "2")
@@ -430,7 +430,9 @@ def test_in_a_script_without_a_starter(make_tickets: MakeTickets) -> None:
         ("trainer=1:2,gpus=7", {}, "needs at least 7 GPUs"),
     ],
 )
-def test_what_cannot_be(tickets: Tickets, asked: str, variables: dict[str, str], said: str) -> None:
+def test_impossible_requests_are_refused(
+    tickets: Tickets, asked: str, variables: dict[str, str], said: str
+) -> None:
     job = tickets.bsub("-a", f"hpcext({asked})", "-o", "out", "true", **variables)
     tickets.wait_is(job, "EXIT")
     (line,) = (tickets.lsf.directory / "out").read_text().splitlines()

@@ -44,7 +44,7 @@ def named_job(place: OnLsf) -> int:
     return int(json.loads((place.pilot / "lsf.json").read_text())["job_id"])
 
 
-def test_without_an_answer_nobody_says_that_it_is_over(place: OnLsf) -> None:
+def test_without_an_answer_the_job_does_not_count_as_over(place: OnLsf) -> None:
     job = running(place)
     pilot = str(place.pilot)
     with without_answers(place):

@@ -172,7 +172,9 @@ SAID = {
 
 @pytest.mark.parametrize("variable", SAID)
 @pytest.mark.parametrize("way", WAYS)
-def test_what_cannot_be_is_said_and_runs(make_site: MakeSite, way: str, variable: str) -> None:
+def test_a_job_that_cannot_be_suspended_says_so_and_runs(
+    make_site: MakeSite, way: str, variable: str
+) -> None:
     """Of a starter in which hpcext-admin has put no command, and an esub that was not asked."""
     starter, quirks = WAYS[way]
     site = make_site(*quirks, queues={"q": Queue(starter)})

@@ -24,7 +24,7 @@ from hpcext.core import facts as f
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.core.values import Node
 from hpcext.harvest.leases import Terms
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.launch import agent
 from hpcext.launch.tree import boot_id
 from hpcext.manager import cleaning, locks
@@ -181,7 +181,9 @@ def test_a_removal_that_is_killed_at_any_moment_is_finished_by_the_next(
     assert cleaning.finish(state) == []
 
 
-def test_what_is_being_made_is_no_removal_that_was_begun(state: Path, tmp_path: Path) -> None:
+def test_a_pilot_that_is_being_made_is_not_an_unfinished_removal(
+    state: Path, tmp_path: Path
+) -> None:
     whole_one = begin(state, "whole", directory=tmp_path / "whole")
     half = begin(state, "half", directory=tmp_path / "half")
     (half / "pilot.json").unlink()
@@ -281,9 +283,7 @@ def test_a_pilot_whose_allocation_is_there_or_cannot_be_asked_for_stays(
         assert cleaning.remove(whole(state, path), state) == 0
 
 
-def test_a_pilot_stays_whose_job_nobody_knows_and_in_which_something_ran(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_used_pilot_of_an_unknown_job_stays(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another cluster nobody knows it, and there it may run."""
     path = begin(state, "ran", story=OVER[:1])
     what = replace(pilots.load(path), batch="slurm")
@@ -558,7 +558,7 @@ def test_an_old_checkpoint_that_another_pilot_needs_stays(state: Path) -> None:
     assert [path.exists() for path in saved] == [True, False, True]
 
 
-def test_a_checkpoint_that_is_half_removed_is_none(
+def test_a_half_removed_checkpoint_is_not_used(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = begin(state, "old", days_ago=40)

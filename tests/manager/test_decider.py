@@ -125,12 +125,12 @@ def test_one_that_fails_says_how() -> None:
 
 
 @pytest.mark.parametrize("said", [None, v.Target(memo={"open": object()})])
-def test_one_that_gives_no_target_says_so(said: v.Target) -> None:
+def test_a_policy_without_a_target_is_reported(said: v.Target) -> None:
     found = answers(lambda now: said, 2)
     assert all("returned an invalid target" in str(each) for each in found)
 
 
-def test_one_whose_process_dies_says_so_and_is_asked_in_another(tmp_path: Path) -> None:
+def test_a_policy_whose_process_dies_is_reported_and_asked_in_another(tmp_path: Path) -> None:
     first = tmp_path / "first"
 
     def policy(now: v.Snapshot) -> v.Target:

@@ -13,7 +13,7 @@ import pytest
 
 from hpcext.config import Settings
 from hpcext.core.errors import InputError, NoManagerError
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool
 
@@ -50,7 +50,7 @@ def test_a_pilot_is_found_by_directory_id_and_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "-x", "x" * 65, "\x1b[2J", "x\n"])
-def test_a_name_that_is_none(tmp_path: Path, name: str) -> None:
+def test_invalid_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="is not a valid name"):
         create(tmp_path, name)
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from hpcext.core import values as v
 from hpcext.core.apply import apply
 from hpcext.core.errors import InputError
 from hpcext.core.world import World
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager.handles import LONGEST, chosen, find_job, numbered, refuse_taken
 
 

@@ -18,7 +18,7 @@ from hpcext.core.values import Node
 from hpcext.harvest import account as lease_account
 from hpcext.harvest.account import Account
 from hpcext.harvest.leases import Terms
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager.journal import Header
 from hpcext.manager.submissions import Submissions
@@ -38,7 +38,7 @@ def test_what_was_seen_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": "other/1"}'])
-def test_a_damaged_account_is_begun_anew(tmp_path: Path, text: str) -> None:
+def test_a_damaged_account_is_replaced(tmp_path: Path, text: str) -> None:
     (tmp_path / lease_account.FILE).write_text(text)
     assert lease_account.load(tmp_path) == Account()
 
@@ -157,7 +157,7 @@ def test_the_efficiency_is_that_of_as_many_nodes_that_stay(
         ([SPEC], [*STORY, (9000.0, [f.Began()])], "no manager ran for 1800 s of the time"),
     ],
 )
-def test_an_efficiency_that_cannot_be_known_is_not_made_up(
+def test_an_unknown_efficiency_is_not_shown(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     specs: list[JobSpec],

@@ -74,7 +74,7 @@ NOTIFICATION = Notification(SUBJECT, f"{SUBJECT}\n~! touch gone\n.\nbye", {
 # Whole pilots.
 
 
-def test_jobs_that_fail_are_one_message_and_the_end_is_told_once(site: Site, hook: Hook) -> None:
+def test_failed_jobs_are_one_notification_and_the_end_is_sent_once(site: Site, hook: Hook) -> None:
     bad = {"command": ["sh", "-c", "echo no data; exit 3"], "retries": 0}
     site.write_jobs({"name": "a", **bad}, {"name": "b", **bad}, {"name": "c", "command": ["true"]})
     way = f"webhook:{hook.url}"
@@ -97,9 +97,7 @@ def test_jobs_that_fail_are_one_message_and_the_end_is_told_once(site: Site, hoo
     assert TOKEN not in "".join(each.out + each.err for each in said)
 
 
-def test_a_failure_is_told_while_others_run_and_not_again_by_the_next_manager(
-    site: Site, hook: Hook
-) -> None:
+def test_a_failure_is_notified_once_across_managers(site: Site, hook: Hook) -> None:
     """The gate of the last job opens when the first message is there."""
     bad = {"name": "bad", "command": ["false"], "retries": 0}
     site.write_jobs(bad, site.counter("long", gated=True))
@@ -177,7 +175,9 @@ def test_an_answer_leads_nowhere(hook: Hook, target: str) -> None:
     assert len(hook.got) == 4
 
 
-def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, hook: Hook) -> None:
+def test_a_webhook_without_a_server_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, hook: Hook
+) -> None:
     monkeypatch.setattr(senders, "PAUSES_S", (0.0,))
     hook.server.server_close()
     with pytest.raises(HpcextError) as raised:
@@ -205,7 +205,7 @@ def keeping(path: Path) -> Path:
     return program(path, f'printf "%s\\n" "$@" > {path}.argv\ncat > {path}.in')
 
 
-def test_mail_goes_by_sendmail(tools: Path) -> None:
+def test_mail_is_sent_with_sendmail(tools: Path) -> None:
     keeping(tools / "sendmail")
     send(NotificationMethod("mail", "me@example.org"), NOTIFICATION)
     assert (tools / "sendmail.argv").read_text().splitlines() == ["-i", "me@example.org"]
@@ -297,7 +297,7 @@ def test_a_way_is_shown_without_its_secrets(said: str, shown: str) -> None:
         f"command:'{TOKEN}", f"webhook:http://[{TOKEN}",
     ],
 )  # fmt: skip
-def test_what_is_no_way_is_refused_without_its_secrets(said: str) -> None:
+def test_an_invalid_method_is_refused_without_showing_secrets(said: str) -> None:
     with pytest.raises(InputError) as raised:
         read_method(said)
     assert TOKEN not in str(raised.value)

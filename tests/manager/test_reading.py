@@ -10,7 +10,7 @@ from hpcext.config import Settings
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.errors import HpcextError, JournalError
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager import journal
 from hpcext.manager import pilot as pilots
 from hpcext.manager.journal import Header, Journal

@@ -129,7 +129,7 @@ def test_without_a_manager_nothing_is_asked(directory: Path) -> None:
     assert not list((directory / "requests").iterdir())
 
 
-def test_a_pid_that_belongs_to_a_later_process_is_no_manager(directory: Path) -> None:
+def test_a_later_process_with_its_pid_is_not_the_manager(directory: Path) -> None:
     me = Process.me()
     facts = {"schema": spool.MANAGER, "pid": me.pid, "start": me.start + 1}
     documents.write_json(directory / spool.MANAGER_FILE, facts)

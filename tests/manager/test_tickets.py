@@ -184,7 +184,7 @@ def test_a_pilot_of_an_older_release_stays_not(harvester: Path) -> None:
     assert pilots.load(harvester).stay is False
 
 
-def test_a_trainer_that_was_ended_with_its_ticket_is_begun_anew(harvester: Path) -> None:
+def test_a_trainer_that_ended_with_its_ticket_starts_afresh(harvester: Path) -> None:
     words = ["1:2", "train.sh"]
     assert tickets.key_now(harvester, 7, words) == KEY
     tickets.mark(harvester, KEY, "ended")

@@ -174,7 +174,9 @@ def test_nothing_to_divide() -> None:
         ([0.0, 1.5], [0.0, 1.0], "table 1: sizes are float64, not whole numbers"),
     ],
 )
-def test_what_is_no_table_is_refused(sizes: list[float], values: list[float], said: str) -> None:
+def test_a_value_that_is_not_a_table_is_refused(
+    sizes: list[float], values: list[float], said: str
+) -> None:
     good = table({0: 0.0, 1: 1.0})
     with pytest.raises(ValueError, match=said):
         apportion([good, ValueTable(np.array(sizes), np.array(values))], 5)

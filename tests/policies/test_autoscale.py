@@ -126,7 +126,7 @@ def test_a_job_that_waits_is_worth_a_node_of_its_own() -> None:
     assert choose(utilities(gains([one, two], AvailableNodes(4, 1)), 1), Band(0.7, 0.99)) == 2
 
 
-def test_nobody_is_good_for_more_than_twice_what_it_had() -> None:
+def test_no_job_gets_more_than_twice_the_gpus_that_it_had() -> None:
     unknown = replace(training(1e6, most=0), estimate=Estimate())
     assert max(utilities(gains([unknown], AvailableNodes(16, 4)), 4)) == 1
     assert max(utilities(gains([training(1e6, most=4)], AvailableNodes(16, 4)), 4)) == 2
@@ -208,7 +208,7 @@ def test_what_one_more_node_promises() -> None:
     assert outlook([job], [Node("a", 1), Node("b", 2)]) is None
 
 
-def test_a_band_as_it_is_said() -> None:
+def test_bands_are_read_and_written() -> None:
     assert read_band("none") is None
     assert read_band("0.4:0.7") == BAND
     assert read_band("0.4:0.7:300") == Band(0.4, 0.7, 300.0)
@@ -229,7 +229,7 @@ def test_a_band_as_it_is_said() -> None:
         "1.:.",
     ],
 )
-def test_what_is_no_band(text: str) -> None:
+def test_invalid_bands_are_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
         read_band(text)
     assert VALID in str(caught.value)

@@ -39,7 +39,7 @@ def test_a_change_has_to_be_worth_its_cost(up_s: float | None, grows: bool) -> N
     assert sizes(now) == {"1": 3 if grows else 2}
 
 
-def test_what_cannot_change_keeps_its_size() -> None:
+def test_jobs_that_cannot_change_keep_their_size() -> None:
     for fixed in (
         {"suspendable": False},
         {"run": Run(registered=False)},

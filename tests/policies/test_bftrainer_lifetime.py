@@ -108,7 +108,7 @@ def test_a_node_alone_is_taken_if_it_outlives_the_start() -> None:
 
 
 @pytest.mark.parametrize(("fast", "moves"), [(2.95, False), (3.5, True)])
-def test_nobody_loses_anything_for_little(fast: float, moves: bool) -> None:
+def test_no_job_is_moved_for_a_small_gain(fast: float, moves: bool) -> None:
     """3.8 becomes 3.95, 4 % more, or 4.5."""
     there = nodes(**dict.fromkeys("abcd", LONG_S))
     one, other = trainer(1, curve(1, 1.9), *"ab"), trainer(2, curve(1, 1.9, fast), *"cd")
@@ -120,7 +120,7 @@ def test_nobody_loses_anything_for_little(fast: float, moves: bool) -> None:
         assert found == {"1": "ab", "2": "cd"}
 
 
-def test_nobody_starves() -> None:
+def test_no_job_starves() -> None:
     there = nodes(**dict.fromkeys("abcdef", LONG_S))
     held = trainer(1, curve(1, 1.8, 2.2, 2.4, 2.5, 2.55), *"abcdef")
     for new in (trainer(2, curve(1, 1.8, 2.4, 2.8)), trainer(2, linear(1))):
@@ -129,7 +129,7 @@ def test_nobody_starves() -> None:
         assert set(found["1"]) < set("abcdef")
 
 
-def test_nobody_starves_among_many() -> None:
+def test_no_job_starves_among_many() -> None:
     """What the last one gains is little beside what all have, but it is little beside its own."""
     names = [f"n{number}" for number in range(40)]
     there = nodes(**dict.fromkeys(names, LONG_S))
@@ -142,7 +142,7 @@ def test_nobody_starves_among_many() -> None:
 
 @pytest.mark.parametrize("ends_s", [5.0, 20.0, 60.0])
 @pytest.mark.parametrize("more", ["e", "ef", "efg", "efgh"])
-def test_a_free_node_that_leaves_soon_lets_nobody_starve(ends_s: float, more: str) -> None:
+def test_a_free_node_that_leaves_soon_starves_no_job(ends_s: float, more: str) -> None:
     """The first job is as fast on one as on four; without short nodes the second gets all four.
 
     The best, by all allocations of these, is worth 480 to 490: the short nodes are worth nothing.
@@ -189,7 +189,7 @@ def test_it_is_worth_what_was_placed() -> None:
     assert target.value == pytest.approx(3 * (120.0 + 30.0), rel=0.02)
 
 
-def test_what_cannot_change_keeps_its_nodes() -> None:
+def test_jobs_that_cannot_change_keep_their_nodes() -> None:
     there = nodes(a=20.0, b=LONG_S, c=LONG_S)
     for fixed_ in (
         {"suspendable": False},

@@ -43,7 +43,7 @@ def test_a_new_job_is_measured_on_1_2_4_and_8_for_150_s_each() -> None:
     ]
 
 
-def test_what_is_kept_for_a_job_that_explores_nobody_else_gets() -> None:
+def test_gpus_reserved_for_exploring_go_to_no_other_job() -> None:
     first, second = job(1, 8, estimate=ANY), job(2, 1)
     assert sizes("doubling", snapshot([first, second], a=8)) == {"1": 1}
     assert sizes("doubling", snapshot([first, second], a=9)) == {"1": 1, "2": 1}

@@ -23,7 +23,7 @@ def test_who_comes_late_waits() -> None:
 
 
 @pytest.mark.parametrize("policy", ["equal_share", "pollux", "tiresias", "fixed"])
-def test_who_fits_no_node_is_told(policy: str) -> None:
+def test_a_job_that_fits_no_node_learns_why(policy: str) -> None:
     too_wide, too_many = job(1, sizes=(4,)), job(2, sizes=(1,), nodes=(3, 3))
     for each, what in ((too_wide, "no node is"), (too_many, "too few nodes are")):
         why = answer(policy, snapshot([each], a=2, b=2)).waits[each.id]
@@ -36,9 +36,7 @@ def test_shares_go_by_weight() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), min_size=1), st.integers(0, 40))
-def test_nobody_could_have_more_without_another_having_less_than_he(
-    drawn: list[tuple[int, int]], gpus: int
-) -> None:
+def test_parts_are_max_min_fair(drawn: list[tuple[int, int]], gpus: int) -> None:
     jobs = [job(n, sizes=tuple(range(low, low + more + 1))) for n, (low, more) in enumerate(drawn)]
     found = sizes("equal_share", snapshot(jobs, a=gpus))
     left = gpus - sum(found.values())

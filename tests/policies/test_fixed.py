@@ -40,7 +40,7 @@ def test_a_job_that_may_not_have_so_many_gets_the_next_fewer_or_its_least(
     assert sizes("fixed:gpus=3", snapshot([job(1, sizes=may_have)], a=8)) == {"1": gets}
 
 
-def test_nobody_is_passed_by() -> None:
+def test_no_job_is_overtaken() -> None:
     wide, narrow = job(2, sizes=(4,)), job(3, sizes=(1,))
     running = job(1, goal={"a": 2}, sizes=(2,))
     assert sizes("fixed:gpus=4", snapshot([running, wide, narrow], a=4)) == {"1": 2}
@@ -49,7 +49,7 @@ def test_nobody_is_passed_by() -> None:
     }  # fmt: skip
 
 
-def test_what_no_node_has_room_for_is_said() -> None:
+def test_a_job_that_fits_no_node_is_told_so() -> None:
     assert waits("fixed:gpus=1", job(1, sizes=(8,)), a=4) == {
         "1": "next in the queue; no node is large enough for it"
     }
@@ -87,7 +87,7 @@ def test_a_queue_by_hand() -> None:
     assert all(record.suspends == 0 for record in result.records.values())
 
 
-def test_in_turns_those_that_wait_go_before_whoever_has_had_its_turn() -> None:
+def test_waiting_jobs_go_before_those_that_have_had_their_turn() -> None:
     """Three jobs of 200 s, one at a time: each is suspended after 100 s for the next."""
     jobs = [Job(str(number), f"j{number}", number, (2,), 2) for number in (1, 2, 3)]
     physics = {each.id: Physics({2: 1.0}, work=200.0) for each in jobs}
@@ -98,7 +98,7 @@ def test_in_turns_those_that_wait_go_before_whoever_has_had_its_turn() -> None:
         assert starts == [100 * (int(each.id) - 1), 100 * (int(each.id) + 2)]
 
 
-def test_nobody_is_suspended_while_nobody_waits() -> None:
+def test_no_job_is_suspended_while_none_waits() -> None:
     late = Job("2", "late", 2, (2,), 2, submitted_s=250.0)
     jobs = [Job("1", "early", 1, (2,), 2), late]
     physics = {each.id: Physics({2: 1.0}, work=300.0) for each in jobs}

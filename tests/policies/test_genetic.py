@@ -128,7 +128,7 @@ def test_what_fits() -> None:
     st.sampled_from([-1.0, 0.0, 1.0]),
 )
 @settings(max_examples=150, deadline=None)
-def test_it_fits_and_is_no_worse_than_what_is(
+def test_the_result_fits_and_is_no_worse_than_the_current_map(
     seed: int, jobs: int, capacity: list[int], fit: bool, p: float
 ) -> None:
     given_ = case(np.random.default_rng(seed), jobs, capacity, fit)

@@ -104,7 +104,7 @@ def test_a_known_end_within_a_piece_counts_in_part() -> None:
     assert stays == pytest.approx(np.array(expected), abs=1e-6)
 
 
-def test_the_end_of_a_lease_is_none_of_the_hole() -> None:
+def test_the_end_of_a_lease_is_not_the_end_of_the_hole() -> None:
     """It leaves by then, and before as others did, whoever kept their word."""
     lease = found(Node("a", 1, since_s=10.0, ends_s=120.0, planned=False))
     open_ = found(node("a", 10.0))

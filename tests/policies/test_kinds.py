@@ -213,7 +213,7 @@ GOOD = {"a": table({0: 0.0, 1: 1.0})}
         ({"b": ValueTable(np.array([0.0, 1.5]), np.zeros(2))}, "b: table 1: sizes are float64"),
     ],
 )
-def test_what_is_no_table_is_refused(offer: Offer, said: str) -> None:
+def test_a_value_that_is_not_a_table_is_refused(offer: Offer, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         share([GOOD, offer], {"a": 2, "b": 2})
 

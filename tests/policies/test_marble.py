@@ -127,7 +127,7 @@ def test_only_sizes_that_a_job_can_have() -> None:
         ({"state": v.State.RESCALING}, "stays on 2 of 6 GPUs: it is being resized"),
     ],
 )
-def test_whoever_would_lose_work_is_not_moved(state: dict[str, Any], why: str) -> None:
+def test_a_job_that_would_lose_work_is_not_moved(state: dict[str, Any], why: str) -> None:
     """Its free GPUs go to the next in the queue meanwhile."""
     target = ask(running(1, 6, 2, **state), job(2, 2))
     assert brief(target) == {"1": "n 2 secondary", "2": "n 2 primary"}

@@ -458,7 +458,7 @@ def test_quota_minimum_and_licences() -> None:
     ],
 )
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_what_cannot_hold_is_named(
+def test_constraints_that_cannot_hold_are_named(
     solver: Solver, constraints: list[Constraint], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
@@ -480,12 +480,12 @@ def test_what_cannot_hold_is_named(
         (Constraint("x", {0: 1}, least=3, most=2), "'x': least 3 is more than most 2"),
     ],
 )
-def test_what_is_no_constraint_is_refused(constraint: Constraint, said: str) -> None:
+def test_invalid_constraints_are_refused(constraint: Constraint, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         solve_counts(lines(3), 12, [constraint])
 
 
-def test_what_cannot_be_counted_is_refused() -> None:
+def test_invalid_tables_totals_and_limits_are_refused() -> None:
     with pytest.raises(ValueError, match="table 0: the first size is not 0"):
         solve_counts([ValueTable(np.array([1]), np.array([1.0]))], 12)
     with pytest.raises(ValueError, match="-1 units cannot be divided"):
@@ -514,7 +514,7 @@ GOOD = Trainer(2, 4, {0: 0.0, 4: 1.0}, 20.0, 5.0)
         (GOOD._replace(up_s=-1.0), [0] * 6, "trainer 1: speeds and costs must be finite"),
     ],
 )
-def test_what_is_no_trainer_or_no_map_is_refused(
+def test_invalid_trainers_and_maps_are_refused(
     trainer: Trainer, held: list[int], said: str
 ) -> None:
     current = np.array([[0, 0, 0, 0, 1, 1] if held[-1] else [0] * 6, held], dtype=bool)
@@ -522,7 +522,7 @@ def test_what_is_no_trainer_or_no_map_is_refused(
         solve_map([GOOD, trainer], current, 120.0)
 
 
-def test_what_is_no_time_or_no_array_is_refused() -> None:
+def test_invalid_times_and_arrays_are_refused() -> None:
     none = np.zeros((1, 4), dtype=bool)
     for forward_s in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=r"forward_s is .*: must be finite, 0 or more"):

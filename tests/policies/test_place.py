@@ -29,7 +29,7 @@ def test_who_grows_does_so_where_he_is() -> None:
     assert place({"a": 4, "b": 3, "c": 9}, [wish(3, 2, a=3)]) == [{"a": 3, "b": 3}]
 
 
-def test_who_cannot_moves_and_if_there_is_no_place_stays() -> None:
+def test_a_job_without_room_to_grow_moves_or_else_stays() -> None:
     other = wish(3, a=3)
     assert place({"a": 4, "b": 4}, [wish(4, a=1), other]) == [{"b": 4}, {"a": 3}]
     assert place({"a": 4}, [wish(4, a=1), other]) == [{"a": 1}, {"a": 3}]
@@ -68,7 +68,7 @@ def instances(draw: st.DrawFn) -> tuple[dict[str, int], list[PlacementRequest]]:
 
 @given(instances())
 @settings(max_examples=500)
-def test_it_always_fits_and_nobody_loses_what_he_had(
+def test_the_division_always_fits_and_no_job_loses_its_gpus(
     instance: tuple[dict[str, int], list[PlacementRequest]],
 ) -> None:
     capacity, wishes = instance
@@ -131,7 +131,7 @@ def test_a_node_that_is_liked_twice_is_had_once() -> None:
     assert place({"a": 2}, [likes(wish(1, 2), "a", "a")]) == [{}]
 
 
-def test_nobody_gets_a_liked_node_that_is_apart() -> None:
+def test_no_job_gets_a_preferred_node_that_is_apart() -> None:
     nodes = {"a": 4, "b": 4, "c": 4, "d": 4}
     held = wish(1, 2, a=1, b=1)
     new = likes(wish(1, 2), "a", "b")

@@ -25,10 +25,10 @@ from hpcext.policies import POLICIES, find_policy
         ("optimus:interval_s=0", "interval_s=0: expected a number >= 1.0"),
         (
             "bftrainer:objective=speed",
-            "no objective 'speed'; efficiency, throughput, priority, or MODULE.F",
+            "unknown objective 'speed'; efficiency, throughput, priority, or MODULE.F",
         ),
         ("bftrainer:objective=math.pi", "'math.pi' is not a function"),
-        ("bftrainer:objective=no.such", "no objective 'no.such'"),
+        ("bftrainer:objective=no.such", "unknown objective 'no.such'"),
         ("bftrainer:limits=/dev/null", "/dev/null: not a regular file"),
     ],
 )
@@ -39,7 +39,7 @@ def test_what_is_wrong_is_one_line(text: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_where_it_came_from_is_said() -> None:
+def test_an_error_names_the_place_of_the_policy() -> None:
     with pytest.raises(InputError, match=r"^HPCEXT_POLICY pollux: p=2: "):
         find_policy("pollux:p=2", "HPCEXT_POLICY")
 

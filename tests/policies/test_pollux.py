@@ -109,7 +109,7 @@ def test_its_own_cost_is_used_where_it_is_known() -> None:
         assert sizes("pollux", snapshot([running], 30.0, a=2)) == {"1": gets}
 
 
-def test_two_jobs_on_several_nodes_share_none() -> None:
+def test_two_jobs_on_several_nodes_do_not_share_a_node() -> None:
     wide = [
         job(n, 2, nodes=(1, 4), estimate=Estimate(stated={k: float(k) for k in range(1, 9)}))
         for n in (1, 2)

@@ -74,7 +74,7 @@ def test_a_stated_weight_still_counts() -> None:
     assert sizes(JCT, snapshot(jobs, a=9)) == {"1": 1, "2": 8}
 
 
-def test_its_mean_is_a_product_unless_p_is_said() -> None:
+def test_without_p_the_mean_is_a_product() -> None:
     flat = job(1, estimate=Estimate(stated={1: 1.0, 2: 1.25, 4: 1.5}))
     steep = job(2, estimate=Estimate(stated={1: 1.0, 4: 4.0}))
     now = snapshot([flat, steep], a=5)

@@ -44,7 +44,7 @@ def test_there_may_be_fewer_than_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whoever_asks_in_whatever_order(seed: int) -> None:
+def test_the_order_of_requests_does_not_matter(seed: int) -> None:
     """Against a list of GPUs of which one after the other is taken."""
     rng = random.Random(seed)
     classes = rng.randint(1, 6)
@@ -76,7 +76,7 @@ def test_whoever_asks_in_whatever_order(seed: int) -> None:
             assert has == mine
 
 
-def test_what_it_was_made_of_is_left_as_it_is() -> None:
+def test_the_inputs_are_not_changed() -> None:
     counts = np.array([2, 2])
     pool = Pool(some_holes(2, 0), np.array([0, 1]), counts)
     pool.take(3, {})

@@ -54,7 +54,7 @@ def test_a_seat_is_for_those_who_can_run_on_one(more: dict[str, Any]) -> None:
     assert places(ask(job(1), job(2, **more))) == {"1": {"n": 4}}
 
 
-def test_free_gpus_promote_whom_the_policy_would_start() -> None:
+def test_free_gpus_promote_the_job_that_the_policy_would_start() -> None:
     """One that has a seat is in its place of the queue: it waits for GPUs of its own."""
     target = ask(job(2, **on({"n/mps": 1})), job(3))
     assert places(target) == {"2": {"n": 4}, "3": {"n/mps": 1}}
@@ -77,7 +77,7 @@ def test_one_that_would_lose_its_work_is_not_promoted(more: dict[str, Any]) -> N
     assert places(target) == {"2": {"n/mps": 1}, "3": {"n": 4}}
 
 
-def test_one_on_its_way_out_keeps_nobody_from_the_other_seat() -> None:
+def test_a_job_that_is_leaving_does_not_block_the_other_seat() -> None:
     leaves = job(2, **on({"n/mps": 1}, goal=None, ready=False, state=v.State.STOPPING))
     full = job(1, **on({"n": 4}))
     target = ask(full, leaves, job(3), job(4), job(5))
@@ -109,7 +109,7 @@ def test_a_policy_sees_neither_seats_nor_who_has_one() -> None:
     assert (target.memo, target.wake_s) == ({"mine": 1}, 7.0)
 
 
-def test_without_seats_the_policy_is_asked_as_it_is() -> None:
+def test_without_seats_the_policy_sees_the_snapshot_unchanged() -> None:
     now = v.Snapshot(0.0, {"n": HERE}, (job(1),), v.Cause.ENDED)
     asked: list[v.Snapshot] = []
     target = v.Target()

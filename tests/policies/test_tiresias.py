@@ -117,7 +117,7 @@ def test_a_job_without_a_session_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("memo", [{"until_s": 3.0, "jobs": [1, 1]}, {"queues": 3}, {}])
-def test_what_another_policy_remembered_is_no_service(memo: dict[str, Any]) -> None:
+def test_the_memo_of_another_policy_is_ignored(memo: dict[str, Any]) -> None:
     target = answer([job(1, 1, {"n0": 1})], [1], 7.0, memo)
     assert target.memo is not None
     assert target.memo["service"] == {"j1": 0.0}
@@ -135,7 +135,7 @@ def test_thresholds_ascend(given_: str) -> None:
     st.lists(st.floats(0, 300), min_size=1, max_size=5),
 )
 @settings(max_examples=150)
-def test_whatever_comes_it_fits_and_nobody_waits_whose_gpus_are_free(
+def test_every_division_fits_and_no_job_waits_for_gpus_that_are_free(
     wanted: list[tuple[int, bool]], capacity: list[int], steps: list[float]
 ) -> None:
     jobs = [

@@ -110,7 +110,7 @@ def test_a_change_has_to_be_worth_its_seconds() -> None:
         assert sizes("total_time", snapshot([running], a=3)) == {"1": gets}
 
 
-def test_between_two_decisions_all_stays_as_it_is() -> None:
+def test_between_two_decisions_nothing_changes() -> None:
     def jobs(**second: object) -> list[Job]:
         return [job(1, goal={"a": 1}, why="so"), job(2, why="waits", **second)]
 

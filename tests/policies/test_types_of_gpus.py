@@ -40,7 +40,7 @@ def allocs(policy: str, now: Snapshot) -> dict[str, dict[str, int]]:
 
 @pytest.mark.parametrize("policy", SOLVERS)
 @pytest.mark.parametrize("first", [STEEP, FLAT])
-def test_the_fast_gpus_go_to_whom_they_help(policy: str, first: dict[str, Any]) -> None:
+def test_the_fast_gpus_go_to_the_jobs_that_they_help(policy: str, first: dict[str, Any]) -> None:
     second = FLAT if first is STEEP else STEEP
     jobs = [job(1, estimate=known(first)), job(2, estimate=known(second))]
     steep = "1" if first is STEEP else "2"

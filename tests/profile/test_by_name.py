@@ -12,7 +12,8 @@ from lab import Lab
 from site_of_test import wait_for
 
 from hpcext.core.errors import InputError
-from hpcext.jobfile import JobSpec, optimum, parse_jobs
+from hpcext.jobfile import parse_jobs
+from hpcext.jobspec import JobSpec, optimum
 from hpcext.profiles import Measurement, Profiles
 
 QUICK = (

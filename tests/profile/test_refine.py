@@ -11,7 +11,7 @@ import pytest
 from hpcext.core import facts as f
 from hpcext.core.engine import Engine
 from hpcext.core.values import Job, Node
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager.refine import ENOUGH_S, SKIP_S, SLOT, STORE_EVERY_S, Refiner, gpu_kind
 from hpcext.policies import find_policy
 from hpcext.profiles import Measurement, Profiles
@@ -112,7 +112,7 @@ def test_what_was_too_short_or_has_no_rate_is_not_stored(tmp_path: Path) -> None
     assert stuck.learned() == []
 
 
-def test_each_size_is_measured_by_itself(tmp_path: Path) -> None:
+def test_each_size_is_measured_separately(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.train(LONG_S, 10.0)
     old = stage.op

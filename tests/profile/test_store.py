@@ -193,7 +193,7 @@ def test_what_could_not_be_read_is_not_written(tmp_path: Path, rate: float) -> N
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".lock", "x" * 65, "\x1b[2J", "12"])
-def test_a_name_that_is_none(tmp_path: Path, name: str) -> None:
+def test_invalid_names_are_refused(tmp_path: Path, name: str) -> None:
     profiles = store(tmp_path)
     for use in (profiles.load, profiles.remove, lambda n: profiles.add(n, [measured(1, 1)])):
         with pytest.raises(InputError, match="valid: "):

@@ -83,7 +83,7 @@ def test_promoted_and_resized_without_stopping(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_change_in_place_is_suspended(site: Site) -> None:
+def test_a_job_that_cannot_change_in_place_is_suspended(site: Site) -> None:
     sizes = {"gpus": {"min": 1, "max": 2, "optimal": 1}}
     site.write_jobs(training(site, "fixed", "--plain", "--gates", "10", **sizes))
     manager = site.start("run", str(site.jobs), "--gpus", "2", "--dir", str(site.pilot), "--json")

@@ -94,7 +94,7 @@ def test_a_new_node_that_fails_changes_nothing(spread: Any) -> None:
     assert samples(training.account()) == ALL
 
 
-def test_what_cannot_be_written_is_written_as_soon_as_there_is_room(spread: Any) -> None:
+def test_files_are_written_as_soon_as_the_disk_has_room(spread: Any) -> None:
     """Neither the launcher nor rank 0 dies of it; the training waits only when it is under way."""
     training = spread("--gates", "10", nodes=1)
     place = training.reports / "ranks"

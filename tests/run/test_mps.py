@@ -205,7 +205,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_shared_is_refused(shared: Site, name: str) -> None:
+def test_jobs_that_cannot_share_a_gpu_are_refused(shared: Site, name: str) -> None:
     words, environ, said = REFUSED[name]
     shared.environ |= environ
     shared.write_jobs(shared.counter("main"))

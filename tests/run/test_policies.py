@@ -61,7 +61,7 @@ def test_no_step_is_lost_under_any_policy(site: Site, name: str) -> None:
     assert max(held["second"]) >= 3
 
 
-def test_speeds_that_nobody_stated_are_explored(site: Site) -> None:
+def test_unknown_speeds_are_explored(site: Site) -> None:
     """The first one and the third are over soon; by then the second has what it needs for it."""
     third = "jobs/2/attempt-0003/report.json"
     policy = "doubling:explore_s=0.5,interval_s=1"

@@ -151,7 +151,7 @@ def test_sizes_are_listed_and_old_pilots_are_a_finding(site: Site) -> None:
 @pytest.mark.parametrize(
     "text", ["", "30", "d", "-1d", "1.5d", "1y", "999992000w", "\x1b[2J", "٣d"]
 )
-def test_what_is_no_age(text: str) -> None:
+def test_invalid_ages_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--older-than") as refused:
         age_s(text, "--older-than")
     assert str(refused.value).isprintable()

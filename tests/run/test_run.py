@@ -344,7 +344,7 @@ def test_where_jobs_are_run(site: Site) -> None:
     assert f"{Path(site.path).resolve()} blue ['2', '1', 'show', '{{other}}']" in log
 
 
-def test_the_manager_outlives_whoever_reads_its_output(site: Site) -> None:
+def test_the_manager_outlives_the_reader_of_its_output(site: Site) -> None:
     site.write_jobs(site.counter("only", steps=60))
     manager = site.start("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))
     assert manager.stdout

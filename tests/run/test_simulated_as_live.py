@@ -16,7 +16,8 @@ from typing import Any
 
 from site_of_test import Site
 
-from hpcext.jobfile import JobSpec, optimum, read_jobs
+from hpcext.jobfile import read_jobs
+from hpcext.jobspec import JobSpec, optimum
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs.toml"
 PACED = Path(__file__).with_name("paced.py")

@@ -74,7 +74,7 @@ def test_what_has_to_go_does_not_wait_for_a_decision(slow: Site) -> None:
     assert not slow.left_behind()
 
 
-def test_past_the_deadline_jobs_keep_what_they_have_and_it_is_said(slow: Site) -> None:
+def test_after_the_deadline_jobs_keep_their_gpus_and_the_log_says_so(slow: Site) -> None:
     slow.environ["HPCEXT_DECISION_TIMEOUT_S"] = "10"
     manager = begin(slow)
 

@@ -134,7 +134,7 @@ def test_proposals_are_handed_to_a_pilot_that_runs(site: Site) -> None:
     assert best == sorted(best, reverse=True)
 
 
-def test_a_metric_that_nobody_reports_is_said_once(site: Site) -> None:
+def test_a_missing_metric_is_warned_about_once(site: Site) -> None:
     jobs = sweep(site, "1,2", *RULES, rest=("--metric", "loss"))
     ran = run(site, jobs, 2)
     assert ran.code == 0, ran

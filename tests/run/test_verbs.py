@@ -171,7 +171,7 @@ def test_a_resumption_takes_a_remembered_suspension_back(site: Site) -> None:
     assert len({step.attempt for step in site.steps("late")}) == 1
 
 
-def test_whoever_waits_for_a_suspension_that_cannot_come_is_told(site: Site) -> None:
+def test_waiting_for_an_impossible_suspension_ends_with_an_error(site: Site) -> None:
     """A job without a session loses nothing: it goes on to its end."""
     gate = site.path / "gate"
     job = endless("plain")

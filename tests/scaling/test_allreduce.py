@@ -99,7 +99,7 @@ def test_weights_count() -> None:
         ([0], [1.0], None, "0 workers: must be at least 1"),
     ],
 )
-def test_what_is_no_measurement_is_refused(
+def test_invalid_measurements_are_refused(
     workers: list[int], speeds: list[float], weights: list[float] | None, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):

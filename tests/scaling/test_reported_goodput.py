@@ -84,7 +84,7 @@ def test_work_in_another_unit_tells_no_goodput(unit: float, said: dict[str, Any]
     assert by(Estimate(observed=seen, goodput=report(throughput=None, **said))) == by(without)
 
 
-def test_steps_of_which_some_have_too_few_samples_are_left_out() -> None:
+def test_steps_with_too_few_samples_are_left_out() -> None:
     """The last one of an epoch may be smaller."""
     said = report(throughput=None)
     odd = Observed(3, 1, 1.0, 7.0)
@@ -181,7 +181,7 @@ def test_what_a_job_is_worth_where_it_is() -> None:
     assert best.goodput >= found.goodput
 
 
-def test_a_job_that_reports_nothing_is_worth_what_nobody_knows() -> None:
+def test_the_worth_of_a_job_without_reports_is_unknown() -> None:
     assert worth(Estimate(stated=STATED, observed=observed()), 4, 1) is None
     assert worth(Estimate(goodput=report(batch=256)), 0, 0) is None
     # It cannot run on so few GPUs, by its own words.

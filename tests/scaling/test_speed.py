@@ -123,7 +123,7 @@ def test_nothing_is_known_before_the_first_observation(name: str) -> None:
 
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -5.0, 0.0])
-def test_a_speed_that_is_none_is_ignored(name: str, bad: float) -> None:
+def test_an_invalid_speed_is_ignored(name: str, bad: float) -> None:
     predictor = find_predictor(name)
     predictor.observe(bad, 0.5, 4.0)
     assert math.isnan(predictor.predict())
@@ -133,7 +133,7 @@ def test_a_speed_that_is_none_is_ignored(name: str, bad: float) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
-def test_a_usage_that_is_none_counts_as_the_one_before(bad: float) -> None:
+def test_an_invalid_usage_is_replaced_by_the_previous_one(bad: float) -> None:
     rows, _ = following()
     one, other = find_predictor("narx", **HERE), find_predictor("narx", **HERE)
     for speed, cpu, memory in rows[: LEAST + 1].tolist():

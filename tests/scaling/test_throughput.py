@@ -223,7 +223,7 @@ def test_a_single_step_is_enough() -> None:
         ("step_s", math.inf, "observation 2: step_s=inf: must be > 0"),
     ],
 )
-def test_what_is_no_observation_is_refused(name: str, value: float, said: str) -> None:
+def test_invalid_observations_are_refused(name: str, value: float, said: str) -> None:
     observed = observe(THETA, [(2, 1, 32, 0)] * 4)
     array = getattr(observed, name).copy()
     array[2] = value

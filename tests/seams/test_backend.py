@@ -159,7 +159,7 @@ def test_a_pilot_whose_batch_system_is_not_installed_any_more_is_still_shown(tin
         ("import no_such_module_of_theirs", "Tiny", "no_such_module_of_theirs"),
     ],
 )
-def test_what_is_no_backend_is_refused(tiny: Tiny, text: str, kind: str, what: str) -> None:
+def test_an_invalid_backend_is_refused(tiny: Tiny, text: str, kind: str, what: str) -> None:
     install(tiny.plugins, text, kind)
     tiny.site.environ["HPCEXT_BATCH"] = "tiny"
     tiny.site.write_jobs(tiny.site.counter("a"))
@@ -184,7 +184,7 @@ def test_a_batch_system_that_nothing_brings_is_refused_with_those_that_there_are
 
 
 @pytest.mark.parametrize("command", ["suspendable", "trainer", "harvest"])
-def test_what_a_batch_system_does_not_offer_is_said(tiny: Tiny, command: str) -> None:
+def test_missing_features_of_a_batch_system_are_named(tiny: Tiny, command: str) -> None:
     install(tiny.plugins, shown())
     tiny.site.environ |= {"HPCEXT_BATCH": "tiny", "TINY_JOB": "1"}
     words = {

@@ -107,7 +107,7 @@ def test_a_package_that_is_broken_costs_others_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_policy_is_refused(tmp_path: Path) -> None:
     install(plugins_of(tmp_path), "theirs", "empty_one", "allocate = 3")
     done = run(tmp_path, *HPCEXT, "run", "jobs.toml", "--gpus", "1", "--policy", "theirs")
     assert done.returncode == 2, done.stderr

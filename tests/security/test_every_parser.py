@@ -115,6 +115,7 @@ def reached(folder: Path) -> set[tuple[str, int]]:
 
 KERNEL = "the kernel wrote it: proc(5)"
 MANAGER = "its manager wrote it; read by documents.read_json, which is in the table"
+CHECKPOINTS = "a training's own checkpoint, of which any error says that it is not whole"
 ATTEMPT = "a process of the same attempt wrote it; read by documents.read_json"
 NUMBERS = "a number made of numbers"
 OWN = "our own output, read once more in the same call"
@@ -172,6 +173,11 @@ REASONS = {
     "launch/launch_file.py:Launch.__init__": MANAGER,
     "launch/supervisor.py:_launch": MANAGER,
     "launch/sweep.py:main": "digits, which it looks at before",
+    "launch/native.py:Native.__init__": MANAGER,
+    "launch/wholeness.py:_is_complete": CHECKPOINTS,
+    "launch/wholeness.py:_safetensors_length": CHECKPOINTS,
+    "launch/wholeness.py:written_by": KERNEL,
+    "launch/tree.py:handles": KERNEL,
     "launch/tree.py:_minds": KERNEL,
     "launch/tree.py:_own_pid": KERNEL,
     "launch/tree.py:_pids": KERNEL,
@@ -212,7 +218,7 @@ REASONS = {
     "training/checkpoint/state.py:_numpy_state": OWN,
     "training/tensorflow/cluster.py:_launched": "what who starts a training says to it",
     "training/balance/balancing.py:Balancing._names": RANKS,
-    "training/torch/sharded.py:write_shards": RANKS,
+    "training/torch/sharded.py:TorchShards.write": RANKS,
 }
 """Reader → why it is not in the table."""
 

@@ -146,7 +146,7 @@ HOSTILE = {
 """Variables as a user, or another job above this one, may have set them."""
 
 
-def test_a_job_in_a_hostile_environment_is_told_what_is_its_own(site: Site) -> None:
+def test_a_job_in_a_hostile_environment_gets_its_own_variables(site: Site) -> None:
     site.environ |= HOSTILE
     site.write_jobs(site.counter("one", steps=5))
     ended = site.run("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))

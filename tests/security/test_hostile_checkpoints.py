@@ -76,7 +76,7 @@ if os.getuid() == 0:
 
 @pytest.mark.parametrize("name", [MANIFEST, "state", "part/more"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_is_not_waited_for(
+def test_paths_that_are_not_files_do_not_block(
     store: Store, capsys: pytest.CaptureFixture[str], kind: str, name: str
 ) -> None:
     path = put(store, 2)
@@ -137,7 +137,7 @@ def test_a_manifest_that_makes_no_sense_is_not_believed(
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "7", "null", "{", "\0", ""])
-def test_a_manifest_that_is_none_is_not_believed(store: Store, text: str) -> None:
+def test_an_invalid_manifest_is_not_trusted(store: Store, text: str) -> None:
     (put(store, 2) / MANIFEST).write_text(text)
     found = store.newest()
     assert found is not None

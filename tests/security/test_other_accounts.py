@@ -16,7 +16,7 @@ from hpcext import documents, private, protocol, state
 from hpcext.config import Settings
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import AttemptFiles
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.launch.compiled import Compiled
 from hpcext.launch.supervisor import Supervisor, _launch
 from hpcext.manager import pilot as pilots
@@ -145,7 +145,7 @@ def test_what_an_older_release_left_open_is_closed(
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_directory_of_somebody_else_is_no_state(place: Path, other: Account) -> None:
+def test_a_state_directory_of_another_user_is_refused(place: Path, other: Account) -> None:
     common = home_of(STRANGER, place / "common", 0o1777)
     theirs = common / "hpcext"
     assert other.does(lambda: theirs.mkdir(mode=0o777)) == ""
@@ -178,7 +178,7 @@ def said_of_compiled(environ: dict[str, str], wanted: Path) -> None:
     assert found.variables()["TORCHINDUCTOR_CACHE_DIR"] == str(wanted)
 
 
-def test_what_is_compiled_lies_where_nobody_else_can_plant_it(place: Path) -> None:
+def test_the_compile_cache_is_where_nobody_else_can_write(place: Path) -> None:
     """Beside the checkpoints; where others could take that away, in a new place that goes again."""
     home = home_of(VICTIM, place / "home", 0o755)
     environ = {"HPCEXT_CHECKPOINT_DIR": str(home / "job" / "checkpoint")}

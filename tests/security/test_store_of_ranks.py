@@ -132,7 +132,7 @@ def test_a_door_without_the_key_is_not_entered(meeting: Meeting) -> None:
     assert meeting.client().get("key") == b"value"
 
 
-def test_who_shows_no_key_keeps_nobody_out(meeting: Meeting) -> None:
+def test_clients_without_the_key_do_not_block_others(meeting: Meeting) -> None:
     crowd = [socket.create_connection((LOOPBACK, meeting.door.port)) for _ in range(300)]
     try:
         meeting.client().set("key", "value")

@@ -60,7 +60,7 @@ def test_nothing_else_gets_through_however_it_is_cut(data: bytes) -> None:
         stream.feed("\n")
 
 
-def test_a_log_on_a_terminal_is_harmless_and_in_a_pipe_as_it_is(site: Site) -> None:
+def test_a_log_is_filtered_on_a_terminal_and_unchanged_in_a_pipe(site: Site) -> None:
     program = f"import sys; sys.stdout.buffer.write({HOSTILE!r})"
     site.write_jobs({"name": "one", "command": [sys.executable, "-c", program]})
     words = ("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))

@@ -107,7 +107,7 @@ def test_nodes_that_the_source_takes_back_are_replaced_by_others() -> None:
     ]  # fmt: skip
 
 
-def test_a_job_that_finds_no_room_is_no_endless_loop() -> None:
+def test_a_job_that_finds_no_room_does_not_loop_for_ever() -> None:
     found, _ = simulated([training("one", CURVE, 10.0, (6, 6))])
     assert [row.state for row in found.jobs] == ["pending"]
 

@@ -108,7 +108,7 @@ def test_a_node_that_left_and_came_again_has_not_stayed() -> None:
     assert of(found, 60.0)[::2] == (2, 1)
 
 
-def test_a_node_that_is_told_of_again_stays_and_is_as_old_as_it_was() -> None:
+def test_a_node_that_is_reported_again_keeps_its_age() -> None:
     once = [(0.0, come("a")), (700.0, come("b"))]
     again = [(0.0, come("a")), (300.0, come("a")), (650.0, come("a")), (700.0, come("b"))]
     assert watched(again) == watched(once)
@@ -116,7 +116,7 @@ def test_a_node_that_is_told_of_again_stays_and_is_as_old_as_it_was() -> None:
     assert of(older, 60.0)[1] == pytest.approx(said(left(), [5600.0], 60.0)[0])
 
 
-def test_behind_the_last_change_nobody_knows() -> None:
+def test_after_the_last_change_nothing_is_known() -> None:
     """Also not of who left before: those who stayed would be missing."""
     steps = [(0.0, come("a", "b")), (610.0, leave("a"))]
     assert watched(steps) == ()
@@ -146,7 +146,7 @@ def test_memory_is_that_of_the_nodes_within_the_longest_horizon() -> None:
         assert len(watch._there) <= 11
 
 
-def test_where_no_node_is_nothing_is_said() -> None:
+def test_without_nodes_nothing_is_predicted() -> None:
     assert watched([(0.0, come("a")), (10.0, leave("a")), (9000.0, come("a"))]) == ()
 
 

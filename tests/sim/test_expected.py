@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from hpcext.admission import admit
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node, State
-from hpcext.jobfile import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.expected import expected
 

@@ -13,7 +13,7 @@ from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.history.node_time import Meter, NodeTime, Use
 from hpcext.core.values import Job, State
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.metrics import figures
 from hpcext.sim.pilots.harvested import Offered, UtilisationEfficiency, utilisation_efficiency
@@ -129,7 +129,7 @@ def test_from_a_journal_it_is_what_the_simulator_says_of_the_same_run(
         ),
     ],
 )
-def test_what_cannot_be_known(job: Job, nodes: float, why: str) -> None:
+def test_an_efficiency_that_is_unknown_says_why(job: Job, nodes: float, why: str) -> None:
     said = found([job], nodes, 100.0)
     assert said.value is None
     assert why in said.why

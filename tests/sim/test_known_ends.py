@@ -44,7 +44,7 @@ def said(
     return [(when_s, ends(told)) for when_s, told in facts(changes, 1, skip, known=known)]
 
 
-def test_a_plan_is_told_when_it_changes() -> None:
+def test_a_plan_is_reported_when_it_changes() -> None:
     assert said(PLANNED) == [
         (0.0, {"n0": None, "n1": 90.0, "n2": 90.0}),
         (10.0, {"n3": None}),
@@ -60,7 +60,7 @@ def test_a_plan_is_told_when_it_changes() -> None:
     assert told[3] == (NodeLost("n1"), NodeJoined(Node("n0", 2, "", 30.0, 80.0)))
 
 
-def test_what_was_planned_before_the_beginning_is_told_at_it() -> None:
+def test_plans_from_before_the_beginning_are_reported_at_the_beginning() -> None:
     assert said(PLANNED, 3)[:2] == [
         (0.0, {"n0": 50.0, "n2": 50.0, "n3": None}), (10.0, {"n0": None, "n2": None}),
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def test_what_was_planned_before_the_beginning_is_told_at_it() -> None:
     assert since == {"n0": 0.0, "n2": -30.0, "n3": -20.0}
 
 
-def test_the_truth_is_told_in_place_of_a_plan() -> None:
+def test_true_ends_are_reported_instead_of_plans() -> None:
     assert said(PLANNED, known=True) == [
         (0.0, {"n0": 10.0, "n1": 30.0, "n2": 50.0}),
         (10.0, {"n3": math.inf}),
@@ -124,7 +124,7 @@ def test_who_takes_in_all_facts_knows_the_plan(changes: list[NodeChange], skip: 
 
 @settings(max_examples=50, deadline=None)
 @given(traces())
-def test_without_plans_each_node_is_told_of_once(changes: list[NodeChange]) -> None:
+def test_without_plans_each_node_is_reported_once(changes: list[NodeChange]) -> None:
     without = [change._replace(planned_s=None, planned=()) for change in changes]
     named = [sum(isinstance(fact, NodeJoined) for fact in told) for _, told in facts(without, 1)]
     assert named == [len(change.joined) for change in changes]
@@ -209,7 +209,7 @@ def test_a_plan_alone_changes_nothing_of_what_runs(policy: str) -> None:
 
 
 @pytest.mark.parametrize("when_s", [1.0, 50.0])
-def test_the_engine_keeps_jobs_on_a_node_that_is_told_of_again(when_s: float) -> None:
+def test_the_engine_keeps_jobs_on_a_node_that_is_reported_again(when_s: float) -> None:
     engine = Engine(find_policy("bftrainer"))
     job, _ = trainer(0)
     nodes = [Node(f"n{number}", 1) for number in range(3)]

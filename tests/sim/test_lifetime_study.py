@@ -134,7 +134,7 @@ def made_up(setup: Setup) -> Found:
     return found
 
 
-def test_tables_put_each_way_in_its_place(setup: Setup) -> None:
+def test_tables_have_a_row_for_each_variant(setup: Setup) -> None:
     found = {table.title: table for table in lifetimes(setup).tables(made_up(setup))}
     assert len(found) == 5
     assert all("cannot be had" in table.note for table in found.values())
@@ -174,9 +174,7 @@ def test_windows_by_hand(setup: Setup) -> None:
         )
 
 
-def test_a_replay_of_which_all_ends_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_may_know_all_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "idle.csv"
     write_idle(
         path,

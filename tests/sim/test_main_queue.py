@@ -172,7 +172,7 @@ def test_processors() -> None:
     assert [each.nodes.tolist() for each in found] == [[0, 1], [2]]
 
 
-def test_what_cannot_run_is_counted() -> None:
+def test_jobs_that_cannot_run_are_counted() -> None:
     jobs = [job(1, 0, 10, 5), job(2, 0, -1, 1), job(3, 0, 0, 1), job(4, 0, 10, -1), job(5, 3, 1, 4)]
     queue = MainQueue(4)
     list(queue.changes(jobs))

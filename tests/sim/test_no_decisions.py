@@ -105,7 +105,7 @@ def test_handing_a_policy_to_an_engine_is_no_decision() -> None:
     assert deciding("engine = Engine(policy)\nrun(scenario, find_policy(name), named)") == []
 
 
-def test_the_one_that_hands_on_is_no_way_round() -> None:
+def test_only_the_named_wrapper_may_call_a_policy() -> None:
     """Its name in another file, or another name in its file, is found."""
     text = "class _Counted:\n    def __call__(self, now):\n        return self._policy(now)"
     assert deciding(text, "run.py") == []

@@ -138,7 +138,7 @@ def test_a_job_that_always_has_one_batch_says_so(application: Application) -> No
         ("validation-16.csv", 4, "1e3,1,1,1,inf", "grad_var 'inf'"),
     ],
 )
-def test_what_is_no_measurement_is_named_with_its_line(
+def test_an_invalid_measurement_is_named_with_its_line(
     tmp_path: Path, file: str, line: int, text: str, said: str
 ) -> None:
     path = write(tmp_path / "made") / file
@@ -188,7 +188,7 @@ def test_a_workload_is_read_with_and_without_names(tmp_path: Path) -> None:
         (f"{HEADER}\na,3,bert,6,384\nb,2,bert,6,384\n", 3, "time 2"),
     ],
 )
-def test_what_is_no_workload_is_named_with_its_line(
+def test_an_invalid_workload_is_named_with_its_line(
     tmp_path: Path, text: str, line: int, said: str
 ) -> None:
     path = tmp_path / "workload.csv"

@@ -69,7 +69,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 DUMB = {"noise_scale": 1.0, "initial_batch": 1}
 
 
-def test_what_cannot_be_is_not_written(tmp_path: Path) -> None:
+def test_impossible_values_are_not_written(tmp_path: Path) -> None:
     recording = read_recording(written(tmp_path / "a.json", DOCUMENT))
     plain, adapts = recording.jobs
     liar = msgspec.structs.replace(plain, speed={1: 1e300})
@@ -106,7 +106,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "said"), WRONG)
-def test_what_is_wrong_in_one_is_said(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_an_error_in_a_recording_is_explained(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     path = written(tmp_path / "a.json", DOCUMENT | change)
     with pytest.raises(InputError) as error:
         read_recording(path)
@@ -115,7 +117,7 @@ def test_what_is_wrong_in_one_is_said(change: dict[str, Any], said: str, tmp_pat
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "nul", "[" * 100_000, '{"report_s": 1e400}'])
-def test_what_is_none_is_refused_by_the_command(
+def test_the_command_refuses_an_invalid_recording(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.json"

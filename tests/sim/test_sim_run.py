@@ -144,7 +144,7 @@ def test_two_spread_jobs_on_common_nodes_are_slower_by_the_share_and_only_then()
         assert found.end_s == pytest.approx(second_s + 100 - 10 - (second_s - 10) * (1 - share))
 
 
-def test_a_job_on_one_node_disturbs_nobody() -> None:
+def test_a_job_on_one_node_slows_no_other() -> None:
     spread = job(1, nodes=(2, 2)), Physics({2: 1.0}, 100, interference=0.5)
     narrow = job(2, submitted_s=10.0), Physics({1: 1.0}, 30, interference=0.5)
     found = simulated([spread, narrow], nodes(2, 2))
@@ -220,7 +220,7 @@ def test_a_policy_whose_answer_is_refused_ends_the_run() -> None:
         simulated([(job(1), Physics({1: 1.0}, 1))], nodes(1), greedy)
 
 
-def test_who_watches_a_run_is_told_of_each_step_and_hears_before_each_look() -> None:
+def test_an_observer_sees_each_step_before_the_next_look() -> None:
     """What was done is said just before an instant; a job that ends is still known."""
     heard: list[tuple[float, float]] = []
     steps: list[float] = []

@@ -96,9 +96,7 @@ def _cut(data: bytes) -> bytes:
     ],
     ids=["half", "empty", "foreign", "schema", "key", "type", "not UTF-8"],
 )
-def test_a_file_that_is_not_whole_is_named_and_kept(
-    tmp_path: Path, spoil: object, what: str
-) -> None:
+def test_an_incomplete_file_is_named_and_kept(tmp_path: Path, spoil: object, what: str) -> None:
     store = RunStore(tmp_path)
     path = store.save(KEY, RUN)
     spoilt = spoil(path.read_bytes())  # type: ignore[operator]
@@ -111,7 +109,7 @@ def test_a_file_that_is_not_whole_is_named_and_kept(
     assert path.read_bytes() == spoilt
 
 
-def test_what_a_kill_leaves_is_no_run(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_result(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     path = store.path(KEY)
     path.with_name(f".{path.name}.0123456789ab").write_bytes(b"{")
@@ -127,7 +125,7 @@ def test_a_folder_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
         RunStore(tmp_path / "jobs.csv")
 
 
-def test_timings_that_are_not_whole_are_named(tmp_path: Path) -> None:
+def test_incomplete_timings_are_named(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     (tmp_path / "timings.json").write_text('{"schema": "hpcext.timings/1", "wall')
     with pytest.raises(InputError, match=r"timings\.json: is not complete"):

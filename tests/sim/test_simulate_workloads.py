@@ -115,7 +115,7 @@ def test_measurements_that_lie_elsewhere(capsys: pytest.CaptureFixture[str], her
     assert "home: it has no measurements" in err
 
 
-def test_philly_that_is_made_up(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+def test_a_philly_workload_is_generated(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     for name in set(SHARES) - {"bert", "cifar10", "ncf"}:
         write(here / "pollux" / name)
     words = ("philly:load=0.02", "--data", ".", "--nodes", "16x4", "--policy", "tiresias")
@@ -194,7 +194,7 @@ BAD: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("words", "said"), BAD, ids=[" ".join(words[:1]) for words, _ in BAD])
-def test_bad_words_are_one_line(
+def test_wrong_arguments_are_one_line(
     capsys: pytest.CaptureFixture[str], here: Path, words: list[str], said: str
 ) -> None:
     (here / "other.csv").write_text("x,y\n1,2\n")
@@ -220,7 +220,7 @@ def test_bad_words_are_one_line(
         ("", "line 2: it has no jobs"),
     ],
 )
-def test_a_spoilt_workload_is_one_line(
+def test_a_damaged_workload_is_one_line(
     capsys: pytest.CaptureFixture[str], here: Path, rows: str, said: str
 ) -> None:
     (here / WORKLOAD).write_text(HEADER + rows)

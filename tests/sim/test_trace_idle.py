@@ -95,7 +95,7 @@ def test_folding_is_short() -> None:
         ("0,1,\n\n", 3, "1 fields"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_line(
+def test_impossible_lines_are_refused_by_number(
     tmp_path: Path, rows: str, line: int, what: str
 ) -> None:
     path = written(tmp_path, f"{HEADER}\n{rows}")
@@ -118,7 +118,7 @@ def test_what_cannot_be_is_refused_by_its_line(
     ],
     ids=["empty", "header", "columns", "bytes", "gzip-short", "gzip-bad"],
 )
-def test_files_that_are_none(tmp_path: Path, data: bytes, where: str, what: str) -> None:
+def test_damaged_files_are_refused(tmp_path: Path, data: bytes, where: str, what: str) -> None:
     path = written(tmp_path, data)
     with pytest.raises(InputError) as caught:
         list(read_idle(path))
@@ -126,7 +126,7 @@ def test_files_that_are_none(tmp_path: Path, data: bytes, where: str, what: str)
     assert what in caught.value.what
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_paths_that_are_not_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         list(read_idle(tmp_path / "none"))
     with pytest.raises(InputError, match="not a regular file"):

@@ -150,7 +150,7 @@ def test_an_oracle_tells_the_truth(data: Path) -> None:
         assert (job.estimate.stated, job.estimate.work) == (physics.speed, physics.work)
 
 
-def test_nodes_that_were_not_measured_are_nobodys(data: Path) -> None:
+def test_no_job_gets_nodes_that_were_not_measured(data: Path) -> None:
     """Of a machine of a thousand nodes a job has at most sixteen."""
     text = str(data / "pollux" / "jobs.csv")
     found = jobs(text, policy="pollux", nodes=1000)
@@ -160,7 +160,7 @@ def test_nodes_that_were_not_measured_are_nobodys(data: Path) -> None:
     ]
 
 
-def test_costs_are_those_that_are_said(data: Path) -> None:
+def test_stated_costs_are_used(data: Path) -> None:
     text = str(data / "pollux" / "jobs.csv")
     costs = Costs(launch_s=3.0, interference=0.25, rescale=2.0)
     (_, physics), *_ = jobs(text, costs=costs)

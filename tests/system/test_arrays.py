@@ -87,7 +87,7 @@ def test_each_task_of_an_array_is_suspended_and_goes_on_alone(
     assert (job["state"], job["attempts"], job["suspends"]) == ("completed", 2, 1)
 
 
-def test_each_task_of_an_array_is_a_ticket_of_its_own(
+def test_each_task_of_an_array_is_its_own_ticket(
     slurm: Cluster, place: Site, tickets: Tickets, plugin: Plugin
 ) -> None:
     """One is cancelled: the one whose number is the array's."""

@@ -84,7 +84,7 @@ def test_preempted_a_training_in_a_container_goes_on(
 
 
 @pytest.mark.parametrize("after", [True, False])
-def test_preempted_a_training_with_pids_of_its_own_goes_on(
+def test_a_preempted_training_in_a_pid_namespace_goes_on(
     slurm: Cluster, place: Site, after: bool
 ) -> None:
     """What the script has after it runs once, when the training is done."""

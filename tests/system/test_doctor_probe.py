@@ -76,7 +76,7 @@ def test_nothing_is_left_of_one_that_is_ended(
     nothing_left(slurm, place)
 
 
-def test_a_lease_without_gpus_is_told_as_the_harvester_tells_it(
+def test_a_lease_without_gpus_is_reported_in_the_harvesters_words(
     slurm: Cluster, place: Site
 ) -> None:
     """At once, and no file system is blamed. Here the site's TaskProlog takes them away."""

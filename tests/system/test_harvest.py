@@ -348,7 +348,9 @@ def test_the_page(slurm: Cluster, place: Site) -> None:
         (("--partition", "harvest", "--interval", "0"), "--interval"),
     ],
 )
-def test_what_cannot_be(slurm: Cluster, place: Site, words: tuple[str, ...], said: str) -> None:
+def test_impossible_requests_are_refused(
+    slurm: Cluster, place: Site, words: tuple[str, ...], said: str
+) -> None:
     place.write_jobs(place.counter("one"))
     finished = place.run("harvest", "start", str(place.jobs), *words)
     assert (finished.code, finished.out) == (2, "")

@@ -158,7 +158,7 @@ def test_three_have_their_parts_and_two_take_those_of_one_that_ends(
     all_end(slurm, places)
 
 
-def test_who_has_none_is_told_that_others_have_them(
+def test_a_harvester_without_leases_says_that_others_have_them(
     slurm: Cluster, place: Site, other: Site
 ) -> None:
     """Not that its training is too large for any node. Its leases cannot begin: so no node stays

@@ -57,7 +57,9 @@ def test_the_gpus_beside_a_small_job_are_harvested(slurm: Cluster, place: Site) 
     nothing_left(slurm, place)
 
 
-def test_a_node_is_left_alone_of_which_others_use_gpus_or_half(slurm: Cluster, place: Site) -> None:
+def test_a_node_is_not_leased_if_others_use_its_gpus_or_half_of_it(
+    slurm: Cluster, place: Site
+) -> None:
     others = [small(slurm, "--nodelist=n1", "--gres=gpu:1")]
     others.append(small(slurm, "--nodelist=n2", "--cpus-per-task=12"))
     for job in others:

@@ -84,7 +84,7 @@ def test_it_ends_by_a_signal_too_and_stays_when_it_is_resumed(slurm: Cluster, pl
         (("none.toml", "--stay"), "none.toml"),
     ],
 )
-def test_what_cannot_be_begun(
+def test_impossible_starts_are_refused(
     slurm: Cluster, place: Site, words: tuple[str, ...], said: str
 ) -> None:
     (place.path / "empty.toml").write_text("# nothing yet\n")

@@ -106,7 +106,7 @@ def check_account(place: Site, one: str, other: str) -> None:
                 assert not gpus & others
 
 
-def test_what_can_be_asked_from_a_login_node(slurm: Cluster, place: Site) -> None:
+def test_verbs_work_from_a_login_node(slurm: Cluster, place: Site) -> None:
     """Where the manager is no process of this machine: by the spool, and by Slurm's signal."""
     place.write_jobs(place.counter("only", gated=True, gpus={"min": 1, "max": 6, "optimal": 4}))
     job = submit(place, nodes=1)

@@ -197,7 +197,7 @@ def test_a_restarted_controller_and_a_drained_node_disturb_nothing(
     assert [jobs[name]["attempts"] for name in ("one", "two")] == [1, 1]
 
 
-def test_what_cannot_end_in_time_is_refused(slurm: Cluster, place: Site) -> None:
+def test_jobs_that_cannot_end_in_time_are_refused(slurm: Cluster, place: Site) -> None:
     long = place.counter("long", gpus=ONE, work=10_000.0, scaling={"1": 1.0, "6": 2.0})
     place.write_jobs(place.counter("only", gated=True, gpus=ONE))
     job = submit(place, nodes=1)

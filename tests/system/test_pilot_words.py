@@ -49,7 +49,7 @@ def test_a_controller_that_does_not_answer_has_not_said_that_it_is_over(
     assert place.run("pilot", "rm", str(place.pilot), "--yes").code == 3
 
 
-def test_a_limit_that_is_shortened_is_no_preemption(slurm: Cluster, place: Site) -> None:
+def test_a_shortened_limit_is_not_a_preemption(slurm: Cluster, place: Site) -> None:
     place.write_jobs(place.counter("only", gated=True, gpus={"min": 1, "max": 6, "optimal": 6}))
     job = submit(place, nodes=1, time="60")
     begun(place, "only")

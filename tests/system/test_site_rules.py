@@ -317,7 +317,7 @@ def client(ruled: Ruled, place: Site) -> Path:
     return program
 
 
-def test_a_million_lines_stop_nobody(ruled: Ruled, place: Site) -> None:
+def test_a_million_lines_do_not_block_submissions(ruled: Ruled, place: Site) -> None:
     program = client(ruled, place)
     wanted = "_SLURM_SPANK_OPTION_hpcext_hpcext_suspendable=60"
     seen = len(ruled.log())

@@ -105,7 +105,7 @@ def test_preempted_a_training_goes_on_and_ends_as_if_nothing_had_been(
     )
 
 
-def test_a_script_with_steps_of_its_own(slurm: Cluster, place: Site, batch: Batch) -> None:
+def test_a_script_may_start_its_own_steps(slurm: Cluster, place: Site, batch: Batch) -> None:
     """As most scripts are; what is after the step does not run because that has left."""
     script = place.path / "steps.sh"
     script.write_text(f"srun --ntasks=1 {' '.join(counter(place))}\necho over\n")
@@ -261,7 +261,7 @@ def test_at_its_time_limit_it_goes_on(slurm: Cluster, place: Site, batch: Batch)
     ]
 
 
-def test_preempted_before_anything_is_saved_it_begins_anew(
+def test_a_preemption_before_the_first_checkpoint_starts_over(
     slurm: Cluster, place: Site, batch: Batch
 ) -> None:
     batch.submit(["sleep", "600"], "--partition=harvest", "--nodelist=n4", "--gres=gpu:1")

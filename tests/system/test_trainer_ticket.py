@@ -291,7 +291,9 @@ def test_the_flag_of_sbatch(slurm: Cluster, place: Site, tickets: Tickets, plugi
         ("1:2 true", {"HPCEXT_GPUS": "7"}, "needs at least 7 GPUs"),
     ],
 )
-def test_what_cannot_be(tickets: Tickets, words: str, environ: dict[str, str], said: str) -> None:
+def test_impossible_requests_are_refused(
+    tickets: Tickets, words: str, environ: dict[str, str], said: str
+) -> None:
     job = tickets.sbatch(f"--wrap=exec hpcext trainer {words}", **environ)
     tickets.wait_is(job, "FAILED")
     assert tickets.slurm.job(job)["ExitCode"] == "2:0"

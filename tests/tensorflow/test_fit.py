@@ -92,7 +92,9 @@ def test_torch_backend(tmp_path: Path) -> None:
     assert abs(float(job.last("accuracy")) - float(reference.last("accuracy"))) <= 0.1
 
 
-def test_a_suspension_that_cannot_be_saved_is_none(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_suspension_is_declined_if_the_state_cannot_be_saved(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """In an epoch and in a validation it goes on, and is the training that it would have been."""
     reference = TensorFlowJob(nursery, tmp_path / "reference", SCRIPT)
     assert reference.on(1).code == 0

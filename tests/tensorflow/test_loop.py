@@ -116,7 +116,7 @@ def test_number_of_workers_changes(nursery: Nursery, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_suspension_that_cannot_be_saved_is_none(
+def test_a_suspension_is_declined_if_the_state_cannot_be_saved(
     nursery: Nursery, tmp_path: Path, workers: int
 ) -> None:
     """It goes on, and is the training that it would have been."""

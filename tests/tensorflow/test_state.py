@@ -64,7 +64,7 @@ def test_what_does_not_fit_changes_nothing(lines: dict[str, str]) -> None:
     assert "has format numpy/1, but this session reads tensorflow/1" in lines["format"]
 
 
-def test_what_cannot_be_saved_is_refused(lines: dict[str, str]) -> None:
+def test_objects_that_cannot_be_saved_are_refused(lines: dict[str, str]) -> None:
     assert "'lazy' has no variables yet; build it before the session" in lines["unbuilt model"]
     assert "a list is a copy" in lines["copies"]
     for case in ("no model", "another model"):

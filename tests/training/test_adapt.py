@@ -201,7 +201,7 @@ def test_a_fit_for_other_gpus_changes_no_batch() -> None:
     assert len(found.throughput) == 7
 
 
-def test_times_that_are_none_count_for_nothing() -> None:
+def test_invalid_times_are_ignored() -> None:
     profile = StepTimes()
     way = Configuration(1, 1, 32, 0)
     # A clock that was set back or forward, and a machine that slept.
@@ -240,7 +240,7 @@ def test_a_clock_set_back_ends_no_fits() -> None:
     agent.timed(0.1, agent.split.total)
 
 
-def test_what_cannot_be_fitted_changes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_times_that_fit_no_model_change_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     agent = PolluxAgent(BOUNDS, 1)
     agent.noise = noise(400.0)
     # More nodes than GPUs: nothing that a model can be made of.
@@ -346,7 +346,7 @@ def test_a_measurement_that_costs_a_pass_is_made_less_often() -> None:
     assert agent.wanted_every() == EVERY
 
 
-def test_rank_0_is_heard_soon_while_something_is_to_be_found_out() -> None:
+def test_rank_0_reports_sooner_while_it_explores() -> None:
     agent = PolluxAgent(BOUNDS, 1)
     assert agent.wanted_hearing() == SOON
     train(agent, 0.0, 1, 1)

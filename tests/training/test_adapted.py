@@ -187,7 +187,7 @@ def test_steps_that_a_scaler_skips_are_no_progress_and_no_measurement() -> None:
     assert all(torch.isfinite(p).all() for p in bad.model.parameters())
 
 
-def test_a_loss_that_is_no_number_leaves_the_agent_alone() -> None:
+def test_a_loss_that_is_not_a_number_does_not_affect_the_agent() -> None:
     """The weights are lost, as without us; nothing of it is believed."""
     trained = Trained()
     trained.train(bad=tuple(range(60, 100)))
@@ -276,7 +276,7 @@ def test_what_is_not_valid_is_refused(options: dict[str, Any], match: str) -> No
         session.adapt(8)
 
 
-def test_nobody_pays_for_a_fit_before_it_is_due() -> None:
+def test_the_model_is_not_fitted_before_it_is_due() -> None:
     text = (
         "import sys, torch, hpcext.training.torch\n"
         "found = [name for name in sys.modules if name.startswith('hpcext.scaling')]\n"

@@ -57,7 +57,7 @@ def notes(nursery: Nursery, tmp_path: Path, loader: str, wrap: str) -> list[str]
         pytest.param("ours", "sharded", marks=pytest.mark.slow),
     ],
 )
-def test_a_training_that_divides_its_data_is_told_nothing(
+def test_a_training_that_divides_its_data_gets_no_warning(
     nursery: Nursery, tmp_path: Path, loader: str, wrap: str
 ) -> None:
     assert notes(nursery, tmp_path, loader, wrap) == []
@@ -69,12 +69,12 @@ def test_the_same_batches_on_each_rank_are_told(nursery: Nursery, tmp_path: Path
     assert "session.batch_sampler(data, global_batch=...)" in note
 
 
-def test_all_of_the_data_on_each_rank_is_told(nursery: Nursery, tmp_path: Path) -> None:
+def test_ranks_that_each_train_all_of_the_data_are_warned(nursery: Nursery, tmp_path: Path) -> None:
     (note,) = notes(nursery, tmp_path, "whole", "parallel")
     assert note.startswith("the 2 ranks each go through 24 samples")
 
 
-def test_a_model_that_is_not_wrapped_is_told(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_model_that_is_not_wrapped_gets_a_warning(nursery: Nursery, tmp_path: Path) -> None:
     (note,) = notes(nursery, tmp_path, "ours", "bare")
     assert "do not average their gradients" in note
     assert "session.parallel(model)" in note
@@ -102,7 +102,7 @@ def test_the_script_of_the_readme_gives_each_rank_its_own_batches(
         assert len(set.union(*seen)) == 256, "each sample on one rank, once an epoch"
 
 
-def test_gradients_that_are_no_numbers_are_not_judged() -> None:
+def test_gradients_that_are_not_numbers_are_not_compared() -> None:
     nan, inf = float("nan"), float("inf")
     for norms in [(nan, 1.0), (inf, 1.0), (0.0, 0.0), (1.0, 1.0 + 1e-6)]:
         seen = [Observation(gradients=(norm,)) for norm in norms]

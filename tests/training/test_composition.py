@@ -65,7 +65,7 @@ class Composed(Session):
         self.given = features
         super().__init__(**options)
 
-    def _parts(self) -> Parts:
+    def compose(self) -> Parts:
         return Parts(Framework(), Resizing(), self.given)
 
 
@@ -83,7 +83,7 @@ def test_features_enclose_each_other() -> None:
     ]
 
 
-def test_a_feature_has_the_loader_opened_anew_and_no_sample_is_lost() -> None:
+def test_a_feature_can_reopen_the_loader_without_losing_samples() -> None:
     log: list[str] = []
     noting = Noting("a", log)
     noting.reopen_after = 2

@@ -74,7 +74,7 @@ def test_each_sample_once_however_steps_are_divided(
     assert len(seen) == length - dropped
 
 
-def test_what_is_drawn_cannot_be_divided_anew() -> None:
+def test_batches_that_were_drawn_cannot_be_redivided() -> None:
     batches = ElasticBatches(20, global_batch=4, world_size=2)
     next(iter(batches))
     with pytest.raises(ValueError, match="1 batches have been drawn"):
@@ -138,7 +138,7 @@ def test_all_workers_make_the_same_division_without_a_server() -> None:
     assert sum(workers.sizes) == 60
 
 
-def test_what_is_heard_a_step_later_holds_a_batch_later() -> None:
+def test_shares_that_arrive_a_step_later_apply_a_batch_later() -> None:
     workers = Workers([0.01, 0.02], waits=False)
     workers.meet(["a/0", "a/1"], 20)
     assert workers.step() == 9

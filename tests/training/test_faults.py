@@ -79,7 +79,7 @@ def test_full_disk(tmp_path: Path, disk: object) -> None:
     assert steps(job) == [*range(35), *range(8, 40)]
 
 
-def test_the_last_word_on_a_full_disk_is_heard(tmp_path: Path) -> None:
+def test_the_last_report_on_a_full_disk_arrives(tmp_path: Path) -> None:
     """A report takes the room that was kept for it, as often as there is none."""
     code = """
 import json, os, resource, sys
@@ -195,7 +195,7 @@ def test_an_attempt_that_was_given_up_cannot_write(tmp_path: Path) -> None:
     assert "attempt 9 of this job has begun" in job.run(attempt=2).output
 
 
-def test_another_script_is_told(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_script_is_reported(tmp_path: Path) -> None:
     """What was saved must fit what is given: no silent half-restoration."""
     job = Job(tmp_path, SCRIPT)
     job.run("--ask=step:7")

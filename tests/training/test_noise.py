@@ -162,7 +162,7 @@ def test_it_is_not_larger_than_could_be_seen() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_changes_nothing(bad: float) -> None:
+def test_values_that_are_not_numbers_change_nothing(bad: float) -> None:
     scale = measured(1.0, 200.0, 64.0, 1, 10)
     before = scale.state()
     assert not scale.add(Squares(2, 64, bad, 1.0))

@@ -49,7 +49,7 @@ def test_those_before_a_checkpoint_are_not_said_again(tmp_path: Path) -> None:
     assert told(tmp_path)["rungs"] == {"24": {"loss": 1.0}}
 
 
-def test_what_is_no_trial_has_no_rungs(tmp_path: Path) -> None:
+def test_a_job_outside_a_sweep_has_no_rungs(tmp_path: Path) -> None:
     reporter = Reporter(attempt(tmp_path, None), 1)
     reporter.stepped(100, 100.0)
     assert told(tmp_path)["rungs"] == {}

@@ -108,7 +108,9 @@ def test_each_rank_writes_only_its_shards(nursery: Nursery, tmp_path: Path) -> N
         ("session", "the model was sharded after the session was made; first make"),
     ],
 )
-def test_the_wrong_order_is_told(nursery: Nursery, tmp_path: Path, order: str, told: str) -> None:
+def test_the_wrong_order_of_model_and_session_is_reported(
+    nursery: Nursery, tmp_path: Path, order: str, told: str
+) -> None:
     job = Forked(nursery, tmp_path, SCRIPT, f"--order={order}")
     run = job.run()
     assert run.code == 1
@@ -142,14 +144,16 @@ def test_an_index_names_no_file_that_was_not_verified(tmp_path: Path) -> None:
     """Beside the files of a checkpoint something may have been planted that blocks who opens it."""
     from hpcext.training.checkpoint import Checkpoint, CheckpointError
     from hpcext.training.ranks import Ranks
-    from hpcext.training.torch.sharded import read_shards, write_shards
+    from hpcext.training.torch.sharded import TorchShards
+    from hpcext.training.torch.state import TorchState
 
-    write_shards(tmp_path, {"w": torch.zeros(3)}, Ranks())
+    shards = TorchShards(TorchState({}), Ranks())
+    shards.write(tmp_path, {"w": torch.zeros(3)})
     (shard,) = tmp_path.glob("*.distcp")
     shard.unlink()
     os.mkfifo(shard)
     with pytest.raises(CheckpointError, match="its manifest names no such file"):
-        read_shards(Checkpoint(tmp_path, MANIFEST), {"w": torch.zeros(3)}, Ranks())
+        shards.read(Checkpoint(tmp_path, MANIFEST), {"w": torch.zeros(3)})
 
 
 def test_an_index_runs_nothing(tmp_path: Path) -> None:
@@ -158,7 +162,8 @@ def test_an_index_runs_nothing(tmp_path: Path) -> None:
 
     from hpcext.training.checkpoint import Checkpoint, CheckpointError
     from hpcext.training.ranks import Ranks
-    from hpcext.training.torch.sharded import read_shards
+    from hpcext.training.torch.sharded import TorchShards
+    from hpcext.training.torch.state import TorchState
 
     class Planted:
         def __reduce__(self) -> tuple[object, tuple[str]]:
@@ -166,6 +171,8 @@ def test_an_index_runs_nothing(tmp_path: Path) -> None:
 
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Planted()))
     with pytest.raises(CheckpointError, match="has no place in an index of shards") as refused:
-        read_shards(Checkpoint(tmp_path, MANIFEST), {"w": torch.zeros(3)}, Ranks())
+        TorchShards(TorchState({}), Ranks()).read(
+            Checkpoint(tmp_path, MANIFEST), {"w": torch.zeros(3)}
+        )
     assert isinstance(refused.value.__cause__, CheckpointException)
     assert not (tmp_path / "ran").exists()

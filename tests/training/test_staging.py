@@ -173,7 +173,7 @@ def test_module_and_optimizer_come_back_from_a_copy(tmp_path: Path) -> None:
     assert model[2].weight is model[0].weight
 
 
-def test_who_is_fenced_off_hears_of_it(tmp_path: Path) -> None:
+def test_an_attempt_that_is_fenced_off_learns_of_it(tmp_path: Path) -> None:
     state = SlowState({"w": np.zeros(3)})
     keeper = keeper_of(tmp_path, state)
     stage(keeper, 10)
@@ -186,7 +186,7 @@ def test_who_is_fenced_off_hears_of_it(tmp_path: Path) -> None:
     assert saved(tmp_path) == {}
 
 
-def test_what_is_no_lack_of_disk_is_not_swallowed(tmp_path: Path) -> None:
+def test_errors_other_than_a_full_disk_are_raised(tmp_path: Path) -> None:
     w: dict[str, Any] = {"w": np.zeros(3)}
     keeper = keeper_of(tmp_path, TrainingState({"w": w}))
     w["function"] = len
@@ -286,7 +286,7 @@ def test_a_run_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == ""
 
 
-def test_a_checkpoint_of_another_kind_is_told(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_format_is_reported(tmp_path: Path) -> None:
     keeper_of(tmp_path, TrainingState({"w": np.zeros(2)})).write(1, {}, {})
     with pytest.raises(CheckpointError, match="has format numpy/1"):
         keeper_of(tmp_path, TorchState({"w": torch.zeros(2)}), attempt=2)

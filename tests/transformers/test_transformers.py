@@ -92,7 +92,9 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ranks", "asks"), [(1, "train:5@0"), (1, "evaluate:8@0"), (2, "evaluate:8@0")]
 )
-def test_a_suspension_that_cannot_be_saved_is_none(tmp_path: Path, ranks: int, asks: str) -> None:
+def test_a_suspension_is_declined_if_the_state_cannot_be_saved(
+    tmp_path: Path, ranks: int, asks: str
+) -> None:
     """The disk is full, for rank 0: all ranks go on, and the training is the same one."""
     whole, job = training(tmp_path / "whole"), training(tmp_path / "job")
     finished(whole.run(ranks=ranks))

@@ -20,6 +20,8 @@ OURS = {"manager", "supervisor", "training", "user", ""}
 
 HOME = "/home/user"
 PILOT = f"{HOME}/pilot"
+ANSWERS_S = 2.0
+"""The most seconds until a request is answered."""
 
 
 class Violation(Exception):
@@ -41,7 +43,9 @@ class Checks:
         self.attempts: Counter[str] = Counter()
         self._failures: dict[str, list[float]] = defaultdict(list)
         self._failed: set[tuple[str, str]] = set()
+        self.wishes: Counter[str] = Counter()
         self._launched: dict[str, float] = {}
+        self._began_at: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
         room.kernel.looks_at_signals.append(self.signalled)
 
@@ -54,7 +58,7 @@ class Checks:
 
     def begun(self, job: str, attempt: int, step: int, process: Process, launch: Any) -> None:
         """Check an attempt that has restored what it goes on from."""
-        self.attempts[job] = attempt
+        self.attempts[job], self._began_at[job] = attempt, self._room.kernel.now
         self._obeyed(job, attempt, launch)
         report_dir = launch["environ"]["HPCEXT_REPORT_DIR"]
         self._kept(f"{report_dir}/launch.json", f"{report_dir}/supervisor.json")
@@ -69,8 +73,9 @@ class Checks:
                 f"job {job} attempt {attempt} begins after step {step}, "
                 f"and step {self._saved[job]} was saved"
             )
-        forced = self._room.ends_anyway and self._room.faults.disk_failed
-        if step < self._last.get(job, 0) and job not in self._harmed | self.deaf and not forced:
+        # What cannot be saved in time, as the disk is full, is lost.
+        excused = self._room.faults.disk_failed or job in self._harmed | self.deaf
+        if step < self._last.get(job, 0) and not excused:
             self.wrong(
                 f"job {job} attempt {attempt} begins after step {step}, did {self._last[job]}, "
                 "and nothing was done to it"
@@ -97,9 +102,11 @@ class Checks:
         if self._running.get(job) is not process:
             self.wrong(f"job {job} attempt {attempt} does step {step} beside a later attempt")
         held = self._promised.get(("suspend", job))
-        if held and self._room.faults.quiet and job not in self.deaf:
-            since_s = max(held[0], self._launched.get(job, 0.0) + 7)
-            if self._room.kernel.now > since_s + self._room.obeys_s:
+        faults = self._room.faults
+        calm = not faults.disk_failed and job not in self.deaf
+        if held and calm and faults.disturbed_at < held[0]:
+            since_s = max(held[0], self._began_at[job] + 0.5)
+            if self._room.kernel.now > since_s + self._room.obeys_s + 2 * self._room.step_s:
                 self.wrong(f"job {job} still trains, suspended by its user at {held[0]:.1f} s")
         if step != self._last[job] + 1:
             self.wrong(f"job {job} does step {step} after step {self._last[job]}")
@@ -131,7 +138,16 @@ class Checks:
 
     def launched(self, directory: str) -> None:
         """Note that a manager has an attempt started."""
-        self._launched[directory.split("/")[-2]] = self._room.kernel.now
+        job, attempt = directory.split("/")[-2:]
+        self._launched[job] = self._room.kernel.now
+        if self._room.faults.disk_failed:
+            journal = self._room.disk.find(f"{PILOT}/journal.jsonl")
+            lines = journal.durable.splitlines()
+            entries = tuple(map(journals._entry.decode, lines[1:]))
+            header = journals._header(json.loads(lines[0]))
+            known = journals.Past(header, entries, 0, 0).replay().world.jobs.get(job)
+            if known is None or known.attempt < int(attempt.rpartition("-")[2]):
+                self.wrong(f"job {job} {attempt} begins, and its start is not written down")
 
     def failing(self, job: str, attempt: str) -> None:
         """Note that a training fails by itself, and check that it was not tried too soon."""
@@ -175,13 +191,22 @@ class Checks:
 
     # What a user was told.
 
-    def promised(self, verb: str, words: dict[str, Any]) -> None:
-        """Note that a request was answered."""
+    def promised(self, verb: str, words: dict[str, Any], before: int) -> None:
+        """Note that a request was answered; nothing follows if something else was wanted since."""
         self._journal_kept()
-        self._promised[verb, words["job"]] = (self._room.kernel.now, words)
+        if self.wishes[words["job"]] == before:
+            self._promised[verb, words["job"]] = (self._room.kernel.now, words)
+
+    def waited(self, since_s: float, what: str) -> None:
+        """Check how long a user waited, if nothing was in the way."""
+        faults, now = self._room.faults, self._room.kernel.now
+        calm = not faults.disk_failed and faults.disturbed_at < since_s - 6
+        if calm and now > since_s + ANSWERS_S:
+            self.wrong(f"{what} was not answered for {now - since_s:.1f} s")
 
     def withdrawn(self, verb: str, job: str) -> None:
         """Note that a user wants something else."""
+        self.wishes[job] += 1
         self._promised.pop(("suspend" if verb == "resume" else verb, job), None)
 
     def _obeyed(self, job: str, attempt: int, launch: Any) -> None:
@@ -203,8 +228,14 @@ class Checks:
         past = journals.read(Path(path))
         world = past.replay().world
         left = self._room.left
+        # Told to end twice, a manager leaves without what it cannot write down.
+        hurried = self._room.faults.disk_failed and self._room.faults.hurried
         if left is not None and not _alike(left, world.save()):
+            if hurried:
+                return
             self.wrong("the journal does not say what its manager believed")
+        if len(world.jobs) != self._room.jobs:
+            self.wrong(f"there are {len(world.jobs)} jobs, not {self._room.jobs}")
         for job in world.jobs.values():
             if not job.state.final:
                 self.wrong(f"job {job.id} is {job.state.value} at the end")
@@ -238,7 +269,9 @@ class Checks:
 
     def _left_behind(self) -> None:
         for process in self._room.processes():
-            if process.name in {"supervisor", "training", "daemon", "manager"} and not process.dead:
+            ours = process.name in {"supervisor", "training", "daemon", "manager"}
+            # A second supervisor that has yet to begin will find that it is not wanted.
+            if ours and not process.dead and process not in self._room.starting:
                 self.wrong(f"{process!r} is left")
 
 

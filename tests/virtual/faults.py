@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import functools
+import math
 import random
 import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from virtual import calls
 
 from hpcext.core.errors import HpcextError
 from hpcext.manager import spool
@@ -30,6 +33,7 @@ WEIGHTS = {
     "kill_manager": 4, "kill_supervisor": 2, "kill_training": 2, "end_manager": 2,
     "stop_manager": 1, "stop_training": 1, "fill_disk": 2, "crash": 2, "jump": 1, "ask": 5,
     "signal_training": 1, "second_manager": 1, "reuse_pids": 1,
+    "kill_launcher": 2, "starve": 2,
 }  # fmt: skip
 MOST, MOST_EVENTS = 6, 90
 
@@ -88,7 +92,10 @@ class Faults:
         self.disk_failed = False
         self.crashed = False
         self.cancelled: set[str] = set()
-        self.quiet = True
+        self.disturbed_at = -math.inf
+        self._launcher = 0.0
+        self.hurried = False  # whether a manager was told to end twice
+        self._told: set[Process] = set()
 
     def draw(self, chance: random.Random) -> list[Fault]:
         """Draw what is to happen."""
@@ -96,7 +103,6 @@ class Faults:
 
     def befall(self, plan: Sequence[Fault]) -> None:
         """Have these faults come, and everything be well after the last one may have."""
-        self.quiet = all(fault.what in {"ask", "jump"} for fault in plan)
         for fault in plan:
             if fault.event:
                 self._kernel.upon[fault.event] = functools.partial(self._do, fault)
@@ -108,10 +114,17 @@ class Faults:
         if self._kernel.now >= self.until_s:
             return
         self._chance = random.Random(fault.seed)
+        if fault.what not in {"ask", "jump"}:
+            self.disturbed_at = self._kernel.now
         getattr(self, fault.what)()
 
     def _some(self, name: str) -> Process | None:
-        found = [each for each in self._room.processes() if each.name == name and not each.dead]
+        found = [
+            each for each in self._room.processes()
+            if each.name == name and not each.dead
+            # Not what a manager has just forked, which is to be a supervisor.
+            and (name != "manager" or each in self._room.managers)
+        ]  # fmt: skip
         return self._chance.choice(found) if found else None
 
     def _tell(self, line: str) -> None:
@@ -138,6 +151,19 @@ class Faults:
             self._tell("the manager is killed")
             manager.signal(signal.SIGKILL)
 
+    def kill_launcher(self) -> None:
+        """Kill the manager that starts the next supervisor, before that has begun."""
+        self._launcher = self._chance.uniform(0.3, 2.0)
+
+    def launched(self) -> None:
+        """Note, as a supervisor, that it was started."""
+        pause_s, self._launcher = self._launcher, 0.0
+        if pause_s:
+            self.disturbed_at = self._kernel.now
+            self.kill_manager()
+            self._kernel.at(self._kernel.now + 0.1, self._room.managed)
+            calls.sleep(pause_s)
+
     def kill_supervisor(self) -> None:
         """Kill a supervisor."""
         if supervisor := self._some("supervisor"):
@@ -157,11 +183,17 @@ class Faults:
         if manager := self._some("manager"):
             self._tell("the manager is told to end")
             signum = self._chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-            manager.signal(signum)
+            self._end(manager, signum)
             if self._chance.random() < 0.3:
                 self._kernel.at(
-                    self._kernel.now + self._chance.uniform(0, 2), lambda: manager.signal(signum)
+                    self._kernel.now + self._chance.uniform(0, 2),
+                    lambda: self._end(manager, signum),
                 )
+
+    def _end(self, manager: Process, signum: int) -> None:
+        self.hurried = self.hurried or manager in self._told
+        self._told.add(manager)
+        manager.signal(signum)
 
     def stop_manager(self) -> None:
         """Stop the manager for a while."""
@@ -199,6 +231,11 @@ class Faults:
         disk.left = self._chance.choice([0, 0, self._chance.randint(1, 3000)])
         self._tell(f"the disk says {errno.errorcode[disk.fault]} for {seconds:.1f} s")
         self._kernel.at(self._kernel.now + seconds, lambda: setattr(disk, "fault", 0))
+
+    def starve(self) -> None:
+        """Fill the disk, and have everything suspended meanwhile."""
+        self.fill_disk()
+        self._kernel.at(self._kernel.now + self._chance.uniform(0, 1), self.end_manager)
 
     def crash(self) -> None:
         """Have the machine lose its power."""
@@ -253,15 +290,21 @@ class Faults:
             process.name = "user"
             if verb in {"resume", "resize"}:
                 self._room.checks.withdrawn(verb, words["job"])
+            wishes = self._room.checks.wishes[words["job"]]
+            since_s = self._kernel.now
             try:
                 said = spool.ask(Path(PILOT), verb, **words)
             except (HpcextError, OSError) as error:
                 self._tell(f"{verb} {words}: {error}")
+                if not self.excused():
+                    self._room.checks.waited(since_s, f"{verb} {words}")
                 if "did not answer" in str(error) and not self.excused():
                     self._room.checks.wrong(f"{verb} {words}: {error}")
                 return 1
             self._tell(f"{verb} {words}: {said.get('text', said)}")
-            self._room.checks.promised(verb, words)
+            if not self.excused():
+                self._room.checks.waited(since_s, f"{verb} {words}")
+            self._room.checks.promised(verb, words, wishes)
             return 0
 
         self._kernel.spawn(

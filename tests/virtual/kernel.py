@@ -425,6 +425,7 @@ class Kernel:
             return  # it has not begun, or is over
         # Its frames are left now, as the process itself: what they do on the way has no effect.
         current, self.current = self.current, process
+        loop = asyncio._get_running_loop()
         parent, turn.parent = turn.parent, getcurrent()
         try:
             with contextlib.suppress(Dead):
@@ -432,7 +433,7 @@ class Kernel:
         finally:
             turn.parent = parent
             self.current = current
-            loops(current.loop if current else None)
+            loops(loop)
 
     # Processes.
 

@@ -24,6 +24,8 @@ from virtual import calls
 OURS = "hpcext"
 RERUN = ("genericpath", "posixpath", "os", "pathlib", "shutil", "tempfile", "subprocess")
 """Modules of the standard library that are run once more, on virtual system calls."""
+MOST_PATHS = 20_000
+
 _modules: dict[str, Any] = {}
 _import = builtins.__import__
 _planted: list[Any] = []
@@ -148,6 +150,8 @@ def _remember_parts(pathlib: Any) -> None:
     def parse_args(cls: Any, args: Any) -> tuple[str, str, list[str]]:
         if len(args) == 1 and type(args[0]) is str:
             if (parts := known.get(args[0])) is None:
+                if len(known) > MOST_PATHS:
+                    known.clear()
                 parts = known[args[0]] = slow(cls, args)
             return parts[0], parts[1], parts[2].copy()
         return slow(cls, args)

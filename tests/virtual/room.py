@@ -20,7 +20,7 @@ from virtual.checks import HOME, PILOT  # noqa: E402
 
 from hpcext.config import Settings  # noqa: E402
 from hpcext.core.errors import HpcextError  # noqa: E402
-from hpcext.jobfile import Gpus, JobSpec  # noqa: E402
+from hpcext.jobspec import Gpus, JobSpec  # noqa: E402
 from hpcext.launch import command, supervise  # noqa: E402
 from hpcext.manager import pilot as pilots  # noqa: E402
 from hpcext.manager.directory import NewPilot, create  # noqa: E402
@@ -68,11 +68,9 @@ class Room:
         The most seconds until a training is suspended, if nothing is in its way.
     hands_over_s : float
         The most seconds from a decision to start an attempt to the begin of its supervisor.
-    ends_anyway : bool
-        Whether trainings are ended although they cannot save themselves.
     """
 
-    obeys_s, hands_over_s, ends_anyway = 3.0, 0.1, False
+    obeys_s, hands_over_s = 1.0, 0.1
     _left = 0
 
     def __init__(self, seed: int) -> None:
@@ -86,6 +84,7 @@ class Room:
         self._build()
         self.steps: list[Done] = []
         self.managers: list[Process] = []
+        self.starting: set[Process] = set()  # supervisors that have done nothing yet
         self.codes: list[int] = []
         self._log = Log(self.kernel)
         self.jobs = 0
@@ -120,8 +119,11 @@ class Room:
     def _supervisor(self, process: Process) -> int:
         process.name = "supervisor"
         directory = process.argv[-1]
+        self.starting.add(process)
         self.checks.launched(directory)
+        self.faults.launched()
         self.begin(0.02, 0.1, 3.0)
+        self.starting.discard(process)
         code = supervise.main()
         self.checks.supervised(directory, code)
         return code
@@ -199,7 +201,7 @@ class Room:
         self.plan = self.faults.draw(random.Random(self.seed)) if plan is None else list(plan)
         kernel.most_pids = chance.choice([14, 24, 32_768])
         self.jobs = chance.choice([1, 1, 2, 2, 3])
-        self.save_every = chance.randint(1, 4)
+        self.save_every, self.step_s = chance.randint(1, 4), chance.choice([0.25, 0.5, 1.5])
         # What is news must not wait for a look: some look every minute only.
         self._report_s = chance.choice([1.0, 4.0, 60.0])
         steps = steps or chance.randint(LEAST_STEPS, MOST_STEPS)
@@ -231,6 +233,11 @@ class Room:
         soon = kernel.chance.random() < AT_ONCE
         later = 0.01 if soon else kernel.chance.uniform(0.2, faults.RESUMED_S)
         kernel.at(kernel.now + later, lambda: self._look_after(specs))
+
+    def managed(self) -> None:
+        """Have another manager go on, if the last one is gone."""
+        if all(manager.dead for manager in self.managers) and self._made():
+            self.manage()
 
     def _made(self) -> set[str]:
         try:

@@ -378,7 +378,11 @@ class Commands:
                 self._kernel.open_at(me, fd, opened)
 
         def begin() -> None:
-            if step in step.job.steps:
+            if step.job.state != "RUNNING":
+                # "Job credential revoked"
+                step.codes.setdefault(name, 1)
+                self._kernel.touched()
+            elif step in step.job.steps:
                 self._slurm.launch(step, name, command, environ, task, prepare=prepare)
 
         self._kernel.at(self._kernel.now + self._kernel.chance.uniform(0.01, 0.3), begin)

@@ -103,6 +103,8 @@ class SlurmFaults(faults.Faults):
         """Kill the batch script of the pilot."""
         if process := self._some("script"):
             self._tell(f"{process!r} is killed")
+            if self._room.script_is_srun:
+                self._harm_all()
             process.signal(signal.SIGKILL)
 
     def kill_step(self) -> None:
@@ -115,6 +117,8 @@ class SlurmFaults(faults.Faults):
             self._room.slurm.signal_step(step, signal.SIGKILL)
 
     def _running(self) -> Any:
+        if self._room.script_is_srun:
+            self._harm_all()
         running = [job for job in self._room._ours() if job.state == "RUNNING"]
         return self._chance.choice(running) if running else None
 

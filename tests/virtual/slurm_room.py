@@ -52,7 +52,9 @@ class SlurmRoom(room.Room):
         Jobs of others, for which ours have to leave.
     """
 
-    obeys_s, hands_over_s, ends_anyway = 15.0, math.inf, True
+    obeys_s, hands_over_s = 15.0, math.inf
+    script_is_srun = False
+    """Whether what ends the script of a job ends its step at once."""
 
     def _build(self) -> None:
         kernel, chance = self.kernel, self.kernel.chance
@@ -126,8 +128,10 @@ class SlurmRoom(room.Room):
         process.name = "supervisor"
         at = next(at for at, word in enumerate(process.argv) if word.endswith("supervise.py"))
         directory = process.argv[at + 1]
+        self.starting.add(process)
         self.checks.launched(directory)
         self.begin(0.02, 0.1, 3.0)
+        self.starting.discard(process)
         return supervise.main()
 
     def manage(self, **_: Any) -> Process:
@@ -177,7 +181,7 @@ class SlurmRoom(room.Room):
     def _prepare(self, steps: int) -> None:
         chance = self.kernel.chance
         self.jobs = chance.randint(1, 3)
-        self.save_every = chance.randint(1, 7)
+        self.save_every, self.step_s = chance.randint(1, 7), chance.choice([0.25, 0.5])
         self._report_s = chance.choice([1.0, 4.0, 60.0])
         self.specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
         self._limit = chance.choice(["", "1", "2"])
@@ -296,14 +300,18 @@ class SlurmRoom(room.Room):
 class HarvestRoom(SlurmRoom):
     """One seed: a harvester on the login node, which leases idle nodes until others want them."""
 
+    script_is_srun = True
+
     def _build(self) -> None:
         super()._build()
+        # Without grace an agent is not told before its srun is, which then kills it.
+        self.grace_s = self.grace_s or 30.0
         self.slurm.partitions["harvest"] = Partition("harvest", 1, self.grace_s)
 
     def _prepare(self, steps: int) -> None:
         chance = self.kernel.chance
         self.jobs = chance.randint(1, 3)
-        self.save_every = chance.randint(1, 7)
+        self.save_every, self.step_s = chance.randint(1, 7), chance.choice([0.25, 0.5])
         self._report_s = chance.choice([1.0, 4.0])
         self.specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
         self._terms = Terms(

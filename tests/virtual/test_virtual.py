@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from virtual import mutants
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROMPT = (
@@ -63,6 +64,19 @@ def test_a_seed_with_a_slurm_is_played_again_to_the_bit() -> None:
     _, later = play("5-9", "--digest", "--jobs=1", "--room=pilot")
     (digest,) = re.findall(r"digest of 9: \w+", alone)
     assert digest in later
+
+
+def test_every_planted_bug_has_its_place() -> None:
+    """One that does not would be found by nothing, and prove nothing."""
+    assert [name for name, bug in mutants.read().items() if not bug.fits()] == []
+
+
+def test_every_planted_bug_is_found_or_has_a_reason() -> None:
+    bugs = mutants.read()
+    assert [name for name, bug in bugs.items() if bool(bug.found) == bool(bug.unseen)] == []
+    assert sum(bool(bug.found) for bug in bugs.values()) >= 0.95 * sum(
+        not bug.unseen for bug in bugs.values()
+    )
 
 
 @pytest.mark.parametrize("bug", PROMPT)

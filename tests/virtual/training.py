@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from virtual.kernel import Process
     from virtual.room import Room
 
-STEP_S = 0.5
 DAEMONS, STRAYS = 0.15, 0.1
 """How many of the trainings leave a process behind that does not end by itself; how many one that
 nothing marks as theirs, and that writes a checkpoint late."""
@@ -72,7 +71,7 @@ class Training:
         coordinator.begin()
         coordinator.reporter.register()
         while step < self._steps:
-            calls.sleep(STEP_S * self._room.kernel.chance.uniform(0.5, 1.5))
+            calls.sleep(self._room.step_s * self._room.kernel.chance.uniform(0.5, 1.5))
             step += 1
             if rank == 0:
                 self._room.did(attempt.job_id, attempt.attempt, step, self._process)

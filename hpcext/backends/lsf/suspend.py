@@ -19,7 +19,7 @@ from hpcext.backends.lsf import requeue
 from hpcext.backends.lsf.job import SUBMITTED
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.core.errors import InputError
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.text import shown
 
 SCHEMA = "hpcext.lsf-suspendable/1"

@@ -21,7 +21,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
 from hpcext.executors.attempt.surroundings import Surroundings
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.launch import leader, supervise
 from hpcext.protocol import SUPERVISOR_FILE
 

@@ -24,7 +24,7 @@ from hpcext.core.band import read_band
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.harvest.leases import Hole, Terms, requests
 from hpcext.jobfields import MAX_GPUS
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.views import reading

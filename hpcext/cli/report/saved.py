@@ -13,7 +13,7 @@ from hpcext.cli.output import Output
 from hpcext.cli.trace.pilot import replayed
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.values import State
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.views.accounting import HOUR_S, PilotAccount
 from hpcext.render.words import UNKNOWN, number, time_scale

@@ -1,7 +1,7 @@
 """The effect of facts on the world: one function for each kind of fact.
 
 Each takes the world, the instant at which the fact became known (seconds) and the fact, and returns
-what a policy should hear of it; see :func:`apply`.
+why a policy should be asked because of it; see :func:`apply`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ def apply(world: World, now_s: float, fact: f.Fact) -> Cause:
     Returns
     -------
     Cause
-        What a policy should hear of it.
+        Why a policy should be asked because of it.
     """
     return _BY_KIND[type(fact)](world, now_s, fact)

@@ -40,13 +40,14 @@ def registered(world: World, now_s: float, fact: Registered) -> Cause:
     if job is None:
         return NOTHING
     can = {"in_place": fact.in_place, "elastic": fact.elastic}
-    if job.run.registered:
+    if job.run.registered and not (job.run.native and not fact.native):
         # That it can change its size may become clear later; not once it has failed to.
         if fact.in_place and not job.run.in_place and not job.run.resize:
             world.change_run(job, **can)
         return NOTHING
-    world.records[job.id] = records.registered(world.records[job.id], job, fact)
-    run = replace(job.run, registered=True, **can)
+    if not fact.native:
+        world.records[job.id] = records.registered(world.records[job.id], job, fact)
+    run = replace(job.run, registered=True, native=fact.native, **can)
     more = deferred.registered(job)
     world.change(job, run=run, step=fact.step, saved_step=fact.step, **more)
     cause = Cause.REQUEST if job.hold_deferred else NOTHING
@@ -57,7 +58,7 @@ def rescaled(world: World, now_s: float, fact: Rescaled) -> Cause:
     """Note how a change of size in place ended."""
     job = world.current(fact.job, fact.op)
     if job is not None and job.run.resize_interrupted and job.run.late is None:
-        # It counts if the suspension that was requested meanwhile is declined.
+        # This answer counts only if the suspension that was requested in between is declined.
         world.change_run(job, late=rescaling.late(job, fact))
     changes = rescaling.answered(job, fact) if job else None
     if job is None or changes is None:
@@ -91,7 +92,7 @@ def _estimate(world: World, job: Job, now_s: float, fact: Progressed) -> Estimat
     """Return a job's estimate with what a report adds to it."""
     # A job is on GPUs of one kind.
     node = next((world.nodes[name] for name in job.held if name in world.nodes), None)
-    # How fast it is on a seat says how fast its neighbours are.
+    # The speed on a seat depends on the neighbours, so it says nothing about the job.
     seated = node is not None and node.seats
     kind = None if seated else node.kind if node else ""
     loss = fact.metrics.get("loss")
@@ -149,7 +150,7 @@ def close(world: World, job: Job, now_s: float, fact: Ended) -> None:
         known = fact.step is not None or fact.outcome is Outcome.SUSPENDED
         job = replace(job, step=max(job.step, fact.step or 0), step_known=known)
     world.records[job.id] = record = records.ended(world.records[job.id], now_s, job, fact)
-    progressed = records.saved_anything(record, job)
+    progressed = records.saved_anything(record, job) or fact.saved
     hurried = world.ends_s is not None
     state, changes = after(job, now_s, fact, progressed=progressed, hurried=hurried)
     changes = deferred.ended(job, state, changes)

@@ -24,7 +24,7 @@ def joined(world: World, now_s: float, fact: NodeJoined) -> Cause:
         # The batch system has ended what was left there before it gave the node again.
         world.records[job_id] = records.cleared(world.records[job_id], node.name)
     if before is not None and node.gpus < before.gpus:
-        # Of a node that is not there nobody has a goal.
+        # No job has a goal on a node that does not exist, so this concerns known nodes only.
         _refit(world, node)
     return Cause.NODES
 
@@ -53,7 +53,7 @@ def lost(world: World, now_s: float, fact: NodeLost) -> Cause:
     world.seen.left(age_s, early_s=early_s, ended=not fact.unneeded)
     for job in world.queue.busy():
         if fact.gone and fact.name in job.held:
-            # Nobody can look there, or end anything.
+            # The node cannot be reached, so nothing can be checked or ended there.
             record = world.records[job.id]
             world.records[job.id] = records.left_behind(record, fact.name, job.attempt)
             world.orphaned.add(job.id)
@@ -74,7 +74,7 @@ def _bereave(world: World, job: Job, name: str, now_s: float) -> None:
     held = {node: gpus for node, gpus in job.held.items() if node != name}
     job = world.change_run(job, degraded=True)
     if held:
-        # Its other nodes still run: kill there at once, nobody can answer a suspension.
+        # The attempt still runs on its other nodes, but cannot answer a suspension: kill it.
         world.enter(job, State.STOPPING, now_s, held=held, deadline_s=now_s)
     else:
         why = "its node was lost"

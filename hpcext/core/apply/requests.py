@@ -73,19 +73,19 @@ def _request(world: World, job_id: str, changes: Callable[[Job], dict[str, Any]]
 
 
 def drain(world: World, now_s: float, fact: Drain) -> Cause:
-    """Start nothing more, and suspend what runs if the fact says so."""
+    """Start no more jobs, and suspend the running ones if the fact says so."""
     world.draining = True
     world.queue.touch_all()
     if not fact.suspend:
         return Cause.REQUEST
     world.suspending, world.leaving = True, world.leaving or fact.must
-    world.open_question = None  # whatever the answer would be, nothing is granted any more
+    world.open_question = None  # nothing is granted any more, whatever the answer
     if fact.left_s is not None:
         world.ends_s = now_s + fact.left_s
     for job in world.queue.busy():
         changes: dict[str, Any] = {"goal": None}
         if job.state is State.STOPPING and job.deadline_s is not None:
-            # What was to suspend or end before has no longer than the others.
+            # A job that was being suspended or ended already gets no more time than the others.
             soon_s = saving.answer_by(now_s, job.deadline_s - now_s, world.ends_s)
             changes["deadline_s"] = min(job.deadline_s, soon_s)
         world.change(job, **changes)

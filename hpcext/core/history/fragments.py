@@ -1,7 +1,7 @@
-"""How long nodes stayed that have left.
+"""How long the nodes that have left had stayed.
 
-Observations alone, in bounded memory; what is believed of nodes that are there is the business of
-:mod:`hpcext.scaling.survival`.
+These are only observations, in bounded memory; :mod:`hpcext.scaling.survival` makes predictions
+from them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import bisect
 import msgspec
 
 EDGES_S = (0.0, *(20.0 * 1.5**step for step in range(30)))
-"""Ages that are told apart: from each of these to the next one, seconds; the last has no end."""
+"""Classes of ages, in seconds: each reaches from one value to the next; the last is unbounded."""
 
 EARLY_S = 60.0
 """A node that leaves by no more than this before its end leaves at its end: batch systems plan in
@@ -62,7 +62,7 @@ class FragmentCounter:
             Below 0, where clocks differ: counts as 0.
         nodes : int
         early_s : float or None
-            So long before the end that was known of them; None: none was.
+            How many seconds before their known end they left; None: no end was known.
         ended : bool
             Somebody needs them. Else all that is known is that they stayed so long.
         """
@@ -79,7 +79,7 @@ class FragmentCounter:
 
     @property
     def fragments(self) -> Fragments:
-        """What was seen so far."""
+        """The observations so far."""
         if self._fragments is None:
             ended, stayed_s = tuple(self._ended), tuple(self._stayed_s)
             self._fragments = Fragments(ended, stayed_s, self._told, self._early)

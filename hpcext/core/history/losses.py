@@ -35,9 +35,9 @@ def add(history: tuple[Point, ...], step: int, loss: float) -> tuple[Point, ...]
     """Add a report to a history.
 
     All points but the last stand for as many reports each, or nearly; when there is no room, pairs
-    are merged. A job that goes back to an earlier step, as after a failure, trains the later ones
-    anew, so what they reported is forgotten. Losses that are no numbers, and a step that was the
-    last one to report, change nothing.
+    are merged. A job that goes back to an earlier step, for example after a failure, repeats the
+    later ones, so their reports are forgotten. A loss that is not a number, and a second report of
+    the last step, change nothing.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """An account of the time of nodes: each node-second in one place, summed up step by step.
 
-A node that is wanted back (it has no GPUs any more) counts no longer. Neither does what passed
-before a manager began: nobody knows which of the nodes were there.
+A node that is wanted back (it has no GPUs any more) no longer counts. The time before a manager
+began does not count either, because it is unknown which nodes were there.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class NodeTime(msgspec.Struct):
     at_s : float
         Until when.
     away_s : float
-        Of this, seconds of which nothing is known.
+        The part of this time, in seconds, about which nothing is known.
     held_s : float
         Node-seconds in which nodes were there: the sum of `spent`.
     spent : dict of Use to float
@@ -105,7 +105,7 @@ class NodeTime(msgspec.Struct):
     jobs: dict[str, Tally] = msgspec.field(default_factory=dict)
 
     def passed(self, world: World, now_s: float, *, away: bool = False) -> None:
-        """Count the time until an instant in which nothing changed, or nobody looked.
+        """Count the time until an instant, in which nothing changed or no manager ran.
 
         Parameters
         ----------
@@ -113,7 +113,7 @@ class NodeTime(msgspec.Struct):
         now_s : float
             The instant until which to count.
         away : bool
-            Nobody looked: no manager was there.
+            Whether no manager ran in that time.
         """
         self._passed(_Before.of(world), now_s, away=away)
 
@@ -138,7 +138,12 @@ class NodeTime(msgspec.Struct):
             self._heard(fact, weight)
         ends = {(fact.job, fact.op): fact for fact in facts if isinstance(fact, Ended)}
         for job in before.jobs:
-            self._became(job, world, ends.get((job.id, job.op)))
+            ended = ends.get((job.id, job.op))
+            if ended is not None and job.run.native:
+                tally = self._of(job)
+                lost_s = (ended.lost_s or 0.0) * weight(job.held)
+                tally.unsaved_s = min(tally.trained_s, lost_s)
+            self._became(job, world, ended)
         for job in world.queue.busy():
             if job.state.active:
                 self._of(job)
@@ -153,7 +158,7 @@ class NodeTime(msgspec.Struct):
             tally.begun_s += held_s
             self._spend(tally, tally.cause, held_s, Cost.STARTS)
         else:
-            # What it is to have beside is not used yet.
+            # The GPUs that it is given in addition are not in use yet.
             self._spend(tally, tally.change or Use.RESCALING, held_s - in_use_s, Cost.RESIZES)
             self._spend(tally, Use.TRAINING, in_use_s)
             tally.trained_s += in_use_s
@@ -163,7 +168,7 @@ class NodeTime(msgspec.Struct):
         """Return the tally of a job's current attempt."""
         tally = self.jobs.get(job.id)
         if tally is None:
-            # One that was there before anything was counted has a past that nobody knows.
+            # The past of a job that was there before counting began is unknown.
             tally = Tally(cause=Use.STARTING if job.attempt == 1 else Use.OTHER)
             tally.stepped = job.run.registered
             self.jobs[job.id] = tally
@@ -180,6 +185,8 @@ class NodeTime(msgspec.Struct):
             return
         if isinstance(fact, Registered):
             tally.from_step = fact.step
+            # Of a command that saves by its own means no steps are known: it trains all the time.
+            tally.stepped |= fact.native
         elif isinstance(fact, Rescaled):
             if fact.stall_s is not None and tally.change is not None:
                 stalled_s = fact.stall_s * weight(_per_node(fact.gpus))
@@ -219,10 +226,10 @@ class NodeTime(msgspec.Struct):
             cause = stop or Use.OTHER
         if outcome is Outcome.COMPLETED:
             if not tally.stepped:
-                # Nobody said when it began to train.
+                # It never reported when it began to train.
                 self._spend(tally, tally.cause, -tally.begun_s, Cost.STARTS)
                 self._spend(tally, Use.TRAINING, tally.begun_s)
-        elif outcome is not Outcome.SUSPENDED:
+        elif outcome is not Outcome.SUSPENDED or before.run.native:
             self._lose(tally, cause, tally.unsaved_s, Cost.LOST)
             if not tally.stepped:
                 self._spend(tally, tally.cause, -tally.begun_s)
@@ -276,7 +283,7 @@ class Meter:
         self._before = _Before.of(world)
 
     def watch(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Note what a step has made of its facts; to be told of each one after it."""
+        """Note the effect of a step's facts; call it after each step."""
         before, self._before = self._before, _Before.of(self._world)
         self.time.stepped(before, self._world, now_s, facts)
 
@@ -318,7 +325,7 @@ class Weight:
 def parts(nodes: Collection[Node]) -> dict[str, float]:
     """Return how much of a machine each node is that offers something, by its name.
 
-    All of it; but GPUs with seats and the others beside them are of one machine.
+    A node is a whole machine, unless GPUs with seats and other GPUs of one machine are two nodes.
     """
     offering = [node for node in nodes if node.gpus]
     if not any(node.seats for node in offering):

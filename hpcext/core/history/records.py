@@ -11,6 +11,9 @@ from hpcext.core.history.losses import add
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Loss, Record, Segment
 
+NOTABLE_S = 1.0
+"""Seconds of lost work of which a user is told by itself; less is counted only."""
+
 
 def started(record: Record, now_s: float, job: Job) -> Record:
     """Begin a segment on ``job.gpus``, or complete the one whose GPUs were not known yet."""
@@ -18,12 +21,12 @@ def started(record: Record, now_s: float, job: Job) -> Record:
     if last and last.end_s is None and not last.gpus:
         return _last(record, gpus=job.gpus)
     segment = Segment(now_s, job.gpus, job.role, from_step=job.saved_step)
-    # What the attempt before had to say, this one says again if it is still so.
+    # If a note of the previous attempt still holds, this attempt sends it again.
     return replace(record, segments=(*record.segments, segment), notes=())
 
 
 def noted(record: Record, fact: Noted) -> Record:
-    """Add what an attempt said beside its progress."""
+    """Add the notes and metrics of an attempt."""
     metrics = {**record.metrics, **fact.metrics}
     return replace(record, notes=fact.notes, metrics=metrics)
 
@@ -47,7 +50,7 @@ def progressed(record: Record, fact: Progressed, trial: Trial | None = None) -> 
         steps = max(0, fact.step - record.segments[-1].from_step)
         record = _last(record, steps=steps)
     if fact.resume_s and record.segments:
-        # It is told once the first step is done; the size may have changed meanwhile.
+        # It is reported once the first step is done; the size may have changed by then.
         segments, first = list(record.segments), _first(record)
         segments[first] = replace(segments[first], resume_s=fact.resume_s)
         record = replace(record, segments=tuple(segments))
@@ -72,7 +75,7 @@ def _tried(record: Record, fact: Progressed, trial: Trial) -> Record:
 
 
 def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:
-    """Begin a segment on other GPUs, those of ``job.gpus``."""
+    """Begin a segment on the new GPUs, ``job.gpus``."""
     segment = Segment(
         now_s, job.gpus, job.role, from_step=job.step, rescaled=True, stall_s=fact.stall_s
     )
@@ -89,11 +92,16 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
             record = _last(record, steps=max(0, job.step - record.segments[-1].from_step))
     suspends = record.suspends + (fact.outcome is Outcome.SUSPENDED)
     loss = _loss(now_s, job, fact) or record.loss
+    if fact.lost_s is not None and job.run.native and fact.outcome is not Outcome.COMPLETED:
+        exact_s = record.lost_s_exact + (fact.lost_s if fact.lost_exact else 0.0)
+        record = replace(record, lost_s=record.lost_s + fact.lost_s, lost_s_exact=exact_s)
     return replace(record, suspends=suspends, exit_code=fact.exit_code, loss=loss)
 
 
 def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:
     """Return what the end of an attempt costs, as it looks before the next one has begun."""
+    if job.run.native:
+        return _own_loss(now_s, fact)
     steps = job.step - job.saved_step
     saved = fact.outcome in {Outcome.COMPLETED, Outcome.SUSPENDED}
     if saved or not job.run.registered or steps <= 0:
@@ -101,6 +109,17 @@ def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:
     how = fact.why or f"exit code {fact.exit_code}"
     why = f"cannot save: {job.run.unsaved.why}" if job.run.unsaved else how
     return Loss(now_s, steps, job.step_known, job.saved_step, why)
+
+
+def _own_loss(now_s: float, fact: Ended) -> Loss | None:
+    """Return the same of a command that saves by its own means."""
+    if fact.lost_s is None or fact.outcome is Outcome.COMPLETED or fact.lost_s < NOTABLE_S:
+        return None
+    suspended = "suspended between two of its own checkpoints"
+    why = suspended if fact.outcome is Outcome.SUSPENDED else fact.why
+    return Loss(
+        now_s, 0, fact.lost_exact, 0, why or f"exit code {fact.exit_code}", seconds=fact.lost_s
+    )
 
 
 def left_behind(record: Record, node: str, attempt: int) -> Record:

@@ -1,4 +1,4 @@
-"""Actions: what an executor can be told to do."""
+"""Actions: the orders that an executor can get."""
 
 from __future__ import annotations
 

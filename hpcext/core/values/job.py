@@ -96,26 +96,26 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     optimal : int
         The size it runs best on.
     nodes : (int, int) or None
-        The fewest and the most nodes that it runs on, with as many GPUs on each. None: nothing is
-        said of how its GPUs are spread.
+        The fewest and the most nodes that it runs on, with equally many GPUs on each. None: its
+        GPUs may be spread in any way.
     stated : tuple of int
-        What `sizes` was before its user asked for one size; empty where he did not.
+        `sizes` before the user asked for one size; empty if the user did not.
     stated_optimal : int
-        What `optimal` was before its user asked for one size; 0 where he did not.
+        `optimal` before the user asked for one size; 0 if the user did not.
     priority : float
         Higher goes first.
     weight : float
-        What its gain counts against that of other jobs, > 0.
+        How much its gain counts relative to that of other jobs, > 0.
     after : tuple of str
         Ids of jobs that must complete first.
     shares : bool
-        Whether it may have a seat on a GPU that others use, too.
+        Whether it may have a seat on a GPU that other jobs use as well.
     retries : int
         Failures in a row, without new progress between them, that are tried again.
     suspend_timeout_s : float
         Longest wait for the acknowledgement of a suspension, seconds.
     trial : Trial or None
-        What it is in its sweep, if it belongs to one.
+        Its place in its sweep, if it belongs to one.
     """
 
     id: str
@@ -154,11 +154,13 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes
     ----------
     registered : bool
-        Whether it has a session that answers a suspension.
+        Whether it has a session that answers a suspension, or its command does by its own means.
+    native : bool
+        Whether its command does.
     in_place : bool
         Whether it can change its number of GPUs without stopping.
     elastic : bool
-        Whether it can change its nodes, too, and goes on when it loses some.
+        Whether it can also change its nodes, and goes on when it loses some.
     resize : int
         Number of the last such change that was requested, from 1 on.
     resize_to : Alloc
@@ -166,7 +168,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     resize_interrupted : Alloc
         The same while it is suspending in the middle of that.
     late : Late or None
-        What it has answered to that since.
+        Its answer to that since then.
     unsaved : Unsaved or None
         That it cannot save, if that is so.
     declined : int
@@ -180,6 +182,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     registered: bool = False
+    native: bool = False
     in_place: bool = False
     elastic: bool = False
     resize: int = 0
@@ -197,15 +200,15 @@ NO_RUN = Run()
 
 
 class Job(Request, frozen=True, omit_defaults=True):
-    """A job as the engine sees it: what was asked for, what is so, and what was tried.
+    """A job as the engine sees it: its request, its current state, and its past attempts.
 
     Attributes
     ----------
     state : State
     goal : Alloc or None
-        What was last granted. Policies read this.
+        The last grant. Policies read this.
     held : Alloc
-        What is not acknowledged free. Reconcile reads this.
+        The GPUs that are not acknowledged free. Reconcile reads this.
     gpus : tuple of str
         The GPUs behind `held`, as ``HOST:INDEX``, once the executor has said which.
     role : Role or None
@@ -232,7 +235,7 @@ class Job(Request, frozen=True, omit_defaults=True):
     op : int
         The operation that started the current attempt; older answers are stale.
     run : Run
-        What is known of the current attempt.
+        The state of the current attempt.
     moves : int
         How often it was given other GPUs: starts after the first one, and changes in place.
     most_gpus : int
@@ -248,7 +251,7 @@ class Job(Request, frozen=True, omit_defaults=True):
     saved_step : int
         Step of the newest checkpoint that is known.
     estimate : Estimate
-        What it states and reports of its speed and its work.
+        Its stated and reported speed and work.
     """
 
     state: State = State.PENDING
@@ -292,5 +295,5 @@ class Job(Request, frozen=True, omit_defaults=True):
 
     @property
     def has(self) -> int:
-        """What it holds, counted as its `sizes` are; 0 where its nodes differ."""
+        """Its held GPUs, counted like its `sizes`; 0 if its nodes differ."""
         return size_of(self, self.held)

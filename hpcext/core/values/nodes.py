@@ -30,14 +30,15 @@ class Node(msgspec.Struct, frozen=True):
     gpus : int
         How many GPUs (or logical slots) it offers.
     kind : str
-        What these are, as the batch system or the driver names them; empty if that is not known.
-        GPUs of nodes with the same one are alike.
+        The kind of these GPUs, as the batch system or the driver names it; empty if unknown. GPUs
+        of the same kind are alike.
     since_s : float or None
         Since when it has been idle, or offered; None in a fact: since the fact.
     ends_s : float or None
-        When it is to be given back at the latest, if that is known.
+        When it must be given back at the latest, if that is known.
     planned : bool
-        Somebody needs it then. Else nobody may have it longer, but it will probably leave before.
+        Whether another job is planned to use it then. Otherwise `ends_s` is only a limit, and the
+        node will probably leave before it.
     seats : int
         How many jobs share each of its GPUs, each on a seat of its own: what it offers as GPUs are
         these seats. 0: a GPU is one job's.

@@ -23,6 +23,9 @@ class Loss(msgspec.Struct, frozen=True):
     from_step : int
         The newest checkpoint, from which the job goes on.
     why : str
+    seconds : float or None
+        Of a command that saves by its own means, whose steps are not known: the time of its work.
+        Not exact: the most that it can be.
     """
 
     at_s: float
@@ -30,6 +33,7 @@ class Loss(msgspec.Struct, frozen=True):
     exact: bool
     from_step: int
     why: str
+    seconds: float | None = None
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -79,6 +83,9 @@ class Record(msgspec.Struct, frozen=True):
     lost_exact : int
         How many of them were counted for attempts whose last step is known; of the others there
         may have been more.
+    lost_s, lost_s_exact : float
+        Seconds of work that no checkpoint had when a command that saves by its own means ended, and
+        how many of them are known to be lost; the rest is the most that it can be.
     loss : Loss or None
         The last one.
     exit_code : int or None
@@ -91,7 +98,7 @@ class Record(msgspec.Struct, frozen=True):
     curve : tuple of Point
         Of a trial: its metric by step, thinned out.
     notes : tuple of str
-        What its last attempt told its user to know.
+        The notes of its last attempt for its user.
     orphans : tuple of (str, int)
         Nodes that were lost, and the attempts that may still run there.
     """
@@ -101,6 +108,8 @@ class Record(msgspec.Struct, frozen=True):
     rescales: int = 0
     lost_steps: int = 0
     lost_exact: int = 0
+    lost_s: float = 0.0
+    lost_s_exact: float = 0.0
     loss: Loss | None = None
     exit_code: int | None = None
     metrics: Mapping[str, float] = msgspec.field(default_factory=dict)

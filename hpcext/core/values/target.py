@@ -38,7 +38,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         The unfinished ones, by priority and order.
     cause : Cause
     memo : dict or None
-        What the policy returned last time.
+        The policy's memo from last time.
     busy : tuple of Job or None
         Those of the jobs that hold or are to have something; None: look at all of them.
     fragments : Fragments
@@ -75,12 +75,12 @@ class Target(msgspec.Struct, frozen=True):
     waits : Mapping[str, str]
         Job id → why it gets nothing.
     wake_s : float or None
-        When the policy wants to be asked again, whatever happens.
+        When the policy wants to be asked again at the latest.
     memo : dict or None
         JSON that the policy gets back next time.
     value, bound : float or None
-        What the answer is worth by the policy's own objective, over the jobs whose size it could
-        choose, and more than which no answer is: where a policy has such.
+        The value of the answer by the policy's own objective, over the jobs whose size it could
+        choose, and an upper bound of that value; None if the policy has none.
     """
 
     grants: Mapping[str, Grant] = msgspec.field(default_factory=dict)

@@ -17,15 +17,15 @@ from typing import Any
 import msgspec
 
 from hpcext import documents, private, protocol
-from hpcext.core.facts import Ended, Fact, Outcome
+from hpcext.core.facts import Ended, Fact, Outcome, Registered
 from hpcext.core.values import Action, Alloc
 from hpcext.executors.attempt.placeholders import fill, fill_shell
-from hpcext.executors.attempt.readings import MAX_STEPS, count, instant, spans
+from hpcext.executors.attempt.readings import MAX_STEPS, count, instant, number, spans
 from hpcext.executors.attempt.reports import Reports
 from hpcext.executors.attempt.sizes import Sizes
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.attempt.verdict import exit_code, failed_by_itself, how_it_failed
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.numerals import whole
 from hpcext.process import Process
@@ -34,7 +34,7 @@ from hpcext.text import clean, shown
 log = logging.getLogger(__name__)
 
 KEEP_ATTEMPTS = 8
-"""The number of a job's last attempts whose directories stay; only the journal tells of others."""
+"""The number of a job's last attempts whose directories stay; the journal has all attempts."""
 
 ATTEMPTS, CHECKPOINT = "attempt-*", "checkpoint"
 """In the directory of a job: the directories of its attempts, and that of its checkpoints."""
@@ -74,20 +74,20 @@ class AttemptFiles:
         self.others = tuple(range(1, len(action.alloc)))
         self.sizes = Sizes(self.directory, action, self._own)
         self._reports = Reports(self.directory, action, self._read, self._warn)
-        self._warned = False
+        self._registered = self._warned = False
 
     # Writing.
 
     def write_launch(self, spec: JobSpec, alloc: Alloc, where: Surroundings | None = None) -> None:
-        """Make the directory, and write down what is to be run.
+        """Make the directory, and write the launch file.
 
         Parameters
         ----------
         spec : JobSpec
         alloc : Alloc
-            GPUs per node; as many on each.
+            GPUs per node, equally many on each.
         where : Surroundings, optional
-            What its executor knows of the place; by default nothing.
+            The executor's knowledge of the place; by default none.
 
         Raises
         ------
@@ -134,11 +134,12 @@ class AttemptFiles:
             "leader": str(where.leader) if where.leader else "none",
             "nodes": list(where.nodes),
             "mps": dict(where.mps) if where.mps else None,
+            **_saves(spec, told),
         }
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
     def begun_in(self) -> str:
-        """Return the allocation in which it was begun; empty if none, or if nothing says so."""
+        """Return the allocation in which it began; empty if there was none or it is unknown."""
         document = self._read(protocol.LAUNCH_FILE, protocol.LAUNCH) or {}
         return str(document.get("allocation", ""))
 
@@ -224,12 +225,15 @@ class AttemptFiles:
             return ""
         return data.decode(errors="replace")
 
-    # Reading what became of it.
+    # Reading its outcome.
 
     def ended(self) -> Ended | None:
-        """Return how the attempt ended; None if nothing says that it has."""
+        """Return how the attempt ended; None if no file says that it has."""
         ended = self._ended()
-        return ended and msgspec.structs.replace(ended, step=self._last_step())
+        if ended is None:
+            return None
+        own = _own_account(self._own(protocol.EXIT_FILE, protocol.EXIT) or {})
+        return msgspec.structs.replace(ended, step=self._last_step(), **own)
 
     def _last_step(self) -> int | None:
         """Return the last step that it did, if it kept count; call it once it has ended."""
@@ -247,7 +251,7 @@ class AttemptFiles:
             return None
         if why := _not_started(document):
             return Ended(self.job, self.op, Outcome.EVICTED, why=why)
-        if document.get("suspended") is True:
+        if document.get("suspended") is True and self._suspended_elsewhere(document):
             parts = self._suspend_parts(document)
             return Ended(self.job, self.op, Outcome.SUSPENDED, code, suspend_s=parts)
         if code == 0 and document.get("kill_asked_at") is None:
@@ -259,6 +263,17 @@ class AttemptFiles:
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
         why = "ended with exit code 0 after SIGTERM" if code == 0 else self._first_failure()[1]
         return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
+
+    def _suspended_elsewhere(self, document: Mapping[str, Any]) -> bool:
+        """Return whether what the first node says of a suspension holds for the others.
+
+        A session acknowledges for all of them; of a command that saves by its own means each
+        supervisor judges for itself.
+        """
+        if "checkpoint" not in document:
+            return True
+        ends = (self._of_node(at, protocol.EXIT_FILE, protocol.EXIT) or {} for at in self.others)
+        return all(end.get("suspended") is True for end in ends)
 
     def _code(self, document: Mapping[str, Any]) -> int | None:
         code = exit_code(document)
@@ -277,7 +292,7 @@ class AttemptFiles:
         return None
 
     def failed_elsewhere(self) -> Ended | None:
-        """Return how it failed on a node other than the first; None if none says so."""
+        """Return how it failed on a node other than the first; None if it did not."""
         for index in self.others:
             if why := _not_started(self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}):
                 return Ended(self.job, self.op, Outcome.EVICTED, why=f"{why}, on its node {index}")
@@ -321,7 +336,7 @@ class AttemptFiles:
         return self._read(str((directory / name).relative_to(self.directory)), schema)
 
     def ended_on(self, index: int) -> bool:
-        """Return whether a node's supervisor has said that nothing of the attempt is left there."""
+        """Return whether a node's supervisor has recorded that no process of it is left there."""
         return self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) is not None
 
     def noticed(self) -> bool:
@@ -332,8 +347,8 @@ class AttemptFiles:
     def lost(self, why: str, outcome: Outcome = Outcome.LOST) -> Ended:
         """Return the end of an attempt without ``exit.json`` whose processes are gone.
 
-        The file of a suspension and the empty tree acknowledge it: if only the supervisor could not
-        record its end, the attempt is suspended all the same.
+        The file of a suspension and the empty tree acknowledge it, so the attempt counts as
+        suspended even if the supervisor could not record its end.
         """
         if self._suspended():
             parts = self._suspend_parts({})
@@ -358,7 +373,16 @@ class AttemptFiles:
     def news(self) -> list[Fact]:
         """Return what was reported since the last call: changes of size, and progress."""
         rescaled = self.sizes.news()
-        return [*([rescaled] if rescaled else ()), *self._reports.news()]
+        return [*self._native(), *([rescaled] if rescaled else ()), *self._reports.news()]
+
+    def _native(self) -> list[Fact]:
+        """Return, once, that it can be suspended by its own means."""
+        if self._registered or not self.claimed():
+            return []
+        self._registered = True
+        if (self.launch() or {}).get("checkpoint") is None:
+            return []
+        return [Registered(self.job, self.op, 0, native=True)]
 
     # Small parts.
 
@@ -399,15 +423,46 @@ def left_on(jobs: Path, job: str, attempt: int, node: str) -> bool:
     return False
 
 
+def _own_account(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a supervisor says of the checkpoints of a command that saves by its own means."""
+    said = document.get("checkpoint")
+    if not isinstance(said, dict):
+        return {}
+    try:
+        lost_s = number(said, "lost_s")
+    except ValueError:
+        return {}
+    exact, saved = (said.get(key) is True for key in ("exact", "saved"))
+    return {"lost_s": lost_s, "lost_exact": exact, "saved": saved}
+
+
 def _not_started(document: Mapping[str, Any]) -> str:
     """Return why the command was never begun, which is not its fault; empty if it was."""
     why = document.get("not_started")
     return f"could not be started: {clean(why)[:_WHY_CHARS]}" if isinstance(why, str) else ""
 
 
+def _saves(spec: JobSpec, told: protocol.Attempt) -> dict[str, Any]:
+    """Return how a command saves by its own means, for ``launch.json``."""
+    if spec.checkpoint is None:
+        return {}
+    document = msgspec.to_builtins(spec.checkpoint)
+    if spec.checkpoint.file:
+        document["file"] = fill([spec.checkpoint.file], _values(spec, told))[0]
+    return {"checkpoint": document}
+
+
 def _filled(spec: JobSpec, told: protocol.Attempt) -> tuple[list[str], dict[str, str]]:
     """Return a command with its placeholders filled, and the variables that its shell needs."""
-    values = {
+    values = _values(spec, told)
+    if not spec.shell:
+        return fill(spec.command, values), {}
+    text, filled = fill_shell(spec.command[-1], values)
+    return [*spec.command[:-1], text], filled
+
+
+def _values(spec: JobSpec, told: protocol.Attempt) -> dict[str, str]:
+    return {
         "gpus": str(told.num_gpus),
         "nodes": str(told.num_nodes),
         "checkpoint_dir": str(told.checkpoint_dir),
@@ -415,10 +470,6 @@ def _filled(spec: JobSpec, told: protocol.Attempt) -> tuple[list[str], dict[str,
         # On one node any port will do; torchrun finds it.
         "rendezvous": told.rendezvous if told.num_nodes > 1 else "localhost:0",
     }
-    if not spec.shell:
-        return fill(spec.command, values), {}
-    text, filled = fill_shell(spec.command[-1], values)
-    return [*spec.command[:-1], text], filled
 
 
 def _directory(attempt: int) -> str:

@@ -1,4 +1,4 @@
-"""What a training reports of itself, as facts; it is hostile: what makes no sense is left out."""
+"""The reports of a training, as facts; they are hostile input: invalid parts are ignored."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Reports:
         self._saves = NotSaved(action.job, action.op, "")
 
     def news(self) -> list[Fact]:
-        """Return what was reported since the last call; what makes no sense is left out."""
+        """Return the facts reported since the last call; invalid ones are ignored."""
         path = self._directory / protocol.REPORT_FILE
         try:
             status = os.lstat(path)
@@ -126,7 +126,7 @@ class Reports:
         return facts
 
     def _not_saved(self, document: Mapping[str, Any]) -> NotSaved:
-        """Return what it says of its checkpoints; empty, as usual, if all is well."""
+        """Return whether it can save its checkpoints; empty, as usual, if it can."""
         why = document.get("cannot_save")
         declined = document.get("declined", 0)
         if type(declined) is not int or not 0 <= declined <= MAX_STEPS:
@@ -137,7 +137,7 @@ class Reports:
         return NotSaved(self._action.job, self._action.op, said, declined, waits)
 
     def _news_beside(self, document: Mapping[str, Any], metrics: dict[str, float]) -> list[Fact]:
-        """Return what it says beside its progress, if that is new."""
+        """Return its new notes and metrics, if there are any."""
         noted = Noted(self._action.job, self._action.op, self._notes(document), metrics)
         before = self._noted or msgspec.structs.replace(noted, notes=(), metrics={})
         self._noted = noted

@@ -84,7 +84,7 @@ class Sizes:
         return _gpus(answer) or _gpus(launch)
 
     def held(self) -> tuple[str, ...]:
-        """Return the GPUs that it may use: those of both sizes, until it has answered a change."""
+        """Return the GPUs that it may use: those of both sizes until it has answered a change."""
         answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED)
         requested = self._read(protocol.RESCALE_FILE, protocol.RESCALE)
         now = self.had()

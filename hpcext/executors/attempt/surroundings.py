@@ -1,4 +1,4 @@
-"""What an executor knows of the place where an attempt is to run."""
+"""An executor's knowledge of the place where an attempt will run."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Surroundings:
     gpus : sequence of str
         ``HOST:INDEX``, as far as the executor knows them.
     environ : Mapping[str, str]
-        Variables that the executor adds; they go before what the job file says.
+        Variables that the executor adds; they take precedence over those of the job file.
     manager : pathlib.Path, optional
-        The ``manager.json`` of who wants to hear of news.
+        The ``manager.json`` of the manager to which news is signalled.
     notices : bool
-        Whether SIGTERM is the batch system's word that the time is over, not the manager's.
+        Whether SIGTERM is the batch system's notice that the time is over, not a manager's order.
     rendezvous : str
         ``HOST:PORT`` where the ranks of several nodes meet, or those of one whose job may get
         others.
     allocation : str
         The allocation of the batch system, which :meth:`AttemptFiles.begun_in` returns.
     leader : Process, optional
-        What the batch system stops and kills in place of the attempt, which is to do alike.
+        The process that the batch system stops and kills instead of the attempt, which follows it.
     nodes : sequence of Mapping
         Of each node ``name``, and ``gpus``: which of those that it has for us, by position, or
         None if what starts the supervisor sees to that. Empty: the batch system tells each.

@@ -1,6 +1,6 @@
 """The failure of an attempt in words, from what its supervisors and the batch system wrote.
 
-The job may have written any of it: what does not make sense is left out.
+The job may have written any of it, so invalid parts are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TERMINATED = {-signal.SIGTERM, 128 + signal.SIGTERM}
 _KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 
 _SLURM = re.compile(r"oom.kill(?: event|ed)|OOM Killed|Out Of Memory|OUT_OF_MEMORY", re.IGNORECASE)
-"""What Slurm prints of a lack of memory.
+"""Slurm's messages about a lack of memory.
 
 ``Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.`` of
 slurmstepd (src/slurmd/slurmstepd/req.c and mgr.c), and ``task 0: Out Of Memory`` of srun.
@@ -71,7 +71,7 @@ def how_it_failed(document: Mapping[str, Any], step_said: str = "") -> str:
     document : Mapping
         The ``exit.json`` of the node where it failed first.
     step_said : str
-        What the program that started the supervisor printed: an ``srun``, for example.
+        The output of the program that started the supervisor, such as ``srun``.
     """
     if cannot_run := _said(document, "cannot_run"):
         return cannot_run
@@ -101,7 +101,7 @@ def _name(signum: int) -> str:
 
 
 def _memory(document: Mapping[str, Any], step_said: str) -> str:
-    """Return whether it ran out of memory, as words; others of its cgroup count, too."""
+    """Return in words whether it ran out of memory; other processes of its cgroup count as well."""
     count = document.get("oom_kills")
     killed = count if type(count) is int and 0 < count < 1_000_000 else 0
     if exit_code(document) in _KILLED:

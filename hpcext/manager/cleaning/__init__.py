@@ -1,9 +1,9 @@
-"""The removal of what pilots have left: whole pilots, or those of their files no longer needed.
+"""The removal of old pilots: whole pilots, or only those of their files that nobody needs any more.
 
 This package decides what may go, and how:
 
-- never a pilot that a manager runs, or of which something may still run: its lock is taken, its job
-  is asked for, and a batch system that does not answer has not said no;
+- never a pilot that a manager runs, or of which a process may still run: its lock is taken, its job
+  is looked up, and if the batch system does not answer, the job may still run;
 - never what another pilot's jobs need: their checkpoints may lie here, or be named in a command;
 - never through a link, to another file system, or a file of somebody else;
 - a removal that was interrupted is finished by the next one. It begins with one rename, after which

@@ -85,8 +85,8 @@ def _open_below(fd: int, name: str) -> int:
     with contextlib.suppress(PermissionError):
         below = os.open(name, flags, dir_fd=fd)
     if below < 0:
-        # A directory of ours that we have closed to ourselves; a link is not followed here, for
-        # it was none a moment ago, and nobody else can write where we are.
+        # A directory of ours to which we have no access. It cannot be a link, which would be
+        # followed: it was a directory a moment ago, and nobody else can write here.
         os.chmod(name, 0o700, dir_fd=fd)
         below = os.open(name, flags, dir_fd=fd)
     if os.fstat(below).st_mode & 0o700 != 0o700:

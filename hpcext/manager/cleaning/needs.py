@@ -1,4 +1,4 @@
-"""What the jobs of all pilots need that may lie in another pilot."""
+"""The files that jobs need from other pilots' directories."""
 
 from __future__ import annotations
 

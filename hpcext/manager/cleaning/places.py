@@ -44,9 +44,9 @@ class DiskUse(NamedTuple):
 
 
 def size_of(paths: Iterable[Path]) -> DiskUse:
-    """Measure what places hold.
+    """Measure the contents of some places.
 
-    What links lead to does not count, and what cannot be looked at is left out.
+    Links are not followed, and files that cannot be examined are left out.
     """
     seen: set[tuple[int, int]] = set()
     found = DiskUse()

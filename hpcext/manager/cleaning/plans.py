@@ -64,7 +64,7 @@ def plan_whole(directory: Path, needs: Needs) -> RemovalPlan:
     Raises
     ------
     HpcextError
-        It may not go; says why.
+        The pilot may not be removed; the message says why.
     """
     pilot = pilots.load(directory)
     _refuse_if_used(directory, pilot, needs)
@@ -128,7 +128,7 @@ def touched_at(directory: Path, pilot: Pilot) -> float:
 
 
 def parts_of(directory: Path, keep: Keep) -> Iterator[Path]:
-    """Yield what the jobs of a pilot that is over have left and nobody reads any more.
+    """Yield the files of a finished pilot's jobs that nobody reads any more.
 
     Attempts, checkpoints that were never whole, what an earlier removal has begun with, and with
     ``last`` all checkpoints but the newest of each job that verifies.

@@ -55,7 +55,8 @@ def remove(plan: RemovalPlan, state_dir: Path) -> int:
 def finish(state_dir: Path) -> list[str]:
     """Finish removals that were begun and interrupted, and return the names of what is gone.
 
-    What was to become a pilot a day ago, and did not, goes too: it never had a name.
+    A directory that should have become a pilot a day ago, and did not, is removed as well: it never
+    had a name.
 
     Raises
     ------
@@ -76,8 +77,8 @@ def finish(state_dir: Path) -> list[str]:
 
 
 def _drop_abandoned(draft: Path) -> None:
-    """Remove a directory in which a pilot was being made when whoever made it was killed."""
-    # Whoever makes it may be at it, or have renamed it by now.
+    """Remove a directory that was left when the process that made a pilot in it was killed."""
+    # That process may still be at work, or have renamed the directory by now.
     with contextlib.suppress(FileNotFoundError):
         old = time.time() - draft.lstat().st_mtime >= DRAFT_S
         if old and is_own_directory(draft) and not empty(draft):
@@ -157,7 +158,7 @@ def _stuck(error: OSError, directory: Path) -> HpcextError:
 def doing(
     plans: Sequence[RemovalPlan], state_dir: Path, tell: Callable[[str], None]
 ) -> list[RemovalPlan]:
-    """Carry plans out, and return those that were; what cannot be is told, and stops no other."""
+    """Carry out plans and return those that succeeded; a failure is reported and stops no other."""
     done: list[RemovalPlan] = []
     needs: Needs | None = None
     for each in plans:

@@ -52,7 +52,7 @@ def why_no_node(directory: Path, world: World, job: Job) -> str:
 
 
 def why_no_lease(account: lease_account.Account) -> str:
-    """Return what a harvester without a lease says of that."""
+    """Return why a harvester has no lease."""
     others, missing = account.others, clean(account.missing)[:_SAID_CHARS]
     if account.unanswered:
         missing = clean(account.unanswered)[:_SAID_CHARS]

@@ -1,6 +1,6 @@
-"""The present state of a pilot or a harvester, read by others than its manager.
+"""The present state of a pilot or a harvester, as other programs than its manager read it.
 
-The journal is the truth, with or without a manager; whoever shows a pilot reads it here.
+The journal is the truth, with or without a manager; all views of a pilot read it here.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Reading(msgspec.Struct, frozen=True):
     directory : pathlib.Path
     pilot : Pilot
     engine : Engine
-        As its manager's was after the last fact of the journal. Not to be stepped.
+        The state of its manager's engine after the last fact of the journal. Do not step it.
     node_time : NodeTime
-        What the nodes' time went into until `now_s`.
+        The use of the nodes' time until `now_s`.
     policy : str
     began_at : float
         Seconds of Unix time; all other instants are seconds since.
@@ -50,7 +50,7 @@ class Reading(msgspec.Struct, frozen=True):
     alive : bool
         Whether a manager runs it, or may do so.
     standing : Standing
-        What is known of that: its batch job may be stopped, or unknown.
+        Details about that: its batch job may be stopped, or unknown.
     """
 
     directory: Path
@@ -258,7 +258,7 @@ def read_at(directory: Path, instant_s: float) -> Reading | None:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return what changes when a file is added to or replaced; None if there is none."""
+    """Return a value that changes when a file grows or is replaced; None without a file."""
     try:
         facts = path.stat()
     except OSError:

@@ -44,7 +44,7 @@ _GOOD = re.compile(
     "acc|accuracy|auc|auroc|bleu|cer|dice|error|f1|iou|map|mae|mse|perplexity|ppl|precision|psnr|"
     "recall|reward|rmse|rouge|score|ssim|top1|top5|wer|dev|eval|evaluation|test|val|valid|validation"
 )
-"""Words in names of metrics that say how well a training does, beside its loss."""
+"""Words in names of metrics that show how well a training does, apart from its loss."""
 
 _HOW = re.compile(
     "batch|cpu|epoch|flops|gnorm|gpu|grad|gradient|iter|iteration|lr|mem|memory|norm|rate|ram|"
@@ -118,9 +118,10 @@ def _node(gpus: Sequence[str]) -> str:
 
 
 def display_state(job: Job) -> str:
-    """Return the state in a person's words.
+    """Return the state in words for people.
 
-    A job that waits because it was suspended says so, and so does a trial that its sweep has ended.
+    They distinguish a job that waits because it was suspended, and a trial that its sweep has
+    ended.
     """
     if job.done and job.state is not State.COMPLETED:
         return "ended"

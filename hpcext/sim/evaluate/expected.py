@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpcext.admission import admit
 from hpcext.core.engine import Policy
 from hpcext.core.values import Node
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.replay.run import Named, Scenario, run

@@ -17,7 +17,7 @@ import numpy as np
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job, State
-from hpcext.jobfile import JobSpec
+from hpcext.jobspec import JobSpec
 from hpcext.policies import find_policy
 from hpcext.scaling.estimator import GpuCounts, rate_alone, speedups
 from hpcext.sim.evaluate.ideal import Stay, staying

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from hpcext.core.band import Band
 from hpcext.core.engine import Engine
-from hpcext.jobfile import JobSpec, read_jobs
+from hpcext.jobfile import read_jobs
+from hpcext.jobspec import JobSpec
 from hpcext.policies import find_policy
 from hpcext.profiles import Profiles
 from hpcext.sim.evaluate.calibration import Calibration

@@ -9,7 +9,8 @@ from hpcext.admission import admit
 from hpcext.checks import placed
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job
-from hpcext.jobfile import JobSpec, read_jobs
+from hpcext.jobfile import read_jobs
+from hpcext.jobspec import JobSpec
 from hpcext.profiles import Profiles
 from hpcext.sim.evaluate.expected import physics_of
 from hpcext.sim.replay.physics import Physics

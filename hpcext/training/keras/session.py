@@ -69,7 +69,8 @@ class FitSession(Session):
             **options,
         )
 
-    def _parts(self) -> Parts:
+    def compose(self) -> Parts:
+        """Return the parts: the framework of the backend, and the metrics."""
         return Parts(_framework(), Resizing(), (self._metrics,))
 
     @property

@@ -64,7 +64,8 @@ class Session(Balances, BaseSession):
         self._weighing = Weighing(self.balancing)
         super().__init__(**options)
 
-    def _parts(self) -> Parts:
+    def compose(self) -> Parts:
+        """Return the parts: TensorFlow, and what weighs and balances."""
         return Parts(self._tensorflow, Resizing(), (self._weighing, self.balancing))
 
     def dataset(

@@ -96,7 +96,8 @@ class Session(Balances, BaseSession):
         self._on_resize = tuple(functools.partial(each, self) for each in on_resize)
         super().__init__(**options)
 
-    def _parts(self) -> Parts:
+    def compose(self) -> Parts:
+        """Return the parts: PyTorch, resizing in place, and the further features."""
         return Parts(
             self._torch,
             InPlace(self._torch, self._sharding, self._on_resize),

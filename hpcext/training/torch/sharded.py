@@ -74,80 +74,57 @@ class TorchShards(Shards):
         self._state = state
 
     def separate(self, objects: Tree) -> tuple[Tree, Tree]:
-        """Separate captured objects into what rank 0 writes for all, and the shards of this rank.
-
-        Returns
-        -------
-        whole, shards : dict
-            A mark is in place of each shard; the shards are by name.
-        """
+        """Separate captured objects into a tree with a mark for each shard, and shards by name."""
         shards: Tensors = {}
         return _separated(objects, (), shards), shards
 
     def write(self, path: Path, shards: Tree) -> list[dict[str, Any]]:
-        """Write the shards of all ranks into a directory, see :func:`write_shards`."""
-        return write_shards(path, shards, self.ranks)
+        """Write the shards of all ranks into a directory; every rank calls it."""
+        writer = _Writer(path)
+        try:
+            save(
+                shards,
+                storage_writer=writer,
+                process_group=_group(self.ranks),
+                no_dist=not isinstance(self.ranks, TorchRanks),
+            )
+        except CheckpointException as error:
+            raise _cause(error) from error
+        sync_directory(path)
+        parts = self.ranks.gather(json.dumps(writer.fs.entries).encode())
+        return [entry for part in parts for entry in json.loads(part)]
 
     def join(self, checkpoint: Checkpoint, whole: Tree) -> Tree:
         """Return the objects with their shards, which every rank reads for itself."""
         shards = _targets(whole, self._state.capture(), self._state.objects)
-        read_shards(checkpoint, shards, self.ranks)
+        self.read(checkpoint, shards)
         joined: Tree = _joined(whole, shards)
         return joined
 
+    def read(self, checkpoint: Checkpoint, shards: Tensors) -> None:
+        """Fill tensors from a checkpoint, however it was sharded; every rank calls it.
 
-def write_shards(path: Path, shards: Tensors, ranks: Ranks) -> list[dict[str, Any]]:
-    """Write the shards of all ranks into a directory; every rank calls it.
-
-    Returns
-    -------
-    list of dict
-        On rank 0 the entries of all files for the manifest; elsewhere empty.
-
-    Raises
-    ------
-    OSError
-        On every rank alike: one of them could not write its file.
-    """
-    writer = _Writer(path)
-    try:
-        save(
-            cast(Any, shards),
-            storage_writer=writer,
-            process_group=_group(ranks),
-            no_dist=not isinstance(ranks, TorchRanks),
-        )
-    except CheckpointException as error:
-        raise _cause(error) from error
-    sync_directory(path)
-    parts = ranks.gather(json.dumps(writer.fs.entries).encode())
-    return [entry for part in parts for entry in json.loads(part)]
-
-
-def read_shards(checkpoint: Checkpoint, shards: Tensors, ranks: Ranks) -> None:
-    """Fill tensors from a checkpoint, however it was sharded; all ranks call it.
-
-    Raises
-    ------
-    CheckpointError
-        On every rank alike: something is missing or cannot be read.
-    """
-    try:
-        load(
-            cast(Any, shards),
-            storage_reader=_Reader(checkpoint),
-            planner=_Planner(),
-            process_group=_group(ranks),
-            no_dist=not isinstance(ranks, TorchRanks),
-        )
-    except CheckpointException as error:
-        first = next(iter(error.failures.values()))[0]
-        what = " ".join(str(first).split()) or type(first).__name__
-        raise CheckpointError(
-            f"the shards cannot be read ({what})",
-            where=checkpoint.path,
-            do="use the model that it was written with, or another checkpoint directory",
-        ) from error
+        Raises
+        ------
+        CheckpointError
+            On every rank alike: something is missing or cannot be read.
+        """
+        try:
+            load(
+                cast(Any, shards),
+                storage_reader=_Reader(checkpoint),
+                planner=_Planner(),
+                process_group=_group(self.ranks),
+                no_dist=not isinstance(self.ranks, TorchRanks),
+            )
+        except CheckpointException as error:
+            first = next(iter(error.failures.values()))[0]
+            what = " ".join(str(first).split()) or type(first).__name__
+            raise CheckpointError(
+                f"the shards cannot be read ({what})",
+                where=checkpoint.path,
+                do="use the model that it was written with, or another checkpoint directory",
+            ) from error
 
 
 def _group(ranks: Ranks) -> dist.ProcessGroup | None:

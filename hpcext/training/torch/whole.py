@@ -10,7 +10,7 @@ import gc
 import math
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from hpcext.training.accumulation import tensors_in
 from hpcext.training.fingerprint import unordered
 
 _STATES = {
@@ -94,7 +95,7 @@ class Given:
         for name, state in captured.items():
             # The state of an optimizer contains no parameters.
             if not isinstance(objects[name], Optimizer):
-                self._memory.update(_addresses(state))
+                self._memory.update(filter(None, map(_address, tensors_in(state))))
 
     def lacks_model(self) -> str:
         """Return a message about an optimizer whose parameters nobody saves; empty if none."""
@@ -285,20 +286,6 @@ def _sets(scheduler: Any, optimizer: Any) -> bool:
 
 def _kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{tuple(tensor.shape)}"
-
-
-def _addresses(state: Any) -> Iterator[int]:
-    """Yield the addresses of the tensors in a captured state."""
-    if isinstance(state, torch.Tensor):
-        address = _address(state)
-        if address is not None:
-            yield address
-    elif isinstance(state, Mapping):
-        for each in state.values():
-            yield from _addresses(each)
-    elif isinstance(state, list | tuple):
-        for each in state:
-            yield from _addresses(each)
 
 
 def _address(tensor: torch.Tensor) -> int | None:

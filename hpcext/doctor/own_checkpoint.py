@@ -1,0 +1,92 @@
+"""A check that a command which saves by its own means does so when it is asked, and goes on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+
+from hpcext.core.saving import counted_lost_s
+from hpcext.core.values import Job, Record, State
+from hpcext.doctor.checkup import Finding
+from hpcext.doctor.keeper import END_S
+from hpcext.doctor.trial import TrialManager, parts
+from hpcext.jobspec import JobSpec
+
+NOTICEABLE_S = 1.0
+"""Seconds of work that may be lost before somebody is told: between a checkpoint and the end."""
+
+
+def tried(trial: TrialManager, first: JobSpec, *, train_s: float) -> Iterator[Finding]:
+    """Let a job begin, suspend it, let it begin again, and say what was lost.
+
+    Parameters
+    ----------
+    trial : TrialManager
+    first : JobSpec
+    train_s : float
+        Seconds that it trains before it is suspended, and after it has begun again.
+    """
+    name = first.name
+    job, _ = trial.wait(END_S, lambda job, _: job.run.registered)
+    _train(trial, train_s)
+    began = time.monotonic()
+    trial.ask("suspend")
+    job, record = trial.wait(
+        first.suspend_timeout_s + END_S, lambda job, _: job.on_hold and not job.state.active
+    )
+    if job.attempt and record.segments and not record.suspends:
+        says = (
+            f"{name} did not save in {first.suspend_timeout_s:g} s in the way that its checkpoint "
+            f"states, and {_lost(record)} of work were lost"
+        )
+        yield Finding("job", "wrong", says, "check its checkpoint, its suspend_timeout_s, its log")
+        return
+    took_s = time.monotonic() - began
+    into = parts(record.segments[-1].suspend_s)
+    says = f"{name} was suspended by its own means in {took_s:.1f} s{into}"
+    limits = (
+        f"where it is preempted, GraceTime or KillWait must be longer than {math.ceil(took_s)} s"
+    )
+    yield Finding("job", "ok", says, limits)
+    yield _loss(name, record)
+    trial.ask("resume")
+    attempt = job.attempt
+    until = time.monotonic() + END_S + train_s
+    runs_since: list[float] = []
+
+    def goes_on(job: Job, record: Record) -> bool:
+        if job.attempt > attempt and job.state is State.RUNNING:
+            runs_since.append(time.monotonic())
+        ran = bool(runs_since) and time.monotonic() >= runs_since[0] + train_s
+        return ran or job.state.final or job.failures > 0 or time.monotonic() > until
+
+    job, record = trial.wait(END_S + train_s, goes_on)
+    if job.failures or job.state is State.FAILED:
+        says = f"{name} failed when it was begun again: {job.why}"
+        yield Finding("job", "wrong", says, "check its log, and resume of its checkpoint")
+    elif not runs_since and job.state is not State.COMPLETED:
+        yield Finding("job", "wrong", f"{name} was not begun again", "check its log")
+    else:
+        does = "is complete" if job.state is State.COMPLETED else f"runs on after {train_s:g} s"
+        says = f"{name} was begun again with the same command, and {does}"
+        yield Finding("job", "ok", says, "whether it goes on from its checkpoint its log tells")
+
+
+def _train(trial: TrialManager, train_s: float) -> None:
+    until = time.monotonic() + train_s
+    trial.wait(train_s, lambda *_: time.monotonic() > until)
+
+
+def _lost(record: Record) -> str:
+    return counted_lost_s(record.lost_s, exact=record.lost_s_exact >= record.lost_s)
+
+
+def _loss(name: str, record: Record) -> Finding:
+    if record.lost_s < NOTICEABLE_S:
+        return Finding("job", "ok", f"{name} lost no work by that")
+    if record.lost_s_exact < record.lost_s:
+        says = f"it is unknown what {name} lost by that: {_lost(record)} of work"
+        return Finding("job", "note", says, "state its checkpoints: checkpoint = {file = ...}")
+    says = f"{name} lost {_lost(record)} of work by that, since its newest checkpoint"
+    return Finding("job", "note", says, "have it save more often, or at a signal")

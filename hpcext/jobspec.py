@@ -1,0 +1,132 @@
+"""The specification of a job: what a job file, or a submission, says of it, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from hpcext import jobfields as fields
+from hpcext.checkpointers import Checkpointer
+from hpcext.core.trials import Trial
+from hpcext.scaling.curve import fewest_near_best
+
+
+class Gpus(msgspec.Struct, frozen=True):
+    """GPUs per node that a job can use; ``optimal`` is None if the file does not state it.
+
+    The limits are checked when a value is decoded, such as a stored submission that was damaged.
+    """
+
+    min: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] = 1
+    max: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] = 1
+    optimal: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] | None = None
+
+
+class Nodes(msgspec.Struct, frozen=True):
+    """Nodes that a job can use."""
+
+    min: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_NODES)] = 1
+    max: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_NODES)] = 1
+
+
+class JobSpec(msgspec.Struct, frozen=True):
+    """The specification of one job: a ``[[job]]`` of a job file, checked.
+
+    Attributes
+    ----------
+    name : str
+        Letters, digits, ``._-``; at most 64; unique in its file.
+    command : tuple of str
+        The argv, with the placeholders ``{gpus} {nodes} {checkpoint_dir} {name}`` still in it.
+    gpus : Gpus
+    nodes : Nodes
+    scaling : Mapping[int, float]
+        GPUs in total → speed, in any unit; empty if not stated.
+    by_kind : Mapping[str, Mapping[int, float]]
+        The same for each kind of GPU, in one unit; empty if kinds are not distinguished. If it is
+        not empty, `scaling` is the curve of this machine's kind, or else of the slowest kind.
+    profile : str
+        Name of the stored profile that `scaling` was taken from when the job was submitted; empty
+        if the file states the curve. The job's own progress refines that profile.
+    relative : bool
+        Whether `scaling` is only the shape of a profile, measured in another unit than the work's.
+    work : float or None
+        Total work, in `work_unit`.
+    work_unit : {"steps", "samples"}
+    target_loss : float or None
+        The loss at which the job is done.
+    after : tuple of str
+        Names of jobs that must complete first.
+    env : Mapping[str, str]
+    workdir : str
+        Absolute.
+    retries : int
+    suspend_timeout_s, rescale_up_s, rescale_down_s : float
+    weight, priority : float
+    mem_per_gpu : int or None
+        Memory for each GPU in bytes.
+    mps : bool
+        Whether the job may share a GPU with other jobs through MPS, as a secondary.
+    trial : Trial or None
+        Its place in its sweep.
+    shell : bool
+        Whether a shell runs the command, whose last word is then the shell's script.
+    checkpoint : Checkpointer or None
+        How the command saves by its own means, if it does.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    gpus: Gpus = Gpus()
+    nodes: Nodes = Nodes()
+    scaling: Mapping[int, float] = msgspec.field(default_factory=dict)
+    by_kind: Mapping[str, Mapping[int, float]] = msgspec.field(default_factory=dict)
+    profile: str = ""
+    relative: bool = False
+    work: float | None = None
+    work_unit: str = "steps"
+    target_loss: float | None = None
+    after: tuple[str, ...] = ()
+    env: Mapping[str, str] = msgspec.field(default_factory=dict)
+    workdir: str = "/"
+    retries: int = 2
+    suspend_timeout_s: float = 60.0
+    rescale_up_s: float = 0.0
+    rescale_down_s: float = 0.0
+    weight: float = 1.0
+    priority: float = 0.0
+    mem_per_gpu: int | None = None
+    mps: bool = False
+    trial: Trial | None = None
+    shell: bool = False
+    checkpoint: Checkpointer | None = None
+
+
+def optimum(spec: JobSpec) -> int:
+    """Return the number of GPUs per node on which a job runs best.
+
+    That is the number that the file states. If it states none, it is the fewest GPUs whose speed is
+    within 2 % of the best, among the sizes that the job may have on its fewest nodes; without
+    stated speeds it is the most GPUs that the job can use.
+
+    Parameters
+    ----------
+    spec : JobSpec
+
+    Returns
+    -------
+    int
+        In ``spec.gpus.min .. spec.gpus.max``.
+    """
+    if spec.gpus.optimal is not None:
+        return spec.gpus.optimal
+    low, high = spec.gpus.min, spec.gpus.max
+    nodes = spec.nodes.min
+    usable = {
+        gpus // nodes: speed
+        for gpus, speed in spec.scaling.items()
+        if gpus % nodes == 0 and low <= gpus // nodes <= high
+    }
+    return fewest_near_best(usable) if usable else high

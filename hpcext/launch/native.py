@@ -1,0 +1,294 @@
+"""A command that saves by its own means: how it is asked, and how one knows that it has saved.
+
+What is stated of it comes from its job (:mod:`hpcext.checkpointers`), in ``launch.json``. Nothing
+counts as saved but that: a newer checkpoint that is whole, its exit value, or its call of
+``scontrol requeue``; and in any case the empty process tree, which its supervisor sees to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcext import documents, private
+from hpcext.launch import tree, wholeness
+from hpcext.process import Process
+
+SEARCH_S = 5.0
+"""Seconds that one search for checkpoints may take; what was not found until then is not there."""
+
+HEARD = "requeued"
+"""The file in the attempt's directory that says that the command has asked to be requeued."""
+
+_SCONTROL = """#!/bin/sh
+# Made by hpcext: the command of this attempt says by `scontrol requeue` that it has saved, and is
+# begun again by hpcext. Everything else is for the scontrol that was here before.
+for word; do
+    case $word in
+        requeue|requeuehold) : >{heard} && exit 0; exit 1 ;;
+        [!-]*) break ;;
+    esac
+done
+PATH={path}
+export PATH
+exec scontrol "$@"
+"""
+
+
+class Found(NamedTuple):
+    """A checkpoint.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+    at : float
+        When it was last written, in seconds since the epoch.
+    identity : tuple of int
+        What tells it from an earlier one at the same place.
+    """
+
+    path: Path
+    at: float
+    identity: tuple[int, int, int]
+
+
+class Native:
+    """The way in which the command of one attempt saves, and what it has saved.
+
+    Parameters
+    ----------
+    document : Mapping
+        ``checkpoint`` of ``launch.json``.
+    cwd : pathlib.Path
+        Where the command runs.
+    directory : pathlib.Path
+        Of the attempt.
+
+    Attributes
+    ----------
+    plain : bool
+        Whether it may be ended although nothing says that it has saved.
+    signum : signal.Signals or None
+        What asks it to save.
+    """
+
+    def __init__(self, document: Mapping[str, Any], cwd: Path, directory: Path) -> None:
+        name = str(document.get("signal", ""))
+        exits = document.get("exits")
+        after_s = document.get("after_s")
+        self.signum = signal.Signals[name] if name else None
+        self._exits = None if exits is None else {int(each) for each in exits}
+        self._pattern = str(document.get("file", ""))
+        self._newer = bool(document.get("newer"))
+        self._requeue = bool(document.get("requeue"))
+        self._after_s = None if after_s is None else float(after_s)
+        self._arguments = [str(each) for each in document.get("arguments", ())]
+        self._resume = [str(each) for each in document.get("resume", ())]
+        self._environ = {str(k): str(v) for k, v in document.get("environ", {}).items()}
+        self.plain = self.signum is None and not self._newer
+        self._cwd = cwd
+        self._directory = directory
+        # The newest checkpoint when the attempt began, and when it was asked to save.
+        self._first: Found | None = None
+        self._before: Found | None = None
+        self._asked_s: float | None = None
+        self._told: set[Process] = set()
+        # Checkpoints that were being written at the last look.
+        self._open: set[str] = set()
+
+    # The beginning.
+
+    def begin(self) -> list[str]:
+        """Note what there is already; return the arguments to be added to the command."""
+        self._first = self._newest()
+        if self._first is None:
+            return self._arguments
+        values = {"{file}": str(self._first.path), "{directory}": str(self._first.path.parent)}
+        return [*self._arguments, *(_filled(word, values) for word in self._resume)]
+
+    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables to be added to the environment of the command.
+
+        Raises
+        ------
+        OSError
+            It could not be heard when it asks to be requeued.
+        """
+        added = {
+            name: _filled(value, {"{pid}": str(os.getpid())})
+            for name, value in self._environ.items()
+            if name not in environ
+        }
+        if self._requeue:
+            path = environ.get("PATH", os.defpath)
+            programs = self._directory / "bin"
+            private.make(programs)
+            text = _SCONTROL.format(
+                heard=shlex.quote(str(self._directory / HEARD)), path=shlex.quote(path)
+            )
+            documents.write_file(programs / "scontrol", text.encode(), mode=0o700)
+            added["PATH"] = f"{programs}:{path}"
+        return added
+
+    # A suspension.
+
+    def ask(self, below: Sequence[Process], root: int) -> None:
+        """Ask the processes that do something about the signal, each once.
+
+        Those below one that does are its own to tell, as ranks are a launcher's. One that would be
+        ended by the signal, since it has no handler yet, is asked when it has.
+
+        Parameters
+        ----------
+        below : sequence of Process
+            All processes of the attempt.
+        root : int
+            The pid of their supervisor.
+        """
+        if self._asked_s is None:
+            self._asked_s = time.monotonic()
+            self._before = self._newest()
+        if self.signum is None:
+            return
+        pids = {each.pid for each in below if tree.handles(each, self.signum)}
+        for process in below:
+            if process.pid not in pids or process in self._told:
+                continue
+            if not any(above.pid in pids for above in tree.ancestors(process.pid, root)):
+                self._told.add(process)
+                tree.send(process, self.signum)
+
+    def answering(self) -> bool:
+        """Return whether a process that was asked still runs."""
+        return any(process.alive() for process in self._told)
+
+    def may_go(self) -> bool:
+        """Return whether it has saved, so that it can be ended and need not end by itself."""
+        if self._exits is not None:
+            return False
+        if not self.plain:
+            return self._asked_s is not None and self._said()
+        if self._after_s is None:
+            return True
+        if self._asked_s is None:
+            return False
+        waited = time.monotonic() >= self._asked_s + self._after_s
+        return waited or self._has_newer()
+
+    def writing(self, below: Iterable[Process]) -> bool:
+        """Return whether one of these processes is writing a checkpoint."""
+        if not self._pattern:
+            return False
+        matches = {os.path.realpath(each.path) for each in self._matches()}
+        self._open = {
+            path
+            for process in below
+            for path in wholeness.written_by(process)
+            if path in matches or wholeness.beside(path, matches)
+        }
+        return bool(self._open)
+
+    def _said(self) -> bool:
+        """Return whether it has said that it has saved, in each way but its exit value."""
+        if self._requeue and not os.path.lexists(self._directory / HEARD):
+            return False
+        return self._has_newer() if self._newer else True
+
+    def _has_newer(self) -> bool:
+        newest = self._newest()
+        return newest is not None and not _same(newest, self._before)
+
+    # The end.
+
+    def acknowledged(self, exit_code: int, *, cut_off: bool, released: bool) -> bool:
+        """Return whether an attempt that was to be suspended, and has ended, has saved.
+
+        Parameters
+        ----------
+        exit_code : int
+            The command's, negative for a signal.
+        cut_off : bool
+            Whether the command was told to end, or killed, before it had ended.
+        released : bool
+            Whether that was done because it had saved, or might be ended all the same.
+        """
+        if self.plain or (cut_off and not released):
+            return released
+        if self._asked_s is None:
+            return False
+        if self._exits is not None:
+            status = exit_code if exit_code >= 0 else 128 - exit_code
+            if cut_off or not self._told or (self._exits and status not in self._exits):
+                return False
+        return self._said()
+
+    def account(
+        self, *, acknowledged: bool, cut_off: bool, began_at: float, ended_at: float
+    ) -> dict[str, Any]:
+        """Return what is known of the work that is in no checkpoint, for ``exit.json``.
+
+        Parameters
+        ----------
+        acknowledged : bool
+            Whether it has saved, as :meth:`acknowledged` says.
+        cut_off : bool
+        began_at, ended_at : float
+            When the command did, in seconds since the epoch.
+        """
+        ran_s = max(0.0, ended_at - began_at)
+        newest = self._newest()
+        if cut_off and newest is not None and os.path.realpath(newest.path) in self._open:
+            newest = None
+        saved_at = None if newest is None or _same(newest, self._first) else newest.at
+        with contextlib.suppress(OSError):
+            saved_at = max(saved_at or 0.0, os.stat(self._directory / HEARD).st_mtime)
+        # Its own word, where it has one, holds for all that it had done until it left.
+        word = self._newer or self._requeue or bool(self._exits)
+        if acknowledged and word and not cut_off:
+            saved_at = ended_at
+        # The clock of the file system may be another one.
+        lost_s = ran_s if saved_at is None else min(ran_s, max(0.0, ended_at - saved_at))
+        known = saved_at is not None or bool(self._pattern)
+        return {"saved": saved_at is not None, "lost_s": lost_s, "exact": known}
+
+    # Its checkpoints.
+
+    def _newest(self) -> Found | None:
+        """Return the newest checkpoint that is whole."""
+        found = sorted(self._matches(), key=lambda each: each.at, reverse=True)
+        return next((each for each in found if wholeness.is_whole(each.path)), None)
+
+    def _matches(self) -> list[Found]:
+        """Return all files that are named as its checkpoints are."""
+        if not self._pattern:
+            return []
+        # Imported here, since most attempts have no pattern and every start waits for imports.
+        import glob  # noqa: PLC0415
+
+        found = []
+        until_s = time.monotonic() + SEARCH_S
+        for name in glob.iglob(self._pattern, root_dir=self._cwd, recursive=True):
+            path = self._cwd / name
+            with contextlib.suppress(OSError):
+                facts = os.stat(path)
+                identity = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+                found.append(Found(path, facts.st_mtime, identity))
+            if time.monotonic() > until_s:
+                break
+        return found
+
+
+def _same(one: Found, other: Found | None) -> bool:
+    return other is not None and (one.path, one.identity) == (other.path, other.identity)
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word

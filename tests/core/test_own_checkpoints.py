@@ -1,0 +1,101 @@
+"""Jobs whose commands save by their own means: what an engine makes of them, and what is said."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from test_rescale import Bench, gpus
+
+from hpcext.core import facts as f
+from hpcext.core import values as v
+from hpcext.core.saving import loss_sentence, lost
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """Job 1 on three GPUs of six, whose command saves by its own means."""
+    bench = Bench()
+    bench.goals = {"1": {"n": 3}}
+    bench.step(0, f.Submitted(v.Job("1", "j1", 1, (1, 2, 3, 4, 5, 6), 6, retries=1)))
+    begin(bench, 0)
+    return bench
+
+
+def begin(bench: Bench, now_s: float) -> None:
+    job = bench.job("1")
+    bench.step(now_s, f.Started("1", job.op, gpus(**job.held)))
+    bench.step(now_s, f.Registered("1", job.op, 0, native=True))
+
+
+def ended(bench: Bench, outcome: f.Outcome, **more: object) -> f.Ended:
+    return msgspec.structs.replace(bench.end("1", outcome, 0), **more)
+
+
+def test_it_can_be_suspended_by_its_user_and_goes_on(bench: Bench) -> None:
+    assert bench.step(10, f.Hold("1")) == ["suspend 1"]
+    bench.step(11, ended(bench, f.Outcome.SUSPENDED, lost_s=0.0, saved=True))
+    job, record = bench.job("1"), bench.record("1")
+    assert (job.state, job.on_hold, record.suspends) == (v.State.PENDING, True, 1)
+    assert record.loss is None
+    assert lost(record) == "0"
+    assert bench.step(12, f.Release("1")) == ["start 1 n:3"]
+
+
+def test_losses_are_counted_in_seconds(bench: Bench) -> None:
+    bench.step(100, f.Hold("1"))
+    bench.step(101, ended(bench, f.Outcome.SUSPENDED, lost_s=12.5))
+    record = bench.record("1")
+    assert lost(record) == "12.5 s"
+    assert record.loss is not None
+    assert loss_sentence(record.loss) == (
+        "12.5 s of work are lost (suspended between two of its own checkpoints): "
+        "it goes on from its own newest checkpoint"
+    )
+    bench.step(102, f.Release("1"))
+    begin(bench, 102)
+    bench.step(150, f.Hold("1"))
+    bench.step(151, ended(bench, f.Outcome.SUSPENDED, lost_s=49.0, lost_exact=False))
+    record = bench.record("1")
+    assert lost(record) == "at most 61.5 s"
+    assert record.loss is not None
+    assert "at most 49.0 s" in loss_sentence(record.loss)
+    assert "are not known" in loss_sentence(record.loss)
+
+
+def test_one_that_does_not_save_in_time_is_killed_and_is_not_asked_again(bench: Bench) -> None:
+    bench.step(10, f.Hold("1"))
+    assert bench.step(70) == ["kill 1"]
+    bench.step(71, ended(bench, f.Outcome.FAILED, lost_s=71.0, why="told to end: SIGTERM"))
+    job, record = bench.job("1"), bench.record("1")
+    assert (job.state, job.suspendable, job.failures) == (v.State.PENDING, False, 0)
+    assert record.lost_s == 71.0
+    assert record.loss is not None
+
+
+def test_a_failure_after_a_checkpoint_of_its_own_is_the_first_in_a_row(bench: Bench) -> None:
+    for now_s, saved, state in [
+        (10, True, v.State.PENDING),
+        (40, True, v.State.PENDING),
+        (70, False, v.State.FAILED),
+    ]:
+        bench.step(now_s, ended(bench, f.Outcome.FAILED, exit_code=1, lost_s=1.0, saved=saved))
+        assert bench.job("1").state is state
+        if not state.final:
+            bench.step(now_s + 5)
+            begin(bench, now_s + 6)
+
+
+def test_nothing_is_lost_of_what_completes(bench: Bench) -> None:
+    bench.step(10, ended(bench, f.Outcome.COMPLETED, lost_s=9.0))
+    assert bench.job("1").state is v.State.COMPLETED
+    assert lost(bench.record("1")) == "0"
+
+
+def test_a_session_that_registers_counts(bench: Bench) -> None:
+    job = bench.job("1")
+    bench.step(1, f.Registered("1", job.op, 0, in_place=True))
+    run = bench.job("1").run
+    assert (run.registered, run.native, run.in_place) == (True, False, True)
+    # What a manager that has just begun says again changes nothing.
+    bench.step(2, f.Registered("1", job.op, 0, native=True))
+    assert not bench.job("1").run.native

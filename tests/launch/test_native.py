@@ -1,0 +1,354 @@
+"""Commands that save by their own means under a real supervisor: what is believed, what is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from stage import Stage, end
+
+from hpcext.checkpointers import checkpoint
+
+SAVER = str(Path(__file__).parent / "saver.py")
+FILE = {"file": "count.txt"}
+Run = Callable[..., subprocess.Popen[bytes]]
+
+
+def launched(stage: Stage, saves: Any, *words: str, steps: int = 1_000_000) -> Any:
+    """Run a saver whose job states how it saves."""
+    document = msgspec.to_builtins(checkpoint(saves))
+    name = document.get("signal", "none")
+    return stage.run(sys.executable, SAVER, name, str(steps), *words, checkpoint=document)
+
+
+def begun(stage: Stage, saves: Any, *words: str) -> Any:
+    """Run one, and wait until it has done a step."""
+    supervisor = launched(stage, saves, *words)
+    stage.wait_said("step")
+    return supervisor
+
+
+def suspend(supervisor: subprocess.Popen[bytes]) -> None:
+    supervisor.send_signal(signal.SIGTSTP)
+
+
+def ended(stage: Stage, supervisor: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """The account of an attempt that has ended; nothing of it is left."""
+    code = end(supervisor)
+    document = stage.read("exit.json")
+    assert stage.processes() == []
+    assert (code == 85) is document["suspended"]
+    return document
+
+
+def saved_step(stage: Stage) -> int:
+    return int((stage.path / "count.txt").read_text())
+
+
+def by(**done: Any) -> dict[str, Any]:
+    return {"signal": "SIGUSR1", "done": done}
+
+
+# What says that it has saved.
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_command_is_asked_by_its_signal_and_its_exit_value_says_that_it_has_saved(
+    stage: Stage, name: str
+) -> None:
+    supervisor = begun(stage, {"signal": name, "done": {"exit": [0, 143]}}, "exit=143")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert document["exit_code"] == 143
+    assert document["checkpoint"] == {"saved": True, "lost_s": 0.0, "exact": True}
+    (step,) = stage.said("step")[-1]
+    assert saved_step(stage) == int(step)
+
+
+def test_another_exit_value_is_a_failure(stage: Stage) -> None:
+    supervisor = begun(stage, by(exit=[143]), "fail")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert not document["suspended"]
+    assert document["exit_code"] == 1
+
+
+def test_any_exit_value_will_do_where_that_is_stated_and_says_nothing_of_a_loss(
+    stage: Stage,
+) -> None:
+    supervisor = begun(stage, by(exit="any"), "fail")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert document["checkpoint"]["exact"] is False
+
+
+def test_a_newer_file_says_that_it_has_saved_and_then_it_is_ended(stage: Stage) -> None:
+    supervisor = begun(stage, by(**FILE))
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert document["checkpoint"]["exact"]
+    assert saved_step(stage) >= 1
+
+
+def test_a_command_that_asks_slurm_to_requeue_it_has_saved_and_slurm_does_not_hear_it(
+    stage: Stage,
+) -> None:
+    programs = stage.path / "programs"
+    programs.mkdir()
+    scontrol = programs / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >>{stage.path / "slurm"}\n')
+    scontrol.chmod(0o755)
+    document = msgspec.to_builtins(checkpoint(by(requeue=True)))
+    ask = "scontrol show job 1; scontrol -o show nodes; "
+    command = f"{ask} exec {sys.executable} {SAVER} SIGUSR1 100000 requeue"
+    stage.write_launch("sh", "-c", command, checkpoint=document)
+    name, _, value = stage.mark.partition("=")
+    supervisor = subprocess.Popen(
+        stage.supervisor_argv(),
+        env={**os.environ, name: value, "PATH": f"{programs}:{os.environ['PATH']}"},
+        stderr=subprocess.PIPE,
+    )
+    stage.wait_said("step")
+    suspend(supervisor)
+    assert ended(stage, supervisor)["suspended"]
+    assert (stage.path / "slurm").read_text() == "show job 1\n-o show nodes\n"
+
+
+def test_all_that_is_stated_has_to_be_so(stage: Stage) -> None:
+    supervisor = begun(stage, by(exit=[143], **FILE), "exit=143", "old")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert not document["suspended"]
+    assert document["exit_code"] == 143
+    assert document["checkpoint"]["saved"] is False
+
+
+# What does not.
+
+
+@pytest.mark.parametrize("word", ["old", "torn", "zip", "deaf"])
+def test_a_file_that_is_not_newer_or_not_whole_says_nothing_and_the_loss_is_known(
+    stage: Stage, word: str
+) -> None:
+    (stage.path / "count.txt").write_text("3")
+    supervisor = begun(stage, by(**FILE), word)
+    suspend(supervisor)
+    stage.wait_said("told")
+    last = len(stage.said("step"))
+    stage.wait_said("step", times=last + 100)
+    assert supervisor.poll() is None
+    # Its manager has waited long enough.
+    supervisor.terminate()
+    document = ended(stage, supervisor)
+    assert not document["suspended"]
+    assert document["checkpoint"]["saved"] is False
+    assert document["checkpoint"]["exact"]
+    ran_s = document["main_ended_at"] - document["started_at"]
+    assert document["checkpoint"]["lost_s"] == pytest.approx(ran_s)
+
+
+def test_a_file_that_is_being_written_is_waited_for(stage: Stage) -> None:
+    supervisor = begun(stage, by(**FILE), "open")
+    suspend(supervisor)
+    stage.wait_said("opened")
+    assert supervisor.poll() is None
+    (stage.path / "go").touch()
+    assert ended(stage, supervisor)["suspended"]
+
+
+def test_the_end_by_its_manager_is_not_taken_for_the_exit_value_that_is_stated(
+    stage: Stage,
+) -> None:
+    supervisor = begun(stage, by(exit=[143]), "deaf")
+    suspend(supervisor)
+    stage.wait_said("told")
+    supervisor.terminate()
+    document = ended(stage, supervisor)
+    assert document["exit_code"] == -signal.SIGTERM
+    assert not document["suspended"]
+
+
+def test_a_command_that_has_no_handler_yet_is_asked_once_it_has(stage: Stage) -> None:
+    saves = {"signal": "SIGTERM", "done": {"exit": [143]}}
+    supervisor = launched(stage, saves, "late", "exit=143")
+    stage.wait_said("importing")
+    suspend(supervisor)
+    suspend(supervisor)
+    (stage.path / "go").touch()
+    assert ended(stage, supervisor)["suspended"]
+    assert len(stage.said("told")) == 1
+    assert len(stage.said("saved")) == 1
+
+
+def test_a_second_suspension_asks_nobody_twice(stage: Stage) -> None:
+    supervisor = begun(stage, by(**FILE), "old")
+    suspend(supervisor)
+    stage.wait_said("told")
+    suspend(supervisor)
+    suspend(supervisor)
+    last = len(stage.said("step"))
+    stage.wait_said("step", times=last + 60)
+    assert len(stage.said("told")) == 1
+    supervisor.terminate()
+    ended(stage, supervisor)
+
+
+def test_only_the_topmost_process_that_handles_the_signal_is_asked(stage: Stage) -> None:
+    supervisor = begun(stage, by(exit=[0]), "child", "exit=0")
+    suspend(supervisor)
+    assert ended(stage, supervisor)["suspended"]
+    saved_step(stage)
+
+
+# The end of its work.
+
+
+def test_a_command_that_completes_during_a_suspension_is_complete(stage: Stage) -> None:
+    supervisor = begun(stage, by(exit=[143]), "done")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["exit_code"] == 0
+    assert not document["suspended"]
+
+
+def test_nothing_is_said_of_a_loss_of_a_command_that_was_not_suspended(stage: Stage) -> None:
+    supervisor = launched(stage, by(**FILE), steps=3)
+    document = ended(stage, supervisor)
+    assert document["exit_code"] == 0
+    assert not document["suspended"]
+
+
+# Commands that save every so often.
+
+
+def test_a_plain_command_is_ended_and_its_loss_is_unknown(stage: Stage) -> None:
+    supervisor = begun(stage, "plain")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    ran_s = document["main_ended_at"] - document["started_at"]
+    assert document["checkpoint"] == {
+        "saved": False,
+        "lost_s": pytest.approx(ran_s),
+        "exact": False,
+    }
+
+
+def test_the_loss_of_a_plain_command_is_the_time_since_its_newest_checkpoint(stage: Stage) -> None:
+    supervisor = begun(stage, {"preset": "plain", **FILE})
+    stage.wait_for((stage.path / "count.txt").exists, "a checkpoint")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    lost_s = document["main_ended_at"] - (stage.path / "count.txt").stat().st_mtime
+    assert document["checkpoint"] == {
+        "saved": True,
+        "lost_s": pytest.approx(max(0.0, lost_s)),
+        "exact": True,
+    }
+
+
+def test_a_plain_command_is_not_ended_while_it_writes(stage: Stage) -> None:
+    supervisor = launched(stage, {"preset": "plain", **FILE}, "open")
+    stage.wait_said("opened")
+    suspend(supervisor)
+    stage.wait_for(stage.stopped, "a look")
+    assert supervisor.poll() is None
+    (stage.path / "go").touch()
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert saved_step(stage) % 10 == 0
+
+
+def test_a_plain_command_may_be_waited_for_until_it_saves(stage: Stage) -> None:
+    supervisor = begun(stage, {"preset": "plain", "after_s": 1000, **FILE})
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert document["checkpoint"]["saved"]
+
+
+def test_a_plain_command_that_does_not_save_in_that_time_is_ended_all_the_same(
+    stage: Stage,
+) -> None:
+    supervisor = begun(stage, {"preset": "plain", "after_s": 0.3, **FILE}, "old")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert document["checkpoint"]["saved"] is False
+
+
+def test_a_command_that_saves_by_itself_may_have_to_be_waited_for(stage: Stage) -> None:
+    supervisor = begun(stage, {"done": FILE})
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert document["checkpoint"]["saved"]
+
+
+# Going on.
+
+
+def test_the_same_command_goes_on_and_gets_its_newest_checkpoint_as_an_argument(
+    stage: Stage,
+) -> None:
+    saves = {**by(exit=[0], file="*.txt"), "resume": "--from {file} {directory}"}
+    (stage.path / "count.txt").write_text("7")
+    (stage.path / "later.txt").write_text("")  # empty: not whole
+    supervisor = begun(stage, saves, "exit=0")
+    ready = stage.said("ready")[0]
+    assert ready[1:] == ["7", "exit=0", "--from", str(stage.path / "count.txt"), str(stage.path)]
+    suspend(supervisor)
+    assert ended(stage, supervisor)["suspended"]
+
+
+def test_variables_are_added_unless_the_command_has_them(stage: Stage) -> None:
+    document = msgspec.to_builtins(checkpoint("lightning"))
+    told = stage.path / "told"
+    stage.write_launch("sh", "-c", f"env >{told}", checkpoint=document)
+    supervisor = subprocess.Popen(
+        stage.supervisor_argv(), env={**os.environ, "SLURM_NTASKS": "4"}, stderr=subprocess.PIPE
+    )
+    end(supervisor)
+    environ = dict(line.split("=", 1) for line in told.read_text().splitlines() if "=" in line)
+    assert environ["SLURM_NTASKS"] == "4"
+    assert environ["SLURM_JOB_ID"] == str(supervisor.pid)
+    assert environ["PATH"].startswith(str(stage.directory))
+
+
+def test_the_signal_has_its_default_action_where_hpcext_ignores_it(stage: Stage) -> None:
+    """Lightning takes a signal that is ignored for one that somebody handles."""
+    document = msgspec.to_builtins(checkpoint(by(exit=[0])))
+    ask = "import signal; print(signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL)"
+    end(stage.run(sys.executable, "-c", ask, checkpoint=document))
+    assert stage.log.read_text().splitlines()[-1] == "True"
+
+
+def test_a_session_counts_and_not_what_its_job_states_beside_it(stage: Stage) -> None:
+    document = msgspec.to_builtins(checkpoint(by(exit=[0])))
+    supervisor = stage.run(*stage.plain(), checkpoint=document)
+    stage.wait_said("ready")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert "checkpoint" not in document
+    assert stage.read("suspended.json")["step"] >= 1
+
+
+def test_the_batch_systems_notice_asks_it_as_well(stage: Stage) -> None:
+    document = msgspec.to_builtins(checkpoint(by(exit=[143])))
+    argv = (sys.executable, SAVER, "SIGUSR1", "100000", "exit=143")
+    supervisor = stage.run(*argv, checkpoint=document, notices=True)
+    stage.wait_said("step")
+    supervisor.send_signal(signal.SIGUSR2)
+    assert ended(stage, supervisor)["suspended"]
