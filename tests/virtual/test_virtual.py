@@ -16,7 +16,6 @@ PROMPT = (
     "executor: a GPU is free too early",
     "journal: a torn line is kept",
     "session: acknowledges before it has saved",
-    "steps: one that cannot be recorded is given up and runs on",
 )
 
 
@@ -48,13 +47,11 @@ def test_a_seed_tells_its_story() -> None:
 
 
 def test_nothing_is_lost_in_a_job_of_slurm() -> None:
-    """Seed 27: a step that ran on as nobody could write down which process it was."""
     code, said = play("0-39", "--room=pilot")
     assert code == 0, said
 
 
 def test_nothing_is_lost_on_leases_of_slurm() -> None:
-    """Seed 20: leases of nodes that are needed together were never there together."""
     code, said = play("0-29", "--room=harvest")
     assert code == 0, said
 
