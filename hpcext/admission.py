@@ -64,6 +64,8 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
         retries=spec.retries,
         suspend_timeout_s=spec.suspend_timeout_s,
         trial=spec.trial,
+        hang=spec.hang,
+        hang_after_s=spec.hang_after_s,
         estimate=Estimate(
             stated=spec.scaling,
             by_kind=spec.by_kind,

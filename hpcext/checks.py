@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, BinaryIO, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -171,6 +171,30 @@ def read_text(path: Path, *, must_be_roots: bool = False) -> str:
         os.close(fd)
     if len(data) > MAX_FILE_BYTES:  # it grew meanwhile
         raise _too_large(len(data), where)
+    return _decoded(data, where)
+
+
+def read_stream(stream: BinaryIO, where: str) -> str:
+    """Read all that comes through standard input, as a text.
+
+    Parameters
+    ----------
+    stream : file object
+        Open for reading bytes.
+    where : str
+        What it is called in messages.
+
+    Raises
+    ------
+    InputError
+        It is too much, or not UTF-8.
+    """
+    try:
+        data = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(_reason(error), where=where) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise InputError("too much", where=where, valid=f"at most {MAX_FILE_BYTES >> 20} MiB")
     return _decoded(data, where)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcext.checks import at, integer, known_keys, number, string, wrong
 from hpcext.core.errors import InputError
+from hpcext.core.silence import HANG
 from hpcext.core.trials import Trial
 from hpcext.text import shown
 
@@ -29,7 +30,7 @@ MAX_FACTOR = 1e9
 MAX_MEM_BYTES = 1 << 50
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_NAME_CHARS = 64
+MAX_NAME_CHARS = 64
 _NOT_FIRST = set("-.=+@")
 """Characters that would begin an option, a hidden file or a formula of a spreadsheet."""
 _BLANK = re.compile("[ \u115f\u1160\u2800\u3164\uffa0]*")
@@ -48,16 +49,16 @@ def name(value: Any) -> str:
     types it in another form means the same job.
     """
     valid = (
-        f"up to {_NAME_CHARS} printable characters, no /, no blank at either end, and none of "
+        f"up to {MAX_NAME_CHARS} printable characters, no /, no blank at either end, and none of "
         "- . = + @ as the first"
     )
     if not isinstance(value, str):
         raise wrong(value, f"a string: {valid}")
     # Cut before it is looked at: a file may have a name of a megabyte.
-    named = unicodedata.normalize("NFC", value[: 8 * _NAME_CHARS])
+    named = unicodedata.normalize("NFC", value[: 8 * MAX_NAME_CHARS])
     good = (
-        len(value) <= 8 * _NAME_CHARS
-        and len(named) <= _NAME_CHARS
+        len(value) <= 8 * MAX_NAME_CHARS
+        and len(named) <= MAX_NAME_CHARS
         and named.isprintable()
         and "/" not in named
         and named.strip() == named
@@ -364,6 +365,13 @@ def trial(value: Any) -> Trial:
         if key in found and needed not in found:
             raise InputError(f"{key} needs {needed}", do=f"add {needed}, or leave {key} out")
     return Trial(**found)
+
+
+def hang(value: Any) -> str:
+    """Check what is to be done about a training that seems to hang."""
+    if value not in HANG:
+        raise InputError(shown(value), valid=", ".join(HANG))
+    return str(value)
 
 
 def metric(value: Any) -> str:

@@ -24,6 +24,9 @@ from hpcext.text import SHOWN_CHARS, clean, counted, did_you_mean, listed, shown
 MAX_JOBS = 100_000
 """The most jobs in one file; reading so many takes some seconds, and larger files are refused."""
 
+COMMAND_LINE = "command line"
+"""Where jobs come from that no job file of a user states, for messages."""
+
 _SHOWN_CYCLE = 8
 
 
@@ -107,12 +110,12 @@ def parse_jobs(
     specs: list[JobSpec] = []
     numbers: dict[str, int] = {}
     for number, table in enumerate(tables, start=1):
-        place = _place(where, number, table)
-        spec = _job(table, place, defaults, base, profiles)
+        stated = place(where, number, table.get("name") if isinstance(table, dict) else None)
+        spec = _job(table, stated, defaults, base, profiles)
         if spec.name in numbers:
             raise InputError(
                 f"{spec.name!r} is already the name of [[job]] {numbers[spec.name]}",
-                where=f"{place}: name",
+                where=f"{stated}: name",
                 valid="a name that no other job in the file has",
             )
         numbers[spec.name] = number
@@ -127,6 +130,7 @@ def parse_jobs(
 
 def _about_shells(specs: Sequence[JobSpec], commands: Sequence[Any], where: str) -> Iterator[str]:
     """Warn about commands that need a shell but have none, and failures that a shell hides."""
+    shell = "give --shell" if where == COMMAND_LINE else "set shell = true"
     found = [
         (spec.name, what)
         for spec, command in zip(specs, commands, strict=True)
@@ -136,14 +140,17 @@ def _about_shells(specs: Sequence[JobSpec], commands: Sequence[Any], where: str)
         jobs = listed((name for name, _ in found), most=8)
         yield (
             f"{where}: the command of {jobs} does not run in a shell, so {shown(found[0][1])} is "
-            "passed on literally; to run it in a shell, set shell = true"
+            f"passed on literally; to run it in a shell, {shell}"
         )
+    pipefail = 'use command = ["bash", "-o", "pipefail", "-c", "..."]'
+    if where == COMMAND_LINE:
+        pipefail = "give bash -o pipefail -c '...' as the command"
     hidden = [spec.name for spec in specs if spec.shell and fields.loses_failures(spec.command[-1])]
     if hidden:
         yield (
             f"{where}: the exit code of a pipe is that of its last command, so a training earlier "
             f"in it that fails counts as completed: {listed(hidden, most=8)}; put the training "
-            'last, or use command = ["bash", "-o", "pipefail", "-c", "..."]'
+            f"last, or {pipefail}"
         )
 
 
@@ -166,11 +173,27 @@ def _tables(document: dict[str, Any], where: str) -> list[Any]:
     return jobs
 
 
-def _place(where: str, number: int, table: Any) -> str:
-    """Format the place of a job as ``FILE: [[job]] 3 (cnn)``, without the name if there is none."""
-    place = f"{where}: [[job]] {number}"
-    name = table.get("name") if isinstance(table, dict) else None
-    return f"{place} ({clean(name[:SHOWN_CHARS])})" if isinstance(name, str) else place
+def place(where: str, number: int, name: Any) -> str:
+    """Return where a job is stated, for messages.
+
+    Parameters
+    ----------
+    where : str
+        The job file, or :data:`COMMAND_LINE`.
+    number : int
+        Its place in the file, from 1 on.
+    name : Any
+        As the file states it; left out if it is no string.
+
+    Examples
+    --------
+    >>> place("jobs.toml", 3, "cnn"), place("jobs.toml", 3, None), place(COMMAND_LINE, 3, "cnn")
+    ('jobs.toml: [[job]] 3 (cnn)', 'jobs.toml: [[job]] 3', 'command line: job cnn')
+    """
+    said = clean(name[:SHOWN_CHARS]) if isinstance(name, str) else ""
+    if where == COMMAND_LINE:
+        return f"{where}: job {said}"
+    return f"{where}: [[job]] {number}" + (f" ({said})" if isinstance(name, str) else "")
 
 
 _FIELDS: Mapping[str, Callable[[Any], Any]] = {
@@ -186,6 +209,8 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "env": fields.env,
     "workdir": fields.workdir,
     "retries": fields.retries,
+    "hang": fields.hang,
+    "hang_after_s": fields.timeout_s,
     "suspend_timeout_s": fields.timeout_s,
     "rescale_up_s": fields.seconds,
     "rescale_down_s": fields.seconds,
@@ -202,11 +227,11 @@ KEYS = tuple(_FIELDS)
 
 
 def _job(
-    table: Any, place: str, defaults: Mapping[str, Any], base: Path, profiles: Profiles | None
+    table: Any, stated: str, defaults: Mapping[str, Any], base: Path, profiles: Profiles | None
 ) -> JobSpec:
     """Check one job, as far as that is possible without the others."""
     if not isinstance(table, dict):
-        raise InputError(kind_of(table), where=place, valid="a table")
+        raise InputError(kind_of(table), where=stated, valid="a table")
     key = ""
     try:
         known_keys(table, KEYS)
@@ -215,10 +240,10 @@ def _job(
             for_shell = key == "command" and table.get("shell") is True
             values[key] = (fields.for_shell if for_shell else _FIELDS[key])(value)
     except InputError as error:
-        raise placed(error, place, key) from None
+        raise placed(error, stated, key) from None
     for key in ("name", "command"):
         if key not in table:
-            raise InputError(f"{key} is missing", where=place, do=f'add {key} = "..."')
+            raise InputError(f"{key} is missing", where=stated, do=f'add {key} = "..."')
     if "work" in values:
         values["work"], values["work_unit"] = values["work"]
     scaling = values.get("scaling", {})
@@ -226,19 +251,19 @@ def _job(
         values["by_kind"] = scaling
         values["scaling"] = curve_of(scaling, profiles.gpu if profiles else "")
     if isinstance(scaling, str):
-        with at(place, "scaling"):
+        with at(stated, "scaling"):
             values.update(_measured(values, profiles))
     if "workdir" in table:
         # Not Path.resolve: the path of a link to the data is to stay as the user wrote it.
         values["workdir"] = os.path.normpath(base / values["workdir"])
     if (saves := values.get("checkpoint")) is not None:
-        with at(place, "checkpoint"):
+        with at(stated, "checkpoint"):
             values.update(_natively(saves, table))
     spec = JobSpec(**values)
     if spec.mps and (spec.gpus.min, spec.nodes.min) != (1, 1):
         raise InputError(
             "true, but the job needs more than one GPU",
-            where=f"{place}: mps",
+            where=f"{stated}: mps",
             valid="true only for a job that can run on one GPU, of which it may get just a share",
         )
     return spec
@@ -287,7 +312,7 @@ def _check_directories(specs: Sequence[JobSpec], base: str, where: str) -> None:
         if spec.workdir not in good and not os.path.isdir(spec.workdir):
             raise InputError(
                 f"there is no directory {shown(spec.workdir)}",
-                where=f"{_place(where, number, {'name': spec.name})}: workdir",
+                where=f"{place(where, number, spec.name)}: workdir",
                 valid="an existing directory; a relative path starts at the job file's directory",
             )
         good.add(spec.workdir)
@@ -303,7 +328,7 @@ def _check_dependencies(
                 names = [*numbers, *known]
                 raise InputError(
                     f"unknown job {shown(other)}",
-                    where=f"{_place(where, number, {'name': spec.name})}: after",
+                    where=f"{place(where, number, spec.name)}: after",
                     valid=listed(name for name in names if name != spec.name) or "no other job",
                     do=did_you_mean(other, names[:MAX_JOBS]),
                 )
@@ -313,7 +338,7 @@ def _check_dependencies(
         shown_part = cycle if len(cycle) <= _SHOWN_CYCLE else [*cycle[:_SHOWN_CYCLE], "..."]
         raise InputError(
             f"these jobs wait for each other: {' -> '.join([*shown_part, first])}",
-            where=f"{_place(where, numbers[first], {'name': first})}: after",
+            where=f"{place(where, numbers[first], first)}: after",
             do="remove one of these dependencies",
         )
 
@@ -328,7 +353,7 @@ def _check_trials(specs: Sequence[JobSpec], where: str) -> None:
         if trial.rules != spec.trial.rules:
             raise InputError(
                 f"the rules of sweep {trial.sweep} differ from those in [[job]] {other}",
-                where=f"{_place(where, number, {'name': spec.name})}: trial",
+                where=f"{place(where, number, spec.name)}: trial",
                 valid="the same metric, goal, first and factor in all trials of a sweep",
             )
 

@@ -75,6 +75,10 @@ class JobSpec(msgspec.Struct, frozen=True):
         Whether a shell runs the command, whose last word is then the shell's script.
     checkpoint : Checkpointer or None
         How the command saves by its own means, if it does.
+    hang : {"report", "restart", "ignore"}
+        What is done when it seems to hang.
+    hang_after_s : float
+        The shortest time without a step after which it does, in seconds.
     """
 
     name: str
@@ -102,6 +106,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     trial: Trial | None = None
     shell: bool = False
     checkpoint: Checkpointer | None = None
+    hang: str = "report"
+    hang_after_s: float = 60.0
 
 
 def optimum(spec: JobSpec) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcext.core.errors import InputError
+from hpcext.jobfields import MAX_NAME_CHARS
 from hpcext.text import clean
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -37,6 +38,12 @@ def job_text(*jobs: Mapping[str, Any]) -> str:
         "".join(f"{key} = {_value(value)}\n" for key, value in fields.items()) for fields in jobs
     )
     return "\n".join(f"[[job]]\n{table}" for table in tables)
+
+
+def allowed_name(text: str) -> str:
+    """Return a text with only the characters that any name may have, cut to its length."""
+    good = (char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in text)
+    return "".join(good).lstrip("._-")[:MAX_NAME_CHARS].rstrip("._-")
 
 
 def _value(value: Any) -> str:

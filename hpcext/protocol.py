@@ -51,6 +51,9 @@ times ``registered_at``, ``restored_at`` and ``first_step_at`` (null before the 
 (why, in a few words; null once it can), ``declined`` (how many suspensions of this attempt it has
 declined and gone on) and ``waits_to_save`` (true: it has ended, and retries its last checkpoint).
 
+A training that has done enough steps to tell how long they take says so in ``step_s``: the 99th
+percentile and the longest of its steps in this attempt, in seconds; else it is null.
+
 Where ``suspendable`` is false (the default is true) the training has not reached a point yet at
 which it can be suspended: of the other keys only ``metrics`` and ``notes`` count. ``notes`` is a
 list of at most eight sentences for the user.
@@ -99,7 +102,8 @@ REHEARSAL_VARIABLE = "HPCEXT_REHEARSAL"
 
 LAST_STEP = "last-step"
 """File beside these: the number of the last step done, in decimal digits. The session writes it in
-place at each step, so that the progress of a killed attempt is known; read when it has ended."""
+place at each step, so that the progress of a killed attempt is known; read when it has ended. A tab
+after the number says that the next step may take long: a checkpoint or a validation comes first."""
 
 EXIT_SUSPENDED = 85
 """Exit code of a supervisor whose job suspended itself; a hint, since the file is the proof."""
@@ -109,6 +113,10 @@ SUSPEND_SIGNAL = signal.SIGTSTP
 
 NEWS_SIGNAL = signal.SIGUSR1
 """To a supervisor or a manager: there is news, so look now."""
+
+STACKS_SIGNAL = signal.SIGURG
+"""The request to write the stacks of all threads to standard error. A process that does nothing
+about it is not disturbed by it, unlike by most signals; programs in Go expect it at any time."""
 
 NOTICE_SIGNAL = signal.SIGUSR2
 """To a supervisor or a manager: the batch system is about to take the allocation away."""

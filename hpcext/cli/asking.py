@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 from hpcext.checks import read_text
+from hpcext.cli import commands
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.core.world import World
+from hpcext.jobfile import COMMAND_LINE
 from hpcext.manager import choosing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.handles import find_job
@@ -51,11 +54,9 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
 
 
 def submit(args: argparse.Namespace, out: Output) -> int:
-    """Hand the jobs of a file to a running manager, which checks them."""
-    path = args.jobs.absolute()
-    text, base = read_text(path), str(path.parent)
+    """Hand the jobs of a file or of commands to a running manager, which checks them."""
+    words = _jobs(args)
     _check_wait(args)
-    words = {"text": text, "where": str(args.jobs), "base": base, "number": args.number}
     directory = _changed(args, out)
     answer = asked(directory, "submit", **words)
     said, *warnings = str(answer["text"]).split("\nwarning: ")
@@ -65,6 +66,29 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     if not args.wait:
         return 0
     return _wait(args, directory, of_submit(answer.get("jobs", [])), out)
+
+
+def _jobs(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the words of a request to submit jobs."""
+    if not (args.rest or args.commands is not None) and args.jobs is None:
+        # The file is what must be there; of a pilot alone there is nothing to submit.
+        args.pilot, args.jobs = None, args.pilot
+    written = commands.read(args)
+    if written is not None:
+        # A name that we made ourselves is made again where it is taken.
+        number = args.number or args.name is None
+        words = {"text": written.text, "where": COMMAND_LINE, "base": os.getcwd()}
+        return {**words, "number": number}
+    if args.jobs is None:
+        raise InputError(
+            "no job file",
+            valid="hpcext submit PILOT JOBS.toml, or hpcext submit PILOT -- COMMAND",
+        )
+    if args.name is not None:
+        raise InputError(f"cannot be given with the job file {shown(args.jobs)}", where="--name")
+    path = Path(args.jobs).absolute()
+    words = {"text": read_text(path), "where": args.jobs, "base": str(path.parent)}
+    return {**words, "number": args.number}
 
 
 def ask(args: argparse.Namespace, out: Output) -> int:

@@ -84,7 +84,7 @@ def candidates(
         return (*POLICIES, *seams.names(seams.POLICIES))
     if action.metavar == "JOBS.toml":
         return _files(prefix, "toml")
-    if action.type is Path or action.metavar == "COMMAND":
+    if action.type is Path or action.metavar in {"COMMAND", "FILE"}:
         return _files(prefix)
     return ()
 

@@ -7,10 +7,10 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcext.admission import admit
-from hpcext.cli import view
+from hpcext.cli import commands, view
 from hpcext.cli.detach import leave_behind
 from hpcext.cli.live import Live
 from hpcext.cli.managing import add_output, exit_status, headline
@@ -23,7 +23,7 @@ from hpcext.core.facts import NodeJoined, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.seats import MOST, Shared, check, memory
-from hpcext.jobfile import read_jobs
+from hpcext.jobfile import COMMAND_LINE, parse_jobs, read_jobs
 from hpcext.jobspec import JobSpec
 from hpcext.manager import choosing
 from hpcext.manager import pilot as pilots
@@ -48,7 +48,8 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "run",
-        help="share this machine's GPUs among the jobs of a file",
+        help="share this machine's GPUs among the jobs of a file, or run commands",
+        usage="hpcext run [OPTION...] {JOBS.toml | -- COMMAND [ARGUMENT...] | --commands FILE}",
         epilog="example: hpcext run jobs.toml --gpus 6",
     )
     parser.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
@@ -57,7 +58,9 @@ def add(subparsers: Any) -> None:
         "--mps", metavar="SEATS", help="how many jobs with mps = true may share the last GPU"
     )
     parser.add_argument("--policy", help=f"how to share them: {', '.join(POLICIES)}")
-    parser.add_argument("--name", help="name of the pilot (default: that of the file)")
+    parser.add_argument(
+        "--name", help="name of the pilot (default: that of the file or the command)"
+    )
     parser.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
     parser.add_argument("--resume", metavar="PILOT", help="go on with a pilot that has ended")
     parser.add_argument(
@@ -77,6 +80,7 @@ def add(subparsers: Any) -> None:
     add_notify(parser)
     add_detach(parser)
     add_output(parser)
+    commands.add(parser)
     parser.set_defaults(run=run)
 
 
@@ -110,9 +114,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     for name in ("moved", "leave"):
         if getattr(args, name):
             raise InputError("can be given with --resume only", where=f"--{name}")
-    if args.jobs is None:
-        raise InputError("no job file", valid="hpcext run JOBS.toml, or hpcext run --resume PILOT")
-    specs = read_job_file(args.jobs, settings, out)
+    stated = _jobs(args, settings, out)
     gpus, logical = choose_gpus(settings)
     shared = _shared(args.mps, gpus, logical=logical)
     if args.dry_run and args.detach:
@@ -120,23 +122,67 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.dry_run:
         node = Node(host(), len(gpus) - (shared is not None))
         offers = [node, shared.as_node(host())] if shared else [node]
-        check_fits(specs, offers, str(args.jobs), seat_bytes=memory(shared))
-        return _dry_run(specs, offers, settings, args, out)
+        check_fits(stated.specs, offers, stated.where, seat_bytes=memory(shared))
+        return _dry_run(stated.specs, offers, settings, args, out)
     directory = pilots.create(
-        specs,
+        stated.specs,
         pilots.NewPilot(
-            file=str(args.jobs.absolute()),
+            file=stated.file,
             notify=settings.notify,
-            name=args.name or name_after(args.jobs),
+            name=args.name or stated.called,
             gpus=gpus,
             logical=logical,
             shared=shared,
         ),
         settings=settings,
-        where=str(args.jobs),
+        where=stated.where,
         directory=args.dir,
     )
     return begin(directory, args, out)
+
+
+class _Jobs(NamedTuple):
+    """The jobs that a command line states.
+
+    Attributes
+    ----------
+    specs : tuple of JobSpec
+    where : str
+        Where they are stated, for messages.
+    file : str
+        Their file, absolute; empty if there is none.
+    called : str
+        What their pilot is called if nothing else is said.
+    """
+
+    specs: tuple[JobSpec, ...]
+    where: str
+    file: str
+    called: str
+
+
+def _jobs(args: argparse.Namespace, settings: Settings, out: Output) -> _Jobs:
+    """Read the jobs of a file, or those that the command line itself states."""
+    written = commands.read(args)
+    if written is None and args.jobs is None:
+        raise InputError(
+            "no job file",
+            valid="hpcext run JOBS.toml, hpcext run -- COMMAND, or hpcext run --resume PILOT",
+        )
+    if written is None:
+        specs = read_job_file(args.jobs, settings, out)
+        return _Jobs(specs, str(args.jobs), str(args.jobs.absolute()), name_after(args.jobs))
+    warnings: list[str] = []
+    specs = parse_jobs(
+        written.text,
+        COMMAND_LINE,
+        Path.cwd(),
+        suspend_timeout_s=settings.suspend_timeout_s,
+        warnings=warnings,
+    )
+    for warning in warnings:
+        out.note(f"warning: {warning}")
+    return _Jobs(specs, COMMAND_LINE, "", written.called)
 
 
 def begin(directory: Path, args: argparse.Namespace, out: Output) -> int:
@@ -199,6 +245,8 @@ def _refuse_with_resume(args: argparse.Namespace) -> None:
     """Refuse options that describe a new pilot: one that goes on keeps those it began with."""
     if args.jobs is not None:
         raise InputError("takes no job file", where="--resume", do="hpcext submit adds jobs")
+    if said := commands.given(args):
+        raise InputError(f"{said[0]} cannot be given with it", where="--resume")
     for name in ("gpus", "mps", "policy", "name", "dir", "notify", "dry_run"):
         if getattr(args, name):
             flag = f"--{name.replace('_', '-')}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hpcext.batch.standing import Standing
-from hpcext.cli import asking, view
+from hpcext.cli import asking, commands, view
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
@@ -36,7 +36,18 @@ def add(subparsers: Any) -> None:
     """Register the commands."""
     _add(subparsers, "status", status, "show the jobs of a pilot", job="?", json=True)
     submit = _add(subparsers, "submit", asking.submit, "hand more jobs to a pilot", job=None)
-    submit.add_argument("jobs", type=Path, metavar="JOBS.toml")
+    submit.usage = (
+        "hpcext submit [OPTION...] [PILOT] {JOBS.toml | -- COMMAND [ARGUMENT...] | --commands FILE}"
+    )
+    submit.add_argument("jobs", nargs="?", metavar="JOBS.toml")
+    submit.add_argument(
+        "--name", help="name of the jobs of commands (default: made of each command)"
+    )
+    submit.add_argument(
+        "--after", action="append", default=[], metavar="JOB",
+        help="a job that must complete before those of commands; may be given several times",
+    )  # fmt: skip
+    commands.add(submit)
     submit.add_argument(
         "--number",
         action="store_true",

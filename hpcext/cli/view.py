@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from hpcext.cli.output import Output
+from hpcext.core import silence
 from hpcext.core.engine import Engine
 from hpcext.core.reasons import reason
 from hpcext.core.saving import counted_lost, loss_sentence, lost, lost_exactly, orphans, said
@@ -215,7 +216,9 @@ def row(job: Job, record: Record, *, named: bool) -> tuple[str, ...]:
     return (
         job.id,
         job.name,
-        display_state(job) + (", cannot save" if said(job) else ""),
+        display_state(job)
+        + (", hangs" if silence.said(job) else "")
+        + (", cannot save" if said(job) else ""),
         job.role.value if job.role and job.state.active else "",
         gpu_names(job.gpus, named=named),
         progress(job),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcext.core import silence
 from hpcext.core.facts import Ended, Outcome
 from hpcext.core.saving import MUST_PAUSE_S
 from hpcext.core.values import Job, State
@@ -47,7 +48,8 @@ def after(
         return State.CANCELLED, {"why": job.verdict or "cancelled by its user"}
     if fact.outcome is Outcome.SUSPENDED:
         return State.PENDING, {"failures": 0}
-    if job.run.kills and not job.run.degraded:
+    hung = job.run.silence is not None and job.hang == silence.RESTART
+    if job.run.kills and not job.run.degraded and not hung:
         return State.PENDING, _after_kill(job, now_s, hurried=hurried)
     return _after_failure(job, now_s, fact, progressed=progressed)
 
@@ -61,6 +63,8 @@ def _after_kill(job: Job, now_s: float, *, hurried: bool) -> dict[str, Any]:
     if hurried:
         why = "did not answer before its allocation ended, and was killed"
         return {"goal": None, "why": why}
+    if job.run.silence:
+        return {"why": f"it hung, and was killed: {silence.what(job)}"}
     # Its own fault or not, it is not a failure of the training; but asking again would lose work
     # again.
     why = f"did not answer a suspension within {job.suspend_timeout_s:g} s"
@@ -72,6 +76,8 @@ def _after_failure(
 ) -> tuple[State, dict[str, Any]]:
     """Try again later, unless it failed too often without getting further."""
     how = fact.why or f"exit code {fact.exit_code}"
+    if job.run.silence:
+        how = f"it hung: {silence.what(job)}"
     if job.run.unsaved:
         how = f"cannot save: {job.run.unsaved.why} ({how})"
     if job.run.degraded:

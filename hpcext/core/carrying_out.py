@@ -23,6 +23,8 @@ def carry_out(world: World, now_s: float, action: Action) -> Action:
         _rescale(world, job, now_s, action)
     elif action.kind is Kind.SUSPEND:
         _suspend(world, job, now_s)
+    elif action.kind is Kind.INSPECT:
+        world.change_run(job, looked_s=now_s)
     else:
         run = replace(job.run, kills=job.run.kills + 1, resize_to={})
         deadline_s = saving.answer_by(now_s, KILL_GRACE_S, world.ends_s)

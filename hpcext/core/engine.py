@@ -16,6 +16,7 @@ from hpcext.core.facts import Decided, Fact, Granted, Progressed
 from hpcext.core.reach import lacks, stranded, within
 from hpcext.core.reconcile import reconcile
 from hpcext.core.saved import Saved
+from hpcext.core.silence import next_look_s
 from hpcext.core.values import Action, Cause, Job, Kind, Snapshot, State, Target
 from hpcext.core.world import World
 
@@ -279,7 +280,8 @@ class Engine:
     def _next_wake_s(self, now_s: float) -> float | None:
         world = self.world
         queue_s = world.queue.wake_s(now_s, world.jobs)
-        times = (world.wake_s, queue_s, self._waits_until_s(now_s))
+        silent_s = next_look_s(world.queue.busy())
+        times = (world.wake_s, queue_s, silent_s, self._waits_until_s(now_s))
         return min((each for each in times if each is not None), default=None)
 
 

@@ -121,6 +121,8 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
         Metrics that are no finite numbers any more.
     rungs : Mapping[int, Mapping[str, float or None]]
         Of a trial: step of a rung that it came to → its metrics there, None for what is no number.
+    step_s : (float, float) or None
+        The 99th percentile and the longest of its steps in this attempt, in seconds.
     """
 
     job: str
@@ -134,6 +136,17 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     goodput: GoodputReport | None = None
     diverged: tuple[str, ...] = ()
     rungs: Mapping[int, Mapping[str, float | None]] = msgspec.field(default_factory=dict)
+    step_s: Union[tuple[float, float], None] = None  # noqa: UP007  (read at run time)
+
+
+class Silent(msgspec.Struct, frozen=True, tag="silent"):
+    """An attempt was looked at, and does no step, nor anything else that it would say.
+
+    The answer to an INSPECT; there is none if it does something.
+    """
+
+    job: str
+    op: int
 
 
 class NotSaved(msgspec.Struct, frozen=True, tag="not_saved"):
@@ -316,6 +329,6 @@ class Decided(msgspec.Struct, frozen=True, tag="decided", omit_defaults=True):
 
 Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
     NodeJoined, NodeLost, Cleared, Submitted, Started, Registered, Rescaled,
-    Progressed, Noted, NotSaved, Ended,
+    Progressed, Silent, Noted, NotSaved, Ended,
     Hold, Release, Resize, Cancel, Drain, Began, Decided,
 ]  # fmt: skip

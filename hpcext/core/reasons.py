@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcext.core import silence
 from hpcext.core.saving import said
 from hpcext.core.values import Job
 from hpcext.text import counted
@@ -15,7 +16,7 @@ def reason(job: Job) -> str:
     unsaved = said(job)
     # Of one that has declined a suspension, the rest would say that it is suspended.
     rest = job.why if not unsaved or job.goal is not None else ""
-    return "; ".join(part for part in (unsaved, rest, _to_come(job)) if part)
+    return "; ".join(part for part in (silence.said(job), unsaved, rest, _to_come(job)) if part)
 
 
 def _to_come(job: Job) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 
 from hpcext.core.rescaling import can_rescale, growth, part
 from hpcext.core.saving import must_go
+from hpcext.core.silence import look_s
 from hpcext.core.values import Action, Alloc, Job, Kind, Snapshot, State, suits
 
 
@@ -53,10 +54,10 @@ def reconcile(now: Snapshot) -> tuple[Action, ...]:
     Returns
     -------
     tuple of Action
-        Kills and suspensions first, then starts and changes of size, each in the order of the
-        queue. A start has op 0: the engine numbers it.
+        Kills, suspensions and inspections first, then starts and changes of size, each in the
+        order of the queue. A start has op 0: the engine numbers it.
     """
-    stops = [action for job in now.jobs if (action := _stop(job, now))]
+    stops = [action for job in now.jobs if (action := _stop(job, now) or _inspect(job, now))]
     goals = [
         job.goal for job in now.jobs if job.goal and (job.run.degraded or job.goal != job.held)
     ]
@@ -115,6 +116,14 @@ def _suspend(job: Job, now: Snapshot) -> Action | None:
         wait = again_s is not None and now.now_s < again_s
         wait = wait and not must_go(job, now.nodes, leaving=now.leaving)
     return None if wait else Action(Kind.SUSPEND, job.id, job.op, job.attempt)
+
+
+def _inspect(job: Job, now: Snapshot) -> Action | None:
+    """Have a job looked at that has done no step for long."""
+    at_s = look_s(job)
+    if at_s is None or now.now_s < at_s:
+        return None
+    return Action(Kind.INSPECT, job.id, job.op, job.attempt)
 
 
 def _stop(job: Job, now: Snapshot) -> Action | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from hpcext.core.facts import Rescaled, Started
+from hpcext.core.facts import Rescaled, Silent, Started
 from hpcext.core.values import Action
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.base import Emit
@@ -99,8 +99,27 @@ class AttemptExecutor(abc.ABC, Generic[W]):
             self._take_over(watch)
         return True
 
+    @abc.abstractmethod
+    def _look(self, watch: W) -> None:
+        """Read what an attempt has reported, and tell it."""
+
+    def _inspect(self, watch: W) -> bool:
+        """Look whether an attempt does something; if not, tell, and order its stacks.
+
+        Returns
+        -------
+        bool
+            Whether there is an order for its supervisor.
+        """
+        files = watch.files
+        self._look(watch)
+        if not files.stands_still():
+            return False
+        self._emit(Silent(files.job, files.op))
+        return self._order(files, "stacks")
+
     def _order(self, files: AttemptFiles, what: str) -> bool:
-        """Order a supervisor to ``suspend`` or ``end``; return False if that failed.
+        """Order a supervisor to ``suspend``, ``end`` or write ``stacks``; False if that failed.
 
         A suspension still has its deadline, after which the attempt is ended by force.
         """

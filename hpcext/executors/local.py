@@ -95,6 +95,9 @@ class LocalExecutor(ProcessExecutor):
             self._rescale(watch, process, action)
         elif action.kind is Kind.SUSPEND:
             process.send(SUSPEND_SIGNAL)
+        elif action.kind is Kind.INSPECT:
+            if self._inspect(watch):
+                process.send(NEWS_SIGNAL)
         elif action.force:
             self._kill(watch, process)
         else:

@@ -143,6 +143,10 @@ class StepExecutor(AllocationExecutor):
         if action.kind is Kind.RESCALE:
             self._refuse(files, action, watch.gpus, "a step keeps its GPUs")
             return
+        if action.kind is Kind.INSPECT:
+            if self._inspect(watch):
+                self._ordered(watch)
+            return
         if action.force:
             watch.why = "it was killed"
             process.send(self._end_signal)

@@ -98,6 +98,8 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             return
         if action.kind is Kind.RESCALE:
             self._rescale(watch, action)
+        elif action.kind is Kind.INSPECT:
+            self._inspect(watch)
         elif action.force:
             self._end_leases(watch)
         else:

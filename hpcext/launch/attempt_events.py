@@ -130,6 +130,8 @@ class Effect(Enum):
         Tell a launcher of ranks if it was asked to change its size.
     TELL_MANAGER
         Tell the manager that there is news.
+    WRITE_STACKS
+        Have every process that can write the stacks of its threads to the log.
     """
 
     STOP_SCRIPT = auto()
@@ -143,6 +145,7 @@ class Effect(Enum):
     CONTINUE = auto()
     HAND_NEWS_DOWN = auto()
     TELL_MANAGER = auto()
+    WRITE_STACKS = auto()
 
 
 class Now(NamedTuple):
@@ -165,7 +168,7 @@ class Facts(Protocol):
 
     @property
     def order(self) -> tuple[str, int]:
-        """The manager's written order, ``suspend`` or ``end``, and its number."""
+        """The manager's written order, ``suspend``, ``end`` or ``stacks``, and its number."""
 
     @property
     def registered(self) -> bool:

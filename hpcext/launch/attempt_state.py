@@ -103,6 +103,8 @@ class AttemptState:
         self._warned = False
         # The manager's last order to suspend; the suspensions declined before the present one.
         self._ordered = 0
+        # The last order to write stacks.
+        self._stacks = 0
         self._declined = 0
         # Since when the session is seen to have saved itself and left.
         self._left_s: float | None = None
@@ -228,6 +230,9 @@ class AttemptState:
             return self._suspend(facts, now)
         if order == "end" and self.end_requested_at is None:
             return self._end(now)
+        if order == "stacks" and number > self._stacks:
+            self._stacks = number
+            return [Effect.WRITE_STACKS]
         return []
 
     def _news(self, facts: Facts, now: Now) -> list[Effect]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcext import documents, private, protocol
-from hpcext.launch import command, ending, environment, leader, stderr, tree
+from hpcext.launch import command, ending, environment, leader, stacks, stderr, tree
 from hpcext.launch.attempt_events import Effect, Event, Now, Phase, Suspension, heard
 from hpcext.launch.attempt_facts import AttemptFacts
 from hpcext.launch.attempt_processes import AttemptProcesses
@@ -262,6 +262,8 @@ class Supervisor:
                 self._hand_news_down()
             elif effect is Effect.TELL_MANAGER:
                 self._tell_manager()
+            elif effect is Effect.WRITE_STACKS:
+                stacks.write(facts.processes, self._launch.log, self._environ().get("PATH"))
             else:
                 self._processes.affect(effect, facts)
 

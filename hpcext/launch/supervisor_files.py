@@ -117,7 +117,7 @@ class SupervisorFiles:
     # Read.
 
     def order(self) -> tuple[str, int]:
-        """Return the manager's order, ``suspend`` or ``end``, and its number.
+        """Return the manager's order and its number.
 
         It is written to a file where the manager's signals do not reach us.
         """

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
+from hpcext.jobfields import MAX_NAME_CHARS
+from hpcext.jobfile import place
 from hpcext.jobspec import JobSpec
 from hpcext.text import counted, did_you_mean, listed
-
-LONGEST = 64
-"""The largest number of characters of a name."""
 
 
 def find_job(world: World, handle: str) -> Job:
@@ -79,7 +78,7 @@ def refuse_taken(specs: Iterable[JobSpec], jobs: Iterable[Job], where: str) -> N
         if job := taken.get(spec.name):
             raise InputError(
                 f"job {job.id} is called {spec.name}, and is {_standing(job)}",
-                where=f"{where}: [[job]] {number} ({spec.name}): name",
+                where=f"{place(where, number, spec.name)}: name",
                 valid="a name that no unfinished job has",
                 do="give it another name, or --number to have the next free one",
             )
@@ -106,7 +105,7 @@ def numbered(specs: Sequence[JobSpec], jobs: Iterable[Job]) -> tuple[JobSpec, ..
 def free_name(name: str, used: Collection[str]) -> str:
     """Return a name with the first number from 2 on that makes it unique."""
     number = 2
-    while (found := f"{name[: LONGEST - len(str(number)) - 1]}-{number}") in used:
+    while (found := f"{name[: MAX_NAME_CHARS - len(str(number)) - 1]}-{number}") in used:
         number += 1
     return found
 

@@ -16,6 +16,7 @@ from hpcext.admission import admit
 from hpcext.core.errors import UNREADABLE, InputError, JournalError
 from hpcext.core.values import Job, Node
 from hpcext.documents import read_own, write_file
+from hpcext.jobfile import place
 from hpcext.jobspec import JobSpec
 
 
@@ -118,31 +119,31 @@ def check_fits(
     node, *others = offers
     seats = any(each.seats for each in others)
     for number, spec in enumerate(specs, start=1):
-        place = f"{where}: [[job]] {number} ({spec.name})"
+        stated = place(where, number, spec.name)
         if not node.gpus and not spec.mps:
             raise InputError(
                 "false, and the only GPU here is shared",
-                where=f"{place}: mps",
+                where=f"{stated}: mps",
                 valid="true, for a job that can run on a part of a GPU",
             )
         if spec.mps and seat_bytes is not None and (spec.mem_per_gpu or 0) > seat_bytes:
             raise InputError(
                 f"needs {spec.mem_per_gpu} bytes of a GPU, and a seat on the shared one has "
                 f"{seat_bytes}",
-                where=f"{place}: mem_per_gpu",
+                where=f"{stated}: mem_per_gpu",
                 do="say mps = false, or share the GPU among fewer",
             )
         if spec.gpus.min > node.gpus and not (spec.mps and seats):
             raise InputError(
                 f"needs at least {spec.gpus.min} GPUs, and {node.name} has {node.gpus}",
-                where=f"{place}: gpus",
+                where=f"{stated}: gpus",
                 valid=f"a min of 1 to {node.gpus}",
             )
         if spec.nodes.min > nodes:
             has = "one" if nodes == 1 else str(nodes)
             raise InputError(
                 f"needs at least {spec.nodes.min} nodes, and this pilot has {has}",
-                where=f"{place}: nodes",
+                where=f"{stated}: nodes",
                 valid="1" if nodes == 1 else f"a min of 1 to {nodes}",
             )
 
@@ -167,6 +168,6 @@ def check_in_time(specs: Sequence[JobSpec], left_s: float | None, where: str) ->
             raise InputError(
                 f"takes {least_s / 60:.1f} minutes at its best speed, "
                 f"and the pilot has {max(0.0, left_s) / 60:.1f} left",
-                where=f"{where}: [[job]] {number} ({spec.name}): work",
+                where=f"{place(where, number, spec.name)}: work",
                 do="ask for more time, or submit the pilot with --requeue",
             )

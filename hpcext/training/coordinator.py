@@ -29,7 +29,7 @@ from hpcext.training.leave import EXIT_NOT_SAVED, leave
 from hpcext.training.ranks import Control, Ranks
 from hpcext.training.rehearsal import Rehearsal
 from hpcext.training.reports import Reporter
-from hpcext.training.signals import SuspendRequest
+from hpcext.training.signals import SuspendRequest, write_stacks_when_told
 
 Write = Callable[[], Checkpoint | None]
 """Commit one checkpoint; all ranks call it, and it is returned on one of them."""
@@ -94,6 +94,8 @@ class Coordinator:
         self._request = SuspendRequest(
             watch=directory is not None, supervised=self.attempt is not None, notices=notices
         )
+        if self.attempt is not None:
+            write_stacks_when_told()
         number = self.attempt.attempt if self.attempt else None
         self.store = Store(Path(directory), attempt=number, keep=keep) if directory else None
         self.ranks = Ranks()
@@ -196,6 +198,10 @@ class Coordinator:
         self._save_requested = self._save_requested or due
         return due
 
+    def pause(self) -> None:
+        """Note that other things come before the next step, which may take long."""
+        self.reporter.pause()
+
     # -- checkpoints
 
     def save(self, write: Write) -> None:
@@ -203,6 +209,7 @@ class Coordinator:
         self._save_requested = False
         if self.store is None:
             return
+        self.pause()
         try:
             self._write_and_prune(write)
         except OSError as error:
@@ -213,6 +220,7 @@ class Coordinator:
     def save_beside(self, stage: Stage) -> None:
         """Begin a periodic checkpoint that is written while the training goes on."""
         self._save_requested = False
+        self.pause()
         stage(
             functools.partial(self._saved, self.step),
             functools.partial(self._not_saved, self.step),
@@ -224,6 +232,7 @@ class Coordinator:
         store = self.store
         if store is None:
             return
+        self.pause()
         write_last(
             lambda: self._write_and_prune(write),
             ranks=self.ranks,
@@ -243,6 +252,7 @@ class Coordinator:
             Called on every rank when the state is saved, before `on_suspend`.
         """
         assert self.store is not None
+        self.pause()
         agreed_at, began_s = time.time(), time.monotonic()
         checkpoint: Checkpoint | None = None
         failure: Exception | None = None

@@ -17,6 +17,7 @@ from hpcext import documents, protocol
 from hpcext.process import Process
 from hpcext.training.checkpoint import warn
 from hpcext.training.reserve import SIZE, Reserve
+from hpcext.training.step_times import StepTimes
 
 _INTERVAL_S = 1.0
 _WINDOW = 20
@@ -63,6 +64,7 @@ class Reporter:
         self._declined = 0
         self._reserve = Reserve(attempt.report_dir / protocol.REPORT_FILE) if attempt else None
         self._last_step: int | None = None
+        self._steps = StepTimes()
 
     def restored(self, step: int, done: float) -> None:
         """Record that the state is restored from a checkpoint, or is that of a new training."""
@@ -74,15 +76,20 @@ class Reporter:
             path = self._attempt.report_dir / protocol.LAST_STEP
             with contextlib.suppress(OSError):
                 self._last_step = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._count(step)
+        self._count(step, pauses=True)
 
-    def _count(self, step: int) -> None:
+    def pause(self) -> None:
+        """Record that the next step may take long, since something else comes first."""
+        self._steps.pause()
+        self._count(self._step, pauses=True)
+
+    def _count(self, step: int, *, pauses: bool = False) -> None:
         """Record that a step is done, so that it is known even if this process is killed now."""
         if self._last_step is None:
             return
         try:
             # It takes a microsecond, unlike a report; written in place, it needs no disk space.
-            os.pwrite(self._last_step, b"%016d\n" % step, 0)
+            os.pwrite(self._last_step, b"%016d%c" % (step, b"\t" if pauses else b"\n"), 0)
         except OSError:
             # It is better to have no number than one that is too small.
             with contextlib.suppress(OSError):
@@ -147,6 +154,7 @@ class Reporter:
             return
         self._count(step)
         now_s, rung = time.monotonic(), self._passed(step)
+        self._steps.stepped(now_s)
         if self._first_step_at is None:
             # Reported at once: how long a resumption took is known now. The rate is measured from
             # here on, so that a slow first step (compilation, caches) does not count.
@@ -172,6 +180,8 @@ class Reporter:
         """Set the number of ranks, and measure the rate anew."""
         self._world_size = world_size
         self._history.clear()
+        self._steps = StepTimes()
+        self.pause()
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Set numbers for the next report; numbers on a device are fetched only then."""
@@ -267,6 +277,7 @@ class Reporter:
             "metrics": _numbers(self._metrics),
             "rungs": self._at_rungs,
             "goodput": self._goodput,
+            "step_s": self._steps.usual(),
             "cannot_save": self._cannot_save,
             "declined": self._declined,
             "waits_to_save": self._waits_to_save,

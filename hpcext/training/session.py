@@ -277,6 +277,7 @@ class Session(Reporting):
             # Left by `break`: that step counts too, but is not a place to stop; the script goes on
             # after the loop, and would do so once more on resumption.
             training.end_step()
+            training.coordinator.pause()
             place.trained = True
 
     def validation(self, loader: Iterable[Batch]) -> Iterator[Batch]:
@@ -295,6 +296,7 @@ class Session(Reporting):
             As the loader yields it.
         """
         training, loop, ranks = self.training, self.training.loop, self.training.coordinator.ranks
+        training.coordinator.pause()
         for feature in training.features:
             feature.validating()
         if loop.in_step or training.keeper is None:

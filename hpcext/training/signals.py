@@ -16,13 +16,14 @@ supervisor turns it into a suspension; the processes that are to save themselves
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import threading
 import time
 from types import FrameType
 
-from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
+from hpcext.protocol import NEWS_SIGNAL, STACKS_SIGNAL, SUSPEND_SIGNAL
 
 
 class SuspendRequest:
@@ -96,6 +97,16 @@ class SuspendRequest:
 
     def _note(self, _signum: int, _frame: FrameType | None) -> None:
         self._flag = True
+
+
+def write_stacks_when_told() -> None:
+    """Have this process write the stacks of its threads to standard error when it is told to.
+
+    The handler is one of C, which runs even if the interpreter hangs in a library. A handler of the
+    script's own stays.
+    """
+    if signal.getsignal(STACKS_SIGNAL) in {signal.SIG_DFL, signal.SIG_IGN}:
+        faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
 
 
 class News:

@@ -171,10 +171,13 @@ class Suspend(transformers.TrainerCallback):
         """Count a step, and agree whether to suspend or save before the next one."""
         self._checkpoints.stepped(state.global_step, {})
         self._due = self._checkpoints.agree() or self._due
+        if control.should_evaluate or control.should_save:
+            self._coordinator.pause()
         self._evaluation_comes(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Keep the random states if an evaluation follows."""
+        self._coordinator.pause()
         self._evaluation_comes(control)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

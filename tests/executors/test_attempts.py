@@ -367,6 +367,36 @@ def test_a_rate_that_makes_no_sense_is_unknown(directory: Directory, rate: objec
     assert fact.rate is None
 
 
+@pytest.mark.parametrize(
+    "said", [[1.0], [2.0, 1.0], [-1.0, 1.0], [math.nan, 1.0], [1, "x"], [True, 2], 3, [1.0, 1e300]]
+)
+def test_times_of_steps_that_make_no_sense_are_unknown(directory: Directory, said: Any) -> None:
+    *_, fact = directory.report(step_s=said)
+    assert isinstance(fact, f.Progressed)
+    assert fact.step_s is None
+    *_, fact = directory.report(step_s=[1, 2.5], step=95)
+    assert isinstance(fact, f.Progressed)
+    assert fact.step_s == (1.0, 2.5)
+
+
+def test_it_stands_still_if_it_did_no_step_since_its_report_or_the_last_look(
+    directory: Directory,
+) -> None:
+    last_step = directory.path / "last-step"
+    assert not directory.files.stands_still(), "it says nothing of its steps"
+    directory.report(step=40)
+    last_step.write_text(f"{40:016}\n")
+    assert directory.files.stands_still()
+    last_step.write_text(f"{40:016}\t")
+    assert not directory.files.stands_still(), "it writes a checkpoint, or validates"
+    last_step.write_text(f"{43:016}\n")
+    assert not directory.files.stands_still(), "it did three more, who knows when"
+    assert directory.files.stands_still()
+    last_step.write_text("nonsense\n")
+    assert not directory.files.stands_still()
+    assert not directory.files.stands_still()
+
+
 def test_metrics_that_make_no_sense_are_left_out_and_the_rest_stays(
     directory: Directory, caplog: pytest.LogCaptureFixture
 ) -> None:

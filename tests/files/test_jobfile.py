@@ -36,6 +36,8 @@ after = "first"
 env = {SEED = "1"}
 workdir = "sub"
 retries = 0
+hang = "restart"
+hang_after_s = 300
 suspend_timeout_s = 12.5
 rescale_up_s = 1
 rescale_down_s = 0
@@ -93,6 +95,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         env={"SEED": "1"},
         workdir=str(tmp_path / "sub"),
         retries=0,
+        hang="restart",
+        hang_after_s=300.0,
         suspend_timeout_s=12.5,
         rescale_up_s=1.0,
         rescale_down_s=0.0,
@@ -239,6 +243,8 @@ FAULTS = [
     ('workdir = ""', ["workdir: empty"]),
     ("retries = -1", ["retries: -1", "0 to 1000"]),
     ("retries = true", ["retries: true is a boolean"]),
+    ("hang = \"no\"", ["hang: 'no'", "report, restart, ignore"]),
+    ("hang_after_s = 0", ["hang_after_s: 0"]),
     ("suspend_timeout_s = 0", ["suspend_timeout_s: 0", "above 0"]),
     ("suspend_timeout_s = inf", ["suspend_timeout_s: inf"]),
     (f"suspend_timeout_s = 1{'0' * 400}", ["suspend_timeout_s: a number of"]),

@@ -465,3 +465,13 @@ def test_a_signal_means_what_the_batch_system_means_by_it(
     assert heard(signum, notices=False, agent=False) is plain
     assert heard(signum, notices=True, agent=False) is notices
     assert heard(signum, notices=False, agent=True) is agent
+
+
+def test_stacks_are_written_once_for_each_order() -> None:
+    state = AttemptState(kill_grace_s=GRACE_S, suspend_timeout_s=TIMEOUT_S, several=False)
+    now = Now(0.0, EPOCH)
+    for number in (1, 2):
+        found = SESSION._replace(order=("stacks", number))
+        assert Effect.WRITE_STACKS in state.step(Event.NEWS, found, now)
+        assert Effect.WRITE_STACKS not in state.step(Event.NEWS, found, now)
+    assert (state.phase, state.suspension) == (Phase.RUNNING, Suspension.NONE)

@@ -10,8 +10,9 @@ from hpcext.core import values as v
 from hpcext.core.apply import apply
 from hpcext.core.errors import InputError
 from hpcext.core.world import World
+from hpcext.jobfields import MAX_NAME_CHARS
 from hpcext.jobspec import JobSpec
-from hpcext.manager.handles import LONGEST, chosen, find_job, numbered, refuse_taken
+from hpcext.manager.handles import chosen, find_job, numbered, refuse_taken
 
 
 def world(*jobs: tuple[str, v.State]) -> World:
@@ -55,7 +56,7 @@ def test_a_job_that_is_being_cancelled_gives_its_name_free() -> None:
 
 
 def test_taken_names_get_numbers_and_what_comes_after_them_follows() -> None:
-    long = "x" * LONGEST
+    long = "x" * MAX_NAME_CHARS
     taken = world(("a", v.State.RUNNING), ("a-2", v.State.PENDING), (long, v.State.PENDING))
     asked = [spec("a-3"), spec("a"), spec("b", "a", "a-2"), spec(long), spec("done")]
     found = numbered(asked, taken.jobs.values())

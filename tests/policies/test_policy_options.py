@@ -14,7 +14,7 @@ from hpcext.policies import POLICIES, find_policy
     [
         ("polux", "--policy: unknown policy 'polux' (valid: marble, exclusive"),
         ("polux:p=1", "did you mean pollux?"),
-        ("marble:p=1", "--policy: marble has no options; say marble alone"),
+        ("marble:p=1", "--policy: marble has no options; give marble alone"),
         ("pollux:q=1", "--policy pollux: unknown option 'q=1' (valid: p=VALUE, interval_s=VALUE"),
         ("pollux:intervall_s=1", "did you mean interval_s?"),
         ("pollux:p", "--policy pollux: p has no value"),

@@ -76,7 +76,7 @@ KEYS = {
     "notes",
     "lost_steps", "attempts", "metrics", "segments", "suspend_s", "resume_s",
     "rescales", "up_s", "down_s", "goodput", "worth",
-    "lost_steps_exact", "cannot_save", "loss", "orphans",
+    "lost_steps_exact", "cannot_save", "hangs", "hung", "loss", "orphans",
 }  # fmt: skip
 
 

@@ -167,7 +167,7 @@ def test_what_could_not_be_read_again_is_not_written(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "MOST_MANIFEST_BYTES", 100)
-    with pytest.raises(OSError, match="is read up to 100"):
+    with pytest.raises(OSError, match="the limit is 100"):
         put(store, 2)
 
 

@@ -19,7 +19,7 @@ from hpcext.core.values import Job, Record
 from hpcext.extras import need
 from hpcext.jobfields import metric
 from hpcext.jobfile import MAX_JOBS, parse_jobs
-from hpcext.jobtext import job_text
+from hpcext.jobtext import allowed_name, job_text
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool
 from hpcext.manager.views import reading
@@ -27,7 +27,6 @@ from hpcext.text import counted, shown
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
-_LONGEST = 64
 LAUNCH = ("hpcext", "launch", "python")
 """The command that runs a script on all GPUs of a job, and goes on when these change."""
 
@@ -226,7 +225,7 @@ def _rules(args: argparse.Namespace) -> Trial:
             raise InputError(error.what, where="--metric", valid=error.valid) from None
     stem = args.script.stem
     return Trial(
-        sweep=_allowed(f"sweep-{stem}" if stem.isdecimal() else stem) or "sweep",
+        sweep=allowed_name(f"sweep-{stem}" if stem.isdecimal() else stem) or "sweep",
         metric=args.metric or "",
         goal=args.goal or "min",
         first=args.first,
@@ -237,13 +236,7 @@ def _rules(args: argparse.Namespace) -> Trial:
 def _name(script: Path, number: int, chosen: dict[str, str]) -> str:
     """Return a unique name, such as ``train-7-lr0.1-seed2``, cut to the length of a name."""
     parts = (f"{key}{value}" for key, value in chosen.items())
-    return _allowed("-".join([script.stem, str(number), *parts])) or str(number)
-
-
-def _allowed(text: str) -> str:
-    """Return a text with only the characters that a name may have, cut to its length."""
-    good = (char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in text)
-    return "".join(good).lstrip("._-")[:_LONGEST].rstrip("._-")
+    return allowed_name("-".join([script.stem, str(number), *parts])) or str(number)
 
 
 def _space(args: argparse.Namespace) -> Space:

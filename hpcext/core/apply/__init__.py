@@ -22,6 +22,7 @@ _BY_KIND: Mapping[type, Callable[[World, float, Any], Cause]] = {
     f.Registered: attempts.registered,
     f.Rescaled: attempts.rescaled,
     f.Progressed: attempts.progressed,
+    f.Silent: attempts.silent,
     f.NotSaved: attempts.not_saved,
     f.Noted: attempts.noted,
     f.Ended: attempts.ended,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from hpcext.core import deferred, rescaling, saving
+from hpcext.core import deferred, rescaling, saving, silence
 from hpcext.core.aftermath import after
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.facts import (
@@ -15,10 +15,11 @@ from hpcext.core.facts import (
     Progressed,
     Registered,
     Rescaled,
+    Silent,
     Started,
 )
 from hpcext.core.history import records
-from hpcext.core.values import NO_RUN, Cause, Job, State, total
+from hpcext.core.values import NO_RUN, Cause, Job, Run, State, total
 from hpcext.core.world import NOTHING, World
 
 
@@ -81,11 +82,40 @@ def progressed(world: World, now_s: float, fact: Progressed) -> Cause:
     world.records[job.id] = record = records.progressed(before, fact, job.trial)
     if fact.resume_s and (cost := records.resizing_cost(record)):
         estimate = estimate.paid(*cost)
-    job = world.change(job, step=fact.step, saved_step=fact.saved_step, estimate=estimate)
+    run = _heard(job, now_s, fact)
+    unwatched = silence.look_s(job) is None
+    job = world.change(job, step=fact.step, saved_step=fact.saved_step, estimate=estimate, run=run)
+    # There is an instant to wake at from now on, as after a start.
+    watched = unwatched and silence.look_s(job) is not None
+    cause = Cause.PROGRESS | (Cause.STARTED if watched else NOTHING)
     if job.trial is None:
-        return Cause.PROGRESS
+        return cause
     new = {rung: had for rung, had in record.rungs.items() if rung not in before.rungs}
-    return Cause.PROGRESS | world.judge(job, job.trial, new)
+    return cause | world.judge(job, job.trial, new)
+
+
+def _heard(job: Job, now_s: float, fact: Progressed) -> Run:
+    """Return what is known of an attempt that does steps."""
+    run = job.run
+    if fact.step_s is None and run.step_s is None:
+        return run
+    # What was found to hang does no more than say something, unless it does a step.
+    still = run.silence if run.silence and fact.step <= run.silence.step else None
+    return replace(run, step_s=fact.step_s, heard_s=now_s, silence=still)
+
+
+def silent(world: World, now_s: float, fact: Silent) -> Cause:
+    """Note that an attempt seems to hang; it is ended if its user wants that."""
+    job = world.current(fact.job, fact.op)
+    found = silence.found(job, now_s) if job is not None else None
+    if job is None or found is None:
+        return NOTHING
+    world.records[job.id] = records.silent(world.records[job.id])
+    job = world.change_run(job, silence=found)
+    if job.hang == silence.RESTART:
+        # Overdue at once: nobody there answers a suspension.
+        world.enter(job, State.STOPPING, now_s, deadline_s=now_s)
+    return NOTHING
 
 
 def _estimate(world: World, job: Job, now_s: float, fact: Progressed) -> Estimate:

@@ -97,6 +97,10 @@ def began(world: World, now_s: float, fact: Began) -> Cause:
     world.draining = world.suspending = world.leaving = False
     world.ends_s, world.shrunk = None, False
     world.open_question = None  # its policy's process ended with the manager before
+    for job in world.queue.busy():
+        if job.run.step_s is not None:
+            # Nobody has listened meanwhile.
+            world.change_run(job, looked_s=now_s)
     world.queue.touch_all()
     return Cause.REQUEST
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from hpcext.core import silence
 from hpcext.core.facts import Ended, Noted, Outcome, Progressed, Registered, Rescaled
 from hpcext.core.history.losses import add
 from hpcext.core.trials import Trial
@@ -74,6 +75,11 @@ def _tried(record: Record, fact: Progressed, trial: Trial) -> Record:
     return replace(record, rungs={**record.rungs, **rungs}, curve=curve)
 
 
+def silent(record: Record) -> Record:
+    """Count that an attempt was found to hang."""
+    return replace(record, hangs=record.hangs + 1)
+
+
 def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:
     """Begin a segment on the new GPUs, ``job.gpus``."""
     segment = Segment(
@@ -107,6 +113,8 @@ def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:
     if saved or not job.run.registered or steps <= 0:
         return None
     how = fact.why or f"exit code {fact.exit_code}"
+    if job.run.silence and job.run.kills:
+        how = f"it hung: {silence.what(job)}"
     why = f"cannot save: {job.run.unsaved.why}" if job.run.unsaved else how
     return Loss(now_s, steps, job.step_known, job.saved_step, why)
 

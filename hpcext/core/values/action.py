@@ -16,6 +16,7 @@ class Kind(str, enum.Enum):
     RESCALE = "rescale"
     SUSPEND = "suspend"
     KILL = "kill"
+    INSPECT = "inspect"
 
 
 class Action(msgspec.Struct, frozen=True):

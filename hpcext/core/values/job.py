@@ -83,6 +83,27 @@ class Unsaved(msgspec.Struct, frozen=True):
     tries: int = 0
 
 
+class Silence(msgspec.Struct, frozen=True):
+    """The finding that a training does no step, for much longer than its steps took.
+
+    Attributes
+    ----------
+    since_s : float
+        When it was last heard of.
+    step : int
+        The last one that it reported.
+    limit_s : float
+        The silence that was waited for, in seconds.
+    usual_s : float
+        The 99th percentile of its steps, in seconds.
+    """
+
+    since_s: float
+    step: int
+    limit_s: float
+    usual_s: float
+
+
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """A user's request to run a job.
 
@@ -116,6 +137,10 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
         Longest wait for the acknowledgement of a suspension, seconds.
     trial : Trial or None
         Its place in its sweep, if it belongs to one.
+    hang : {"report", "restart", "ignore"}
+        What is done when it seems to hang.
+    hang_after_s : float
+        The shortest silence after which it does, in seconds.
     """
 
     id: str
@@ -133,6 +158,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     retries: int = 2
     suspend_timeout_s: float = 60.0
     trial: Trial | None = None
+    hang: str = "report"
+    hang_after_s: float = 60.0
 
 
 def size_of(job: Request, alloc: Alloc | None) -> int:
@@ -179,6 +206,12 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
         It has lost a node, and was not given others since.
     kills : int
         How often it was killed.
+    step_s : (float, float) or None
+        The 99th percentile and the longest of its steps, as it says; None: too few to tell.
+    heard_s, looked_s : float
+        When it last reported progress; when it was last looked at because it did not.
+    silence : Silence or None
+        That it seems to hang, if it does.
     """
 
     registered: bool = False
@@ -194,6 +227,10 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     suspend_again_s: float | None = None
     degraded: bool = False
     kills: int = 0
+    step_s: Union[tuple[float, float], None] = None  # noqa: UP007  (read at run time)
+    heard_s: float = 0.0
+    looked_s: float = 0.0
+    silence: Silence | None = None
 
 
 NO_RUN = Run()

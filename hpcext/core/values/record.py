@@ -99,6 +99,8 @@ class Record(msgspec.Struct, frozen=True):
         Of a trial: its metric by step, thinned out.
     notes : tuple of str
         The notes of its last attempt for its user.
+    hangs : int
+        How often it was found to hang.
     orphans : tuple of (str, int)
         Nodes that were lost, and the attempts that may still run there.
     """
@@ -117,3 +119,4 @@ class Record(msgspec.Struct, frozen=True):
     curve: tuple[Point, ...] = ()
     notes: tuple[str, ...] = ()
     orphans: tuple[tuple[str, int], ...] = ()
+    hangs: int = 0

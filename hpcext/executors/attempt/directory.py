@@ -75,6 +75,7 @@ class AttemptFiles:
         self.sizes = Sizes(self.directory, action, self._own)
         self._reports = Reports(self.directory, action, self._read, self._warn)
         self._registered = self._warned = False
+        self._stood_at: int | None = None
 
     # Writing.
 
@@ -148,7 +149,7 @@ class AttemptFiles:
 
         Parameters
         ----------
-        what : {"suspend", "end"}
+        what : {"suspend", "end", "stacks"}
 
         Raises
         ------
@@ -234,6 +235,20 @@ class AttemptFiles:
             return None
         own = _own_account(self._own(protocol.EXIT_FILE, protocol.EXIT) or {})
         return msgspec.structs.replace(ended, step=self._last_step(), **own)
+
+    def stands_still(self) -> bool:
+        """Return whether it has done no step since its last report, or since the last call.
+
+        Reports come once a second, so there may be steps after the last one. One that writes a
+        checkpoint or validates does not stand still.
+        """
+        try:
+            text = documents.read_untrusted(self.directory / protocol.LAST_STEP)
+        except (OSError, ValueError):
+            return False
+        before, self._stood_at = self._stood_at, whole(text.decode(errors="replace").strip())
+        known = {self._reports.step, before} - {None}
+        return text.endswith(b"\n") and self._stood_at in known
 
     def _last_step(self) -> int | None:
         """Return the last step that it did, if it kept count; call it once it has ended."""

@@ -16,7 +16,16 @@ from hpcext import protocol
 from hpcext.core.estimate import GoodputReport
 from hpcext.core.facts import Fact, Noted, NotSaved, Progressed, Registered
 from hpcext.core.values import Action
-from hpcext.executors.attempt.readings import MAX_NUMBER, MAX_STEPS, count, instant, number, spans
+from hpcext.executors.attempt.readings import (
+    MAX_INSTANT_S,
+    MAX_NUMBER,
+    MAX_STEPS,
+    count,
+    instant,
+    is_number,
+    number,
+    spans,
+)
 from hpcext.text import clean, shown
 
 MAX_METRICS = 32
@@ -65,6 +74,11 @@ class Reports:
         self._rungs_told: set[int] = set()
         self._saves = NotSaved(action.job, action.op, "")
 
+    @property
+    def step(self) -> int | None:
+        """The last step that it has reported; None for none."""
+        return None if self._last is None else self._last.step
+
     def news(self) -> list[Fact]:
         """Return the facts reported since the last call; invalid ones are ignored."""
         path = self._directory / protocol.REPORT_FILE
@@ -104,6 +118,7 @@ class Reports:
             diverged=diverged,
             rungs=self._rungs(document),
             goodput=self._goodput(document),
+            step_s=self._step_s(document),
         )
         facts: list[Fact] = []
         in_place = document.get("in_place") is True
@@ -167,6 +182,17 @@ class Reports:
         except ValueError as error:
             self._warn(f"{protocol.REPORT_FILE}: {error}")
             return None
+
+    def _step_s(self, document: Mapping[str, Any]) -> tuple[float, float] | None:
+        """Return how long its steps take, if it says so and that makes sense."""
+        said = document.get("step_s")
+        if said is None:
+            return None
+        good = isinstance(said, list) and len(said) == 2 and all(map(is_number, said))
+        if not good or not 0 <= said[0] <= said[1] <= MAX_INSTANT_S:
+            self._warn(f"{protocol.REPORT_FILE}: step_s is {shown(said)}, not two durations")
+            return None
+        return float(said[0]), float(said[1])
 
     def _metrics(self, stated: Any) -> tuple[dict[str, float], tuple[str, ...]]:
         """Return the metrics that make sense, and the names of those that are not numbers."""

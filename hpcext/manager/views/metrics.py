@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from hpcext.batch.standing import Is
+from hpcext.core import silence
 from hpcext.core.errors import HpcextError
 from hpcext.core.history.node_time import Use, parts
 from hpcext.core.values import State
@@ -55,6 +56,8 @@ METRICS = {
     "hpcext_suspensions_total": Metric("counter", "Suspensions that jobs acknowledged."),
     "hpcext_rescales_total": Metric("counter", "Changes of size without stopping."),
     "hpcext_lost_steps_total": Metric("counter", "Training steps that had to be done again."),
+    "hpcext_hangs_total": Metric("counter", "Trainings found to hang: they did no step for long."),
+    "hpcext_hanging_jobs": Metric("gauge", "Jobs that seem to hang at present."),
     "hpcext_leases_total": Metric("counter", "Leases of idle nodes that the harvester took."),
 }
 
@@ -104,6 +107,8 @@ def _of(reading: Reading) -> Iterator[Sample]:
         "hpcext_suspensions_total": sum(record.suspends for record in records),
         "hpcext_rescales_total": sum(record.rescales for record in records),
         "hpcext_lost_steps_total": sum(record.lost_steps for record in records),
+        "hpcext_hangs_total": sum(record.hangs for record in records),
+        "hpcext_hanging_jobs": sum(map(bool, map(silence.said, world.jobs.values()))),
     }
     if outlook := outlook_of(world):
         values["hpcext_utility_ratio"] = outlook.utility

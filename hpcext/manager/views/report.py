@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from hpcext.core import silence
 from hpcext.core.reasons import reason
 from hpcext.core.saving import lost_exactly, said
 from hpcext.core.trials import Trial
@@ -152,6 +153,8 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "lost_steps": record.lost_steps,
         "lost_steps_exact": lost_exactly(record),
         "cannot_save": said(job) or None,
+        "hangs": record.hangs,
+        "hung": silence.said(job) or None,
         "loss": record.loss and msgspec.structs.asdict(record.loss),
         "attempts": job.attempt,
         "metrics": dict(record.metrics),

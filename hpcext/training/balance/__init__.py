@@ -133,8 +133,8 @@ class Balance:
         if self._fitted != self._bounds and warns:
             low, high = self._fitted
             warn(
-                f"a step of {total} samples cannot be divided: {len(workers)} ranks of "
-                f"{self._bounds.least} to {self._bounds.most} samples take {low} to {high}"
+                f"a step of {total} samples does not fit {len(workers)} ranks of "
+                f"{self._bounds.least} to {self._bounds.most} samples: they take {low} to {high}"
             )
         self._rule = self._make(self._even(total, len(workers)), self._fitted, known)
         self.sizes = self._rule.sizes

@@ -209,6 +209,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Set the metrics of an epoch of which nothing was left to train."""
+        self.session.training.coordinator.pause()
         if self._silence is not None:
             self._silence.__exit__(None, None, None)
             self._silence = None

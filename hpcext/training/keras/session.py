@@ -143,6 +143,7 @@ class FitSession(Session):
 
     def begin_validation(self) -> None:
         """Record the state after the last batch of an epoch."""
+        self.training.coordinator.pause()
         if self.training.loop.phase != EPOCH:
             return
         self.between()

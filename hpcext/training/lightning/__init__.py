@@ -290,6 +290,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         """Prepare to leave this validation; it begins anew on resumption."""
         if not self._fitting:
             return
+        self._coordinator.pause()
         loop = trainer.fit_loop.epoch_loop.val_loop
         if "validation" in self._resume:
             total = loop.batch_progress.total
@@ -331,6 +332,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         It counts them once, when it sets the loader up; after an epoch that was resumed at another
         number of ranks the next one has another length.
         """
+        self._coordinator.pause()
         loader = self._loader
         if loader is not None and self._resume.pop("world_size", 0) not in (
             0,

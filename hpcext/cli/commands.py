@@ -1,0 +1,235 @@
+"""Jobs without a job file: a command after ``--``, or one in each line of a file.
+
+They become the text of a job file, so that whoever reads that knows no other way to state a job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+from hpcext import checkpointers
+from hpcext import jobfields as fields
+from hpcext.checks import at, read_stream, read_text
+from hpcext.core.errors import InputError
+from hpcext.jobfile import MAX_JOBS
+from hpcext.jobtext import allowed_name, job_text
+from hpcext.text import shown
+
+STANDARD_INPUT = "-"
+
+_SCRIPTS = frozenset(
+    {".bash", ".ipynb", ".jl", ".js", ".lua", ".m", ".pl", ".py", ".r", ".rb", ".sh", ".zsh"}
+)
+"""Suffixes of what says more of a job than the program that runs it."""
+
+_RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
+
+_OPTIONS = ("commands", "gpus_per_job", "workdir", "env", "shell", "retries", "checkpoint", "after")
+
+
+class Written(NamedTuple):
+    """The text of a job file that was made of commands, and what the first is called after."""
+
+    text: str
+    called: str
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options that state jobs without a job file."""
+    group = parser.add_argument_group("jobs without a job file")
+    group.add_argument(
+        "--commands",
+        metavar="FILE",
+        help="a job for each line of this file, which is its command; - is standard input",
+    )
+    group.add_argument(
+        "--gpus-per-job", metavar="N", help="GPUs of each job: a number, or MIN:MAX (default: 1)"
+    )
+    group.add_argument(
+        "--workdir", type=Path, metavar="DIR", help="where to run the commands (default: here)"
+    )
+    group.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a variable to add to their environment; may be given several times",
+    )
+    group.add_argument("--shell", action="store_true", help="let a shell run each command")
+    group.add_argument(
+        "--retries", type=int, metavar="N", help="how many failures in a row are retried"
+    )
+    group.add_argument(
+        "--checkpoint",
+        metavar="HOW",
+        help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
+    )
+    parser.set_defaults(rest=())
+
+
+def given(args: argparse.Namespace) -> list[str]:
+    """Return which of the options a command line has, and ``--`` if a command follows it."""
+    flags = [name for name in _OPTIONS if getattr(args, name, None) not in (None, False, [])]
+    return [*(f"--{name.replace('_', '-')}" for name in flags), *(["--"] if args.rest else [])]
+
+
+def read(args: argparse.Namespace) -> Written | None:
+    """Return the jobs of a command line as a job file; None if it has no command.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        Of a parser that :func:`add` was called with. If it has a ``name``, that is the name of the
+        job; several get numbers. If it has ``after``, they come after these jobs.
+
+    Raises
+    ------
+    InputError
+        It names a job file, too; or a line or a value is invalid.
+    """
+    said = given(args)
+    ways = [*filter("--commands".__eq__, said), *(["--"] if args.rest else [])]
+    if not ways:
+        if said:
+            raise InputError(
+                "states jobs without a job file, and there is no command",
+                where=said[0],
+                valid="with -- COMMAND, or with --commands FILE",
+            )
+        return None
+    if args.jobs is not None or len(ways) > 1:
+        other = f"the job file {shown(str(args.jobs))}" if args.jobs is not None else ways[0]
+        raise InputError(f"cannot be given with {other}", where=f"{ways[-1]}", do="leave one out")
+    same = _same(args)
+    commands = _lines(args) if args.commands is not None else [_after_dashes(args)]
+    called = [_called(each) for each in commands]
+    jobs = [
+        {"name": name, "command": command, **same}
+        for name, command in zip(_names(called, args.name), commands, strict=True)
+    ]
+    return Written(job_text(*jobs), called[0])
+
+
+def _same(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keys that all the jobs have, each checked under the name of its option."""
+    found: dict[str, Any] = {}
+    if args.gpus_per_job is not None:
+        with at("--gpus-per-job"):
+            found["gpus"] = _gpus(args.gpus_per_job)
+    if args.workdir is not None:
+        if not args.workdir.is_dir():
+            raise InputError(f"no directory {shown(str(args.workdir))}", where="--workdir")
+        found["workdir"] = str(args.workdir.absolute())
+    if args.env:
+        with at("--env"):
+            found["env"] = fields.env(dict(map(_variable, args.env)))
+    if after := getattr(args, "after", ()):
+        found["after"] = list(after)
+    if args.retries is not None:
+        with at("--retries"):
+            found["retries"] = fields.retries(args.retries)
+    if args.checkpoint is not None:
+        with at("--checkpoint"):
+            found["checkpoint"] = checkpointers.stated(args.checkpoint)
+    return {**found, "shell": True} if args.shell else found
+
+
+def _gpus(text: str) -> dict[str, int]:
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise InputError(shown(text), valid="N or MIN:MAX, from 1 on")
+    if match[2] is None:
+        return fields.gpus(int(match[1]))
+    return fields.gpus({"min": int(match[1]), "max": int(match[2])})
+
+
+def _variable(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(shown(text), valid="KEY=VALUE")
+    return key, value
+
+
+def _after_dashes(args: argparse.Namespace) -> str | list[str]:
+    """Return the command after ``--``: its words, or the one word that a shell is to run."""
+    words: list[str] = list(args.rest)
+    with at("--"):
+        if not args.shell:
+            fields.command(words)
+            return words
+        if len(words) > 1:
+            # Joined, the quotes that the user's own shell took away would be missing.
+            raise InputError(
+                f"{len(words)} words, and --shell takes one",
+                do="quote the command, as in --shell -- 'python train.py | tee out.txt'",
+            )
+        fields.for_shell(words[0])
+        return words[0]
+
+
+def _lines(args: argparse.Namespace) -> list[str]:
+    """Return the commands in the lines of a file, of which the empty ones and comments are none."""
+    if args.commands == STANDARD_INPUT:
+        where = "standard input"
+        text = read_stream(sys.stdin.buffer, where)
+    else:
+        where = args.commands
+        text = read_text(Path(args.commands))
+    check = fields.for_shell if args.shell else fields.command
+    found = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        command = line.strip()
+        if command and not command.startswith("#"):
+            with at(f"{where}: line {number}"):
+                check(command)
+            found.append(command)
+    if not found:
+        raise InputError("no command in it", where=where, valid="a command in each line")
+    if len(found) > MAX_JOBS:
+        raise InputError(f"{len(found)} commands", where=where, valid=f"at most {MAX_JOBS}")
+    return found
+
+
+def _called(command: str | list[str]) -> str:
+    """Return what a job is called after: the script in its command, or else the program."""
+    words = command if isinstance(command, list) else _words(command)
+    paths = [PurePath(word) for word in words if not word.startswith("-")]
+    scripts = [path.stem for path in paths if path.suffix.lower() in _SCRIPTS]
+    module = [after for word, after in itertools.pairwise(words) if word == "-m"]
+    name = allowed_name([*scripts[:1], *module[:1], *(path.name for path in paths[:1]), "job"][0])
+    return f"job-{name}" if name.isdecimal() else name or "job"
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()  # of a shell's script, which may be in any form
+
+
+def _names(called: Sequence[str], name: str | None) -> list[str]:
+    """Return a name for each job, with a number where several would have the same."""
+    wanted = [name] * len(called) if name else called
+    often = Counter(wanted)
+    used = {each for each in wanted if often[each] == 1}
+    last: Counter[str] = Counter()
+    names = []
+    for each in wanted:
+        found = each
+        while often[each] > 1:
+            last[each] += 1
+            number = f"-{last[each]}"
+            found = f"{each[: fields.MAX_NAME_CHARS - len(number)]}{number}"
+            if found not in used:
+                used.add(found)
+                break
+        names.append(found)
+    return names
