@@ -106,8 +106,14 @@ class StepExecutor(AllocationExecutor):
 
     def _launch(self, watch: Watch) -> None:
         super()._launch(watch)
-        assert watch.process is not None
-        self._record(watch.files, watch.process)
+        if watch.process is None:
+            return  # it has ended already, as will be seen
+        try:
+            self._record(watch.files, watch.process)
+        except OSError as error:
+            # It runs, and the next manager could not find it: it is ended as any other.
+            watch.why = f"could not be started: {error.strerror}"
+            watch.process.send(self._end_signal)
 
     def _record(self, files: AttemptFiles, process: Process) -> None:
         document = {

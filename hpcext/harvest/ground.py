@@ -96,10 +96,18 @@ class Ground:
         return [name for name, node in self.nodes.items() if self.suits(node)]
 
     def refuse(self, node: str, *, passed_over: bool = False) -> None:
-        """Ask for a node no more for a while; `passed_over`: somebody else had its hole."""
-        self._refused[node] = time.time() + REFUSED_S
+        """Ask for a node no more for a while; `passed_over`: somebody else had its hole.
+
+        All others are asked for again together. A trainer that needs several nodes would never
+        have them at once if each lease, unused, ended before the next one begins.
+        """
+        until = time.time() + REFUSED_S
         if passed_over:
             self._passed_over.add(node)
+        else:
+            others = self._refused.keys() - self._passed_over
+            until = min([until, *(self._refused[each] for each in others)])
+        self._refused[node] = until
 
     def idle_since(self, node: str) -> float:
         """Return since when a node has been idle, as far as observed; epoch seconds."""

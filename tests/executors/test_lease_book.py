@@ -521,3 +521,16 @@ def test_nodes_with_fewer_gpus_are_left_alone(tmp_path: Path, slurm: ScriptedSlu
     one = Harvester(tmp_path, gpus=3)
     one.cycle(3)
     assert not slurm.said("sbatch")
+
+
+def test_nodes_whose_leases_were_not_used_are_asked_for_again_together() -> None:
+    """Seed 20 of the virtual room: what needs them all would never have them all at once."""
+    one = ground.Ground(Terms(partition="harvest"), seen=Fragments)
+    one.refuse("n1")
+    first = one.refused_for(0.0)["n1"]
+    time.sleep(0.01)
+    one.refuse("n2")
+    one.refuse("n3", passed_over=True)
+    until = one.refused_for(0.0)
+    assert until["n2"] == first
+    assert until["n3"] > first

@@ -4,6 +4,7 @@
 
     python -m tests.virtual 17              one seed, with its story
     python -m tests.virtual 0-9999          many, on all processors; those that fail are shrunk
+    python -m tests.virtual --room pilot 17 a pilot in a job of a virtual Slurm
     python -m tests.virtual --mutants       which planted bugs are found, and within how many seeds
 """
 
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 
@@ -31,6 +33,9 @@ def main() -> int:
         ).returncode
     parser = argparse.ArgumentParser(prog="python -m tests.virtual", description=__doc__)
     parser.add_argument("seeds", nargs="?", default="0-999", help="SEED or FIRST-LAST")
+    parser.add_argument(
+        "--room", choices=("local", "pilot", "harvest"), default="local", help="its kind"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="planted bugs; all by default")
     parser.add_argument("--mutant", default="", help=argparse.SUPPRESS)
@@ -48,39 +53,51 @@ def main() -> int:
 
         loading.plant(mutants.read()[args.mutant])
     if not last:
-        return one(int(first))
+        return one(args.room, int(first))
     seeds = range(int(first), int(last) + 1)
     if args.jobs > 1:
-        words = [f"--mutant={args.mutant}"] if args.mutant else []
+        words = [f"--room={args.room}"]
+        words += [f"--mutant={args.mutant}"] if args.mutant else []
         words += ["--until-found"] if args.until_found else []
         words += ["--digest"] if args.digest else []
         return shared(seeds, args.jobs, words)
-    return many(seeds, until_found=args.until_found, digest=args.digest)
+    return many(args.room, seeds, until_found=args.until_found, digest=args.digest)
 
 
-def one(seed: int) -> int:
+def room_of(kind: str, seed: int) -> Any:
+    """Make the room of a seed."""
+    if kind == "local":
+        from virtual.room import Room
+
+        return Room(seed)
+    # In this order: the first import makes what follows virtual.
+    from virtual import room, slurm_room
+
+    assert room
+    return (slurm_room.HarvestRoom if kind == "harvest" else slurm_room.SlurmRoom)(seed)
+
+
+def one(kind: str, seed: int) -> int:
     """Play a seed, and tell its story."""
-    from virtual.room import Room
-
-    room = Room(seed)
+    room = room_of(kind, seed)
     wrong = room.play()
     print("\n".join(room.kernel.story))
     for each in wrong:
         print(f"WRONG {each}")
     room.close()
     if wrong:
-        print(f"shrunk to: {shrunk(seed)}")
+        print(f"shrunk to: {shrunk(kind, seed)}")
     return int(bool(wrong))
 
 
-def many(seeds: Iterable[int], *, until_found: bool = False, digest: bool = False) -> int:
+def many(
+    kind: str, seeds: Iterable[int], *, until_found: bool = False, digest: bool = False
+) -> int:
     """Play seeds; say which fail, and why."""
-    from virtual.room import Room
-
     failed = count = 0
     began_s = time.monotonic()
     for seed in seeds:
-        room = Room(seed)
+        room = room_of(kind, seed)
         wrong = room.play()
         room.close()
         count += 1
@@ -92,24 +109,22 @@ def many(seeds: Iterable[int], *, until_found: bool = False, digest: bool = Fals
             print(f"seed {seed}: {wrong[0].strip().splitlines()[-1]}", flush=True)
             if until_found:
                 break
-            print(f"seed {seed}, shrunk: {shrunk(seed)}", flush=True)
+            print(f"seed {seed}, shrunk: {shrunk(kind, seed)}", flush=True)
     took_s = time.monotonic() - began_s
     print(f"{count} seeds, {failed} failed, {took_s:.1f} s, {count / took_s:.0f} a second")
     return int(failed > 0)
 
 
-def shrunk(seed: int) -> list[str]:
+def shrunk(kind: str, seed: int) -> list[str]:
     """Return the fewest faults with which a seed still fails."""
-    from virtual import faults
-    from virtual.room import Room
 
-    def fails(plan: Sequence[faults.Fault]) -> bool:
-        room = Room(seed)
+    def fails(plan: Sequence[Any]) -> bool:
+        room = room_of(kind, seed)
         wrong = room.play(plan)
         room.close()
         return bool(wrong)
 
-    room = Room(seed)
+    room = room_of(kind, seed)
     room.play()
     plan = room.plan
     room.close()

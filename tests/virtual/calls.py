@@ -179,6 +179,8 @@ def write(fd: int, data: Any) -> int:
     if opened.pipe is not None:
         if not opened.pipe.readers:
             process.signal(signal.SIGPIPE)
+            if process.dead:
+                raise Dead
             raise failed(errno.EPIPE)
         opened.pipe.data += data
         kernel().touched()
@@ -483,7 +485,12 @@ def fchmod(fd: int, mode: int) -> None:
 
 def utime(path: object, times: tuple[float, float] | None = None, **_: Any) -> None:
     process = me()
-    process.machine.disk.find(_absolute(process, path)).mtime = times[1] if times else _time()
+    if isinstance(path, int):
+        inode = _opened(process, path).inode
+        assert inode is not None
+    else:
+        inode = process.machine.disk.find(_absolute(process, path))
+    inode.mtime = times[1] if times else _time()
 
 
 def getcwd() -> str:

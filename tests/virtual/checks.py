@@ -20,9 +20,8 @@ OURS = {"manager", "supervisor", "training", "user", ""}
 
 HOME = "/home/user"
 PILOT = f"{HOME}/pilot"
-OBEYS_S, ANSWERS_S = 1.0, 2.0
-"""The most seconds until a training is suspended, if nothing is in its way, and two steps; until a
-request is answered."""
+ANSWERS_S = 2.0
+"""The most seconds until a request is answered."""
 
 
 class Violation(Exception):
@@ -43,6 +42,7 @@ class Checks:
         self.deaf: set[str] = set()
         self.attempts: Counter[str] = Counter()
         self._failures: dict[str, list[float]] = defaultdict(list)
+        self._failed: set[tuple[str, str]] = set()
         self.wishes: Counter[str] = Counter()
         self._launched: dict[str, float] = {}
         self._launches: dict[str, set[str]] = defaultdict(set)
@@ -70,12 +70,7 @@ class Checks:
         if other is not None and other is not process and not other.dead:
             self.wrong(f"job {job}: attempt {attempt} runs beside an earlier one, {other!r}")
         self._running[job] = process
-        for gpu in launch["gpus"]:
-            holders = [each for each in self._gpus[gpu] if not each[0].dead]
-            for holder, other_job, other_attempt in holders:
-                if (other_job, other_attempt) != (job, attempt):
-                    self.wrong(f"{gpu} belongs to jobs {other_job} and {job} at once: {holder!r}")
-            self._gpus[gpu] = [*holders, (process, job, attempt)]
+        self.takes(job, attempt, process, launch)
         if step < self._saved[job]:
             self.wrong(
                 f"job {job} attempt {attempt} begins after step {step}, "
@@ -91,9 +86,17 @@ class Checks:
         self._harmed.discard(job)
         self._last[job] = step
 
-    def holds(self, pid: int, launch: Any) -> None:
+    def takes(self, job: str, attempt: int, process: Process, launch: Any) -> None:
+        """Check that the GPUs of a process belong to nobody else."""
+        for gpu in launch["gpus"]:
+            holders = [each for each in self._gpus[gpu] if not each[0].dead]
+            for holder, other_job, other_attempt in holders:
+                if (other_job, other_attempt) != (job, attempt):
+                    self.wrong(f"{gpu} belongs to jobs {other_job} and {job} at once: {holder!r}")
+            self._gpus[gpu] = [*holders, (process, job, attempt)]
+
+    def holds(self, process: Process, launch: Any) -> None:
         """Note a process that holds the GPUs of a training, too."""
-        process = self._room.machine.processes[pid]
         for gpu in launch["gpus"]:
             self._gpus[gpu].append((process, launch["job"], launch["attempt"]))
 
@@ -106,7 +109,7 @@ class Checks:
         calm = not faults.disk_failed and job not in self.deaf
         if held and calm and faults.disturbed_at < held[0]:
             since_s = max(held[0], self._began_at[job] + 0.5)
-            if self._room.kernel.now > since_s + OBEYS_S + 2 * self._room.step_s:
+            if self._room.kernel.now > since_s + self._room.obeys_s + 2 * self._room.step_s:
                 self.wrong(f"job {job} still trains, suspended by its user at {held[0]:.1f} s")
         if step != self._last[job] + 1:
             self.wrong(f"job {job} does step {step} after step {self._last[job]}")
@@ -127,7 +130,7 @@ class Checks:
 
     def saved(self, job: str, step: int, path: str) -> None:
         """Note a checkpoint that was committed."""
-        names = self._room.machine.disk.find(path).entries
+        names = self._room.disk.find(path).entries
         self._kept(path, *(f"{path}/{name}" for name in names))
         self._saved[job] = max(self._saved[job], step)
 
@@ -142,7 +145,7 @@ class Checks:
         self._launched[job] = self._room.kernel.now
         self._launches[job].add(attempt)
         if self._room.faults.disk_failed:
-            journal = self._room.machine.disk.find(f"{PILOT}/journal.jsonl")
+            journal = self._room.disk.find(f"{PILOT}/journal.jsonl")
             lines = journal.durable.splitlines()
             entries = tuple(map(journals._entry.decode, lines[1:]))
             header = journals._header(json.loads(lines[0]))
@@ -150,8 +153,11 @@ class Checks:
             if known is None or known.attempt < int(attempt.rpartition("-")[2]):
                 self.wrong(f"job {job} {attempt} begins, and its start is not written down")
 
-    def failing(self, job: str) -> None:
+    def failing(self, job: str, attempt: str) -> None:
         """Note that a training fails by itself, and check that it was not tried too soon."""
+        if (job, attempt) in self._failed:
+            return  # on another of its nodes
+        self._failed.add((job, attempt))
         now, before = self._room.kernel.now, self._failures[job]
         if before and now < before[-1] + 2.0 ** (len(before) - 1) and not self._disturbed(job):
             self.wrong(f"job {job} is tried again {now - before[-1]:.1f} s after it failed")
@@ -169,7 +175,7 @@ class Checks:
     # What must survive a crash at this moment.
 
     def _kept(self, *paths: str) -> None:
-        disk = self._room.machine.disk
+        disk = self._room.disk
         if not self._room.faults.disk_failed:
             for path in paths:
                 if not disk.keeps(path):
@@ -179,7 +185,7 @@ class Checks:
         """Check that all that is acted on is on the disk; mere progress need not be."""
         if self._room.faults.disk_failed:
             return
-        journal = self._room.machine.disk.find(f"{PILOT}/journal.jsonl")
+        journal = self._room.disk.find(f"{PILOT}/journal.jsonl")
         written = bytes(journal.data)
         rest = written[len(journal.durable) :].splitlines()
         if not written.startswith(journal.durable) or any(
@@ -210,7 +216,7 @@ class Checks:
     def _obeyed(self, job: str, attempt: int, launch: Any) -> None:
         for verb in ("suspend", "cancel", "resize"):
             at, words = self._promised.get((verb, job), (0.0, {}))
-            if not words or self._launched[job] < at + 0.1:
+            if not words or self._launched[job] < at + self._room.hands_over_s:
                 continue
             if verb != "resize":
                 self.wrong(f"job {job} attempt {attempt} begins after {verb} at {at:.1f} s")
@@ -268,7 +274,7 @@ class Checks:
         return True
 
     def _left_behind(self) -> None:
-        for process in self._room.machine.processes.values():
+        for process in self._room.processes():
             ours = process.name in {"supervisor", "training", "daemon", "manager"}
             # A second supervisor that has yet to begin will find that it is not wanted.
             if ours and not process.dead and process not in self._room.starting:

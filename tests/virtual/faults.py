@@ -8,7 +8,7 @@ import math
 import random
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from virtual import calls
@@ -50,15 +50,20 @@ class Fault(NamedTuple):
     event: int = 0
 
 
-def draw(chance: random.Random) -> list[Fault]:
+def draw(
+    chance: random.Random,
+    weights: Mapping[str, int] = WEIGHTS,
+    until_s: float = UNTIL_S,
+    most_events: int = MOST_EVENTS,
+) -> list[Fault]:
     """Draw what is to happen in a room."""
-    names = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=chance.randint(0, MOST))
+    names = chance.choices(list(weights), list(weights.values()), k=chance.randint(0, MOST))
     return sorted(
         Fault(
-            chance.uniform(BEGIN_S, UNTIL_S),
+            chance.uniform(BEGIN_S, until_s),
             name,
             chance.getrandbits(32),
-            chance.randint(1, MOST_EVENTS) if chance.random() < 0.6 else 0,
+            chance.randint(1, most_events) if chance.random() < 0.6 else 0,
         )
         for name in names
     )
@@ -69,12 +74,16 @@ class Faults:
 
     Attributes
     ----------
+    until_s : float
+        When all of them are over.
     harm : Counter
         How often it was done to a job what may count as its own failure.
     disk_failed, crashed : bool
     cancelled : set of str
         Jobs that their user may have cancelled.
     """
+
+    until_s = UNTIL_S
 
     def __init__(self, room: Room) -> None:
         self._room, self._kernel = room, room.kernel
@@ -88,6 +97,10 @@ class Faults:
         self.hurried = False  # whether a manager was told to end twice
         self._told: set[Process] = set()
 
+    def draw(self, chance: random.Random) -> list[Fault]:
+        """Draw what is to happen."""
+        return draw(chance)
+
     def befall(self, plan: Sequence[Fault]) -> None:
         """Have these faults come, and everything be well after the last one may have."""
         for fault in plan:
@@ -95,10 +108,10 @@ class Faults:
                 self._kernel.upon[fault.event] = functools.partial(self._do, fault)
             else:
                 self._kernel.at(fault.at, functools.partial(self._do, fault))
-        self._kernel.at(UNTIL_S, self.mend)
+        self._kernel.at(self.until_s, self.mend)
 
     def _do(self, fault: Fault) -> None:
-        if self._kernel.now >= UNTIL_S:
+        if self._kernel.now >= self.until_s:
             return
         self._chance = random.Random(fault.seed)
         if fault.what not in {"ask", "jump"}:
@@ -107,7 +120,7 @@ class Faults:
 
     def _some(self, name: str) -> Process | None:
         found = [
-            each for each in self._room.machine.processes.values()
+            each for each in self._room.processes()
             if each.name == name and not each.dead
             # Not what a manager has just forked, which is to be a supervisor.
             and (name != "manager" or each in self._room.managers)
@@ -118,7 +131,10 @@ class Faults:
         self._kernel.tell(f"** {line}")
 
     def _harm(self, process: Process) -> None:
-        job = process.environ.get("HPCEXT_JOB_ID") or process.argv[-1].split("/")[-2]
+        job = process.environ.get("HPCEXT_JOB_ID")
+        if job is None:
+            directory = next(word for word in process.argv if "/attempt-" in word)
+            job = directory.split("/")[-2]
         self.harm[job] += 1
         self._room.checks.harmed(job)
 
@@ -208,7 +224,7 @@ class Faults:
 
     def fill_disk(self) -> None:
         """Have the disk fail for a while."""
-        disk = self._room.machine.disk
+        disk = self._room.disk
         disk.fault = self._chance.choice([errno.ENOSPC, errno.ENOSPC, errno.EROFS, errno.EIO])
         seconds = self._chance.uniform(0.1, 8)
         self.disk_failed = True
@@ -258,6 +274,10 @@ class Faults:
             self.cancelled.add(job)
         self._send(verb, words)
 
+    def excused(self) -> bool:
+        """Return whether it is no wonder that a manager does not answer."""
+        return self.disk_failed
+
     def resume(self, job: str) -> None:
         """Ask for a job that its user has suspended."""
         self._send("resume", {"job": job})
@@ -276,12 +296,14 @@ class Faults:
                 said = spool.ask(Path(PILOT), verb, **words)
             except (HpcextError, OSError) as error:
                 self._tell(f"{verb} {words}: {error}")
-                self._room.checks.waited(since_s, f"{verb} {words}")
-                if "did not answer" in str(error) and not self.disk_failed:
+                if not self.excused():
+                    self._room.checks.waited(since_s, f"{verb} {words}")
+                if "did not answer" in str(error) and not self.excused():
                     self._room.checks.wrong(f"{verb} {words}: {error}")
                 return 1
             self._tell(f"{verb} {words}: {said.get('text', said)}")
-            self._room.checks.waited(since_s, f"{verb} {words}")
+            if not self.excused():
+                self._room.checks.waited(since_s, f"{verb} {words}")
             self._room.checks.promised(verb, words, wishes)
             return 0
 
@@ -295,6 +317,6 @@ class Faults:
     def mend(self) -> None:
         """Let everything be well from here on."""
         self._tell("all is well from here on")
-        self._room.machine.disk.fault = 0
-        for process in list(self._room.machine.processes.values()):
+        self._room.disk.fault = 0
+        for process in self._room.processes():
             process.signal(signal.SIGCONT)

@@ -49,7 +49,9 @@ def begin() -> None:
         filelock=_filelock(),
         secrets=_secrets(),
         uuid=_uuid(),
-        random=types.SimpleNamespace(Random=_Chance, random=_any_number),
+        random=types.SimpleNamespace(
+            Random=_Chance, random=_any_number, uniform=lambda a, b: a + (b - a) * _any_number()
+        ),
         importlib=_importlib(),
         pynvml=_pynvml(),
         atexit=types.SimpleNamespace(register=_at_exit),

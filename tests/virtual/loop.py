@@ -11,6 +11,8 @@ from typing import Any
 
 from virtual import calls
 
+MISTAKES = (AssertionError, AttributeError, LookupError, NameError, NotImplementedError, TypeError)
+
 
 class Selector:
     """What a loop waits by: descriptors, signals, and a deadline."""
@@ -92,6 +94,12 @@ class Loop(asyncio.base_events.BaseEventLoop):
         calls.sigaction(signum, handler)
         return True
 
+    def create_task(self, coroutine: Any, **named: Any) -> Any:
+        """Begin a task; a mistake in it is told even if nobody asks how it ended."""
+        task = super().create_task(coroutine, **named)
+        task.add_done_callback(_mistake)
+        return task
+
     def run_in_executor(self, _executor: Any, function: Callable[..., Any], *args: Any) -> Any:
         """Do at once what a thread would do."""
         future = self.create_future()
@@ -103,6 +111,11 @@ class Loop(asyncio.base_events.BaseEventLoop):
 
     async def shutdown_default_executor(self, *_: Any) -> None:
         """Do nothing: there are no threads."""
+
+
+def _mistake(task: Any) -> None:
+    if not task.cancelled() and isinstance(error := task.exception(), MISTAKES):
+        calls.kernel().fault(calls.me(), error)
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:

@@ -31,6 +31,8 @@ class Mutant(NamedTuple):
     ----------
     found : int
         Within how many seeds, from 0 on, it was found; 0: it was not.
+    room : str
+        In which kind of room it is sought.
     unseen : str
         Why no room can find it: what else does the same, or what is not modelled.
     """
@@ -41,6 +43,7 @@ class Mutant(NamedTuple):
     new: str
     found: int = 0
     unseen: str = ""
+    room: str = "local"
 
     def fits(self) -> bool:
         """Return whether the module has the text that is replaced, once."""
@@ -103,14 +106,14 @@ def _begin(mutant: Mutant, seeds: range, said: int) -> int:
         if not mutant.fits():
             print("does not fit its module any more")
             os._exit(2)
-        if not alter(mutant):
+        if mutant.room != "local" or not alter(mutant):
             numbers = f"{seeds[0]}-{seeds[-1]}"
-            words = ["tests.virtual", numbers, "--jobs=1", "--until-found"]
+            words = ["tests.virtual", numbers, "--jobs=1", "--until-found", f"--room={mutant.room}"]
             os.chdir(ROOT)
             os.execv(sys.executable, [sys.executable, "-m", *words, f"--mutant={mutant.name}"])
         from virtual import __main__ as rooms
 
-        code = rooms.many(seeds, until_found=True)
+        code = rooms.many("local", seeds, until_found=True)
         sys.stdout.flush()
         os._exit(code)
     finally:

@@ -51,7 +51,9 @@ class Client(Disk):
         return seen[1]
 
     def locate(self, path: str, *, follow: bool) -> tuple[Directory, str]:
-        """Return the directory of a path, and the name there, as far as this node knows."""
+        """Return the directory of a path, and the name there."""
+        if not self._stale_s:
+            return self._server.locate(path, follow=follow)
         return self._walk(path, follow=follow)
 
     def opened(self, path: str, *, follow: bool) -> Inode:

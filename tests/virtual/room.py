@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from virtual import calls, loading
 from virtual import kernel as kernels
-from virtual.kernel import Kernel, Process
+from virtual.kernel import Kernel, Machine, Process
 
 loading.begin()
 
@@ -64,8 +64,13 @@ class Room:
     steps : list of Done
     complete : set of str
         Jobs whose training ended as it should.
+    obeys_s : float
+        The most seconds until a training is suspended, if nothing is in its way.
+    hands_over_s : float
+        The most seconds from a decision to start an attempt to the begin of its supervisor.
     """
 
+    obeys_s, hands_over_s = 1.0, 0.1
     _left = 0
 
     def __init__(self, seed: int) -> None:
@@ -76,11 +81,7 @@ class Room:
         self.seed = seed
         self.kernel = Kernel(seed, self._program)
         calls.use(self.kernel)
-        self.machine = self.kernel.machine("node1")
-        disk = self.machine.disk
-        for path, mode, uid in (("/home", 0o755, 0), (HOME, 0o700, 1000), ("/tmp", 0o1777, 0)):
-            disk.make_directory(path, mode, uid)
-        disk.settle()
+        self._build()
         self.steps: list[Done] = []
         self.managers: list[Process] = []
         self.starting: set[Process] = set()  # supervisors that have done nothing yet
@@ -88,8 +89,22 @@ class Room:
         self._log = Log(self.kernel)
         self.jobs = 0
         self.left: Any = None  # what the last manager believed as it ended
-        self.faults = faults.Faults(self)
+        self.faults = self._faults()
         self.checks = checks.Checks(self)
+
+    def _build(self) -> None:
+        self.machine = self.kernel.machine("node1")
+        self.disk = self.machine.disk
+        for path, mode, uid in (("/home", 0o755, 0), (HOME, 0o700, 1000), ("/tmp", 0o1777, 0)):
+            self.disk.make_directory(path, mode, uid)
+        self.disk.settle()
+
+    def _faults(self) -> faults.Faults:
+        return faults.Faults(self)
+
+    def processes(self) -> list[Process]:
+        """Return the processes of all machines."""
+        return [each for machine in self.kernel.machines for each in machine.processes.values()]
 
     # Programs.
 
@@ -183,7 +198,7 @@ class Room:
             Of each training; 0 for as many as the seed says.
         """
         kernel, chance = self.kernel, self.kernel.chance
-        self.plan = faults.draw(random.Random(self.seed)) if plan is None else list(plan)
+        self.plan = self.faults.draw(random.Random(self.seed)) if plan is None else list(plan)
         kernel.most_pids = chance.choice([14, 24, 32_768])
         self.jobs = chance.choice([1, 1, 2, 2, 3])
         self.save_every, self.step_s = chance.randint(1, 4), chance.choice([0.25, 0.5, 1.5])
@@ -212,7 +227,7 @@ class Room:
                 return
             began = PILOT in self._made()
             self.manage(begin=() if began else specs, gpus=2)
-        elif kernel.now > faults.UNTIL_S and self._holds:
+        elif kernel.now > self.faults.until_s and self._holds:
             self._holds -= 1
             self._release()
         soon = kernel.chance.random() < AT_ONCE
@@ -226,7 +241,7 @@ class Room:
 
     def _made(self) -> set[str]:
         try:
-            self.machine.disk.find(f"{PILOT}/pilot.json")
+            self.disk.find(f"{PILOT}/pilot.json")
         except OSError:
             return set()
         return {PILOT}
@@ -246,13 +261,17 @@ class Room:
             calls.sleep(self.kernel.chance.uniform(0.01, 3))
             return 0
 
-        process = self.kernel.spawn(self.machine, ["/bin/editor"], {}, program)
+        machine = self._some_machine()
+        process = self.kernel.spawn(machine, ["/bin/editor"], {}, program)
         process.name = "bystander"
         if pid:
             return
         later = self.kernel.chance.uniform(0.5, 3)
-        if self.kernel.now < faults.UNTIL_S:
+        if self.kernel.now < self.faults.until_s:
             self.kernel.at(self.kernel.now + later, self.bystand)
+
+    def _some_machine(self) -> Machine:
+        return self.machine
 
     def _check(self, steps: int) -> None:
         def program(process: Process) -> int:
@@ -261,7 +280,7 @@ class Room:
             return 0
 
         judge = self.kernel.spawn(self.machine, [PYTHON, "judge"], {}, program)
-        self.kernel.run(lambda: judge.dead, MOST_S + 10)
+        self.kernel.run(lambda: judge.dead, self.kernel.now + 10)
 
     def close(self) -> None:
         """Leave it."""

@@ -537,24 +537,31 @@ class Shell:
 
     def _wait_for(self, pid: int) -> int:
         """Wait for a command in the foreground, whatever comes meanwhile."""
-        _, status = calls.waitpid(pid, 0)
-        return _shell_status(status)
+        while pid not in self._ended:
+            self._reap(*calls.waitpid(-1, 0))
+        return self._ended.pop(pid)
+
+    def _reap(self, pid: int, status: int) -> None:
+        self._ended[pid] = _shell_status(status)
 
     def _builtin_wait(self, words: list[str]) -> int:
+        """Wait for one; whatever else ends meanwhile is collected, too."""
         if not words:
             raise Unknown("wait for all")
-        pid = int(words[0])
-        process = calls.me()
-        child = next((each for each in process.children if each.pid == pid), None)
-        if child is None:
-            return self._ended.get(pid, 127)
-        calls.kernel().wait(lambda: child.dead or bool(self._heard))
-        if self._heard and not child.dead:
-            return 128 + self._heard[0]
-        status = self._wait_for(pid)
-        if pid == self._background:
-            self._ended = {pid: status}
-        return status
+        pid, children = int(words[0]), calls.me().children
+        while True:
+            while any(each.dead for each in children):
+                self._reap(*calls.waitpid(-1, os.WNOHANG))
+            if pid in self._ended:
+                status = self._ended[pid]
+                if pid != self._background:
+                    del self._ended[pid]
+                return status
+            if not any(each.pid == pid for each in children):
+                return 127
+            calls.kernel().wait(lambda: any(each.dead for each in children) or bool(self._heard))
+            if self._heard and not any(each.dead for each in children):
+                return 128 + self._heard[0]
 
     def _builtin_trap(self, words: list[str]) -> int:
         what, names = words[0], words[1:]
@@ -600,7 +607,10 @@ class Shell:
         raise Leave("return")
 
     def _builtin_echo(self, words: list[str]) -> int:
-        calls.write(1, f"{' '.join(words)}\n".encode())
+        try:
+            calls.write(1, f"{' '.join(words)}\n".encode())
+        except OSError:
+            return 1
         return 0
 
     def _builtin_true(self, words: list[str]) -> int:
@@ -759,3 +769,8 @@ def program(process: Process) -> int:
         text, arguments = calls.read(fd, 1 << 20).decode(), words
         calls.close(fd)
     return Shell(arguments).run(text)
+
+
+def script(text: str, arguments: Sequence[str]) -> Callable[[Process], int]:
+    """Return the program that runs the script of a batch job."""
+    return lambda _: Shell(arguments).run(text)

@@ -46,6 +46,23 @@ def test_a_seed_tells_its_story() -> None:
     assert "job 1 attempt 1 begins after step 0" in said
 
 
+def test_nothing_is_lost_in_a_job_of_slurm() -> None:
+    code, said = play("0-39", "--room=pilot")
+    assert code == 0, said
+
+
+def test_nothing_is_lost_on_leases_of_slurm() -> None:
+    code, said = play("0-29", "--room=harvest")
+    assert code == 0, said
+
+
+def test_a_seed_with_a_slurm_is_played_again_to_the_bit() -> None:
+    _, alone = play("9-9", "--digest", "--jobs=1", "--room=pilot")
+    _, later = play("5-9", "--digest", "--jobs=1", "--room=pilot")
+    (digest,) = re.findall(r"digest of 9: \w+", alone)
+    assert digest in later
+
+
 def test_every_planted_bug_has_its_place() -> None:
     """One that does not would be found by nothing, and prove nothing."""
     assert [name for name, bug in mutants.read().items() if not bug.fits()] == []
@@ -66,6 +83,10 @@ def test_every_planted_bug_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_in_many_seeds() -> None:
-    code, said = play("0-19999")
+@pytest.mark.parametrize(
+    ("room", "seeds"), [("local", "0-19999"), ("pilot", "0-1999"), ("harvest", "0-1999")]
+)
+@pytest.mark.timeout(7200)
+def test_nothing_is_lost_in_many_seeds(room: str, seeds: str) -> None:
+    code, said = play(seeds, f"--room={room}")
     assert code == 0, said

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from virtual import calls
+from virtual.group import Broken, Group
 
 from hpcext.training.checkpoint import CheckpointError, FencedError
 from hpcext.training.coordinator import Coordinator
@@ -40,31 +42,39 @@ class Training:
         store, attempt = coordinator.store, coordinator.attempt
         assert store is not None
         assert attempt is not None
-        store.open()
-        found = store.newest()
-        step = found.manifest["step"] if found else 0
-        if found:
-            data = json.loads((found.path / "count.json").read_bytes())
-            assert data == {"step": step}, f"restored {data} at step {step}"
+        environ = self._process.environ
+        rank, size = int(environ.get("HPCEXT_NODE_INDEX", 0)), attempt.num_nodes
         launch = json.loads((attempt.report_dir / "launch.json").read_bytes())
-        self._room.restored(attempt.job_id, attempt.attempt, step, self._process, launch)
+        launch["gpus"] = launch["gpus"] or _gpus(environ)
+        if size > 1:
+            self._room.checks.takes(attempt.job_id, attempt.attempt, self._process, launch)
+            meeting = self._room.meetings[attempt.job_id, attempt.attempt]
+            ranks: Ranks = Group(meeting, rank, size, self._process)
+        else:
+            ranks = Ranks()
+        step = self._restore(store) if rank == 0 else 0
+        step = int(ranks.broadcast(str(step).encode()))
+        if rank == 0:
+            self._room.restored(attempt.job_id, attempt.attempt, step, self._process, launch)
         if self._deaf:
             # It will be killed where it is to be suspended, perhaps the hard way.
             self._room.checks.deaf.add(attempt.job_id)
             if self._room.kernel.chance.random() < 0.5:
                 calls.sigaction(signal.SIGTERM, signal.SIG_IGN)
         if self._room.kernel.chance.random() < DAEMONS:
-            self._room.checks.holds(calls.kernel().fork(self._daemon), launch)
-        if self._room.kernel.chance.random() < STRAYS:
+            pid = calls.kernel().fork(self._daemon)
+            self._room.checks.holds(self._process.machine.processes[pid], launch)
+        if rank == 0 and self._room.kernel.chance.random() < STRAYS:
             calls.kernel().fork(self._stray)
-        coordinator.join(Ranks())
+        coordinator.join(ranks)
         coordinator.step, coordinator.done = step, float(step)
         coordinator.begin()
         coordinator.reporter.register()
         while step < self._steps:
             calls.sleep(self._room.step_s * self._room.kernel.chance.uniform(0.5, 1.5))
             step += 1
-            self._room.did(attempt.job_id, attempt.attempt, step, self._process)
+            if rank == 0:
+                self._room.did(attempt.job_id, attempt.attempt, step, self._process)
             coordinator.stepped(step, float(step))
             if step == self._steps:
                 break
@@ -75,6 +85,15 @@ class Training:
                 coordinator.save(self._write)
         coordinator.save_last(self._write)
         return 0
+
+    def _restore(self, store: Any) -> int:
+        store.open()
+        found = store.newest()
+        step = found.manifest["step"] if found else 0
+        if found:
+            data = json.loads((found.path / "count.json").read_bytes())
+            assert data == {"step": step}, f"restored {data} at step {step}"
+        return int(step)
 
     def _daemon(self) -> None:
         """Hold the GPUs in a session of its own, whatever SIGTERM says."""
@@ -103,6 +122,8 @@ class Training:
     def _write(self) -> Any:
         store, step = self._coordinator.store, self._coordinator.step
         assert store is not None
+        if self._coordinator.ranks.rank:
+            return None
         checkpoint = store.commit(
             step, {}, lambda draft: draft.write(
                 "count.json", lambda file: file.write(json.dumps({"step": step}).encode()) and None
@@ -119,13 +140,22 @@ def train(room: Room, process: Process) -> int:
     process.name = "training"
     room.begin(0.02, 0.3, 3.0)
     if process.argv[1] == "fails":
-        room.checks.failing(process.environ["HPCEXT_JOB_ID"])
+        room.checks.failing(process.environ["HPCEXT_JOB_ID"], process.environ["HPCEXT_ATTEMPT"])
         return FAILS
     try:
         return Training(room, process).run()
+    except Broken as error:
+        room.kernel.tell(f"{process!r}: {error}")
+        return 1
     except CheckpointError as error:
         calls.write(2, f"{error}\n".encode())
         room.kernel.tell(f"{process!r}: {error}")
         if not isinstance(error, FencedError):
             room.checks.unusable(process.environ["HPCEXT_JOB_ID"], str(error))
         return 1
+
+
+def _gpus(environ: Mapping[str, str]) -> list[str]:
+    """Return the GPUs that the batch system has given to a process."""
+    said = environ.get("SLURM_STEP_GPUS") or environ.get("CUDA_VISIBLE_DEVICES", "")
+    return [f"{environ['SLURMD_NODENAME']}:{index}" for index in said.split(",") if index]
