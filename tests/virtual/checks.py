@@ -61,7 +61,8 @@ class Checks:
         """Check an attempt that has restored what it goes on from."""
         self.attempts[job], self._began_at[job] = attempt, self._room.kernel.now
         self._obeyed(job, attempt, launch)
-        if not 1 <= len(launch["gpus"]) <= self._room.specs[int(job) - 1].gpus.max:
+        spec = self._room.specs[int(job) - 1]
+        if not 1 <= len(launch["gpus"]) <= spec.gpus.max * spec.nodes.max:
             self.wrong(f"job {job} attempt {attempt} has {len(launch['gpus'])} GPUs")
         report_dir = launch["environ"]["HPCEXT_REPORT_DIR"]
         self._kept(f"{report_dir}/launch.json", f"{report_dir}/supervisor.json")

@@ -242,22 +242,24 @@ class AttemptFiles:
         Reports come once a second, so there may be steps after the last one. One that writes a
         checkpoint or validates does not stand still.
         """
-        try:
-            text = documents.read_untrusted(self.directory / protocol.LAST_STEP)
-        except (OSError, ValueError):
-            return False
-        before, self._stood_at = self._stood_at, whole(text.decode(errors="replace").strip())
-        known = {self._reports.step, before} - {None}
-        return text.endswith(b"\n") and self._stood_at in known
+        before = self._stood_at
+        self._stood_at, pauses = self._count()
+        known = {self._reports.step, before}
+        return not pauses and self._stood_at is not None and self._stood_at in known
 
     def _last_step(self) -> int | None:
-        """Return the last step that it did, if it kept count; call it once it has ended."""
+        """Return the last step that it did, if it keeps count."""
+        return self._count()[0]
+
+    def _count(self) -> tuple[int | None, bool]:
+        """Return the last step that it did, if it keeps count; and whether it pauses after it."""
         try:
             text = documents.read_untrusted(self.directory / protocol.LAST_STEP)
         except (OSError, ValueError):
-            return None
+            return None, False
         step = whole(text.decode(errors="replace").strip())
-        return step if step is not None and 0 <= step <= MAX_STEPS else None
+        valid = step is not None and 0 <= step <= MAX_STEPS
+        return (step if valid else None), text.endswith(b"\t")
 
     def _ended(self) -> Ended | None:
         document = self._own(protocol.EXIT_FILE, protocol.EXIT)
