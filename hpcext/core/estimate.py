@@ -105,7 +105,7 @@ class Observed(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a job has stated and reported of its speed and its work.
 
     The models in `hpcext.scaling` derive more from it.

@@ -196,7 +196,7 @@ class Outcome(str, enum.Enum):
     EVICTED = "evicted"
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
+class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
     """The process tree of an attempt is empty: its GPUs are free.
 
     Attributes
