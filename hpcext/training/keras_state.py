@@ -170,7 +170,7 @@ class KerasState(TrainingState):
             there, here = _kind(array.dtype, array.shape), _kind(variable.dtype, variable.shape)
             if theirs != ours or there != here:
                 there, here = f"{theirs} {there}".strip(), f"{ours} {here}".strip()
-                raise ValueError(f"variable {place}: {there} does not fit into {here}")
+                raise ValueError(f"variable {place}: {there} in the checkpoint, {here} here")
         with self.outside():
             for _, array, (_, variable) in triples:
                 variable.assign(array)

@@ -36,7 +36,7 @@ def test_late_slots(lines: dict[str, str]) -> None:
     assert lines["late, what its first step used"] == "True"
     assert lines["late, of another model"] == (
         "CheckpointError the state of the optimizer 'adam_2' does not fit: variable 2: "
-        "float32(4, 3) into float32(5, 3); use the optimizer that it was written with, or "
+        "float32(4, 3) in the checkpoint, float32(5, 3) here; use the optimizer that it was written with, or "
         "another directory"
     )
 
@@ -54,8 +54,9 @@ def test_random_numbers(lines: dict[str, str]) -> None:
 
 def test_what_does_not_fit_changes_nothing(lines: dict[str, str]) -> None:
     assert lines["shape"].endswith(
-        "state.npz: the state of 'model' does not fit: variable 3: bias float32(2,) into "
-        "bias float32(3,); use the one that it was written with, or another checkpoint directory"
+        "state.npz: the state of 'model' does not fit: variable 3: bias float32(2,) in "
+        "the checkpoint, bias float32(3,) here; use the one that it was written with, or another "
+        "checkpoint directory"
     )
     assert lines["shape, then"] == "unchanged"
     assert "variable 0: /a float32() into /b float32()" in lines["name"]
@@ -92,7 +93,7 @@ def test_fit(lines: dict[str, str]) -> None:
 
 def test_data(lines: dict[str, str]) -> None:
     assert lines["skipped"] == "[[6, 7, 8], [9]]"
-    assert lines["too short"].startswith("CheckpointError the data set ends after 4 batches, and 5")
+    assert lines["too short"].startswith("CheckpointError the data set ends after 4 batches, but 5")
     assert lines["loaded"] == "True"
     assert lines["stderr"].count("this data set is shuffled anew in each epoch") == 1
 
