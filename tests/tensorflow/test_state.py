@@ -36,8 +36,8 @@ def test_late_slots(lines: dict[str, str]) -> None:
     assert lines["late, what its first step used"] == "True"
     assert lines["late, of another model"] == (
         "CheckpointError the state of the optimizer 'adam_2' does not fit: variable 2: "
-        "float32(4, 3) in the checkpoint, float32(5, 3) here; use the optimizer that it was written with, or "
-        "another directory"
+        "float32(4, 3) in the checkpoint, float32(5, 3) here; use the optimizer that it was "
+        "written with, or another directory"
     )
 
 
@@ -59,7 +59,7 @@ def test_what_does_not_fit_changes_nothing(lines: dict[str, str]) -> None:
         "checkpoint directory"
     )
     assert lines["shape, then"] == "unchanged"
-    assert "variable 0: /a float32() into /b float32()" in lines["name"]
+    assert "variable 0: /a float32() in the checkpoint, /b float32() here" in lines["name"]
     assert "2 variables do not fit into 3" in lines["number"]
     assert lines["format"].startswith("CheckpointError")
     assert "has format numpy/1, but this session reads tensorflow/1" in lines["format"]
