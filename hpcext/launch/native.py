@@ -98,7 +98,9 @@ class Native:
         self._first: Found | None = None
         self._before: Found | None = None
         self._asked_s: float | None = None
+        # Who was asked, and who is theirs to tell.
         self._told: set[Process] = set()
+        self._left: set[Process] = set()
         # Checkpoints that were being written at the last look.
         self._open: set[str] = set()
 
@@ -158,9 +160,12 @@ class Native:
             return
         pids = {each.pid for each in below if tree.handles(each, self.signum)}
         for process in below:
-            if process.pid not in pids or process in self._told:
+            if process in self._told or process in self._left:
                 continue
-            if not any(above.pid in pids for above in tree.ancestors(process.pid, root)):
+            if any(above.pid in pids for above in tree.ancestors(process.pid, root)):
+                # It stays so when the one above has saved and ended.
+                self._left.add(process)
+            elif process.pid in pids:
                 self._told.add(process)
                 tree.send(process, self.signum)
 

@@ -73,6 +73,7 @@ def save(step: int) -> None:
 CHILD = """
 import os, signal, time
 def spoil(signum, frame): open('count.txt', 'w').write('spoilt')
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.Signals[os.environ['BY']], spoil)
 open('child', 'w').close()
 while True: time.sleep(1)
