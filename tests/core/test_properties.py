@@ -19,7 +19,7 @@ from hpcext.sim.replay.executor import SimulatedExecutor
 from hpcext.sim.replay.heap import drive
 
 quick = settings(
-    max_examples=250,
+    max_examples=150,
     # Not `explain`: it takes minutes here.
     phases=[Phase.generate, Phase.shrink],
     deadline=None,
@@ -165,7 +165,7 @@ class Mortal:
         self.executor.close()
 
 
-@settings(quick, max_examples=150)
+@settings(quick, max_examples=80)
 @given(
     worlds,
     st.lists(st.integers(0, 12), max_size=8),

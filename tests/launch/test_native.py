@@ -15,6 +15,8 @@ import pytest
 from stage import Stage, end
 
 from hpcext.checkpointers import checkpoint
+from hpcext.launch.native import Native
+from hpcext.process import Process
 
 SAVER = str(Path(__file__).parent / "saver.py")
 FILE = {"file": "count.txt"}
@@ -208,6 +210,36 @@ def test_only_the_topmost_process_that_handles_the_signal_is_asked(stage: Stage)
     suspend(supervisor)
     assert ended(stage, supervisor)["suspended"]
     saved_step(stage)
+
+
+BOTH = """
+import os, signal, sys, time
+def hear(signum, frame): open(f"heard-{os.getpid()}", "w").close()
+signal.signal(signal.SIGUSR1, hear)
+if child := os.fork():
+    print(child, flush=True)
+while True: time.sleep(1)
+"""
+
+
+def test_what_is_left_of_a_command_is_not_asked_in_its_place(tmp_path: Path) -> None:
+    native = Native(msgspec.to_builtins(checkpoint(by(exit=[0]))), tmp_path, tmp_path)
+    argv = [sys.executable, "-c", BOTH]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as parent:
+        assert parent.stdout is not None
+        child = Process.of(int(parent.stdout.readline()))
+        above = Process.of(parent.pid)
+        assert child is not None
+        assert above is not None
+        try:
+            native.ask([above, child], os.getpid())
+            parent.kill()
+            parent.wait()
+            assert not native.answering()
+            native.ask([child], os.getpid())
+            assert not native.answering()
+        finally:
+            os.kill(child.pid, signal.SIGKILL)
 
 
 # The end of its work.

@@ -149,7 +149,7 @@ def place(make_place: Any) -> Harvest:
         pytest.param((), CONTROLS, id="contract, our job control"),
         pytest.param(RECORDED, {}, id="recorded"),
         pytest.param(RECORDED, CONTROLS, id="recorded, our job control", marks=pytest.mark.slow),
-        pytest.param(LEAN, {}, id="lean"),
+        pytest.param(LEAN, {}, id="lean", marks=pytest.mark.slow),
         pytest.param(LEAN, CONTROLS, id="lean, our job control", marks=pytest.mark.slow),
     ],
 )

@@ -233,7 +233,7 @@ QUIRKS = pytest.mark.parametrize(
             id="as others",
             marks=pytest.mark.slow,
         ),
-        LEAN,
+        pytest.param(["blaunch", *lsf_site.LEAN], id="lean", marks=pytest.mark.slow),
     ],
     indirect=True,
 )
@@ -273,8 +273,15 @@ def test_a_warning_is_a_notice(place: OnLsf) -> None:
     place.never_twice("only")
 
 
-@pytest.mark.parametrize("pim_s", [3600.0, 0.0], ids=["early", "late"])
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize(
+    ("nodes", "pim_s"),
+    [
+        pytest.param(1, 3600.0, id="1-early"),
+        pytest.param(1, 0.0, id="1-late", marks=pytest.mark.slow),
+        pytest.param(2, 3600.0, id="2-early", marks=pytest.mark.slow),
+        pytest.param(2, 0.0, id="2-late"),
+    ],
+)
 def test_stopped_its_trainings_leave_and_resumed_they_go_on(
     place: OnLsf, nodes: int, pim_s: float
 ) -> None:
@@ -341,7 +348,10 @@ def test_its_first_host_is_lost(place: OnLsf) -> None:
     place.never_twice("only")
 
 
-@pytest.mark.parametrize("pim_s", [3600.0, 0.0], ids=["early", "late"])
+@pytest.mark.parametrize(
+    "pim_s",
+    [pytest.param(3600.0, id="early", marks=pytest.mark.slow), pytest.param(0.0, id="late")],
+)
 def test_one_bkill_leaves_time_to_save(place: OnLsf, pim_s: float) -> None:
     """SIGTERM, which follows SIGINT, is no order to leave at once, whoever of the job hears it."""
     dataclasses.replace(place.lsf, pim_s=pim_s, terminate_interval_s=10.0).save()

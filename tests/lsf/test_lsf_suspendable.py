@@ -234,7 +234,10 @@ def test_without_job_controls_it_leaves_its_gpus_too(make_cluster: MakeCluster) 
     cluster.ends(job)
 
 
-@pytest.mark.parametrize("quirks", [(), LEAN], ids=["", "lean"])
+@pytest.mark.parametrize(
+    "quirks",
+    [pytest.param((), id=""), pytest.param(LEAN, id="lean", marks=pytest.mark.slow)],
+)
 def test_the_run_limit_does_not_end_it(make_cluster: MakeCluster, quirks: tuple[str, ...]) -> None:
     cluster = make_cluster(*quirks, queue={"requeue_exit_values": (85,)}, minute_s=70.0)
     job = cluster.submit("-W", "1")

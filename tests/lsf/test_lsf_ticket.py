@@ -186,7 +186,10 @@ def controlled(tmp_path: Path) -> dict[str, Any]:
     return {"job_controls": said}
 
 
-@pytest.mark.parametrize("quirks", [(), LEAN], ids=["", "lean"])
+@pytest.mark.parametrize(
+    "quirks",
+    [pytest.param((), id=""), pytest.param(LEAN, id="lean", marks=pytest.mark.slow)],
+)
 def test_a_ticket_ends_as_its_trainer_does(
     make_tickets: MakeTickets, quirks: tuple[str, ...]
 ) -> None:

@@ -82,7 +82,7 @@ def quote(draw: random.Random, text: bytes) -> bytes:
     return b"".join(b"\\" + bytes([each]) if each < 0x80 else bytes([each]) for each in text)
 
 
-@pytest.mark.parametrize("shell", ["/bin/dash", "/bin/bash"])
+@pytest.mark.parametrize("shell", [pytest.param("/bin/dash", marks=pytest.mark.slow), "/bin/bash"])
 @pytest.mark.parametrize("lines", LINES)
 def test_hostile_command_lines_arrive_byte_for_byte(
     make_site: MakeSite, shell: str, lines: int

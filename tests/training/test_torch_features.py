@@ -125,6 +125,7 @@ def compiled(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Fork
     return job
 
 
+@pytest.mark.slow
 def test_what_is_compiled_is_found_by_the_next_attempt(nursery: Nursery, tmp_path: Path) -> None:
     resumed_compiled(nursery, tmp_path, "inside")
 
