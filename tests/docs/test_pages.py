@@ -83,7 +83,17 @@ def test_every_block_is_tested(page: Path) -> None:
             assert block.text.startswith("$ "), place
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+LONG = {"balance", "elastic", "goodput", "keras"}
+"""Pages that train for most of a minute; what they show has other tests too."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in LONG else ())
+        for page in PAGES
+    ],
+)
 def test_page(page: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
