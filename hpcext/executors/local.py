@@ -14,9 +14,9 @@ from typing import Any
 from hpcext.core.facts import Ended, Outcome
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempt.directory import AttemptFiles
-from hpcext.executors.processes import ProcessExecutor, Watch
+from hpcext.executors.processes import RETRY_S, ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
-from hpcext.launch import devices, mps, supervise, tree
+from hpcext.launch import devices, mps, supervise, sweep, tree
 from hpcext.process import Process
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
 from hpcext.text import are, counted
@@ -148,6 +148,9 @@ class LocalExecutor(ProcessExecutor):
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """Kill what a dead supervisor left, and wait until all of it is gone."""
+        if not watch.files.claimed() and not await self._bar(watch):
+            self._settle(watch)
+            return
         marks = [f"HPCEXT_REPORT_DIR={watch.files.directory}"]
         marks += [f"HPCEXT_NOTIFY={each}" for each in (process, watch.process) if each]
         pause_s = SWEEP_PAUSE_S
@@ -163,6 +166,18 @@ class LocalExecutor(ProcessExecutor):
         if seat is not None:
             await asyncio.to_thread(seat.leave)
         self._finish(watch, watch.files.ended() or self._lost(watch))
+
+    async def _bar(self, watch: Watch) -> bool:
+        """Claim an attempt that no supervisor has; return False if one has by now.
+
+        One that was started by a manager before us may be about to begin. While the disk is full
+        neither can.
+        """
+        while True:
+            try:
+                return sweep.bar(watch.files.directory)
+            except OSError:
+                await asyncio.sleep(RETRY_S)
 
     def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
         if files.machine_restarted():

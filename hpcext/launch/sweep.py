@@ -40,7 +40,7 @@ def sweep(directory: Path, index: int, nonce: str) -> None:
     nonce : str
     """
     own = protocol.node_directory(directory, index)
-    _bar(own)
+    bar(own)
     supervisor = _supervisor(own)
     deadline_s = time.monotonic() + END_S
     while supervisor is not None and supervisor.alive() and time.monotonic() < deadline_s:
@@ -54,8 +54,24 @@ def sweep(directory: Path, index: int, nonce: str) -> None:
     documents.write_json(own / SWEPT_FILE, {"schema": SWEPT, "nonce": nonce})
 
 
-def _bar(own: Path) -> None:
-    """Claim the attempt, if no supervisor has, so that none can begin from here on."""
+def bar(own: Path) -> bool:
+    """Claim an attempt, so that no supervisor can begin it from here on.
+
+    Parameters
+    ----------
+    own : pathlib.Path
+        The attempt's directory on this node.
+
+    Returns
+    -------
+    bool
+        False if it has been claimed before.
+
+    Raises
+    ------
+    OSError
+        The claim cannot be written, so a supervisor may still begin.
+    """
     me = Process.me()
     document = {"schema": protocol.SUPERVISOR, "pid": me.pid, "start": me.start, "boot_id": ""}
     private.make(own)
@@ -64,9 +80,11 @@ def _bar(own: Path) -> None:
     try:
         os.link(temporary, own / protocol.SUPERVISOR_FILE)
     except FileExistsError:
-        pass
+        return False
     finally:
         temporary.unlink()
+    documents.sync_directory(own)
+    return True
 
 
 def _supervisor(own: Path) -> Process | None:

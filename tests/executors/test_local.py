@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import json
 import os
@@ -23,6 +24,7 @@ from hpcext.core import values as v
 from hpcext.executors.local import LocalExecutor
 from hpcext.executors.seats import Shared
 from hpcext.jobspec import Gpus, JobSpec
+from hpcext.launch import supervise, sweep
 
 NODE = v.Node("n", 4)
 NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"
@@ -461,6 +463,36 @@ def test_a_manager_killed_before_its_supervisor_began_has_a_successor(stage: Sta
 
     asyncio.run(scenario())
     assert len(first.said("ready", "1")) == 2
+
+
+def test_a_supervisor_that_is_late_does_not_begin_what_was_given_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed manager may have started one; that of its successor died of a full disk, say."""
+    died = stage.path / "died.py"
+    died.write_text("raise SystemExit(71)\n")
+    full: list[object] = [OSError(errno.ENOSPC, "full")]
+    bar = sweep.bar
+
+    def barred(own: Path) -> bool:
+        if full:
+            raise full.pop()  # type: ignore[misc]
+        return bar(own)
+
+    async def scenario() -> Local:
+        local = Local(stage)
+        local.start("1", "short", gpus=2)
+        assert (await local.heard(f.Ended, "1")).outcome is f.Outcome.LOST
+        return local
+
+    with monkeypatch.context() as patch:
+        patch.setattr(supervise, "__file__", str(died))
+        patch.setattr(sweep, "bar", barred)
+        local = asyncio.run(scenario())
+    assert full == []
+    argv = [sys.executable, "-I", "-S", supervise.__file__, str(local.directory("1"))]
+    subprocess.run(argv, check=False, stderr=subprocess.DEVNULL, timeout=60)
+    assert local.said("ready", "1") == []
 
 
 @in_loop

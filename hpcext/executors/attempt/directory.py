@@ -200,7 +200,8 @@ class AttemptFiles:
     def machine_restarted(self) -> bool:
         """Return whether the machine has restarted since a supervisor took this attempt."""
         document = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
-        return document is not None and document.get("boot_id") != boot_id()
+        # One that was barred has none.
+        return document is not None and document.get("boot_id") not in {"", boot_id()}
 
     def process(self, name: str, schema: str) -> Process | None:
         """Return a process that a file names; None if it is of another machine, or another boot."""
