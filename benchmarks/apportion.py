@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.apportion import apportion
+from hpcext.policies.solve.tables import ValueTable
 
 RNG = np.random.default_rng(11)
 GROW_S, SHRINK_S, FORWARD_S = 20.0, 5.0, 120.0

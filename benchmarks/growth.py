@@ -20,7 +20,8 @@ import numpy as np
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Cause, Job, Node, Snapshot
 from hpcext.policies import find_policy
-from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.apportion import apportion
+from hpcext.policies.solve.tables import ValueTable
 
 WIDE = 8
 

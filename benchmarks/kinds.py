@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.kinds import share
+from hpcext.policies.solve.tables import ValueTable
 
 CHANGE_S, STOP_S, FORWARD_S = 20.0, 5.0, 120.0
 MACHINES = 4

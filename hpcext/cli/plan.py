@@ -26,8 +26,8 @@ from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
 from hpcext.policies import names as every_policy
 from hpcext.policies.common import ONE_NODE
-from hpcext.policies.solve.apportion import ValueTable
 from hpcext.policies.solve.kinds import share
+from hpcext.policies.solve.tables import ValueTable
 from hpcext.scaling.estimator import GpuCounts, speedups
 from hpcext.sim.replay.sources import NodeGroup, numbered, read_nodes
 from hpcext.sim.workloads.jobfiles import unstated

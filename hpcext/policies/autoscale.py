@@ -28,7 +28,8 @@ from hpcext.core.values import Cause, Job, Node, Snapshot
 from hpcext.policies.common import fixed
 from hpcext.policies.placement.candidates import asks_of, speeds
 from hpcext.policies.pollux.fitness import allowed
-from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.apportion import apportion
+from hpcext.policies.solve.tables import ValueTable
 
 TRIED = 128
 """Most numbers of nodes that are compared: all up to this one, else as many, spaced evenly by their

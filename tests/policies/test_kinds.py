@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.kinds import KindDivision, share
+from hpcext.policies.solve.tables import ValueTable
 
 NEAR = 1e-9
 Offer = dict[str, ValueTable]

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.policies.solve import milp, solvers
-from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.counting import Constraint, solve_counts
 from hpcext.policies.solve.milp import MapAnswer, Trainer, gain_table, solve_map
 from hpcext.policies.solve.solvers import Search, SearchLimit, Solver, cbc, find_solver, highs
+from hpcext.policies.solve.tables import ValueTable
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -558,7 +559,7 @@ def test_a_solver_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     # Of HiGHS it depends on what the process did before.
     script = (
         "import highspy, numpy as np\n"
-        "from hpcext.policies.solve.apportion import ValueTable\n"
+        "from hpcext.policies.solve.tables import ValueTable\n"
         "from hpcext.policies.solve.counting import solve_counts\n"
         "from hpcext.policies.solve.solvers import highs\n"
         "model = highspy.Highs()\n"

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linprog
 
-from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.apportion import apportion
+from hpcext.policies.solve.tables import ValueTable
 
 NEAR = 1e-9
 """Relative distance of the bound from the schedule within which it is proven."""

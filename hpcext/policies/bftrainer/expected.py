@@ -20,7 +20,7 @@ from hpcext.policies.bftrainer.holes import Floats, Horizon, Ints, holes
 from hpcext.policies.bftrainer.pool import Pool, PoolPart, run_of
 from hpcext.policies.common import fixed
 from hpcext.policies.placement.candidates import Candidate
-from hpcext.policies.solve.apportion import ValueTable
+from hpcext.policies.solve.tables import ValueTable
 
 ENOUGH = 0.5
 """Share of the time after a change for which a free GPU must stay to lower the price: many that

@@ -16,8 +16,9 @@ from hpcext.policies.common import AS_ASKED, fixed, free_beside, keep, largest, 
 from hpcext.policies.placement.candidates import Candidate, Counts, Gpus, On, Values, asks_of
 from hpcext.policies.placement.machine import free_of, machine_of
 from hpcext.policies.placement.place import PlacementRequest, Shape, place
-from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.kinds import share
+from hpcext.policies.solve.tables import ValueTable
 from hpcext.scaling.estimator import GpuCounts
 from hpcext.scaling.identity import by_identity
 

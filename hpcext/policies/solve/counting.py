@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcext.policies.solve.apportion import ValueTable, apportion
+from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.solvers import NO_LIMIT, Programme, SearchLimit, Solver, find_solver
+from hpcext.policies.solve.tables import ValueTable
 
 
 class Constraint(NamedTuple):

@@ -30,8 +30,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcext.policies.solve.apportion import TOLERANCE, Floats, Ints, ValueTable, apportion
+from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.relaxation import Dual, Offers, begins
+from hpcext.policies.solve.tables import TOLERANCE, Floats, Ints, ValueTable
 
 TRIES = 100
 """Most changes of kind to try, of one job or of two at once."""

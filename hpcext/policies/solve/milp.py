@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcext.policies.solve.apportion import Floats, Ints, ValueTable
 from hpcext.policies.solve.solvers import NO_LIMIT, Programme, SearchLimit, Solver, find_solver
+from hpcext.policies.solve.tables import Floats, Ints, ValueTable
 
 Bools = NDArray[np.bool_]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.policies.solve.apportion import TOLERANCE, Floats, Ints, Options, ValueTable
+from hpcext.policies.solve.tables import TOLERANCE, Floats, Ints, Options, ValueTable
 
 CLOSE = 1e-10
 """Relative tolerance of the relaxation's optimum at which the prices are good enough."""
