@@ -10,8 +10,6 @@ The paper searches allocation matrices at random (:mod:`hpcext.policies.pollux.g
 largest value over counts is found exactly here (:mod:`hpcext.policies.solve.apportion`), and the
 jobs are placed afterwards.
 
-placed.
-
 A job that reports no goodput (:mod:`hpcext.scaling.estimator`) has statistical efficiency 1, like
 non-adaptive jobs in the paper. With ``objective=jct`` some rules differ
 (:mod:`hpcext.policies.pollux.jct`), for shorter completion times.

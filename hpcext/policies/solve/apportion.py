@@ -61,8 +61,8 @@ class Division(NamedTuple):
         to the second, and so on.
     value : float
         Sum of the jobs' values with these counts.
-    An upper bound on the value of any division. It equals `value`, except for rounding.
-        No division is worth more. It equals `value`, except for rounding.
+    bound : float
+        An upper bound on the value of any division. It equals `value`, except for rounding.
     price : float
         Value of one more unit if units could be divided: the growth of the relaxation's optimum.
     """

@@ -53,12 +53,12 @@ class CountAnswer(NamedTuple):
 
     Attributes
     ----------
-    Units of each job. Of several best divisions, any one, but always the same.
-        Units of each job. Of several best divisions, any, but the same each time.
+    counts : tuple of int
+        Units of each job. Of several best divisions, any one, but always the same.
     value : float
         Sum of the jobs' values with these counts.
-    An upper bound on any division; infinite if the solver states none.
-        No division is worth more; infinite if the solver does not say.
+    bound : float
+        An upper bound on any division; infinite if the solver states none.
     proven : bool
         Whether the division is proven optimal: its value is the bound, to `PROVEN`.
     """

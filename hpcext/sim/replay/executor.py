@@ -87,7 +87,7 @@ class SimulatedExecutor:
         self._attempts: dict[int, Attempt] = {}  # those that are not over, by op
         self._last_op = 0
         self._saved: dict[str, tuple[float, float]] = {}  # work and steps, by job
-        self._untold: dict[str, Progressed] = {}  # by job, of attempts that were over at once
+        self._unreported: dict[str, Progressed] = {}  # by job, of attempts that were over at once
 
     # The protocol of executors.
 
@@ -113,14 +113,14 @@ class SimulatedExecutor:
         For those that have lost all their nodes this is the first report since: a late one, of an
         attempt that is over.
         """
-        late, self._untold = tuple(self._untold.values()), {}
+        late, self._unreported = tuple(self._unreported.values()), {}
         if late:
             self._heap.after(0.0, lambda: late)
         for attempt in self._attempts.values():
             if attempt.phase is Phase.TRAINING:
                 self._heap.after(0.0, lambda it=attempt: self._report(it))  # type: ignore[misc]
             elif attempt.phase in {Phase.STALLED, Phase.SAVING} and attempt.registered:
-                self._heap.after(0.0, lambda it=attempt: self._reached(it))  # type: ignore[misc]
+                self._heap.after(0.0, lambda it=attempt: self._report_progress(it))  # type: ignore[misc]
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
@@ -148,7 +148,7 @@ class SimulatedExecutor:
         """Forget a job that has ended; return what it had."""
         self._physics.pop(job, None)
         self._saved.pop(job, None)
-        self._untold.pop(job, None)
+        self._unreported.pop(job, None)
         return self.spent.pop(job, Spent())
 
     def settle(self) -> None:
@@ -282,10 +282,10 @@ class SimulatedExecutor:
         """Remove these nodes."""
         if nodes:
             for op, gpus in self._floor.lose(nodes).items():
-                self._strike(self._attempts[op], gpus)
+                self._take_gpus(self._attempts[op], gpus)
             nodes.clear()
 
-    def _strike(self, attempt: Attempt, gone: Set[str]) -> None:
+    def _take_gpus(self, attempt: Attempt, gone: Set[str]) -> None:
         """Take the GPUs of lost nodes away from under an attempt."""
         elastic = attempt.physics.elastic and attempt.phase in {Phase.TRAINING, Phase.STALLED}
         # What is elastic waits to be told what it has now.
@@ -297,7 +297,7 @@ class SimulatedExecutor:
         # Nobody is left to tell it now; what is late or repeated comes when it is stale.
         for fact in self._end(attempt, Outcome.LOST, None):
             if isinstance(fact, Progressed):
-                self._untold[fact.job] = fact
+                self._unreported[fact.job] = fact
 
     def _end(self, attempt: Attempt, outcome: Outcome, code: int | None) -> tuple[Fact, ...]:
         """Empty the process tree; the job goes on from what is saved."""
@@ -335,9 +335,9 @@ class SimulatedExecutor:
         change = self._faults.draw_change(
             self._seed, action.job, action.attempt, action.resize, self._heap.now_s
         )
-        more = self._floor.pick(action.job, _beyond(action.alloc, nodes_of(attempt.gpus)))
+        more = self._floor.pick(action.job, _excess(action.alloc, nodes_of(attempt.gpus)))
         self._occupy(attempt, attempt.gpus + more)
-        grows = bool(_beyond(action.alloc, attempt.nodes()))
+        grows = bool(_excess(action.alloc, attempt.nodes()))
         stall_s = physics.rescale_up_s if grows else physics.rescale_down_s
         if change is ResizeOutcome.MUTE:
             return
@@ -397,14 +397,14 @@ class SimulatedExecutor:
             self._train(attempt)
         return facts
 
-    def _reached(self, attempt: Attempt) -> tuple[Fact, ...]:
+    def _report_progress(self, attempt: Attempt) -> tuple[Fact, ...]:
         """Return how far an attempt has come; its speed is told when it trains again or ends."""
         if attempt.phase is Phase.OVER:
             return ()
         return (attempt.reached(self._heap.now_s),)
 
     def _progress(self, attempt: Attempt, said: SelfReport | None = None) -> Progressed:
-        self._untold.pop(attempt.order.job, None)
+        self._unreported.pop(attempt.order.job, None)
         return attempt.progress(self._heap.now_s, said)
 
     def _tell(self, attempt: Attempt, *facts: Fact, late: bool) -> tuple[Fact, ...]:
@@ -430,6 +430,6 @@ class SimulatedExecutor:
                 self._train(near)
 
 
-def _beyond(alloc: Alloc, used: Alloc) -> Alloc:
+def _excess(alloc: Alloc, used: Alloc) -> Alloc:
     """Return the GPUs per node that an allocation has beyond those that are used."""
     return {node: more for node, gpus in alloc.items() if (more := gpus - used.get(node, 0)) > 0}
