@@ -21,6 +21,17 @@ def nodes_of(gpus: tuple[str, ...]) -> Mapping[str, int]:
     return collections.Counter([node_of(gpu) for gpu in gpus])
 
 
+def excess(alloc: Alloc, used: Alloc) -> Alloc:
+    """Return the GPUs per node of an allocation in excess of those in use.
+
+    Parameters
+    ----------
+    alloc, used : Mapping[str, int]
+        GPUs by node.
+    """
+    return {node: more for node, gpus in alloc.items() if (more := gpus - used.get(node, 0)) > 0}
+
+
 class Floor:
     """The occupancy of GPUs. An attempt is identified by the operation that started it.
 

@@ -58,7 +58,14 @@ def split(application: Application, total: int, gpus: int) -> Split:
 
 
 def step_s(times: Times, passes: int) -> float:
-    """Return the seconds of an optimizer step of several passes, of which the last synchronises."""
+    """Return the seconds of an optimizer step of several passes, of which the last synchronises.
+
+    Parameters
+    ----------
+    times : Times
+        Of a step of one pass.
+    passes : int
+    """
     return times.step_s + (passes - 1) * times.pass_s
 
 

@@ -14,7 +14,8 @@ from hpcext.core.facts import Cancel, Ended, Fact, Submitted
 from hpcext.core.values import Action, Job, Record, State
 from hpcext.sim.evaluate.fair import FairShares
 from hpcext.sim.evaluate.outcome import JobRow, Span
-from hpcext.sim.replay.executor import SimulatedExecutor, Spent
+from hpcext.sim.replay.executor import SimulatedExecutor
+from hpcext.sim.replay.ledger import Spent
 from hpcext.sim.replay.physics import Physics
 
 MOST_SPANS = 2048
