@@ -94,7 +94,15 @@ def gains(
 
 
 def tried(most: int, also: int = 0) -> list[int]:
-    """Return the numbers of nodes to compare, ascending, including `also` if it is valid."""
+    """Return the numbers of nodes to compare, ascending, including `also` if it is valid.
+
+    Parameters
+    ----------
+    most : int
+        The largest number.
+    also : int
+        A further number; 0 for none.
+    """
     if most <= TRIED:
         return list(range(1, most + 1))
     spaced = np.rint(np.geomspace(1, most, TRIED)).astype(int).tolist()
@@ -102,7 +110,15 @@ def tried(most: int, also: int = 0) -> list[int]:
 
 
 def utilities(found: Mapping[int, float], gpus: int) -> dict[int, float]:
-    """Return the utility of each number of nodes, except numbers that include useless nodes."""
+    """Return the utility of each number of nodes, except numbers that include useless nodes.
+
+    Parameters
+    ----------
+    found : Mapping[int, float]
+        Sum of speed-ups by number of nodes, as from :func:`gains`.
+    gpus : int
+        GPUs of each node.
+    """
     most, left = 0.0, {}
     for count, gain in found.items():
         if gain > most * (1 + NOTHING):
@@ -238,7 +254,15 @@ class Outlook(NamedTuple):
 
 
 def outlook(jobs: Sequence[Job], nodes: Sequence[Node]) -> Outlook | None:
-    """Predict the utility of nodes; None if they are not alike, or no job runs."""
+    """Predict the utility of nodes; None if they are not alike, or no job runs.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        In the order of the queue.
+    nodes : sequence of Node
+        The present nodes.
+    """
     alike = {(node.gpus, node.kind) for node in nodes}
     if len(alike) != 1:
         return None

@@ -25,7 +25,14 @@ AS_ASKED = "as asked"
 
 
 def its_size(job: Job, otherwise: str = "its best size") -> str:
-    """Return a phrase for a job's size: as its user requested it, or another reason."""
+    """Return a phrase for a job's size: as its user requested it, or another reason.
+
+    Parameters
+    ----------
+    job : Job
+    otherwise : str
+        The phrase if its user has requested no size.
+    """
     return AS_ASKED if job.stated else otherwise
 
 
@@ -42,7 +49,14 @@ def kinds_of(now: Snapshot) -> list[str]:
 
 
 def largest(job: Job, limit: int) -> int:
-    """Return the largest size of a job within a limit; 0 if it has none."""
+    """Return the largest size of a job within a limit; 0 if it has none.
+
+    Parameters
+    ----------
+    job : Job
+    limit : int
+        GPUs on each node.
+    """
     return max((size for size in job.sizes if size <= limit), default=0)
 
 
@@ -56,13 +70,29 @@ def keep(now: Snapshot) -> dict[str, Grant]:
 
 
 def take(free: dict[str, int], alloc: Alloc, sign: int = 1) -> None:
-    """Subtract an allocation from the free GPUs of each node; `sign` -1 adds it back."""
+    """Subtract an allocation from the free GPUs of each node; `sign` -1 adds it back.
+
+    Parameters
+    ----------
+    free : dict of str to int
+        Free GPUs by node; changed in place.
+    alloc : Alloc
+        GPUs by node.
+    sign : {1, -1}
+    """
     for node, gpus in alloc.items():
         free[node] -= sign * gpus
 
 
 def free_beside(now: Snapshot, grants: Mapping[str, Grant]) -> dict[str, int]:
-    """Return the GPUs of each node that are not in these grants."""
+    """Return the GPUs of each node that are not in these grants.
+
+    Parameters
+    ----------
+    now : Snapshot
+    grants : Mapping[str, Grant]
+        By the id of the job.
+    """
     free = {name: node.gpus for name, node in now.nodes.items()}
     for grant in grants.values():
         take(free, grant.alloc)

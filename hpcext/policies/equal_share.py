@@ -40,6 +40,12 @@ def share(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Give each job its minimum in the order of the queue, then more to the smallest by weight.
 
     The cost grows with the GPUs that are given out, times the logarithm of the jobs.
+
+    Parameters
+    ----------
+    asks : sequence of Candidate
+    gpus : Gpus
+        Number of GPUs by kind.
     """
     sizes = [list(ask.shapes) for ask in asks]
     counts, free = [0] * len(asks), sum(gpus.values())
@@ -64,6 +70,12 @@ def first_come(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Give each job its share, rounded down to a valid size; then the rest to the first ones.
 
     A job that has no size that small gets nothing at first, and then its turn at the rest.
+
+    Parameters
+    ----------
+    asks : sequence of Candidate
+    gpus : Gpus
+        Number of GPUs by kind.
     """
     free, weights = sum(gpus.values()), math.fsum(ask.job.weight for ask in asks)
     counts = [ask.most(math.floor(free * (ask.job.weight / weights))) for ask in asks]

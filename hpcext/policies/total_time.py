@@ -56,7 +56,14 @@ def least(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
 
 
 def worth(asks: Sequence[Candidate], kinds: Collection[str]) -> divide.Worth:
-    """Return the values of sizes: minus the remaining seconds of the job."""
+    """Return the values of sizes: minus the remaining seconds of the job.
+
+    Parameters
+    ----------
+    asks : sequence of Candidate
+    kinds : collection of str
+        Kinds of the GPUs.
+    """
     times = {
         (ask.job.id, kind): time_left_s(ask.job, ask.sizes_on(kind), kind)
         for ask in asks
@@ -76,7 +83,15 @@ def worth(asks: Sequence[Candidate], kinds: Collection[str]) -> divide.Worth:
 
 
 def time_left_s(job: Job, sizes: GpuCounts, kind: str) -> Values:
-    """Return ``t_j`` on each size, times the job's weight; infinite on size 0."""
+    """Return ``t_j`` on each size, times the job's weight; infinite on size 0.
+
+    Parameters
+    ----------
+    job : Job
+    sizes : GpuCounts
+    kind : str
+        Kind of the GPUs; empty if all are alike.
+    """
     known = speedups(job.estimate, sizes, kind, ring=True)
     if known is None:
         known = speeds(job, sizes, kind)
@@ -108,7 +123,15 @@ def _spent_s(job: Job) -> float:
 
 
 def change_s(job: Job, sizes: GpuCounts, on: On) -> Values:
-    """Return the cost of a running job's change to each size, in seconds times its weight."""
+    """Return the cost of a running job's change to each size, in seconds times its weight.
+
+    Parameters
+    ----------
+    job : Job
+    sizes : GpuCounts
+    on : On
+        Kind of the GPUs, and of the present ones.
+    """
     has = total(job.goal)
     up_s, down_s = changes_s(job)
     if not has:

@@ -105,6 +105,12 @@ def rate_alone(known: Estimate, *, ring: bool = False) -> float | None:
 
     It is the speed that the job had for longest, scaled down to one GPU. Before a speed is
     measured, the stated curve is taken as work per second.
+
+    Parameters
+    ----------
+    known : Estimate
+    ring : bool
+        As for :func:`speedups`.
     """
     if not known.observed:
         return _alone(known, ring)
@@ -165,7 +171,14 @@ def worth(known: Estimate, gpus: int, nodes: int, kind: str = "") -> Worth | Non
 
 
 def alone_s(known: Estimate, *, ring: bool = False) -> float | None:
-    """Return the seconds until the job would be done on one GPU; None if unknown."""
+    """Return the seconds until the job would be done on one GPU; None if unknown.
+
+    Parameters
+    ----------
+    known : Estimate
+    ring : bool
+        As for :func:`speedups`.
+    """
     left, rate = work_left(known), rate_alone(known, ring=ring)
     return None if left is None or rate is None else left / rate
 

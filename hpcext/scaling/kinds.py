@@ -15,6 +15,13 @@ def alike(kind: str, names: Collection[str]) -> str | None:
     The batch system, the driver and the user of a job may each use another name. Names match if the
     words of one are among those of the other.
 
+    Parameters
+    ----------
+    kind : str
+        As the batch system or the driver names it.
+    names : collection of str
+        Kinds as the user of a job names them.
+
     Examples
     --------
     >>> alike("NVIDIA A100-SXM4-80GB", ["h100", "a100"]), alike("v100", ["a100"])

@@ -63,7 +63,15 @@ def forward(setup: Setup) -> Experiment:
 
 
 def marked(setup: Setup, policy: str, *, known: bool = False) -> ReplayRun:
-    """Return the run of HPO with marks at window ends, and for two policies at all changes."""
+    """Return the run of HPO with marks at window ends, and for two policies at all changes.
+
+    Parameters
+    ----------
+    setup : Setup
+    policy : str
+    known : bool
+        Whether the policy knows when each node will leave.
+    """
     marks = set(window_ends(setup))
     if policy in {HEURISTIC, milp()}:
         marks.update(_instants(setup))
@@ -72,7 +80,16 @@ def marked(setup: Setup, policy: str, *, known: bool = False) -> ReplayRun:
 
 
 def dearer(setup: Setup, policy: str, times: float, *, known: bool = False) -> ReplayRun:
-    """Return the run of HPO with the cost of rescaling multiplied by `times`."""
+    """Return the run of HPO with the cost of rescaling multiplied by `times`.
+
+    Parameters
+    ----------
+    setup : Setup
+    policy : str
+    times : float
+    known : bool
+        Whether the policy knows when each node will leave.
+    """
     if times == 1:
         return marked(setup, policy, known=known)
     return ReplayRun(setup.hpo, policy, setup.idle, setup.until_s, rescale=times, known=known)
@@ -199,7 +216,16 @@ def _at(case: ReplayRun, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
 
 
 def window_uses(setup: Setup, case: ReplayRun, ran: Replayed) -> list[UtilisationFigures]:
-    """Return U in each window in which some node is idle."""
+    """Return U in each window in which some node is idle.
+
+    Parameters
+    ----------
+    setup : Setup
+    case : ReplayRun
+        Its marks include the ends of the windows.
+    ran : Replayed
+        Its outcome.
+    """
     marks = window_ends(setup)
     reached = (0.0, *offered_node_s(setup.idle, tuple(marks)))
     offered = [later - before for before, later in itertools.pairwise(reached)]

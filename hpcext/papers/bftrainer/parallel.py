@@ -114,7 +114,14 @@ Ran = Mapping[tuple[str, int], Replayed]
 
 
 def hours(ran: Replayed, name: str = "") -> list[float]:
-    """Return the hours of each trainer from its first node to its end, for one network or all."""
+    """Return the hours of each trainer from its first node to its end, for one network or all.
+
+    Parameters
+    ----------
+    ran : Replayed
+    name : str
+        The network; empty for all.
+    """
     return [
         (each.ended_s - each.started_s) / HOUR_S
         for each in ran.ran

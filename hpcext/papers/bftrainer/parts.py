@@ -66,7 +66,16 @@ class Setup(NamedTuple):
 def milp(
     objective: str = "throughput", forward_s: float = FORWARD_S, parallel: int = AT_ONCE
 ) -> str:
-    """Return BFTrainer's policy with the exact division, as on a command line."""
+    """Return BFTrainer's policy with the exact division, as on a command line.
+
+    Parameters
+    ----------
+    objective : str
+    forward_s : float
+        ``T_fwd``.
+    parallel : int
+        ``Pjmax``.
+    """
     return f"bftrainer:parallel={parallel},objective={objective},forward_s={forward_s:g}"
 
 
@@ -125,7 +134,14 @@ def _speed(trained: str) -> Mapping[int, float]:
 
 
 def staying(setup: Setup, policy: str, until_s: float) -> ReplayRun:
-    """Return the run of the same trainers on as many nodes that stay, without costs."""
+    """Return the run of the same trainers on as many nodes that stay, without costs.
+
+    Parameters
+    ----------
+    setup : Setup
+    policy : str
+    until_s : float
+    """
     nodes = offered_node_s(setup.idle, (until_s,))[0] / until_s
     return ReplayRun(setup.mix, policy, round(nodes), until_s, rescale=0.0)
 
@@ -133,7 +149,19 @@ def staying(setup: Setup, policy: str, until_s: float) -> ReplayRun:
 def mixed_use(
     setup: Setup, policy: str, done: Done, until_s: float, found: Found
 ) -> UtilisationFigures:
-    """Return U of several networks, with compensation of the rounding of the nodes that stay."""
+    """Return U of several networks, with compensation of the rounding of the nodes that stay.
+
+    Parameters
+    ----------
+    setup : Setup
+    policy : str
+    done : Done
+        Their outcome on idle nodes.
+    until_s : float
+        Seconds of observation.
+    found : Mapping[ReplayRun, Replayed]
+        Replays, that of :func:`staying` among them.
+    """
     (offered,) = offered_node_s(setup.idle, (until_s,))
     case = staying(setup, policy, until_s)
     assert isinstance(case.idle, int)
@@ -142,7 +170,15 @@ def mixed_use(
 
 
 def both(what: str, use: UtilisationFigures, unit: str = "%") -> list[Row]:
-    """Return the rows of a utilisation in both readings."""
+    """Return the rows of a utilisation in both readings.
+
+    Parameters
+    ----------
+    what : str
+        The beginning of the label.
+    use : UtilisationFigures
+    unit : str
+    """
     return [
         Row(f"{what}, same Pjmax", use.same, None, unit),
         Row(f"{what}, single nodes", use.single, None, unit),

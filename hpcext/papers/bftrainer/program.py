@@ -133,7 +133,16 @@ def _hours(
 
 
 def until_row(what: str, ran: Replayed, paper: float | None = None) -> Row:
-    """Return a row with the hours of a replay."""
+    """Return a row with the hours of a replay.
+
+    Parameters
+    ----------
+    what : str
+        The label.
+    ran : Replayed
+    paper : float, optional
+        The paper's hours.
+    """
     if not ran.finished:
         return Row(what, None, paper, "h", "not all trainers are done when the trace ends")
     return Row(what, ran.end_s / HOUR_S, paper, "h")

@@ -121,7 +121,18 @@ def watched(
     *,
     known: bool = False,
 ) -> Replayed:
-    """Simulate trainers on the idle nodes of a trace; parameters as in :class:`ReplayRun`."""
+    """Simulate trainers on the idle nodes of a trace; parameters as in :class:`ReplayRun`.
+
+    Parameters
+    ----------
+    jobs : iterable of (Job, Physics)
+        The trainers.
+    changes : iterable of NodeChange
+    policy : str
+    until_s : float
+    marks_s : sequence of float
+    known : bool
+    """
     watches: list[EngineWatch] = []
 
     def watcher(engine: Engine) -> EngineWatch:

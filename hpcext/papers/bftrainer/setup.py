@@ -149,7 +149,14 @@ def levels(changes: Iterable[NodeChange]) -> Iterator[Level]:
 
 
 def node_s(changes: Iterable[NodeChange], until_s: Iterable[float]) -> list[float]:
-    """Return the node-seconds from the beginning to each of ascending instants (Eq. 17)."""
+    """Return the node-seconds from the beginning to each of ascending instants (Eq. 17).
+
+    Parameters
+    ----------
+    changes : iterable of NodeChange
+    until_s : iterable of float
+        Instants, ascending.
+    """
     marks = sorted(until_s)
     found: list[float] = []
     now_s = total = 0.0

@@ -214,7 +214,15 @@ def _loss(
 
 
 def look(stays: Stays, part: tuple[float, float], later_s: float) -> ObservedNodes:
-    """Return the nodes at regular instants in a part, until `later_s` before its end."""
+    """Return the nodes at regular instants in a part, until `later_s` before its end.
+
+    Parameters
+    ----------
+    stays : Stays
+    part : (float, float)
+        Beginning and end of the part, in seconds.
+    later_s : float
+    """
     from_s, until_s = part
     instants = np.arange(from_s, until_s - later_s, EVERY_S)
     there = [np.flatnonzero((stays.start_s <= t) & (t < stays.end_s)) for t in instants]
@@ -224,7 +232,15 @@ def look(stays: Stays, part: tuple[float, float], later_s: float) -> ObservedNod
 
 
 def learn(stays: Stays, strata: Strata, part: tuple[float, float]) -> list[Fragments]:
-    """Learn from a part of the trace for each stratum, including nodes that did not leave."""
+    """Learn from a part of the trace for each stratum, including nodes that did not leave.
+
+    Parameters
+    ----------
+    stays : Stays
+    strata : Strata
+    part : (float, float)
+        Beginning and end of the part, in seconds.
+    """
     count = int(strata.stratum.max()) + 1
     ended, stayed_s = np.zeros((count, len(_EDGES))), np.zeros((count, len(_EDGES)))
     for (from_s, until_s), number in _stretches(strata, part):

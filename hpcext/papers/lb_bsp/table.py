@@ -131,7 +131,13 @@ def predictions(predictor: Predictor, rows: Floats, usage: str) -> Floats:
 
 
 def rmse(said: Floats, true: Floats) -> float:
-    """Return the root of the mean squared error."""
+    """Return the root of the mean squared error.
+
+    Parameters
+    ----------
+    said, true : array of float
+        Predicted and true speeds.
+    """
     return float(np.sqrt(np.mean((said - true) ** 2)))
 
 
@@ -152,7 +158,13 @@ def batches(speeds: Floats, total: int) -> Floats:
 
 
 def time_s(said: Floats, true: Floats) -> float:
-    """Return the mean time of an iteration, given predicted and true speeds by worker."""
+    """Return the mean time of an iteration, given predicted and true speeds by worker.
+
+    Parameters
+    ----------
+    said, true : array of float, shape (iterations, workers)
+        Predicted and true speeds.
+    """
     total = BATCH * true.shape[1]
     return float(np.mean([np.max(batches(a, total) / b) for a, b in zip(said, true, strict=True)]))
 

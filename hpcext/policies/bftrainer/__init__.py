@@ -146,7 +146,18 @@ _terms = functools.lru_cache(maxsize=1024)(_Terms)
 
 
 def gain(objective: Objective, forward_s: float, job: Job, sizes: GpuCounts, on: On) -> Values:
-    """Return the gain of one job by Eq. 16 for each of its sizes; cached between events."""
+    """Return the gain of one job by Eq. 16 for each of its sizes; cached between events.
+
+    Parameters
+    ----------
+    objective : Objective
+    forward_s : float
+        ``T_fwd``.
+    job : Job
+    sizes : GpuCounts
+    on : On
+        Kind of the GPUs, and of the present ones.
+    """
     return _gains(job, sizes, _terms(objective, forward_s, on))
 
 

@@ -91,6 +91,12 @@ def constraints(
     """Return the constraints on candidates, given the jobs whose size is fixed now.
 
     A minimum is lowered to what the present jobs can reach.
+
+    Parameters
+    ----------
+    limits : sequence of Limit
+    asks : sequence of Candidate
+    now : Snapshot
     """
     kept = [job for job in now.jobs if job.ready and job.goal and fixed(job)]
     found = []

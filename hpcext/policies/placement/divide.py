@@ -253,6 +253,16 @@ def best(worth: Worth, asks: Sequence[Candidate], gpus: Gpus, solve: Solve | Non
 
     `solve` replaces :func:`~hpcext.policies.solve.apportion.apportion` by another method, which
     treats all GPUs as alike.
+
+    Parameters
+    ----------
+    worth : Worth
+        The values of a job's sizes.
+    asks : sequence of Candidate
+    gpus : Gpus
+        Number of GPUs by kind.
+    solve : callable, optional
+        By default the apportionment.
     """
     if solve is None and len(gpus) > 1:
         offers = [_tables(worth, ask, gpus) for ask in asks]
@@ -266,7 +276,18 @@ def best(worth: Worth, asks: Sequence[Candidate], gpus: Gpus, solve: Solve | Non
 
 
 def valued(worth: Worth, asks: Sequence[Candidate], gpus: Gpus, counts: Sequence[int]) -> Plan:
-    """Return a plan for counts that were found by other means, with their values."""
+    """Return a plan for counts that were found by other means, with their values.
+
+    Parameters
+    ----------
+    worth : Worth
+        The values of a job's sizes.
+    asks : sequence of Candidate
+    gpus : Gpus
+        Number of GPUs by kind.
+    counts : sequence of int
+        GPUs of each candidate.
+    """
     return Plan(counts, _each([_tables(worth, ask, gpus) for ask in asks]))
 
 
@@ -315,7 +336,17 @@ def _less(ask: Candidate, plan: Plan, number: int) -> list[Shape]:
 
 
 def granted(job: Job, alloc: Alloc, count: int, now: Snapshot) -> Grant:
-    """Make the grant of a job that gets `alloc` although `count` GPUs were decided."""
+    """Make the grant of a job that gets `alloc` although `count` GPUs were decided.
+
+    Parameters
+    ----------
+    job : Job
+    alloc : Alloc
+        GPUs by node.
+    count : int
+        Number of GPUs that were decided.
+    now : Snapshot
+    """
     machine = machine_of(now.nodes)
     widest = machine.alike or max(map(machine.widths.__getitem__, alloc))
     best_ = largest(job, min(job.optimal, widest))

@@ -82,6 +82,16 @@ def speedups(
     The fair share is an exclusive part of the machine, but no more than the job can use: `most`, or
     the largest of the sizes. With several kinds of GPU, the speed on it is the mean over all GPUs
     of the speed as if all were of that one's kind.
+
+    Parameters
+    ----------
+    job : Job
+    sizes : GpuCounts
+    machine : SharedCluster
+    kind : str
+        Kind of the GPUs.
+    most : float, optional
+        Largest number of GPUs that the job can use.
     """
     every = sum(machine.gpus.values())
     share = min(every / machine.jobs, float(sizes.gpus[-1] if most is None else most))
@@ -125,13 +135,30 @@ def realloc(job: Job, sizes: GpuCounts, now_s: float, delay_s: float, on: On) ->
 
 
 def cost_s(job: Job, delay_s: float) -> float:
-    """Return the seconds that a change of GPUs costs a job; `delay_s` if that is unknown."""
+    """Return the seconds that a change of GPUs costs a job; `delay_s` if that is unknown.
+
+    Parameters
+    ----------
+    job : Job
+    delay_s : float
+        In seconds.
+    """
     known = job.estimate
     return max((each for each in (known.up_s, known.down_s) if each is not None), default=delay_s)
 
 
 def changed(job: Job, sizes: GpuCounts, on: On, factor: float) -> Values:
-    """Return an array with the factor for all sizes but the present one, which has 1."""
+    """Return an array with the factor for all sizes but the present one, which has 1.
+
+    Parameters
+    ----------
+    job : Job
+    sizes : GpuCounts
+    on : On
+        Kind of the GPUs, and of the present ones.
+    factor : float
+        Such as ``REALLOC_FACTOR``.
+    """
     return np.where((sizes.gpus == total(job.goal)) & (on.kind == on.has), 1.0, factor)
 
 
@@ -145,6 +172,18 @@ def floor(
     this limit, because its powers would leave no digits for the others. If not all jobs can run at
     once, t is the smallest speed-up. For p = 0, a product, the limit depends on the largest
     speed-up too. It is 0 if no job can have a GPU.
+
+    Parameters
+    ----------
+    asks : sequence of Candidate
+    found : sequence of array of float
+        Speed-ups of each candidate on its sizes.
+    kind : str
+        Kind of the GPUs.
+    gpus : int
+        Number of GPUs of this kind.
+    p : float
+        Power of the mean.
     """
     if p > 0:
         return 0.0
@@ -173,7 +212,15 @@ def floor(
 
 
 def power(speedup: Values, p: float) -> Values:
-    """Return a job's term in eq. 14, whose sum is largest where the mean is."""
+    """Return a job's term in eq. 14, whose sum is largest where the mean is.
+
+    Parameters
+    ----------
+    speedup : array of float
+        Positive.
+    p : float
+        Power of the mean; 0 for the geometric one.
+    """
     if p == 0:
         return np.log(speedup)
     found: Values = np.sign(p) * speedup**p
@@ -181,5 +228,13 @@ def power(speedup: Values, p: float) -> Values:
 
 
 def mean(value: float, p: float) -> float:
-    """Return eq. 14, given the mean of such terms."""
+    """Return eq. 14, given the mean of such terms.
+
+    Parameters
+    ----------
+    value : float
+        The mean of the terms.
+    p : float
+        Power of the mean; 0 for the geometric one.
+    """
     return math.exp(value) if p == 0 else abs(value) ** (1 / p)

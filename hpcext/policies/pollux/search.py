@@ -69,6 +69,17 @@ def matrices(
 
     `most` is what each job could use without exploration, so that all its speed-ups are relative
     to the same share.
+
+    Parameters
+    ----------
+    now : Snapshot
+    asks : sequence of Candidate
+    p : float
+        Power of the mean.
+    delay_s : float
+        Seconds that a re-allocation costs a job whose own cost is not known.
+    most : sequence of int
+        GPUs of each candidate.
     """
     machine = SharedCluster.of(now)
     counts, widest = np.arange(sum(machine.gpus.values()) + 1), machine.widest

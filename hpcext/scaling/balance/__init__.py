@@ -336,6 +336,11 @@ def removable(seen: IterationRecord, bounds: WorkerBounds) -> int | None:
     """Return a worker without which a step would be faster, or None.
 
     That is the slowest one, if it is by far the slowest although it has its fewest samples.
+
+    Parameters
+    ----------
+    seen : IterationRecord
+    bounds : WorkerBounds
     """
     slowest = max(range(len(seen.times_s)), key=lambda at: seen.times_s[at])
     others = [time_s for at, time_s in enumerate(seen.times_s) if at != slowest]

@@ -322,12 +322,31 @@ class Learner:
 
 
 def scaled(rows: Floats, middle: Floats, width: Floats) -> Floats:
-    """Scale and clip rows for a network."""
+    """Scale and clip rows for a network.
+
+    Parameters
+    ----------
+    rows : array of float, shape (n, 3)
+        Speed, CPU and memory.
+    middle, width : array of float, shape (3,)
+        Mean and standard deviation of each.
+    """
     return np.clip((rows - middle) / width, -CLIPPED, CLIPPED)
 
 
 def trained(network: Network, weights: Floats, inputs: Floats, targets: Floats) -> Floats:
-    """Train by gradient descent; return the weights that predict the held-out rows best."""
+    """Train by gradient descent; return the weights that predict the held-out rows best.
+
+    Parameters
+    ----------
+    network : Network
+    weights : array of float
+        Initial weights.
+    inputs : array of float
+        From :meth:`Network.windows`, one row for each target.
+    targets : array of float, shape (n,)
+        Speeds, scaled.
+    """
     from scipy.optimize import minimize  # noqa: PLC0415
 
     held = max(1, round(HELD_OUT * len(inputs)))

@@ -189,6 +189,12 @@ def energy_kwh(run: SimulatedRun, watts: Watts) -> float:
 
     A GPU on which a job makes progress is busy; every other one is idle, also one that is held by a
     job that starts or saves.
+
+    Parameters
+    ----------
+    run : SimulatedRun
+    watts : Watts
+        Power of one GPU.
     """
     training, offered = integral(run.spans, "training"), integral(run.spans, "offered")
     return (training * watts.busy + (offered - training) * watts.idle) / JOULES_PER_KWH

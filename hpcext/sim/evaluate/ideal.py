@@ -81,7 +81,16 @@ def staying(
     name: str,
     how: SimulationOptions,
 ) -> float | None:
-    """Return the work of jobs on nodes that stay, as in :func:`ideal`; `name` is the policy's."""
+    """Return the work of jobs on nodes that stay, as in :func:`ideal`; `name` is the policy's.
+
+    Parameters
+    ----------
+    stay : Stay
+    jobs : iterable of (Job, Physics)
+    policy : Policy
+    name : str
+    how : SimulationOptions
+    """
     # They stay, and policies may know it.
     nodes = tuple(
         Node(f"n{number}", stay.gpus, ends_s=math.inf) for number in range(round(stay.n_eq))

@@ -36,7 +36,14 @@ class Table(NamedTuple):
 
 
 def headlines(rows: Sequence[Row], keys: Sequence[str] = HEADLINES) -> Table:
-    """Return some figures, with a line for each label and a column for each known measure."""
+    """Return some figures, with a line for each label and a column for each known measure.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+    keys : sequence of str
+        The measures, by their keys.
+    """
     shown = [_MEASURES[key] for key in keys if any(row.figures[key] for row in rows)]
     scales = _scales(shown, rows)
     return Table(
@@ -88,7 +95,14 @@ def definitions(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
 
 
 def delayed(row: Row, most: int = 8) -> Table:
-    """Return the jobs of a label that were delayed most."""
+    """Return the jobs of a label that were delayed most.
+
+    Parameters
+    ----------
+    row : Row
+    most : int
+        Largest number of jobs.
+    """
     longest = row.longest[:most]
     scale = time_scale(max((each.delay_s for each in longest if each.delay_s), default=0.0))
     return Table(

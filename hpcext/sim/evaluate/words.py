@@ -65,7 +65,16 @@ def change(ratio: Over | None) -> str:
 
 
 def measured(measure: Measure, value: Over | None, scale: Scale, known_of: int = 0) -> str:
-    """Format a figure without its unit, which the heading has."""
+    """Format a figure without its unit, which the heading has.
+
+    Parameters
+    ----------
+    measure : Measure
+    value : Over or None
+    scale : Scale
+    known_of : int
+        Number of seeds for which it should be known.
+    """
     if measure.unit == "jobs":
         return count(value)
     return spread(value, scale, known_of)

@@ -236,6 +236,12 @@ def write_recording(path: Path, recording: Recording) -> None:
 def encoded(recording: Recording, where: str = "") -> bytes:
     """Return a recording as JSON, checked like one that is read.
 
+    Parameters
+    ----------
+    recording : Recording
+    where : str
+        The pilot, for messages.
+
     Raises
     ------
     InputError

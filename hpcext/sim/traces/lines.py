@@ -92,6 +92,13 @@ class Table(NamedTuple):
 def table_of(path: Path, lines: Iterable[tuple[int, str]]) -> Table:
     """Read a table from the numbered lines of a file.
 
+    Parameters
+    ----------
+    path : Path
+        For messages.
+    lines : iterable of (int, str)
+        As from :func:`read_lines`.
+
     Raises
     ------
     InputError

@@ -107,7 +107,14 @@ def names(folder: Path) -> tuple[str, ...]:
 
 
 def measurements(folder: Path, only: Collection[str] = ()) -> tuple[Path, ...]:
-    """Return the files of the measured applications, or of some of them."""
+    """Return the files of the measured applications, or of some of them.
+
+    Parameters
+    ----------
+    folder : Path
+    only : collection of str
+        Names of applications; empty for all.
+    """
     return tuple(
         path for name in only or names(folder) for path in sorted((folder / name).glob("*.csv"))
     )
@@ -115,6 +122,12 @@ def measurements(folder: Path, only: Collection[str] = ()) -> tuple[Path, ...]:
 
 def application(folder: Path, name: str) -> Application:
     """Return a measured application; it is cached while its files stay the same.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder that has a folder for each application.
+    name : str
 
     Raises
     ------
@@ -173,6 +186,13 @@ def application_jobs(
     jobs: Sequence[PhillyJob], folder: Path, way: WorkloadOptions
 ) -> Iterator[tuple[Job, Physics]]:
     """Yield the jobs of a workload, each with its physics.
+
+    Parameters
+    ----------
+    jobs : sequence of PhillyJob
+    folder : Path
+        Folder of the measurements.
+    way : WorkloadOptions
 
     Raises
     ------

@@ -45,7 +45,7 @@ def arrivals_s(contention: str, seed: int) -> list[float]:
     Parameters
     ----------
     contention : str
-        A key of the contentions of section 7.
+        A key of :data:`JOBS`.
     seed : int
 
     Returns

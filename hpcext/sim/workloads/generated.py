@@ -78,6 +78,15 @@ class Poisson(msgspec.Struct, frozen=True):
 def folder_of(given: str, data: Path | None, beside: Path | None = None) -> Path:
     """Return the folder of the measurements: the given one, that of all data, or `beside`.
 
+    Parameters
+    ----------
+    given : str
+        The option of the workload; may be empty.
+    data : Path or None
+        The folder of all data.
+    beside : Path, optional
+        The folder of the file that names measured trainings.
+
     Raises
     ------
     InputError
@@ -175,6 +184,12 @@ GENERATORS: Mapping[str, Callable[[str, str, Setting], Workload]] = {
 
 def generated(text: str, setting: Setting) -> Workload | None:
     """Return the generated workload of this name; None if there is none.
+
+    Parameters
+    ----------
+    text : str
+        A name, with options after a colon.
+    setting : Setting
 
     Raises
     ------

@@ -175,14 +175,30 @@ def nodes_of(number: int) -> int:
 
 
 def speed_of(number: int, network: str, known: Networks) -> dict[int, float]:
-    """Return steps per second by total GPUs of a job that has all nodes of its set."""
+    """Return steps per second by total GPUs of a job that has all nodes of its set.
+
+    Parameters
+    ----------
+    number : int
+        Number of the set.
+    network : str
+    known : Networks
+    """
     if number in ONE_NODE:
         return dict(known.speed[network])
     return {WORKERS * gpus: known.on_workers(network, WORKERS, gpus) for gpus in SIZES}
 
 
 def stating(speed: Mapping[int, float], steps: float) -> Estimate:
-    """Return the estimate of a job that states its speeds, its work and the cost of a change."""
+    """Return the estimate of a job that states its speeds, its work and the cost of a change.
+
+    Parameters
+    ----------
+    speed : Mapping[int, float]
+        Steps per second by number of GPUs.
+    steps : float
+        Steps of the job.
+    """
     return Estimate(stated=speed, work=steps, up_s=SUSPEND_S, down_s=SUSPEND_S)
 
 
@@ -210,6 +226,13 @@ def physics_of(speed: Mapping[int, float], steps: float) -> Physics:
     """Return the physics of a job in a set.
 
     All of the cost is in the suspension, because the cost of a first start is part of LSF's times.
+
+    Parameters
+    ----------
+    speed : Mapping[int, float]
+        Steps per second by number of GPUs.
+    steps : float
+        Steps of the job.
     """
     return Physics(speed, steps, suspend_s=SUSPEND_S)
 

@@ -65,7 +65,15 @@ def kept(model: Goodput, total: int, gpus: int, nodes: int) -> BatchChoice | Non
 
 
 def goodput_of(model: Goodput, choice: BatchChoice, gpus: int, nodes: int) -> float:
-    """Return samples per second, converted to those of the initial batch."""
+    """Return samples per second, converted to those of the initial batch.
+
+    Parameters
+    ----------
+    model : Goodput
+    choice : BatchChoice
+    gpus, nodes : int
+        GPUs in all, and their nodes.
+    """
     step_s = model.throughput.step_s(gpus, nodes, choice.per_gpu, choice.accumulation)
     return float(choice.total * model.statistical_efficiency(choice.total) / step_s)
 

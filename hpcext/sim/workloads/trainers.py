@@ -64,6 +64,14 @@ def simulated(trainer: Trainer, order: int, gpus: int = 1) -> tuple[Job, Physics
 
     It restores its newest checkpoint within the seconds that it takes to grow, like a new rank. It
     goes on when it loses nodes, and loses no work when it loses all.
+
+    Parameters
+    ----------
+    trainer : Trainer
+    order : int
+        Its position in the queue.
+    gpus : int
+        GPUs of a node.
     """
     name, speed, samples, nodes, up_s, down_s, submit_s = trainer
     job = Job(
