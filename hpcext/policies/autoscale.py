@@ -32,8 +32,8 @@ from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.tables import ValueTable
 
 TRIED = 128
-"""Most numbers of nodes that are compared: all of a small range, else this many, evenly spaced on a
-logarithmic scale."""
+"""Largest number of node counts to compare: all of a small range, else this many, evenly spaced on
+a logarithmic scale."""
 
 NOTHING = 1e-9
 """Relative gain in the sum of speed-ups below which nodes are useless."""

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from hpcext.core.reconcile import fits
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, total
 from hpcext.policies.common import (
     AS_ASKED,
@@ -86,7 +87,7 @@ class _Memo(NamedTuple):
 
     @classmethod
     def of(cls, memo: Mapping[str, Any] | None, now_s: float, queues: int) -> _Memo:
-        """Read the memo from JSON; start anew if another policy left it.
+        """Read the memo from JSON; begin with an empty one if another policy left it.
 
         Parameters
         ----------
@@ -176,7 +177,7 @@ def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict
         if job.id in grants:
             continue
         alloc = has.get(job.id, {})
-        if not alloc or not _fits(alloc, free):
+        if not alloc or not fits(alloc, free):
             alloc = {} if keeps else _placed(job, sizes[job.id], free, now)
         if alloc:
             take(free, alloc)
@@ -235,7 +236,3 @@ def _granted(job: Job, alloc: Alloc) -> Grant:
     has = named(total(alloc))
     size = f"{has}, {AS_ASKED}" if job.stated else f"the {has} that it asks for"
     return Grant(alloc, Role.PRIMARY, f"runs on {size}: others have had more GPU time")
-
-
-def _fits(alloc: Alloc, free: Mapping[str, int]) -> bool:
-    return all(free.get(node, 0) >= gpus for node, gpus in alloc.items())

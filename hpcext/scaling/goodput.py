@@ -20,8 +20,8 @@ MOST_TIMES = 32
 """Section 3.1: total batches up to this multiple of the initial one work well in most cases."""
 
 CANDIDATES = 256
-"""Most per-GPU batches that are compared: all of a small range, else this many, evenly spaced on a
-logarithmic scale."""
+"""Largest number of per-GPU batches to compare: all of a small range, else this many, evenly spaced
+on a logarithmic scale."""
 
 
 class Choice(NamedTuple):

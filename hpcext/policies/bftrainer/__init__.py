@@ -114,7 +114,7 @@ def _paper(worth: Worth, options: Options, asks: Sequence[Candidate], gpus: Gpus
     """Solve the paper's own programme, with each GPU as one of its nodes.
 
     The programme knows a minimum and a maximum, and all numbers between: a number that a job cannot
-    have is lowered until it can. All GPUs are taken to be alike.
+    have is lowered until it can. All GPUs are treated as alike.
     """
     units = sum(gpus.values())
     trainers, current = [], np.zeros((len(asks), units), dtype=np.bool_)

@@ -51,7 +51,7 @@ from hpcext.policies.total_time import Interval
 from hpcext.scaling.estimator import GpuCounts
 
 PRICES = 12
-"""Most prices of a node to try, where jobs on several nodes want more nodes than there are."""
+"""Largest number of prices to try if jobs on several nodes want more nodes than there are."""
 
 
 class Options(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ whose FITNESS is largest: the power mean of the jobs' SPEEDUPs (eq. 14), each mu
 if its job would be re-allocated. Different distributed jobs, which have GPUs of several nodes, must
 not share a node: they would slow each other down on the network (interference avoidance).
 
-The paper says of the search that it perturbs, combines and finally repairs matrices (section 4.3).
+By the paper, the search perturbs, combines and finally repairs matrices (section 4.3).
 The operators are those of the authors' published simulator (petuum/adaptdl,
 ``simulator/pollux.py``: 100 matrices, 100 generations). Four things differ:
 

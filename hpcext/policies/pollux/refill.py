@@ -19,7 +19,7 @@ from hpcext.policies.placement.divide import Plan, Room, granted
 from hpcext.policies.placement.place import PlacementRequest, Shape, place
 
 LEAST = 1e-9
-"""Least gain, relative to the sum of values."""
+"""Smallest gain, relative to the sum of values."""
 
 
 class _Better(NamedTuple):

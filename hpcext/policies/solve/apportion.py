@@ -39,7 +39,7 @@ from hpcext.policies.solve.tables import (
 )
 
 CHANGES = 8
-"""Most jobs for which the first division may differ from the best options at the price."""
+"""Largest number of jobs for which the first division may differ from the best options."""
 
 RAISE = 4.0
 """Factor by which the limit on a division's cost is raised when no division is within it."""

@@ -36,7 +36,7 @@ from hpcext.policies.solve.relaxation import Dual, Offers, begins
 from hpcext.policies.solve.tables import TOLERANCE, Floats, Ints, ValueTable
 
 TRIES = 100
-"""Most changes of kind to try, of one job or of two at once."""
+"""Largest number of changes of kind to try, of one job or of two at once."""
 
 Change = tuple[tuple[int, int], ...]
 """Jobs with the kinds that they change to."""

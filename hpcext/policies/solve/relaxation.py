@@ -182,7 +182,7 @@ def _lowest(
 ) -> tuple[Floats, Floats]:
     """Run the simplex method from a basis, which it changes; return column shares and row prices.
 
-    The matrices have a row for each kind and are inverted anew at every step: they are tiny.
+    The matrices have a row for each kind and are inverted at every step, since they are tiny.
     """
     equal = TOLERANCE * max(1.0, float(np.abs(worth).max()))
     # Degenerate bases can cycle; in that case the last one is good enough.

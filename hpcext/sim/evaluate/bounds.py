@@ -19,8 +19,8 @@ from scipy.sparse import coo_matrix
 Floats = NDArray[np.float64]
 
 SPANS = 120
-"""Most numbers of nodes to distinguish. Others are merged into their mean, with which a fluid does
-at least as much, because its work is concave in the number of nodes."""
+"""Largest number of node counts to distinguish. Others are merged into their mean, with which a
+fluid does at least as much, because its work is concave in the number of nodes."""
 
 NEAR_S = 1.0
 
@@ -147,7 +147,7 @@ def fluid_worths(
 
 
 class _Fluid(NamedTuple):
-    """How often a fluid does all the work, and the value of a unit of each class's work."""
+    """How many times a fluid can do all the work, and the value of a unit of each class's work."""
 
     times: float
     worths: tuple[float, ...]

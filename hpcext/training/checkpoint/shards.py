@@ -17,7 +17,7 @@ from hpcext.training.ranks import Ranks
 
 
 class Shards:
-    """How the ranks write and read their shards; a subclass defines the kind of shards.
+    """The shards of all ranks: how they are written and read; subclasses define what a shard is.
 
     Parameters
     ----------
