@@ -181,7 +181,7 @@ class LsfSteps(StepExecutor):
 
     def _over(self, watch: Watch, ended: Ended) -> None:
         """Finish once each node has said that it has ended; the first has said how."""
-        if all(watch.files.ended_on(index) for index in (0, *watch.files.others)):
+        if all(watch.files.ends.ended_on(index) for index in (0, *watch.files.others)):
             super()._over(watch, ended)
         else:
             self._later(self._sweep(watch, None))
@@ -190,7 +190,7 @@ class LsfSteps(StepExecutor):
         """End what is left on each host, and wait until each says that nothing is."""
         files = watch.files
         # What it said before it was told to end is how it ended.
-        ended = files.ended() or files.failed_elsewhere()
+        ended = files.ends.ended() or files.ends.failed_elsewhere()
         self._say_end(files)
         pause_s = ASK_PAUSE_S
         # In an earlier allocation nothing is left: LSF has ended what ran there.
@@ -218,7 +218,7 @@ class LsfSteps(StepExecutor):
         return [
             (index, str(node["name"]))
             for index, node in enumerate(launch.get("nodes", ()))
-            if not watch.files.ended_on(index)
+            if not watch.files.ends.ended_on(index)
         ]
 
     def _say_end(self, files: AttemptFiles) -> None:

@@ -166,7 +166,7 @@ class SlurmSteps(StepExecutor):
 
     def _over(self, watch: Watch, ended: Ended) -> None:
         """Handle an end; the first of several nodes may have been told as another has failed."""
-        super()._over(watch, watch.files.failed_by_itself() or ended)
+        super()._over(watch, watch.files.ends.failed_by_itself() or ended)
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """End the step of an ``srun`` that is gone, and wait until Slurm says that it is over."""
@@ -177,7 +177,9 @@ class SlurmSteps(StepExecutor):
         await self._look_around(watch)
         files = watch.files
         # Of the first node nothing may be known where another has failed.
-        self._finish(watch, files.failed_by_itself() or files.ended() or self._lost(watch))
+        self._finish(
+            watch, files.ends.failed_by_itself() or files.ends.ended() or self._lost(watch)
+        )
 
     def _missing(self) -> list[str]:
         """Return nodes that the job no longer has.
