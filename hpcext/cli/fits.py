@@ -1,4 +1,4 @@
-"""Checks whether jobs can ever run on the given nodes."""
+"""Checks that jobs can run on given nodes at all."""
 
 from __future__ import annotations
 
@@ -16,10 +16,18 @@ from hpcext.text import counted
 def check_specs(specs: Sequence[JobSpec], nodes: Sequence[Node], where: str) -> None:
     """Refuse jobs of a file that can run on no kind of these nodes.
 
+    Parameters
+    ----------
+    specs : sequence of JobSpec
+    nodes : sequence of Node
+        At least one.
+    where : str
+        The file, for the message.
+
     Raises
     ------
     InputError
-        Names the first such job, measured against the kind with the most room.
+        A job needs more than the kind with the most suitable nodes has; it names the first.
     """
     for spec in specs:
         widest = max(nodes, key=lambda node: node.gpus)
@@ -30,11 +38,12 @@ def check_specs(specs: Sequence[JobSpec], nodes: Sequence[Node], where: str) -> 
 
 
 def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str) -> int:
-    """Refuse jobs that can never run; there may be very many of them.
+    """Refuse jobs that can never run.
 
     Parameters
     ----------
     jobs : iterable of Job
+        Read once, one by one: there may be millions.
     nodes : sequence of Node
         Nodes that are always there; if there are none, only `most` limits the jobs.
     most : int
@@ -50,7 +59,7 @@ def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str
     Raises
     ------
     InputError
-        Names the first job that cannot run.
+        A job cannot run; it names the first.
     """
     known: dict[tuple[int, int], bool] = {}
     count = 0
@@ -73,7 +82,7 @@ def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str
 
 
 def _check_spread(job: Job, nodes: Sequence[Node], where: str) -> None:
-    """Refuse such a job that says nothing of nodes: its GPUs may be spread over them in any way."""
+    """Refuse a job that can never run, if it states no nodes: any of them may give its GPUs."""
     gpus: Counter[str] = Counter()
     for node in nodes:
         gpus[node.kind] += node.gpus
@@ -85,7 +94,7 @@ def _check_spread(job: Job, nodes: Sequence[Node], where: str) -> None:
 
 
 def _room(nodes: Sequence[Node], gpus: int, most: int) -> int:
-    """Return on how many nodes of one kind this number of GPUs can be had."""
+    """Return the largest number of nodes of one kind that have this number of GPUs each."""
     if not nodes:
         return most
     kinds = Counter(node.kind for node in nodes if node.gpus >= gpus)

@@ -90,7 +90,7 @@ def add(subparsers: Any) -> None:
 
 
 def submit(args: argparse.Namespace, out: Output) -> int:
-    """Submit a pilot."""
+    """Submit a pilot as a batch job."""
     for flag, value, least, most in (
         ("--nodes", args.nodes, 1, MAX_NODES),
         ("--gpus-per-node", args.gpus_per_node, 1, MAX_GPUS),
@@ -151,7 +151,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
 
 
 def resubmit(args: argparse.Namespace, out: Output) -> int:
-    """Submit a pilot again."""
+    """Submit a pilot that has ended once more."""
     directory = pilots.find(args.pilot, load_settings().state_dir)
     batch = pilots.load(directory).batch
     if not batch:
@@ -180,7 +180,7 @@ def show(args: argparse.Namespace, out: Output) -> int:
             jobs = backends.find(system).jobs()
             seen[system] = jobs.seen([each for each in asked if each is not None])
         except (BatchError, InputError) as error:
-            # Another batch system may answer: one home directory may serve clusters of several.
+            # The others may answer: one home directory may serve clusters of several batch systems.
             log.warning("%s", error)
     rows = []
     for path, pilot in found:
@@ -199,13 +199,13 @@ def show(args: argparse.Namespace, out: Output) -> int:
 
 
 def _left(path: Path) -> str:
-    """Return the number of unfinished jobs of an ended pilot in words; its state lacks it."""
+    """Return the number of unfinished jobs of an ended pilot in words, to be added to its state."""
     left = left_of(path)
     return f", {counted(left, 'job')} left" if left else ""
 
 
 def _shown(system: str, seen: Seen | None) -> str:
-    """Return the state of a job, with the batch system's own word where ours says less."""
+    """Return the state of a batch job, with the batch system's own word where ours says less."""
     if seen is None:
         return f"forgotten by {backends.title(system)}"
     word = seen.said or seen.why

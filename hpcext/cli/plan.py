@@ -57,8 +57,8 @@ class Division(msgspec.Struct, frozen=True):
     kinds : dict
         Job → the kind of its GPUs, where there are several kinds and it gets any.
     value : float
-        The sum of the jobs' speeds, each as a multiple of its own on one GPU; of several kinds the
-        slowest.
+        The sum of the jobs' speeds, each as a multiple of its speed on one GPU, of the slowest kind
+        if there are several.
     objective, bound : float or None
         The value that the policy maximises, on these nodes, and an upper bound of it; None for a
         policy that maximises none.
@@ -96,7 +96,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Run the command."""
+    """Print the first division of each policy, and the best one."""
     if args.plot:
         plot.check(args.plot)
     nodes = _nodes(args.nodes, args.gpus)
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     check_specs(specs, nodes, str(args.jobs))
     jobs = admit(specs, 1, {})
     names = list(every_policy()) if args.compare else [settings.policy]
-    found = [_begin(name, jobs, nodes) for name in names]
+    found = [_first_division(name, jobs, nodes) for name in names]
     best = _best(jobs, nodes)
     if args.plot:
         divisions = {each.policy: each.gpus for each in (*found, best)}
@@ -139,7 +139,7 @@ def _nodes(text: str, gpus: int | None) -> tuple[Node, ...]:
     Raises
     ------
     InputError
-        It is neither, or a number is too large.
+        The text is neither, or a number is too large.
     """
     if whole(text.removeprefix("-")) is not None:
         if gpus is None:
@@ -158,8 +158,8 @@ def _totals(nodes: Sequence[Node]) -> dict[str, int]:
     return dict(totals)
 
 
-def _begin(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
-    """Let an engine take its first step under a policy; return what the jobs get."""
+def _first_division(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
+    """Return what the jobs get in the first step of an engine under a policy."""
     policy, answers = find_policy(name), [Target()]
 
     def ask(now: Snapshot) -> Target:
@@ -199,8 +199,8 @@ def _table(speeds: Mapping[int, float]) -> ValueTable:
 def _speeds(job: Job, kind: str) -> dict[int, float]:
     """Return a job's speed by its number of GPUs of a kind; empty if it is not known.
 
-    The speed on one GPU is 1. If a curve does not say it, the speed on the fewest GPUs is taken for
-    that number.
+    The speed on one GPU is 1. If a curve does not state it, the speed on the fewest GPUs counts as
+    the number of these.
     """
     fewest, most = job.nodes or ONE_NODE
     sizes = sorted({size * nodes for nodes in range(fewest, most + 1) for size in job.sizes})

@@ -1,4 +1,4 @@
-"""``hpcext reproduce``: run the experiments of a paper, and set our figures beside the paper's."""
+"""``hpcext reproduce``: run the experiments of a paper, and compare our figures with its."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Run the command."""
+    """Run the experiments of the named papers, and show each comparison."""
     names = find_papers(args.paper, "PAPER")
-    how = _how(args)
+    how = _extent(args)
     for name in names:
         _say_left_out(name, out)
     if args.out:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _say_left_out(name: str, out: Output) -> None:
-    """Print, before the work begins, what will be missing from it."""
+    """Print, before the work begins, which part of it is left out for want of a package."""
     if name in PAPERS and (wants := PAPERS[name].wants):
         try:
             need(wants)
@@ -83,7 +83,7 @@ def _say_left_out(name: str, out: Output) -> None:
             out.note(f"{name}: without one comparison, as {error}")
 
 
-def _how(args: argparse.Namespace) -> Extent:
+def _extent(args: argparse.Namespace) -> Extent:
     for seed in args.seed:
         check_range("--seed", seed, 0, MOST_SEED)
     check_range("--workers", args.workers, 1, MOST_WORKERS)
@@ -94,7 +94,7 @@ def _how(args: argparse.Namespace) -> Extent:
 
 
 def _make_folder(path: Path) -> None:
-    """Create the directory of the results before the work, so that it is not done in vain."""
+    """Create the directory of the results first, so that no work is lost if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -152,7 +152,7 @@ def _cells(row: Row) -> Sequence[str]:
 
 
 def _remarks(table: Table) -> Iterator[str]:
-    """Yield the remarks on rows, those of one wording together."""
+    """Yield the remarks on rows; rows with the same remark share a line."""
     said: dict[str, list[str]] = {}
     for row in table.rows:
         if row.why:

@@ -1,8 +1,8 @@
 """``hpcext suspendable``: make an ordinary batch job outlive its allocation.
 
-It is a pilot with one job, which has the whole allocation. The command runs where the batch script
-would, under a supervisor: so it learns in time of a preemption and of the time limit, and goes on
-in the same job of Slurm or LSF.
+It is a pilot with one job, which has the whole allocation. The command runs in place of the batch
+script, under a supervisor: so it is suspended before a preemption or the time limit, and goes on in
+the same job of Slurm or LSF.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Become the batch script of a pilot; or make what the shell of a job becomes."""
+    """Become the batch script of a pilot; or write it, for the shell of a job to become."""
     settings = load_settings()
     backend = backends.here(settings.batch)
     if backend is None:

@@ -31,7 +31,7 @@ TRIALS = "hpcext.trials/1"
 INCHES_HIGH = 3.6
 
 NAMED = 5
-"""The number of trials with a colour and a name in the plot; further ones are grey."""
+"""The number of best trials with a colour and a name in the plot; others are grey."""
 
 
 class Tried(NamedTuple):
@@ -63,7 +63,7 @@ def add(subparsers: Any) -> None:
 
 
 def show(args: argparse.Namespace, out: Output) -> int:
-    """Print a table for each sweep, or a document of all; draw them if asked to."""
+    """Print a table for each sweep, or one document; draw them if asked to."""
     if args.plot is not None:
         plot.check(args.plot)
     directory = pilots.find(args.pilot, load_settings().state_dir)
@@ -165,7 +165,7 @@ def _document(tried: Sequence[Tried]) -> dict[str, Any]:
 
 
 def _plot(sweeps: Sequence[Sequence[Tried]], path: Path) -> None:
-    """Draw the metric of each trial by step, one plot below the other for each sweep."""
+    """Draw the metric of each trial by step, in one plot for each sweep."""
     if not sweeps:
         raise InputError("no metric to draw", where="--plot", do="hpcext sweep --metric NAME")
 

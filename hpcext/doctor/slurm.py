@@ -18,16 +18,16 @@ from hpcext.doctor.measured import saving_s
 from hpcext.text import clean, counted, shown
 
 ANSWER_S = 20.0
-"""Seconds to wait for an answer, because the user waits."""
+"""Seconds to wait for an answer of Slurm, because the user waits."""
 
 REQUEUE_S = 30
-"""A wait that is hardly longer than a training takes to begin."""
+"""A delay in seconds that is hardly longer than a training takes to begin."""
 
 _CONFIG = Path("/etc/slurm/slurm.conf")
-"""Slurm's default configuration file; only machines of a cluster have it."""
+"""The default configuration file of Slurm, which only machines of a cluster have."""
 
 APART_S = 5.0
-"""Harmless difference of clocks in seconds: a lease ends half a minute before its hole does."""
+"""A harmless difference of clocks, in seconds: leases end half a minute before their holes."""
 
 
 def check(asked: CheckOptions) -> Iterator[Finding]:
@@ -57,7 +57,7 @@ def is_there() -> bool:
 
 
 def _no_controller(asked: CheckOptions, error: BatchError) -> Finding:
-    """Return a fault on a machine of a cluster, or else a note: mere commands are harmless."""
+    """Return that no controller answers: wrong on a machine of a cluster, else only a note."""
     says = "Slurm's commands are here, but no controller answers"
     wanted = asked.settings is not None and asked.settings.batch == "slurm"
     if wanted or "SLURM_CONF" in protocol.environ() or _CONFIG.exists():
@@ -90,7 +90,7 @@ def _clock() -> Finding:
 
 
 def _requeue(config: Mapping[str, str]) -> Finding:
-    """So long what is preempted waits before it may begin again; slurm.conf(5), AuthInfo."""
+    """Check how long a requeued job waits before it may begin again (slurm.conf(5), AuthInfo)."""
     name = "wait after a requeue"
     wait_s = slurm_site.requeue_delay_s(config)
     says = f"a job that is preempted and requeued waits {wait_s} s (BeginTime) before it may begin"
@@ -134,4 +134,4 @@ def _harvest(
         saving_s=saving_s(settings.state_dir),
     )
     for each in partition.split(","):
-        yield from leases.look(site, each)
+        yield from leases.check(site, each)

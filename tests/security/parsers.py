@@ -110,7 +110,7 @@ PROFILE = (
 
 
 def compared_with_itself(attempt: Path) -> object:
-    told = rehearsed.told(attempt)
+    told = rehearsed.read_attempt(attempt)
     return told and [*rehearsed.compared("one", told, told)]
 
 

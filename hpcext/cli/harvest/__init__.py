@@ -15,7 +15,7 @@ import msgspec
 from hpcext import backends
 from hpcext.batch.leasing import Idle, Leasing
 from hpcext.checks import check_range
-from hpcext.cli.harvest import shown as harvest_view
+from hpcext.cli.harvest import view as harvest_view
 from hpcext.cli.managing import add_output
 from hpcext.cli.output import Output
 from hpcext.cli.run import add_detach, add_notify, begin, name_after, read_job_file
@@ -180,14 +180,14 @@ def start(args: argparse.Namespace, out: Output) -> int:
     try:
         return begin(directory, args, out)
     except HpcextError:
-        # Another harvester uses the partition already: this one has never run, and is removed.
+        # It has never run, for example because another harvester uses the partition already.
         if not (directory / "journal.jsonl").exists():
             pilots.remove(directory, settings.state_dir)
         raise
 
 
 def holes(args: argparse.Namespace, out: Output) -> int:
-    """Show the idle nodes, and for how long each could be had."""
+    """Show the idle nodes, and for how long each could be leased."""
     terms = make_terms(args, load_settings())
     leasing = backends.leasing(terms.system)
     nodes = _nodes(leasing, terms.partition)
@@ -208,7 +208,7 @@ def holes(args: argparse.Namespace, out: Output) -> int:
 
 
 def report(args: argparse.Namespace, out: Output) -> int:
-    """Show what a harvester made of the idle nodes."""
+    """Show how a harvester has used the idle nodes."""
     directory = pilots.find(args.pilot, load_settings().state_dir)
     terms = pilots.load(directory).harvest
     if terms is None:
@@ -269,7 +269,8 @@ def make_terms(
     Parameters
     ----------
     args : argparse.Namespace
-        Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``.
+        Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``, which are None or empty if
+        not given.
     settings : Settings
     batch : str
         Name of the batch system; that of the settings by default.
@@ -279,7 +280,7 @@ def make_terms(
     Raises
     ------
     InputError
-        There is no such partition, or its nodes do not have what is asked for.
+        There is no such partition, or a number is missing, too large, or given twice.
     """
     chosen = batch or backends.choose(settings.batch).name
     partition = args.partition or settings.harvest_partition

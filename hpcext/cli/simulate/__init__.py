@@ -37,9 +37,8 @@ AUTOSCALED = (
 MEASURED = (
     "Trainings are measured ones. Unless the workload says adapt, they choose their batch size "
     "under pollux, as its agent does. Under exclusive, fixed, marble and tiresias they have the "
-    "GPUs"
-    " and the batch that their user asked for, under the other policies that batch. A start takes"
-    " 30 s, and each reports every 30 s."
+    "GPUs and the batch that their user asked for, under the other policies that batch. A start "
+    "takes 30 s, and each reports every 30 s."
 )
 
 
@@ -168,7 +167,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Simulate what the command line says; return 1 if some job did not complete."""
+    """Run the simulations that the command line states; return 1 if some job did not complete."""
     if args.report:
         need("matplotlib", "--report")
     tasks = tasks_of(args)
@@ -190,14 +189,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.document(files.summary(rows, About(watts=args.watts, assumed=_assumed(tasks[0]))))
     else:
         show(out, rows)
-        _left_over(runs, out)
+        _note_incomplete(runs, out)
     return 0 if all(job.state == "completed" for run_ in runs for job in run_.jobs) else 1
 
 
 def _simulated(
     tasks: Sequence[Task], store: RunStore | None, workers: int, out: Output
 ) -> list[SimulatedRun]:
-    """Return the runs in the order of the tasks; those in the store already are not run again."""
+    """Return the runs in the order of the tasks; those that the store has are not run again."""
     keys = [_key(task) for task in tasks] if store else []
     runs: dict[int, SimulatedRun] = {}
     for number, key in enumerate(keys):
@@ -218,7 +217,7 @@ def _simulated(
 
 
 def _key(task: Task) -> Key:
-    """Return the key of a run: the words of its options, and digests of the files they name."""
+    """Return the key of a run: its options, and digests of the files that they name."""
     source = task.place.find()
     workload = task.jobs(source)
     return Key(
@@ -256,8 +255,8 @@ def _assumed(task: Task) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _left_over(runs: Sequence[SimulatedRun], out: Output) -> None:
-    """Print which runs have jobs that did not complete."""
+def _note_incomplete(runs: Sequence[SimulatedRun], out: Output) -> None:
+    """Print how many jobs did not complete, for each run with such jobs."""
     for run_ in runs:
         left = sum(job.state != "completed" for job in run_.jobs)
         if left:

@@ -121,7 +121,7 @@ def _export(
 
 
 def _add_made(actions: Any) -> None:
-    """Register the commands that make a trace from a log, or from nothing."""
+    """Register the commands that make a trace by simulation or at random."""
     holes_ = actions.add_parser(
         "holes",
         help="simulate a main queue that runs a log of jobs, and write the nodes that it leaves "
@@ -231,7 +231,7 @@ def _write_log(
 def _kept(
     rows: Iterable[tuple[int, slurm.Row]], left: Counter[str]
 ) -> Iterator[tuple[int, SwfJob]]:
-    """Yield the rows that are jobs, and count the others by their reasons."""
+    """Yield the rows that are jobs, and count the others by the reason to leave them out."""
     for number, row in rows:
         if row.job is None:
             left[row.why] += 1
@@ -266,7 +266,7 @@ def from_looks(args: argparse.Namespace, out: Output) -> int:
 
 
 def holes(args: argparse.Namespace, out: Output) -> int:
-    """Let a simulated main queue run a log, and write the idle nodes that it leaves."""
+    """Simulate a main queue that runs a log, and write the nodes that it leaves idle."""
     check_range("--depth", args.depth, 0, MOST_DEPTH)
     check_range("--reorder", args.reorder, 0, MOST_REORDER)
     nodes, procs_per_node = _machine(args)
@@ -289,7 +289,7 @@ def holes(args: argparse.Namespace, out: Output) -> int:
 
 
 def _machine(args: argparse.Namespace) -> tuple[int, int]:
-    """Return the number of nodes, and of processors of each, by the options or else by the log."""
+    """Return the number of nodes, and of processors of each: of the options, or else of the log."""
     header = read_header(args.source)
     stated = header_count(header, "MaxNodes")
     nodes, procs_per_node = args.nodes or stated, args.procs_per_node
@@ -305,7 +305,7 @@ def _machine(args: argparse.Namespace) -> tuple[int, int]:
 
 
 def made_up(args: argparse.Namespace, out: Output) -> int:
-    """Generate a trace."""
+    """Generate a trace of idle nodes."""
     machine = find_machine(args.machine)
     if args.nodes is not None:
         check_range("--nodes", args.nodes, 1, MOST_NODES)
@@ -321,7 +321,7 @@ def made_up(args: argparse.Namespace, out: Output) -> int:
 
 
 def stat(args: argparse.Namespace, out: Output) -> int:
-    """Describe a trace or a log."""
+    """Print statistics of a trace or a log."""
     if args.nodes is not None:
         check_range("--nodes", args.nodes, 1, MOST_NODES)
     first = next(read_lines(args.file, MOST_TEXT_BYTES))[1]
