@@ -1,4 +1,4 @@
-"""The scenario of a lease that is taken, trained on, given back to a job above, and taken again."""
+"""The scenario of a lease: taken, used, given back to a job above, and taken again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcext.process import Process
 
 
 def lease(stage: Stage, scenario: Scenario) -> Passed:
-    """Follow a training on a lease from start to end."""
+    """Check that a training on leases loses no step, and gives its host back."""
     place = stage.place(scenario.name)
     it = Training(stage, place / "account", place / "finish")
     harvester = _start(stage, place)
@@ -32,7 +32,7 @@ def lease(stage: Stage, scenario: Scenario) -> Passed:
         found = _running(stage, name)
         seen_s = None
         if stage.terms.above:
-            # It may be a host outside the run's, because the harvester chooses.
+            # The harvester chooses the host, which may be none of the run's.
             host = stage.system.idle(stage.terms.partition)[found.node]
             seen_s = main_job(stage, f"{scenario.name}-above", host)
             it.began(2, 2 * BEGIN_S)
@@ -69,7 +69,7 @@ def _start(stage: Stage, place: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            # Ctrl-C is for the run alone: the keeper ends the harvester.
+            # Ctrl-C is for the run; the keeper ends the harvester.
             start_new_session=True,
         )  # fmt: skip
     if known := Process.of(process.pid):
@@ -78,7 +78,7 @@ def _start(stage: Stage, place: Path) -> subprocess.Popen[bytes]:
 
 
 def _running(stage: Stage, name: str) -> Held:
-    """Return the lease that runs, by the batch system's own word."""
+    """Return the lease that runs, as the batch system reports it."""
 
     def there() -> Held | None:
         held = stage.system.held(name)
@@ -99,7 +99,13 @@ def _said(place: Path) -> str:
 
 
 def scenarios(above: str) -> list[Scenario]:
-    """Return the scenario."""
+    """Return the scenario.
+
+    Parameters
+    ----------
+    above : str
+        The partition whose jobs preempt leases; empty if there is none.
+    """
     if not above:
         expected = "it trains, and nothing is left"
         return [Scenario("lease", "hpcext harvest start, one host", expected, lease, hosts=1)]
