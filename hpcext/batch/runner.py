@@ -1,4 +1,4 @@
-"""The only place that starts a command of a batch system."""
+"""The execution of commands of a batch system; nothing else starts one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hpcext.text import clean, listed
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
-"""Seconds within which a restarting controller answers; slurm.conf's MessageTimeout is 10 to 30."""
+"""Seconds in which a restarting controller answers; MessageTimeout of slurm.conf is 10 to 30."""
 
 SLOW_S = 5.0
-"""Seconds after which it is logged that an answer is awaited, and which."""
+"""Seconds after which a warning says that a command has not answered."""
 
 DOWN_S = 15.0
-"""Seconds to wait for a command that says that nobody will answer it on this host."""
+"""Seconds to wait for a command that reports that its daemon is down on this host."""
 
 _SAID_CHARS = 400
 
 _DOWN = re.compile(r"\bLIM is down\b|\bls_getmastername\b|\bmaster LIM\b.*\bnot\b", re.I)
-"""What LSF's commands print before they try again, for ever: lsid(1), "Diagnostics"."""
+"""What commands of LSF print before they try again, for ever (lsid(1), "Diagnostics")."""
 
 _ELSEWHERE = "no slurm.conf was found here: run it where Slurm is set up, or set SLURM_CONF"
 
@@ -42,28 +42,30 @@ def run(
     timeout_s: float = TIMEOUT_S,
     script: Path | None = None,
 ) -> str:
-    """Run a command of a batch system; return what it printed.
+    """Run a command of a batch system; return its output.
 
     Parameters
     ----------
     argv : sequence of str
-        Never a shell's line.
+        The command and its arguments; no shell interprets them.
     environ : Mapping[str, str], optional
-        Instead of ours.
+        The environment; by default ours.
     timeout_s : float
+        Seconds to wait for its end.
     script : pathlib.Path, optional
-        A file of ours that it reads from its standard input: given by name, it might find another
-        file there.
+        A file of ours for its standard input. It is not given by name, because another file might
+        have taken its place.
 
     Returns
     -------
     str
-        Its standard output.
+        The standard output.
 
     Raises
     ------
     BatchError
-        It is missing, failed, or took too long; carries argv, exit code and both outputs.
+        The command is missing, has failed, or took too long. A failure has the command, its exit
+        code and both outputs.
     """
     ended = _ended(argv, environ, timeout_s, script)
     if ended.returncode:
@@ -81,12 +83,19 @@ def run(
 
 
 def everything_said(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
-    """Return both outputs of a command, however it ended: exit codes of help texts mean nothing.
+    """Return both outputs of a command, whatever its exit code, which means nothing for help texts.
+
+    Parameters
+    ----------
+    argv : sequence of str
+    timeout_s : float
+        Seconds to wait for its end.
+
 
     Raises
     ------
     BatchError
-        It is missing, or took too long.
+        The command is missing, or took too long.
     """
     ended = _ended(argv, None, timeout_s)
     return ended.stdout + ended.stderr
@@ -133,7 +142,7 @@ def _ended(
 def _answer(
     process: subprocess.Popen[str], argv: Sequence[str], timeout_s: float
 ) -> tuple[str, str]:
-    """Return both outputs of a command once it has ended; log that it is slow."""
+    """Return both outputs of a command once it has ended; log a warning if it is slow."""
     began_s = time.monotonic()
     until_s, wait_s = timeout_s, min(SLOW_S, timeout_s)
     while True:
@@ -156,7 +165,7 @@ def _answer(
 
 
 def _say_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
-    """Log that a command is slow, once a minute at most, since a manager keeps asking."""
+    """Log that a command is slow, at most once a minute, because a manager repeats it."""
     now_s = time.monotonic()
     if now_s - _told_s[0] > 60:
         _told_s[0] = now_s
@@ -168,10 +177,10 @@ def _say_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
 
 
 _told_s = [-math.inf]
-"""When that was logged last."""
+"""When the last such warning was logged."""
 
 
 def _said(text: str) -> str:
-    """Return a command's complaint in one line, without its own name before each part."""
+    """Return the error message of a command in one line, without its name before each part."""
     parts = [line.rpartition(": error: ")[2].strip() for line in text.splitlines()]
     return clean("; ".join(part for part in parts if part))[:_SAID_CHARS]

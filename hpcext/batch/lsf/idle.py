@@ -1,10 +1,10 @@
-"""The idle hosts of an LSF, and until when they are idle: the counterpart of ``slurm/idle.py``.
+"""The idle hosts of LSF, and for how long they are idle: the counterpart of ``slurm/idle.py``.
 
-bhosts(1) says what a host does, bqueues(1) what a queue allows, bslots(1) for how long slots can be
-had that LSF keeps for pending jobs, brsvs(1) what is reserved in advance. An engine that lacks one
-of them says less: slots that LSF keeps for an unknown time are left alone.
+bhosts(1) shows the use of hosts, bqueues(1) what a queue allows, bslots(1) for how long slots are
+free that LSF keeps for pending jobs, brsvs(1) advance reservations. Without bslots, kept slots are
+left alone, because it is unknown how long they are free.
 
-Summit's ``jobstat`` lists jobs without their hosts, so it says nothing of holes.
+Summit's ``jobstat`` lists jobs without their hosts, so it does not show holes.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _TABLE = re.compile(r"\s*HOST_NAME\b")
 
 
 GONE = {"unavail", "unreach"}
-"""States of a host on which nothing can be started any more; bhosts(1), "Host status"."""
+"""The states of a host that cannot be reached (bhosts(1), "Host status")."""
 
 
 class Load(NamedTuple):
-    """What bhosts says of a host.
+    """The use of a host, from bhosts.
 
     Attributes
     ----------
     name, status : str
     slots : int or None
-        None: no limit.
+        The number of its slots; None if it has no limit.
     used : int
-        Slots of jobs that run or are suspended there.
+        The slots of jobs that run or are suspended there.
     kept : int
-        Slots that LSF keeps for pending jobs.
+        The slots that LSF keeps for pending jobs.
     gpus, gpus_used : int or None
-        None if it does not say.
+        None if bhosts does not show them.
     """
 
     name: str
@@ -60,29 +60,30 @@ class Load(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether nobody uses any of it, and it takes jobs.
+        """Whether it takes jobs, and nobody uses any part of it.
 
-        A host that is kept as a whole is ``closed_Full`` though nothing runs: RSV counts, too.
+        A host that is kept as a whole is ``closed_Full``, although nothing runs: RSV counts.
         """
         takes = self.status == "ok" or (self.status == "closed_Full" and self.kept > 0)
         return takes and self.used == 0 and not self.gpus_used
 
 
 class LsfGpu(NamedTuple):
-    """A GPU in ``bhosts -gpu``: its model, and the number of jobs on it."""
+    """A GPU, from ``bhosts -gpu``: its model, and the number of jobs on it."""
 
     model: str
     jobs: int
 
 
 class BackfillWindow(NamedTuple):
-    """Slots that are available to jobs which end in time.
+    """Slots that are free for jobs that end in time.
 
     Attributes
     ----------
     slots : int
+        Their number.
     run_s : float
-        Infinite if nothing waits for them.
+        For how long they are free, in seconds; infinite if nothing waits for them.
     hosts : Mapping[str, int]
         Host → slots there; empty if bslots was not asked for hosts.
     """
@@ -93,21 +94,21 @@ class BackfillWindow(NamedTuple):
 
 
 class LsfQueue(NamedTuple):
-    """What bqueues says of a queue.
+    """A queue, from ``bqueues -l``.
 
     Attributes
     ----------
     name, status : str
     limit_s : float
-        The longest time that a job may last.
+        The longest run limit, in seconds.
     hosts : tuple of str
-        Names and groups in the form of bqueues: ``all``, ``group/``, ``host+1``, ``~host``.
+        Names and groups as bqueues shows them: ``all``, ``group/``, ``host+1``, ``~host``.
     backfill : bool
-        Whether its jobs may have slots that are kept for others.
+        Whether its jobs may use slots that are kept for others.
     preemption, requeue, starter, terminate_when : str
         PREEMPTION, REQUEUE_EXIT_VALUES, JOB_STARTER, TERMINATE_WHEN; empty if they are not set.
     controls : Mapping[str, str]
-        What JOB_CONTROLS says instead of SUSPEND, RESUME, TERMINATE.
+        SUSPEND, RESUME or TERMINATE → what JOB_CONTROLS sets for it.
     rerunnable : bool
     priority : int or None
     """
@@ -127,15 +128,15 @@ class LsfQueue(NamedTuple):
 
     @property
     def starts_jobs(self) -> bool:
-        """Whether it accepts jobs and starts them: bqueues(1), STATUS."""
+        """Whether it accepts jobs and starts them (bqueues(1), STATUS)."""
         return self.status == "Open:Active"
 
 
 def hosts_command(engine: LsfEngine, hosts: Sequence[str] = ()) -> list[str]:
-    """Ask for all that is said of hosts, by default of all hosts; bhosts(1).
+    """Return the bhosts(1) command that asks for hosts, by default for all.
 
-    The members of condensed groups are asked for one by one (``-X``), and statuses in full: without
-    ``-w`` or ``-o`` all closed hosts look alike.
+    Condensed groups are shown by member (``-X``), and statuses in full: without ``-w`` or ``-o``
+    all closed hosts look alike.
     """
     apart = ["-X"] if engine.takes("bhosts", "-X") else []
     if engine.takes("bhosts", "-o", "-json"):
@@ -144,22 +145,22 @@ def hosts_command(engine: LsfEngine, hosts: Sequence[str] = ()) -> list[str]:
 
 
 def parse_hosts(text: str) -> dict[str, Load]:
-    """Parse the JSON of ``-json``, whose values are all strings, or a table with its header.
+    """Parse the output of bhosts: JSON, whose values are all strings, or a table with a header.
 
-    Empty values are ``""`` or ``-``.
+    Missing values are ``""`` or ``-``.
     """
     found = {}
     for row in _records(text):
         name, status = row.get("HOST_NAME", ""), row.get("STATUS", "")
         if not name or not status:
             continue
-        # NJOBS counts slots that are kept, too.
+        # NJOBS includes slots that are kept.
         kept = whole(row.get("RSV")) or 0
         parts = [whole(row.get(column)) for column in ("RUN", "SSUSP", "USUSP")]
         jobs = whole(row.get("NJOBS"))
         used = max(sum(filter(None, parts)), (jobs or 0) - kept)
         if jobs is None and None in parts:
-            # Nobody says that nothing runs.
+            # Without these columns it is unknown whether nothing runs.
             used = max(used, 1)
         gpus, gpus_used = whole(row.get("NGPUS")), whole(row.get("NGPUS_ALLOC"))
         found[name] = Load(name, status, whole(row.get("MAX")), used, kept, gpus, gpus_used)
@@ -167,12 +168,12 @@ def parse_hosts(text: str) -> dict[str, Load]:
 
 
 def gpus_command(hosts: Sequence[str] = ()) -> list[str]:
-    """Ask for the GPUs of hosts, with full names (``-w``); bhosts(1)."""
+    """Return the bhosts(1) command that asks for the GPUs of hosts, with full names (``-w``)."""
     return ["bhosts", "-gpu", "-w", *hosts]
 
 
 def parse_gpus(text: str) -> dict[str, tuple[LsfGpu, ...]]:
-    """Parse the GPUs of each host; only the first line of a host names it."""
+    """Parse the table of ``bhosts -gpu``, in which only the first line of a host names it."""
     found: dict[str, tuple[LsfGpu, ...]] = {}
     columns: list[str] = []
     host = ""
@@ -185,7 +186,7 @@ def parse_gpus(text: str) -> dict[str, tuple[LsfGpu, ...]]:
             continue
         if not line[0].isspace():
             host = words[0]
-        # Read from the right, as the name may be missing.
+        # Read from the right, because the name may be missing.
         row = dict(zip(reversed(columns), reversed(words), strict=False))
         jobs = whole(row.get("NJOBS"))
         if host and jobs is not None and whole(row.get("GPU_ID")) is not None:
@@ -194,7 +195,7 @@ def parse_gpus(text: str) -> dict[str, tuple[LsfGpu, ...]]:
 
 
 def windows_command() -> list[str]:
-    """Ask for slots that are free for a while, with their hosts; bslots(1)."""
+    """Return the bslots(1) command that asks for slots that are free for a while, by host."""
     return ["bslots", "-l"]
 
 
@@ -248,12 +249,12 @@ def _duration_s(text: str) -> float:
 
 
 def queue_command(name: str) -> list[str]:
-    """Ask for all that is said of a queue; bqueues(1)."""
+    """Return the bqueues(1) command that asks for a queue."""
     return ["bqueues", "-l", name]
 
 
 def parse_queue(text: str) -> LsfQueue:
-    """Parse the output of ``bqueues -l``; of several queues the first.
+    """Parse the first queue in the output of ``bqueues -l``.
 
     Raises
     ------
@@ -288,7 +289,7 @@ def parse_queue(text: str) -> LsfQueue:
 
 
 def parse_queues(text: str) -> tuple[LsfQueue, ...]:
-    """Parse each queue in the output of ``bqueues -l``."""
+    """Parse all queues in the output of ``bqueues -l``."""
     return tuple(
         parse_queue(f"QUEUE:{part}") for part in re.split(r"^QUEUE:", text, flags=re.M)[1:]
     )
@@ -300,20 +301,20 @@ def _line(block: str, key: str) -> str:
 
 
 def _run_limit_s(block: str) -> float:
-    """Return RUNLIMIT, in minutes below its name; a default limit is for jobs that state none."""
+    """Return the maximum RUNLIMIT in seconds; a default one is only for jobs that state none."""
     before, found, after = block.partition("MAXIMUM LIMITS:")
     part = after if found else before.partition("DEFAULT LIMITS:")[0]
     minutes = run_limit_minutes(part)
     return float(minutes) * 60 if minutes else math.inf
 
 
-# What a harvester is told.
+# What a harvester needs.
 
 
 def idle_nodes(
     loads: Mapping[str, Load], gpus: Mapping[str, Sequence[LsfGpu]], queue: LsfQueue
 ) -> dict[str, Idle]:
-    """Return what a harvester is told of each host; of memory bhosts says nothing."""
+    """Return hosts as a harvester needs them, by name; bhosts does not show their memory."""
     found = {}
     for name, load in loads.items():
         have = gpus.get(name, ())
@@ -340,18 +341,19 @@ def ends(
     *,
     backfill: bool,
 ) -> dict[str, float]:
-    """Return when hosts are needed, epoch, by host, as far as anything says so.
+    """Return when hosts are needed, if that is known: host → epoch seconds.
 
     Parameters
     ----------
     loads : Mapping[str, Load]
     windows : iterable of BackfillWindow
-        What bslots says; none if there is no bslots.
+        The output of bslots; none if there is no bslots.
     reserved : iterable of Reserved
     now_s : float
+        Epoch seconds.
     backfill : bool
-        Whether the queue's jobs may have slots that are kept for others. If not, or if no window
-        has all of a host, what is kept is needed now.
+        Whether jobs of the queue may use slots that are kept for others. If not, or if no window
+        covers all of a host, a kept host is needed now.
     """
     found: dict[str, float] = {}
     offered: dict[str, float] = {}
