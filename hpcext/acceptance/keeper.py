@@ -66,7 +66,14 @@ def system_of(key: str) -> System:
 
 
 def remove(system: System, directory: Path) -> list[str]:
-    """End and remove all that a run has made; return a text for each thing that is left."""
+    """End and remove all that a run has made; return a text for each thing that is left.
+
+    Parameters
+    ----------
+    system : System
+    directory : pathlib.Path
+        The run's.
+    """
     lines = [line.partition(" ") for line in _lines(directory / MADE)]
     made = [(kind, what) for kind, _, what in lines]
     left = _end_processes([what for kind, what in made if kind == PROCESS])

@@ -27,9 +27,9 @@ def lease(stage: Stage, scenario: Scenario) -> Passed:
         try:
             it.began(1, 2 * BEGIN_S)
         except FailedError as error:
-            raise FailedError(f"{error.what}; {_said(place)}") from None
+            raise FailedError(f"{error.what}; {_last_output(place)}") from None
         name = f"hpcext-{pilots.load(place / stage.name(place)).id}"
-        found = _running(stage, name)
+        found = _running_lease(stage, name)
         seen_s = None
         if stage.terms.above:
             # The harvester chooses the host, which may be none of the run's.
@@ -37,10 +37,12 @@ def lease(stage: Stage, scenario: Scenario) -> Passed:
             seen_s = main_job(stage, f"{scenario.name}-above", host)
             it.began(2, 2 * BEGIN_S)
         it.finish()
-        stage.wait(lambda: harvester.poll() is not None, f"its end; {_said(place)}", ANSWER_S)
+        stage.wait(
+            lambda: harvester.poll() is not None, f"its end; {_last_output(place)}", ANSWER_S
+        )
         if harvester.returncode:
-            raise FailedError(f"hpcext harvest: {_said(place)}")
-        stage.wait(lambda: not _left(stage, name), "all leases to end", ANSWER_S)
+            raise FailedError(f"hpcext harvest: {_last_output(place)}")
+        stage.wait(lambda: not _has_leases(stage, name), "all leases to end", ANSWER_S)
     except NotTriedError:
         it.finish()
         raise
@@ -77,7 +79,7 @@ def _start(stage: Stage, place: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def _running(stage: Stage, name: str) -> Held:
+def _running_lease(stage: Stage, name: str) -> Held:
     """Return the lease that runs, as the batch system reports it."""
 
     def there() -> Held | None:
@@ -89,11 +91,11 @@ def _running(stage: Stage, name: str) -> Held:
     return found
 
 
-def _left(stage: Stage, name: str) -> bool:
+def _has_leases(stage: Stage, name: str) -> bool:
     return any(job.state not in FINAL for job in stage.system.held(name))
 
 
-def _said(place: Path) -> str:
+def _last_output(place: Path) -> str:
     text = (place / "said.txt").read_text(errors="replace").strip()
     return text.splitlines()[-1][:200] if text else "hpcext harvest said nothing"
 

@@ -9,11 +9,11 @@ from hpcext.acceptance.systems import FINAL, Order
 from hpcext.allocation import JobId
 from hpcext.batch import lsf, runner
 from hpcext.batch.leasing import Held, Idle
-from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.engine import LsfEngine
 from hpcext.batch.lsf.leasing import LsfLeasing, gpu_words
+from hpcext.batch.lsf.queues import parse_queue, queues_command
 from hpcext.config import load_settings
 
 _QUEUE = "lsb.queues: JOB_CONTROLS and JOB_STARTER as docs/lsf.md has them"
@@ -66,7 +66,7 @@ class LsfSystem:
 
     def flags(self, partition: str) -> str:
         """Return that the queue lacks our starter, if it does; an esub is seen only in a job."""
-        queue = lsf_idle.parse_queue(runner.run(lsf_idle.queue_command(partition)))
+        queue = parse_queue(runner.run(queues_command(partition)))
         there = "hpcext-starter" in queue.starter
         return "" if there else f"queue {partition} has no hpcext-starter: docs/lsf.md"
 

@@ -46,7 +46,7 @@ UNTRUE = ("forgotten by", "no manager runs", "not running here")
 def silence(stage: Stage, scenario: Scenario) -> Passed:
     """Check that a job is suspended before its limit all the same, and nothing untrue is said."""
     place = stage.place("cut")
-    cut, path = _wrap(stage, place)
+    cut, path = _wrap_queries(stage, place)
     cut.touch()
     limit = minutes(stage.terms.cut_s)
     it = Suspendable(stage, scenario, minutes=limit, environ={"PATH": path})
@@ -69,7 +69,7 @@ def silence(stage: Stage, scenario: Scenario) -> Passed:
     return seen
 
 
-def _wrap(stage: Stage, place: Path) -> tuple[Path, str]:
+def _wrap_queries(stage: Stage, place: Path) -> tuple[Path, str]:
     """Create commands that fail while a file exists; return it, and a PATH that finds them."""
     plain = stage.environ().get("PATH", "/usr/bin:/bin")
     cut, folder = place / "cut", place / "bin"

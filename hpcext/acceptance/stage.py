@@ -204,7 +204,14 @@ class Stage:
         return self.state(job) in WAITING
 
     def ends(self, job: JobId, within_s: float = ANSWER_S) -> str:
-        """Wait for the end of a job; return its final state."""
+        """Wait for the end of a job; return its final state.
+
+        Parameters
+        ----------
+        job : JobId
+        within_s : float
+            Seconds to wait at most.
+        """
         return str(
             self.wait(lambda: (said := self.state(job)) in FINAL and said, "its end", within_s)
         )
@@ -309,7 +316,7 @@ class Stage:
         )
         said = f"{ended.stdout}{ended.stderr}"
         if ended.returncode:
-            raise FailedError(f"hpcext {shlex.join(words[:2])}: {clean(_last(said))}")
+            raise FailedError(f"hpcext {shlex.join(words[:2])}: {clean(_last_line(said))}")
         return said
 
     def granted(self, *words: str) -> None:
@@ -330,7 +337,7 @@ class Stage:
             raise FailedError(said[-1] if said else f"hpcext {words[0]} gave no answer") from None
 
 
-def _last(text: str) -> str:
+def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "it printed nothing"
 

@@ -261,7 +261,14 @@ def _never(_stage: Stage, _scenario: Scenario) -> Passed:
 
 
 def check_names(system: System, only: Sequence[str]) -> None:
-    """Check names of scenarios; raise InputError for an unknown one."""
+    """Check names of scenarios; raise InputError for an unknown one.
+
+    Parameters
+    ----------
+    system : System
+    only : sequence of str
+        The names.
+    """
     known = names(system)
     for each in only:
         if each not in known:

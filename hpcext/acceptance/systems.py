@@ -103,10 +103,24 @@ class System(Protocol):
         """Return the nodes of a partition by name."""
 
     def words(self, order: Order, *, flags: bool) -> list[str]:
-        """Return the command that submits an order, with the script on its standard input."""
+        """Return the command that submits an order, with the script on its standard input.
+
+        Parameters
+        ----------
+        order : Order
+        flags : bool
+            Whether flags of hpcext make a job suspendable on this site.
+        """
 
     def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
-        """Return the variables to set for that command."""
+        """Return the variables to set for that command.
+
+        Parameters
+        ----------
+        order : Order
+        flags : bool
+            As in :meth:`words`.
+        """
 
     def job_id(self, said: str) -> JobId:
         """Parse the id of the job from the output of that command."""
@@ -130,7 +144,15 @@ class System(Protocol):
         """Return the name of the pilot of a suspendable job."""
 
     def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
-        """Return the ids of the tasks of a job array."""
+        """Return the ids of the tasks of a job array.
+
+        Parameters
+        ----------
+        job : JobId
+            The id of the array.
+        count : int
+            The number of its tasks.
+        """
 
     def numbers_of(self, count: int) -> range:
         """Return the values of :attr:`task` in the tasks of a job array."""

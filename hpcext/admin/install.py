@@ -217,7 +217,14 @@ def plan_removal(place: InstallLocation, flag: str) -> list[FileChange]:
 
 
 def remove(place: InstallLocation, changes: Sequence[FileChange]) -> None:
-    """Carry out the changes of :func:`plan_removal`; changed files stay, and remain listed."""
+    """Carry out the changes of :func:`plan_removal`; changed files stay, and remain listed.
+
+    Parameters
+    ----------
+    place : InstallLocation
+    changes : sequence of FileChange
+        Those that :func:`plan_removal` has returned.
+    """
     installed = place.installed() or Manifest()
     for change in changes:
         if change.verb == "remove":
@@ -265,7 +272,14 @@ def _removals(place: InstallLocation, installed: Manifest) -> list[FileChange]:
 
 
 def checksum_on_disk(place: InstallLocation, path: Path) -> str | None:
-    """Return the checksum of a file: None if it is missing, ``another`` if it is not regular."""
+    """Return the checksum of a file: None if it is missing, ``another`` if it is not regular.
+
+    Parameters
+    ----------
+    place : InstallLocation
+    path : pathlib.Path
+        The path on the machine that will use the installation.
+    """
     try:
         return checksum(place.on_disk(path))
     except InputError:  # a link or a directory in its place

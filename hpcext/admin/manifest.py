@@ -77,7 +77,14 @@ def load(home: Path, *, trusted: bool = True, below: Path = ROOT) -> Manifest | 
 
 
 def save(home: Path, manifest: Manifest) -> None:
-    """Write the manifest, replacing an earlier one as a whole."""
+    """Write the manifest, replacing an earlier one as a whole.
+
+    Parameters
+    ----------
+    home : pathlib.Path
+        The directory of the installation.
+    manifest : Manifest
+    """
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     documents.write_file(home / NAME, data + b"\n", mode=0o644)
 

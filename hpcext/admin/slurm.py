@@ -117,7 +117,7 @@ def pieces(site: Site) -> list[Piece]:
     hooks = source / "spank_hooks"
     found = [
         Piece(site.home / name, data, BUILT[name])
-        for name, data in _built(hooks, site.include).items()
+        for name, data in _build(hooks, site.include).items()
     ]
     found += [Piece(site.home / "lua" / name, (hooks / "lua" / name).read_bytes()) for name in LUA]
     for kind in ("prolog", "epilog"):
@@ -131,7 +131,7 @@ def pieces(site: Site) -> list[Piece]:
     return found
 
 
-def _built(hooks: Path, include: Path) -> dict[str, bytes]:
+def _build(hooks: Path, include: Path) -> dict[str, bytes]:
     """Compile the plugin outside its source directory, which may be read-only."""
     release(include)
     # Checked before make reads it, since it includes the others.

@@ -181,7 +181,14 @@ def _setting(text: str, key: str) -> Iterator[re.Match[str]]:
 
 
 def has(text: str | None, key: str, value: str) -> bool:
-    """Return whether a ``slurm.conf`` has this value of a key, alone or among others."""
+    """Return whether a ``slurm.conf`` has this value of a key, alone or among others.
+
+    Parameters
+    ----------
+    text : str or None
+        The content of the file, if there is one.
+    key, value : str
+    """
     return any(value in found[2].split(",") for found in _setting(text or "", key))
 
 

@@ -17,7 +17,7 @@ from hpcext.admin.manifest import Manifest
 from hpcext.admin.slurm_conf import HOOKS, Files
 from hpcext.admin.trust import ROOT
 from hpcext.batch import runner, slurm
-from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf.queues import parse_queues, queues_command
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import BatchError
 from hpcext.text import clean
@@ -199,15 +199,22 @@ def _lua_steps(files: Files, facts: Mapping[str, str]) -> Iterator[DaemonStep]:
 
 
 def of_lsf(place: InstallLocation, serverdir: Path) -> Status:
-    """Examine an installation by ``hpcext-admin install lsf``; change nothing."""
+    """Examine an installation by ``hpcext-admin install lsf``; change nothing.
+
+    Parameters
+    ----------
+    place : InstallLocation
+    serverdir : pathlib.Path
+        ``LSF_SERVERDIR``, as queues name it.
+    """
     installed = place.installed(trusted=False)
     if installed is None:
         return Status("", files=tuple(_foreign(place, Manifest())))
     steps = []
     if place.root == ROOT:
         try:
-            said = runner.run(["bqueues", "-l"], timeout_s=ANSWER_S)
-            queues = lsf_idle.parse_queues(said)
+            said = runner.run(queues_command(), timeout_s=ANSWER_S)
+            queues = parse_queues(said)
             if not any(f"{serverdir}/{STARTER}" in queue.starter for queue in queues):
                 why = f"no queue has {serverdir}/{STARTER}"
                 steps.append(DaemonStep("mbatchd", "badmin reconfig", why))

@@ -198,13 +198,27 @@ class Leasing(Protocol):
         """
 
     def submit(self, order: LeaseSubmission, script: Path) -> int:
-        """Submit a lease; return the id of its job."""
+        """Submit a lease; return the id of its job.
+
+        Parameters
+        ----------
+        order : LeaseSubmission
+        script : pathlib.Path
+            The script of its job.
+        """
 
     def cancel(self, job_id: int) -> None:
         """End a job, in whatever state it is; it may have ended meanwhile."""
 
     def withdraw(self, name: str, timeout_s: float) -> None:
-        """Cancel those of our jobs of a name that have not begun."""
+        """Cancel those of our jobs of a name that have not begun.
+
+        Parameters
+        ----------
+        name : str
+        timeout_s : float
+            Seconds to wait for the batch system.
+        """
 
     def address(self, node: str) -> str:
         """Return the address by which other nodes reach a node."""

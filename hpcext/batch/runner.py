@@ -67,10 +67,10 @@ def run(
         The command is missing, has failed, or took too long. A failure has the command, its exit
         code and both outputs.
     """
-    ended = _ended(argv, environ, timeout_s, script)
+    ended = _run(argv, environ, timeout_s, script)
     if ended.returncode:
         lacks = unknown_options(argv, ended.stderr + ended.stdout)
-        why = f"it does not know {listed(lacks)} here" if lacks else _said(ended.stderr)
+        why = f"it does not know {listed(lacks)} here" if lacks else _error_text(ended.stderr)
         raise BatchError(
             f"{argv[0]} failed: {why or f'exit code {ended.returncode}'}",
             argv=argv,
@@ -97,11 +97,11 @@ def everything_said(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str
     BatchError
         The command is missing, or took too long.
     """
-    ended = _ended(argv, None, timeout_s)
+    ended = _run(argv, None, timeout_s)
     return ended.stdout + ended.stderr
 
 
-def _ended(
+def _run(
     argv: Sequence[str],
     environ: Mapping[str, str] | None,
     timeout_s: float,
@@ -150,7 +150,7 @@ def _answer(
             return process.communicate(timeout=wait_s)
         except subprocess.TimeoutExpired as error:
             passed_s = time.monotonic() - began_s
-            said = _said((error.stderr or b"").decode(errors="replace"))
+            said = _error_text((error.stderr or b"").decode(errors="replace"))
         if _DOWN.search(said):
             until_s = min(until_s, DOWN_S)
         if passed_s >= until_s:
@@ -160,15 +160,15 @@ def _answer(
                 argv=argv,
                 do="try again later",
             )
-        _say_slow(argv[0], said, passed_s, until_s)
+        _warn_slow(argv[0], said, passed_s, until_s)
         wait_s = max(0.0, min(SLOW_S, until_s - passed_s))
 
 
-def _say_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
+def _warn_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
     """Log that a command is slow, at most once a minute, because a manager repeats it."""
     now_s = time.monotonic()
-    if now_s - _told_s[0] > 60:
-        _told_s[0] = now_s
+    if now_s - _warned_s[0] > 60:
+        _warned_s[0] = now_s
         says = f" ({said})" if said else ""
         log.warning(
             "%s has not answered for %.0f s%s; waiting for up to %.0f s in all",
@@ -176,11 +176,11 @@ def _say_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
         )  # fmt: skip
 
 
-_told_s = [-math.inf]
+_warned_s = [-math.inf]
 """When the last such warning was logged."""
 
 
-def _said(text: str) -> str:
+def _error_text(text: str) -> str:
     """Return the error message of a command in one line, without its name before each part."""
     parts = [line.rpartition(": error: ")[2].strip() for line in text.splitlines()]
     return clean("; ".join(part for part in parts if part))[:_SAID_CHARS]

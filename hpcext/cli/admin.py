@@ -169,11 +169,11 @@ def _add_dry_run(parser: cli.Parser) -> None:
 def _command(args: argparse.Namespace, usr: Path) -> Path | None:
     """Return the path of ``hpcext`` for jobs; for a package, the one after its installation."""
     if args.hpcext is not None or args.prefix == ROOT:
-        return args.hpcext or _beside()
+        return args.hpcext or _own_command()
     return usr / "bin" / "hpcext"
 
 
-def _beside() -> Path | None:
+def _own_command() -> Path | None:
     """Return ``hpcext`` of the installation that this process runs from."""
     for folder in (Path(sys.argv[0]).absolute().parent, Path(sys.executable).parent):
         if (folder / "hpcext").is_file():
@@ -227,7 +227,7 @@ def _carry_out(
 
 
 def _show_edits(edits: Sequence[Edit], out: Output) -> None:
-    for line in ("", "left to you, as patch -p1 -d / takes it:") if edits else ():
+    for line in ("", "left to you, as a diff for patch -p1 -d /:") if edits else ():
         out.line(line)
     for edit in edits:
         if edit.first:
@@ -351,7 +351,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser, commands = make_parser()
     completion.answer(parser)
-    args = cli.parse_with(parser, commands, argv)
+    args = cli.arguments(parser, commands, argv)
     for name in ("prefix", "usr", "conf_dir", "include", "hpcext", "serverdir"):
         path = getattr(args, name, None)
         if path is not None and (not path.is_absolute() or ".." in path.parts):

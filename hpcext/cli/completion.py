@@ -75,7 +75,17 @@ def _argcomplete() -> Any:
 def candidates(
     prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: Any
 ) -> Iterable[str]:
-    """Return the completions of an argument, or of the value of an option, for argcomplete."""
+    """Return the completions of an argument, or of the value of an option, for argcomplete.
+
+    Parameters
+    ----------
+    prefix : str
+        The beginning of the word, as typed so far.
+    action : argparse.Action
+    parsed_args : argparse.Namespace
+    **_
+        Further arguments of argcomplete.
+    """
     if action.metavar in {"PILOT", "HARVESTER"}:
         return pilot_names(prefix)
     if action.metavar == "JOB":

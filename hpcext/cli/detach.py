@@ -76,7 +76,7 @@ def start_detached(directory: Path, args: argparse.Namespace, out: Output) -> in
     argv = [sys.executable, "-m", "hpcext", "run", "--resume", str(directory)]
     argv += [*(f"--{word}" for word in words), f"--log-format={args.log_format}"]
     before = reading.identity(journal)
-    with open(log, "ab", opener=_private) as its_log:
+    with open(log, "ab", opener=_open_private) as its_log:
         begin = its_log.tell()
         manager = subprocess.Popen(
             argv,
@@ -97,12 +97,12 @@ def start_detached(directory: Path, args: argparse.Namespace, out: Output) -> in
         out.document({**document, "directory": str(directory), "log": str(log)})
         return 0
     out.line(headline(pilot, directory))
-    out.line(f"it goes on in the background (pid {manager.pid}); what it prints is in {log}")
+    out.line(f"it goes on in the background (pid {manager.pid}); its output is in {log}")
     out.line(f"hpcext attach {pilot.id} follows it, hpcext drain {pilot.id} lets it end")
     return 0
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 

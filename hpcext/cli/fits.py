@@ -10,7 +10,7 @@ from hpcext.core.values import Job, Node
 from hpcext.jobspec import JobSpec
 from hpcext.manager.submissions import check_fits
 from hpcext.sim.replay.sources import MOST_GPUS
-from hpcext.text import counted
+from hpcext.text import are, counted
 
 
 def check_specs(specs: Sequence[JobSpec], nodes: Sequence[Node], where: str) -> None:
@@ -75,7 +75,7 @@ def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str
         if not known[need, least]:
             each = f" with {least} GPUs each" if nodes and least > 1 else ""
             room = _room(nodes, least, most)
-            what = f"needs {counted(need, 'node')}{each}, and {room} can be had"
+            what = f"needs {counted(need, 'node')}{each}, but only {room} {are(room)} available"
             do = "give a larger machine, or leave the job out"
             raise InputError(what, where=f"{where}: job {job.name}", do=do)
     return count
@@ -88,7 +88,7 @@ def _check_spread(job: Job, nodes: Sequence[Node], where: str) -> None:
         gpus[node.kind] += node.gpus
     least, there = min(job.sizes), max(gpus.values(), default=MOST_GPUS)
     if least > there:
-        what = f"needs {counted(least, 'GPU')}, and {there} can be had"
+        what = f"needs {counted(least, 'GPU')}, but only {there} {are(there)} available"
         do = "give a larger machine, or leave the job out"
         raise InputError(what, where=f"{where}: job {job.name}", do=do)
 

@@ -200,13 +200,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, commands = make_parser(argv)
     if _completes():
         importlib.import_module("hpcext.cli.completion").answer(parser)
-    return parse_with(parser, commands, argv)
+    return arguments(parser, commands, argv)
 
 
-def parse_with(
+def arguments(
     parser: Parser, commands: Mapping[str, Parser], argv: Sequence[str]
 ) -> argparse.Namespace:
-    """Parse a command line with a parser of :func:`make_parser`, or of another program of ours.
+    """Return the arguments of a command line, read by the parser of a program of ours.
 
     Parameters
     ----------

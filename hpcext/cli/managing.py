@@ -27,7 +27,14 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def headline(pilot: pilots.Pilot, directory: Path) -> str:
-    """Return a pilot's kind, id, GPUs and directory in one line."""
+    """Return a pilot's kind, id, GPUs and directory in one line.
+
+    Parameters
+    ----------
+    pilot : Pilot
+    directory : pathlib.Path
+        The pilot's.
+    """
     kind = "logical slots" if pilot.logical else "GPUs"
     what, each = ("harvester", " on each node") if pilot.harvest else ("pilot", "")
     return f"{what} {pilot.id}: {len(pilot.gpus)} {kind}{each}; {directory}"

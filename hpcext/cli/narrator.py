@@ -134,7 +134,14 @@ class Narrator:
         self._tell_counts(now_s)
 
     def aside(self, engine: Engine, now_s: float) -> None:
-        """Print only what a table of jobs does not show: losses, failures, and warnings."""
+        """Print only what a table of jobs does not show: losses, failures, and warnings.
+
+        Parameters
+        ----------
+        engine : Engine
+        now_s : float
+            Seconds since the pilot began.
+        """
         changed = self._changed(engine.world, now_s)
         for job in changed:
             self._tell_loss(job, engine.world.records[job.id], now_s)

@@ -314,6 +314,11 @@ class QuietOutput(JsonOutput):
 def write_file(path: Path, data: bytes) -> None:
     """Write the output of a command to a file that others may read.
 
+    Parameters
+    ----------
+    path : pathlib.Path
+    data : bytes
+
     Raises
     ------
     InputError

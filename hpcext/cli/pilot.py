@@ -190,7 +190,7 @@ def show(args: argparse.Namespace, out: Output) -> int:
             state = NOT_KNOWN
             if system in seen:
                 one = seen[system].get(job_id)
-                state = _shown(system, one) + (_left(path) if kind(one).ended else "")
+                state = _state_words(system, one) + (_unfinished(path) if kind(one).ended else "")
         elif not pilot.batch:
             state = "running" if spool.manager_of(path) else "not running here"
         rows.append((pilot.id, str(job_id or ""), state, sized(size_of([path]).bytes), str(path)))
@@ -198,13 +198,13 @@ def show(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _left(path: Path) -> str:
+def _unfinished(path: Path) -> str:
     """Return the number of unfinished jobs of an ended pilot in words, to be added to its state."""
     left = left_of(path)
     return f", {counted(left, 'job')} left" if left else ""
 
 
-def _shown(system: str, seen: Seen | None) -> str:
+def _state_words(system: str, seen: Seen | None) -> str:
     """Return the state of a batch job, with the batch system's own word where ours says less."""
     if seen is None:
         return f"forgotten by {backends.title(system)}"

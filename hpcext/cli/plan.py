@@ -209,7 +209,7 @@ def _speeds(job: Job, kind: str) -> dict[int, float]:
 
 
 def _show(out: Output, jobs: Sequence[Job], found: Sequence[Division]) -> None:
-    rows = [(job.name, *(_given(each, job.name) for each in found)) for job in jobs]
+    rows = [(job.name, *(_cell(each, job.name) for each in found)) for job in jobs]
     rows.append(("GPUs in all", *(str(sum(each.gpus.values())) for each in found)))
     rows.append(("total speed", *(f"{each.value:.2f}" for each in found)))
     scored = any(each.objective is not None for each in found)
@@ -222,7 +222,7 @@ def _show(out: Output, jobs: Sequence[Job], found: Sequence[Division]) -> None:
         out.line(SCORE)
 
 
-def _given(division: Division, job: str) -> str:
+def _cell(division: Division, job: str) -> str:
     return f"{division.gpus.get(job) or ''} {division.kinds.get(job, '')}".strip()
 
 

@@ -75,7 +75,7 @@ class TicketLoop:
         self._requeued = False
         self._said = False
         self._last_trouble = ""
-        self._position = self._begin()
+        self._position = self._first_position()
 
     def run(self) -> int:
         """Wait for the end of the trainer; return its exit status."""
@@ -88,9 +88,9 @@ class TicketLoop:
                 if self._told and self._is_over():
                     return TERMINATED
                 try:
-                    ended = self._turn()
+                    ended = self._poll()
                 except (OSError, JournalError) as error:
-                    self._trouble(error)
+                    self._log_once(error)
                     ended = None
                 if ended is not None:
                     return ended
@@ -98,10 +98,10 @@ class TicketLoop:
         finally:
             self._manager.leave()
 
-    def _turn(self) -> int | None:
+    def _poll(self) -> int | None:
         """Do all that is due; return the exit status once the ticket may end."""
         self._check_there()
-        self._hand_in()
+        self._submit_trainer()
         if not self._manager.runs_here() and not self._is_final():
             self._manager.find_or_start()
         ended = self._look()
@@ -123,7 +123,7 @@ class TicketLoop:
             os.stat(self._directory.parent)
             raise NoManagerError("the harvester is gone", where=str(self._directory)) from None
 
-    def _trouble(self, error: Exception) -> None:
+    def _log_once(self, error: Exception) -> None:
         """Log an error, once: a ticket outlives a file system that is away for a while."""
         if str(error) != self._last_trouble:
             self._last_trouble = str(error)
@@ -137,7 +137,7 @@ class TicketLoop:
 
     # The trainer.
 
-    def _hand_in(self) -> None:
+    def _submit_trainer(self) -> None:
         """Submit the trainer, unless that was done."""
         if self._trainer is None:
             self._trainer = tickets.trainer_of(self._directory, self._key)
@@ -174,7 +174,7 @@ class TicketLoop:
         if (self._directory / "journal.jsonl").exists():
             self._engine = self._follower.engine()
 
-    def _begin(self) -> int:
+    def _first_position(self) -> int:
         """Return the position to show the log from: 0, or where an earlier run stopped."""
         return tickets.shown(self._directory, self._key) if self._here.keeps_output() else 0
 
@@ -201,11 +201,11 @@ class TicketLoop:
         if why is Ending.NONE:
             self._told = False
             return False
-        if why is not Ending.AGAIN and self._is_handed_in():
+        if why is not Ending.AGAIN and self._has_trainer():
             self._ask("cancel") if why is Ending.CANCELLED else self._suspend_trainer()
         return True
 
-    def _is_handed_in(self) -> bool:
+    def _has_trainer(self) -> bool:
         """Return whether we have an unfinished trainer; withdraw a submission still unread."""
         if self._trainer is None:
             self._trainer = tickets.trainer_of(self._directory, self._key)

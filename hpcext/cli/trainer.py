@@ -104,7 +104,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         ticket = Ticket(
             job_id=here.id,
             name=here.name,
-            command=_kept(here, directory, key, command),
+            command=_with_kept_script(here, directory, key, command),
             workdir=str(Path.cwd()),
             nodes=nodes,
             gpus=_gpus(environ.get("HPCEXT_GPUS", ""), harvest.gpus),
@@ -180,7 +180,9 @@ def _harvester(settings: Settings, here: OwnJob) -> Path:
     raise NoManagerError("is being created by another process", where=str(settings.state_dir))
 
 
-def _kept(here: OwnJob, directory: Path, key: str, command: Sequence[str]) -> tuple[str, ...]:
+def _with_kept_script(
+    here: OwnJob, directory: Path, key: str, command: Sequence[str]
+) -> tuple[str, ...]:
     """Return the command, with a copy of its script in place of the original.
 
     The batch system may keep the script on this node alone, and later changes by the user are not

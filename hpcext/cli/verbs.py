@@ -214,7 +214,7 @@ def logs(args: argparse.Namespace, out: Output) -> int:
     path = directory / "jobs" / job.id / "log.txt"
     for other in sorted(path.parent.glob("log.node-*.txt")):
         # Ranks are not numbered like nodes, so the output of rank 0 may be in any of the logs.
-        out.note(f"what other nodes print is in {other}")
+        out.note(f"the output of other nodes is in {other}")
     position = 0 if args.lines is None else last_lines(path, args.lines)
     ended = not args.follow
     try:

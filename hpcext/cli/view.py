@@ -167,7 +167,14 @@ def undecided(world: World, *, alive: bool = True) -> str:
 
 
 def before(world: World, job: Job) -> str:
-    """Return which jobs precede one that waits behind others in the queue; empty if it does not."""
+    """Return which jobs precede one that waits behind others in the queue; empty if it does not.
+
+    Parameters
+    ----------
+    world : World
+    job : Job
+        The waiting job.
+    """
     if not job.why.startswith(BEHIND):
         return ""
     queue = itertools.takewhile(lambda each: each.id != job.id, world.unfinished())

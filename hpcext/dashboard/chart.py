@@ -28,7 +28,14 @@ def colour(job: JobView) -> str:
 
 
 def chip(job: JobView, gpu: str = "") -> str:
-    """Return the mark of a job; with a GPU, the mark of that GPU, which the job has."""
+    """Return the mark of a job; with a GPU, the mark of that GPU, which the job has.
+
+    Parameters
+    ----------
+    job : JobView
+    gpu : str
+        ``HOST:INDEX``; empty for the job itself.
+    """
     title = f"{gpu}: {job.name}, {job.role}" if gpu else job.name
     index = f'<span class="index">{text(_index(gpu))}</span> ' if gpu else ""
     kind = " secondary" if job.role == "secondary" else ""

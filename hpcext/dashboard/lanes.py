@@ -48,18 +48,24 @@ class TimeWindow(NamedTuple):
 
 
 def timeline(view: PilotView, window: TimeWindow) -> list[str]:
-    """Return the parts of the section: links to windows, the lanes, and the same as a table."""
+    """Return the parts of the section: links to windows, the lanes, and the same as a table.
+
+    Parameters
+    ----------
+    view : PilotView
+    window : TimeWindow
+    """
     if not view.spans:
         return ["<p>No job has had a GPU yet.</p>"]
     begin_s = max(0.0, view.now_s - window.last_s) if window.last_s else 0.0
     scale = _Scale(begin_s, max(view.now_s, begin_s + 1.0))
-    seen = [span for span in view.spans if _until(span, scale) >= begin_s]
+    seen = [span for span in view.spans if _end_s(span, scale) >= begin_s]
     drawn = seen
     if len(seen) > MOST_SPANS:
-        drawn = sorted(seen, key=lambda span: span.start_s - _until(span, scale))[:MOST_SPANS]
+        drawn = sorted(seen, key=lambda span: span.start_s - _end_s(span, scale))[:MOST_SPANS]
     lanes = list(_lanes(view, drawn))
     jobs = {job.id: job for job in view.jobs}
-    parts = [_choice(window), _legend(), '<div class="lanes" aria-hidden="true">']
+    parts = [_window_links(window), _legend(), '<div class="lanes" aria-hidden="true">']
     for gpus, spans in lanes[:MOST_LANES]:
         inner = "".join(_block(span, jobs[span.job], scale) for span in spans)
         parts.append(
@@ -106,7 +112,7 @@ def _host(gpu: str) -> str:
     return gpu.rpartition(":")[0]
 
 
-def _until(span: Span, scale: _Scale) -> float:
+def _end_s(span: Span, scale: _Scale) -> float:
     """Return the end of a span; the present instant if it lasts."""
     return scale.end_s if span.end_s is None else span.end_s
 
@@ -156,9 +162,9 @@ _STEPS_S = (
 def _block(span: Span, job: JobView, scale: _Scale) -> str:
     """Return a span, with the colour and letter of its job, and signs of how it began and ended."""
     left = scale.at(span.start_s)
-    width = scale.at(_until(span, scale)) - left
+    width = scale.at(_end_s(span, scale)) - left
     look = colour(job)
-    parts = [f"<title>{text(_told(span, job))}</title>"]
+    parts = [f"<title>{text(_title(span, job))}</title>"]
     parts.append(f'<rect class="{look}" width="100%" height="100%" rx="2"/>')
     if span.role == "secondary":
         parts.append('<rect width="100%" height="100%" fill="url(#hatch)"/>')
@@ -173,7 +179,7 @@ def _block(span: Span, job: JobView, scale: _Scale) -> str:
     )
 
 
-def _told(span: Span, job: JobView) -> str:
+def _title(span: Span, job: JobView) -> str:
     role = f" as {span.role}" if span.role else ""
     start = f"{job.name}{role} on {span.gpu}: {span.began} at {clock(span.start_s)}"
     return f"{start}, {span.ended} at {clock(span.end_s)}" if span.end_s is not None else start
@@ -198,7 +204,7 @@ def _legend() -> str:
     )
 
 
-def _choice(window: TimeWindow) -> str:
+def _window_links(window: TimeWindow) -> str:
     asked = "" if window.last_s is None else f"{window.last_s:.0f}"
     links = []
     for last, words in _WINDOWS.items():

@@ -62,7 +62,14 @@ class SlurmConfiguration(NamedTuple):
 
 
 def check(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
-    """Apply all rules to a partition; yield their findings."""
+    """Apply all rules to a partition; yield their findings.
+
+    Parameters
+    ----------
+    site : SlurmConfiguration
+    partition : str
+        The partition of leases.
+    """
     for rule in RULES:
         yield from rule(site, partition)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from hpcext import __version__, protocol, state
 from hpcext.admin import manifest
 from hpcext.batch import lsf, runner
-from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.engine import NEEDED, LsfEngine
 from hpcext.batch.lsf.probe import ANSWER_S
+from hpcext.batch.lsf.queues import LsfQueue, parse_queues, queues_command
 from hpcext.core.errors import BatchError
 from hpcext.doctor import lsf_abilities, lsf_conf, lsf_queues
 from hpcext.doctor.checkup import CheckOptions, Finding
@@ -48,12 +48,12 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
     yield _scripts()
     if not asked.submit:
         do = "hpcext doctor --submit runs one"
-        says = "whether arguments of -a, commands with quotes and -wa work only a job can tell"
+        says = "only a job can tell whether arguments of -a, commands with quotes and -wa work"
         yield Finding("lsf", "note", says, do)
 
 
 def _queues(engine: LsfEngine, asked: CheckOptions) -> Iterator[Finding]:
-    queues = lsf_idle.parse_queues(runner.run(["bqueues", "-l"], timeout_s=ANSWER_S))
+    queues = parse_queues(runner.run(queues_command(), timeout_s=ANSWER_S))
     started = [queue.name for queue in queues if "hpcext-starter" in queue.starter]
     again = [queue.name for queue in queues if "85" in queue.requeue.split()]
     if started:
@@ -71,7 +71,7 @@ def _queues(engine: LsfEngine, asked: CheckOptions) -> Iterator[Finding]:
     yield from _lease_queue(asked, queues)
 
 
-def _lease_queue(asked: CheckOptions, queues: Sequence[lsf_idle.LsfQueue]) -> Iterator[Finding]:
+def _lease_queue(asked: CheckOptions, queues: Sequence[LsfQueue]) -> Iterator[Finding]:
     """Check the queue of leases, which the settings or ``--probe`` name."""
     wanted = asked.probe or (asked.settings.harvest_partition if asked.settings else "")
     for queue in queues:

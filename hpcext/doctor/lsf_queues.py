@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hpcext.batch.lsf.idle import LsfQueue
+from hpcext.batch.lsf.queues import LsfQueue
 from hpcext.doctor.checkup import Finding
 from hpcext.protocol import EXIT_SUSPENDED
 from hpcext.text import listed, shown
@@ -18,13 +18,28 @@ _OWNER = "an administrator has lsb.queues say"
 
 
 def check(queue: LsfQueue, queues: Sequence[LsfQueue]) -> Iterator[Finding]:
-    """Apply all rules to a queue; yield their findings."""
+    """Apply all rules to a queue; yield their findings.
+
+    Parameters
+    ----------
+    queue : LsfQueue
+        The queue of leases.
+    queues : sequence of LsfQueue
+        All queues.
+    """
     for rule in RULES:
         yield from rule(queue, queues)
 
 
 def above(queue: LsfQueue, queues: Iterable[LsfQueue]) -> list[LsfQueue]:
-    """Return the queues whose jobs preempt those of a queue, the highest priority first."""
+    """Return the queues whose jobs preempt those of a queue, the highest priority first.
+
+    Parameters
+    ----------
+    queue : LsfQueue
+    queues : iterable of LsfQueue
+        All queues, among which may be `queue`.
+    """
     found = [
         each
         for each in queues
@@ -63,9 +78,9 @@ def suspension(queue: LsfQueue, _queues: Sequence[LsfQueue]) -> Iterator[Finding
     name, of = "job controls", shown(queue.name)
     said = queue.controls.get("SUSPEND", "")
     if said.endswith("SIGTSTP") or "hpcext-job-control" in said:
-        yield Finding(name, "ok", f"{of}: jobs hear SUSPEND[{said}]")
+        yield Finding(name, "ok", f"{of}: jobs get SUSPEND[{said}]")
     elif "PREEMPT" in queue.terminate_when.split():
-        yield Finding(name, "ok", f"{of}: jobs hear TERMINATE_WHEN = PREEMPT")
+        yield Finding(name, "ok", f"{of}: jobs get TERMINATE_WHEN = PREEMPT")
     elif said:
         says = f"{of}: SUSPEND[{said}] is not that of hpcext"
         do = "make sure that it sends jobs SIGTSTP before it stops them"
@@ -74,10 +89,10 @@ def suspension(queue: LsfQueue, _queues: Sequence[LsfQueue]) -> Iterator[Finding
             "note",
             says,
             do,
-            "jobs that do not hear it lose the work since their last checkpoint",
+            "jobs that do not get it lose the work since their last checkpoint",
         )
     else:
-        says = f"{of}: no JOB_CONTROLS: jobs of one slot are stopped by SIGSTOP, which nobody hears"
+        says = f"{of}: no JOB_CONTROLS: SIGSTOP stops jobs of one slot, and cannot be handled"
         do = f"{_OWNER} JOB_CONTROLS = SUSPEND[SIGTSTP]"
         yield Finding(name, "note", says, do, "such leases are killed, and lose unsaved work")
 

@@ -67,7 +67,7 @@ def rehearse(trial: TrialManager, first: JobSpec, *, train_s: float) -> Iterator
     else:
         does = "is complete" if job.state is State.COMPLETED else f"runs on after {train_s:g} s"
         says = f"{name} was begun again with the same command, and {does}"
-        yield Finding("job", "ok", says, "whether it goes on from its checkpoint its log tells")
+        yield Finding("job", "ok", says, "see in its log whether it continues from its checkpoint")
 
 
 def _lost(record: Record) -> str:

@@ -117,9 +117,8 @@ class _Probe:
             yield _wrong(f"the harvester says: {line}", do)
             return
         if not steps(record):
-            says = (
-                f"the training completed no step in {BEGIN_S:g} s: {self._trial.log() or 'no word'}"
-            )
+            printed = self._trial.log() or "it printed nothing"
+            says = f"the training completed no step in {BEGIN_S:g} s: {printed}"
             yield _wrong(
                 says,
                 "make sure that this Python and hpcext are on a file system that all nodes share",
@@ -131,7 +130,7 @@ class _Probe:
         self._trial.run_for(TRAIN_S)
         if not (yield from self._preempt(node)):
             return
-        yield from self._again()
+        yield from self._resumed()
 
     def _lease(self, began_s: float) -> Generator[Finding, None, str | None]:
         """Wait for the lease; return its node, or None if there is none."""
@@ -220,7 +219,7 @@ class _Probe:
         yield _ok(f"given back: lease {lease} ended {time.monotonic() - asked_s:.1f} s later")
         return True
 
-    def _again(self) -> Iterator[Finding]:
+    def _resumed(self) -> Iterator[Finding]:
         """Check that the training continues on another lease."""
         began_s = time.monotonic()
         suspended = self._trial.wait(0, lambda *_: True)[0].step
@@ -232,7 +231,7 @@ class _Probe:
             yield _wrong(f"it has completed no step in {BEGIN_S:g} s since", self._main.queue_do)
         elif record.lost_steps:
             says = f"restarted from an earlier step: {lost(record)} were lost"
-            yield _wrong(says, "hpcext doctor says what is wrong with the state directory")
+            yield _wrong(says, "run hpcext doctor, which checks the state directory")
         else:
             into = parts(record.segments[-1].resume_s)
             says = f"the work survived: it goes on after step {suspended}, {took_s:.1f} s later"

@@ -8,10 +8,10 @@ from typing import Protocol
 from hpcext.allocation import without_slurm
 from hpcext.batch import lsf, runner, slurm
 from hpcext.batch.leasing import Idle
-from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf import leasing as lsf_leasing
 from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.queues import parse_queues, queues_command
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError
@@ -131,7 +131,7 @@ class LsfMain:
 
     def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
         """Submit the job to the first queue that accepts it; return its id, or why not."""
-        queues = lsf_idle.parse_queues(runner.run(["bqueues", "-l"]))
+        queues = parse_queues(runner.run(queues_command()))
         mine = [each for each in queues if each.name == partition]
         above = lsf_queues.above(mine[0], queues) if mine else []
         said = f"according to bqueues, no queue preempts jobs of {partition}"

@@ -20,11 +20,11 @@ _DO = (
     "of weights), by itself and not as a copy; and read data through the session"
 )
 
-Record = Mapping[str, Any]
+AttemptRecord = Mapping[str, Any]
 """The content of an attempt's file, as :mod:`hpcext.training.rehearsal` writes it."""
 
 
-def read_attempt(attempt: Path) -> Record | None:
+def read_attempt(attempt: Path) -> AttemptRecord | None:
     """Return the record of an attempt; None if there is none, or it is invalid.
 
     Parameters
@@ -41,12 +41,14 @@ def read_attempt(attempt: Path) -> Record | None:
     return found if all(isinstance(step, int) for step, _ in steps) else None
 
 
-def steps(found: Record | None) -> int:
+def steps(found: AttemptRecord | None) -> int:
     """Return how many steps are recorded after the step of the suspension."""
     return len(found["steps"]) if found else 0
 
 
-def compared(name: str, before: Record | None, after: Record | None) -> Iterator[Finding]:
+def compared(
+    name: str, before: AttemptRecord | None, after: AttemptRecord | None
+) -> Iterator[Finding]:
     """Check that a training is the same after its suspension.
 
     Parameters
@@ -67,7 +69,9 @@ def compared(name: str, before: Record | None, after: Record | None) -> Iterator
     yield from _losses(name, before, after, kept=not lost)
 
 
-def _losses(name: str, before: Record, after: Record, *, kept: bool) -> Iterator[Finding]:
+def _losses(
+    name: str, before: AttemptRecord, after: AttemptRecord, *, kept: bool
+) -> Iterator[Finding]:
     without, since = _by_step(before), _by_step(after)
     both = sorted(without.keys() & since.keys())
     for step, metric in both:
@@ -92,11 +96,11 @@ def _losses(name: str, before: Record, after: Record, *, kept: bool) -> Iterator
         yield Finding("job", "ok", says)
 
 
-def _states(found: Record) -> list[tuple[int, Any]]:
+def _states(found: AttemptRecord) -> list[tuple[int, Any]]:
     return [(each["step"], each.get("state")) for each in found["steps"]]
 
 
-def _by_step(found: Record) -> dict[tuple[int, str], Any]:
+def _by_step(found: AttemptRecord) -> dict[tuple[int, str], Any]:
     """Return the losses of an attempt, by step and name."""
     return {
         (each["step"], metric): value

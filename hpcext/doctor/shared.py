@@ -53,7 +53,7 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
         return  # the finding on state_dir says so
     with tempfile.TemporaryDirectory(dir=place, prefix=".hpcext-doctor-") as name:
         scratch = Path(name)
-        yield _replaced(scratch)
+        yield _replace(scratch)
         yield _clock(scratch)
         with locks.held(scratch / "lock", do=_ELSEWHERE):
             yield from _other_process(scratch)
@@ -78,7 +78,7 @@ def _private(state_dir: Path) -> Iterator[Finding]:
         yield Finding(name, "ok", f"{pilots}; nobody else can read them or give them commands")
 
 
-def _replaced(scratch: Path) -> Finding:
+def _replace(scratch: Path) -> Finding:
     """Check that documents can be replaced while others read them."""
     name = "rename"
     old, new = scratch / "document", scratch / "next"

@@ -36,14 +36,14 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
         yield Finding("slurm", "note", "there are no Slurm commands on this machine")
         return
     try:
-        version = _said(slurm.version_command()).strip()
+        version = _output(slurm.version_command()).strip()
         runner.run(["scontrol", "ping"], timeout_s=ANSWER_S)
     except BatchError as error:
         yield _no_controller(asked, error)
         return
     yield Finding("slurm", "ok", f"{clean(version)}, its controller answers")
     yield _clock()
-    config = slurm_site.parse_config(_said(slurm_site.config_command()))
+    config = slurm_site.parse_config(_output(slurm_site.config_command()))
     release = slurm.parse_version(version)
     yield slurm_plugin.plugin(config, release, within_s=ANSWER_S)
     yield slurm_plugin.rules(config)
@@ -66,7 +66,7 @@ def _no_controller(asked: CheckOptions, error: BatchError) -> Finding:
     return Finding("slurm", "note", says, "this is fine if you do not use Slurm here")
 
 
-def _said(command: list[str]) -> str:
+def _output(command: list[str]) -> str:
     return runner.run(command, timeout_s=ANSWER_S)
 
 
@@ -75,7 +75,7 @@ def _clock() -> Finding:
     name = "clock"
     before_s = time.time()
     try:
-        theirs_s = slurm_site.parse_clock(_said(slurm_site.clock_command()))
+        theirs_s = slurm_site.parse_clock(_output(slurm_site.clock_command()))
     except BatchError as error:
         return Finding(name, "note", f"the clock of the controller is unknown: {clean(error.what)}")
     if theirs_s is None:
@@ -116,7 +116,7 @@ def _harvest(
         yield Finding(name, "note", "not set: harvesters need --partition", do, why)
         return
     partition = settings.harvest_partition
-    nodes = slurm_idle.parse_idle(_said(slurm_idle.idle_command(partition)))
+    nodes = slurm_idle.parse_idle(_output(slurm_idle.idle_command(partition)))
     if not nodes:
         says = f"{shown(partition)} has no nodes, or is not a partition"
         why = "harvesters and tickets find no nodes"
@@ -127,9 +127,9 @@ def _harvest(
     site = leases.SlurmConfiguration(
         release=release,
         config=config,
-        partitions=slurm_site.parse_partitions(_said(slurm_site.partitions_command())),
-        members=slurm_site.parse_members(_said(slurm_site.members_command())),
-        waiting=len(_said(slurm_site.waiting_command()).splitlines()),
+        partitions=slurm_site.parse_partitions(_output(slurm_site.partitions_command())),
+        members=slurm_site.parse_members(_output(slurm_site.members_command())),
+        waiting=len(_output(slurm_site.waiting_command()).splitlines()),
         leases=settings.harvest_max_nodes,
         saving_s=saving_s(settings.state_dir),
     )

@@ -98,7 +98,7 @@ class TrialManager:
         """Raise HpcextError if the manager has ended."""
         if (self._directory / keeper.ENDED).exists() or self._keeper.poll() is not None:
             said = last_line(self._directory / keeper.OUTPUT)
-            raise HpcextError(f"its manager failed: {said or 'it said nothing'}")
+            raise HpcextError(f"its manager failed: {said or 'it printed nothing'}")
 
     def ask(self, verb: str) -> None:
         """Send a request to suspend or to resume the job."""
@@ -112,7 +112,15 @@ class TrialManager:
                 spool.ask(self.pilot, "suspend", job=job.id)
 
     def attempt(self, job: str, number: int) -> Path:
-        """Return the directory of an attempt of a job."""
+        """Return the directory of an attempt of a job.
+
+        Parameters
+        ----------
+        job : str
+            Its id.
+        number : int
+            The number of the attempt.
+        """
         return self.pilot / "jobs" / job / f"attempt-{number:04d}"
 
     def output_line(self, words: str) -> str:

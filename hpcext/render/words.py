@@ -33,7 +33,14 @@ def decimals(value: float, digits: int = 3) -> int:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Format a number with `digits` significant digits, but all before the point, and commas."""
+    """Format a number with `digits` significant digits, but all before the point, and commas.
+
+    Parameters
+    ----------
+    value : float
+    digits : int
+        The number of significant digits.
+    """
     if not math.isfinite(value):
         return str(value)
     return f"{value:,.{decimals(value, digits)}f}"

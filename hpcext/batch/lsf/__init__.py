@@ -111,7 +111,15 @@ def parse_end(fields: Mapping[str, str], now_s: float) -> End:
 
 
 def began_s(fields: Mapping[str, str], now_s: float) -> float | None:
-    """Return when a job began, in epoch seconds, from its run time; None if that is unknown."""
+    """Return when a job began, in epoch seconds, from its run time; None if that is unknown.
+
+    Parameters
+    ----------
+    fields : Mapping of str to str
+        Fields of bjobs, with names in capitals.
+    now_s : float
+        Epoch seconds.
+    """
     ran_s = _seconds(fields.get("RUN_TIME", ""))
     return None if ran_s is None else now_s - ran_s
 

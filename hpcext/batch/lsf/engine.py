@@ -152,6 +152,13 @@ def parse_parameters(text: str) -> dict[str, str]:
 def parse_refusal(stderr: str, fields: Iterable[str]) -> frozenset[str]:
     """Return the fields of ``bjobs -o`` that an error message refuses; it names the first only.
 
+    Parameters
+    ----------
+    stderr : str
+        What bjobs has printed.
+    fields : iterable of str
+        The requested fields.
+
     Examples
     --------
     >>> said = "<RUN_TIME> in the format string is not a valid field name."
@@ -165,6 +172,13 @@ def parse_refusal(stderr: str, fields: Iterable[str]) -> frozenset[str]:
 
 def unknown_options(argv: Sequence[str], said: str) -> list[str]:
     """Return the options of a failed command that its usage does not name, if it has printed one.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        The command.
+    said : str
+        All that it has printed.
 
     Examples
     --------
@@ -205,7 +219,14 @@ def document(engine: LsfEngine, identity: str) -> dict[str, Any]:
 
 
 def parse_document(found: Mapping[str, Any], identity: str) -> LsfEngine | None:
-    """Return the engine of a document; None if it is invalid, or has another identity."""
+    """Return the engine of a document; None if it is invalid, or has another identity.
+
+    Parameters
+    ----------
+    found : Mapping
+    identity : str
+        The identity that the document must have.
+    """
     try:
         if found["identity"] != identity:
             return None

@@ -104,7 +104,7 @@ def ask(
                 raise
             text = error.stdout
         found = _PARSERS[form](text, time.time()) if text.strip() else {}
-        missing = _missing(fields, found) if form == "json" else frozenset()
+        missing = _missing_fields(fields, found) if form == "json" else frozenset()
         if not missing:
             return found
         engine = lsf_probe.learn(engine, missing)
@@ -123,7 +123,9 @@ def _with_index(
     return (*fields, _INDEX) if elements or free else fields
 
 
-def _missing(fields: Sequence[str], found: Mapping[JobId, Mapping[str, str]]) -> frozenset[str]:
+def _missing_fields(
+    fields: Sequence[str], found: Mapping[JobId, Mapping[str, str]]
+) -> frozenset[str]:
     """Return fields that no record has: an engine may ignore those that it does not know."""
     complete = [record for record in found.values() if "ERROR" not in record]
     there = {name.lower() for record in complete for name in record}
@@ -220,19 +222,19 @@ def parse_long(text: str, now_s: float) -> dict[JobId, dict[str, str]]:
     for begin, end in zip(begins, [*ends, len(text)], strict=True):
         block = text[begin.start() : end]
         if status := re.search(r"\bStatus <([A-Z_]+)>", block):
-            fields = {"JOBID": begin[1], "STAT": status[1], **_of_block(block, now_s)}
+            fields = {"JOBID": begin[1], "STAT": status[1], **_block_fields(block, now_s)}
             found[_job(begin[1])] = fields
     return found
 
 
-def _of_block(block: str, now_s: float) -> dict[str, str]:
+def _block_fields(block: str, now_s: float) -> dict[str, str]:
     events = list(_EVENT.finditer(block))
     head = block[: events[0].start()] if events else block
     fields = {
-        "JOB_NAME": _between(head, "Job Name"),
-        "USER": _between(head, "User"),
-        "JOB_DESCRIPTION": _between(head, "Job Description"),
-        "OUTPUT_FILE": _between(events[0][7] if events else "", "Output File"),
+        "JOB_NAME": _bracketed(head, "Job Name"),
+        "USER": _bracketed(head, "User"),
+        "JOB_DESCRIPTION": _bracketed(head, "Job Description"),
+        "OUTPUT_FILE": _bracketed(events[0][7] if events else "", "Output File"),
         "PEND_REASON": _section(block, "PENDING REASONS:"),
         "RUNTIMELIMIT": run_limit_minutes(block),
         "EXEC_HOST": "",
@@ -246,7 +248,7 @@ def _of_block(block: str, now_s: float) -> dict[str, str]:
     return fields
 
 
-def _between(text: str, name: str) -> str:
+def _bracketed(text: str, name: str) -> str:
     found = re.search(rf"\b{name} <([^<>]*)>", text)
     return found[1] if found else ""
 

@@ -25,6 +25,7 @@ from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf import reserved as lsf_reserved
 from hpcext.batch.lsf.engine import LsfEngine
+from hpcext.batch.lsf.queues import parse_queue, queues_command
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 from hpcext.numerals import whole
@@ -195,7 +196,7 @@ class LsfLeasing:
     def idle(self, partition: str) -> Mapping[str, Idle]:
         """Return the hosts of a queue by name."""
         engine = self._engine
-        queue = lsf_idle.parse_queue(runner.run(lsf_idle.queue_command(partition)))
+        queue = parse_queue(runner.run(queues_command(partition)))
         # bhosts(1) takes names and groups without their marks of preference.
         named = [re.sub(r"(/|\+[0-9]*|!)+$", "", word) for word in queue.hosts]
         wanted = [word for word in named if word != "all" and word[0] != "~"]

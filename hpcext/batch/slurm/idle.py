@@ -84,7 +84,7 @@ def parse_idle(text: str) -> dict[str, Idle]:
         # A partition that is down or drained accepts jobs, but starts none.
         may = not _ASLEEP & set(flags) and "*" not in flags and partition in {"up", ""}
         if may and word == "mixed":
-            rest = _beside(used, by_state, _whole(memory), _whole(allocated))
+            rest = _room_beside(used, by_state, _number(memory), _number(allocated))
         else:
             rest = None
         if rest is not None:
@@ -96,8 +96,8 @@ def parse_idle(text: str) -> dict[str, Idle]:
             planned=word == "planned" or "-" in flags,
             gpus=gres_count(gres),
             kind=gres_kind(gres),
-            cpus=_whole(cpus),
-            memory_mb=_whole(memory),
+            cpus=_number(cpus),
+            memory_mb=_number(memory),
             limit_s=parse_time_limit(limit) or math.inf,
             lost=word == "down" or "*" in flags,
             shared=rest is not None,
@@ -105,7 +105,7 @@ def parse_idle(text: str) -> dict[str, Idle]:
     return found
 
 
-def _beside(used: str, by_state: str, memory_mb: int, used_mb: int) -> tuple[int, int] | None:
+def _room_beside(used: str, by_state: str, memory_mb: int, used_mb: int) -> tuple[int, int] | None:
     """Return CPUs and memory for a lease beside jobs without GPUs on less than half of a node.
 
     As much again as they use is left free, so that further ones do not preempt the lease.
@@ -128,7 +128,7 @@ def _beside(used: str, by_state: str, memory_mb: int, used_mb: int) -> tuple[int
     plain = used.replace("(null):", "")
     if not _GPUS.search(plain) or gres_count(plain):
         return None
-    cpus = [_whole(each) for each in by_state.split("/")]
+    cpus = [_number(each) for each in by_state.split("/")]
     if len(cpus) != 4 or 2 * cpus[0] >= cpus[3] or 2 * used_mb >= memory_mb:
         return None
     free, free_mb = cpus[1], memory_mb - used_mb
@@ -293,6 +293,6 @@ def planned_ends(but: str = "") -> dict[str, float]:
     )
 
 
-def _whole(text: str) -> int:
+def _number(text: str) -> int:
     # A node with more than its configuration states is printed as "24+".
     return whole(text.rstrip("+")) or 0

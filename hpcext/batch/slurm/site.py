@@ -51,7 +51,14 @@ def words(value: str) -> dict[str, str]:
 
 
 def whole(value: str, default: int = 0) -> int:
-    """Return the number at the beginning of a value such as ``30 sec``, or else the default."""
+    """Return the number at the beginning of a value such as ``30 sec``, or else the default.
+
+    Parameters
+    ----------
+    value : str
+    default : int
+        The result for a value without a number.
+    """
     found = re.match(r"-?[0-9]{1,9}(?![0-9])", value)
     return int(found[0]) if found else default
 

@@ -173,7 +173,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     tasks = tasks_of(args)
     store = RunStore(args.report) if args.report else None
     try:
-        runs = _simulated(tasks, store, args.workers, out)
+        runs = _run_all(tasks, store, args.workers, out)
     except KeyboardInterrupt:
         if store:
             out.note(
@@ -183,17 +183,19 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise
     rows = compared(runs, args.watts)
     if store:
-        page = files.write(store.folder, runs, About(watts=args.watts, assumed=_assumed(tasks[0])))
+        page = files.write(
+            store.folder, runs, About(watts=args.watts, assumed=_assumptions(tasks[0]))
+        )
         out.note(f"the report is {page}")
     if args.json:
-        out.document(files.summary(rows, About(watts=args.watts, assumed=_assumed(tasks[0]))))
+        out.document(files.summary(rows, About(watts=args.watts, assumed=_assumptions(tasks[0]))))
     else:
         show(out, rows)
         _note_incomplete(runs, out)
     return 0 if all(job.state == "completed" for run_ in runs for job in run_.jobs) else 1
 
 
-def _simulated(
+def _run_all(
     tasks: Sequence[Task], store: RunStore | None, workers: int, out: Output
 ) -> list[SimulatedRun]:
     """Return the runs in the order of the tasks; those that the store has are not run again."""
@@ -232,7 +234,7 @@ def _key(task: Task) -> Key:
     )
 
 
-def _assumed(task: Task) -> tuple[str, ...]:
+def _assumptions(task: Task) -> tuple[str, ...]:
     """Return the assumptions of a simulation that a reader should know."""
     said = ["Policies know what a job states and what it has reported, as on a real machine."]
     if task.learn:
@@ -264,7 +266,7 @@ def _note_incomplete(runs: Sequence[SimulatedRun], out: Output) -> None:
             out.note(f"{run_.label}, seed {run_.seed}: {left} of {of} jobs did not complete")
 
 
-def _checked(least: float, most: float, valid: str) -> Callable[[str], float]:
+def _bounded(least: float, most: float, valid: str) -> Callable[[str], float]:
     """Return a parser of numbers within limits, for argparse."""
 
     def read(text: str) -> float:
@@ -279,9 +281,9 @@ def _checked(least: float, most: float, valid: str) -> Callable[[str], float]:
     return read
 
 
-_number = _checked(0.0, 1e9, "a number from 0 on")
-_positive = _checked(1e-9, 1e9, "a number above 0")
-_share = _checked(0.0, 0.99, "a share from 0 to 0.99")
+_number = _bounded(0.0, 1e9, "a number from 0 on")
+_positive = _bounded(1e-9, 1e9, "a number above 0")
+_share = _bounded(0.0, 0.99, "a share from 0 to 0.99")
 
 
 def _natural(text: str) -> int:

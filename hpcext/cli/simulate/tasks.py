@@ -53,7 +53,7 @@ def tasks_of(args: argparse.Namespace) -> list[Task]:
     if args.oracle and args.learn:
         do = "leave out one of the two"
         raise InputError("tells policies what --learn hides", where="--oracle", do=do)
-    policies = args.policy or (_compared(base) if args.compare else [base.policy])
+    policies = args.policy or (_usual_policies(base) if args.compare else [base.policy])
     for policy in policies:
         find_policy(policy)
     seeds = args.seed or [0]
@@ -67,7 +67,7 @@ def tasks_of(args: argparse.Namespace) -> list[Task]:
 
 def _task(args: argparse.Namespace) -> Task:
     """Return the task under the policy of the settings, of which all others are variants."""
-    place, settings = _place(args), load_settings()
+    place, settings = _node_source(args), load_settings()
     profiles = profiles_for(settings.state_dir / "profiles")
     return Task(
         workload=args.workload,
@@ -89,7 +89,7 @@ def _task(args: argparse.Namespace) -> Task:
     )
 
 
-def _compared(task: Task) -> Sequence[str]:
+def _usual_policies(task: Task) -> Sequence[str]:
     """Return the policies that are compared if none are named."""
     source = task.place.find()
     if task.jobs(source).measured:
@@ -97,7 +97,7 @@ def _compared(task: Task) -> Sequence[str]:
     return ON_HOLES if task.place.harvest else ON_NODES
 
 
-def _place(args: argparse.Namespace) -> NodeSource:
+def _node_source(args: argparse.Namespace) -> NodeSource:
     """Return where the jobs run; refuse options that have no meaning there."""
     for name, value, given in (
         ("--main-nodes", args.main_nodes, args.main),

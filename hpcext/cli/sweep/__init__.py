@@ -110,7 +110,7 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
         need("optuna", "--optuna")
     rules, space, began = _rules(args), _space(args), 0
     if args.optuna is not None:
-        tried = _tried(args, rules)
+        tried = _earlier_trials(args, rules)
         began = len(tried)
         # A new seed each time; otherwise the first draws, which ignore results, would recur.
         chosen = propose(space, tried, args.random, args.seed + began, rules.goal)
@@ -195,7 +195,7 @@ def job_file(
     return job_text(*found)
 
 
-def _tried(args: argparse.Namespace, rules: Trial) -> list[tuple[Job, Trial, Record]]:
+def _earlier_trials(args: argparse.Namespace, rules: Trial) -> list[tuple[Job, Trial, Record]]:
     """Return the trials of this sweep that the pilot of ``--optuna`` has already."""
     for flag in ("random", "metric"):
         if getattr(args, flag) is None:

@@ -131,10 +131,10 @@ class Logs(Screen[None]):
 
     def on_mount(self) -> None:
         """Read the log now, and then at intervals."""
-        self._more()
-        self.set_interval(LOG_S, self._more)
+        self._read_more()
+        self.set_interval(LOG_S, self._read_more)
 
-    def _more(self) -> None:
+    def _read_more(self) -> None:
         try:
             with self._path.open("rb") as file:
                 end = file.seek(0, 2)
@@ -192,21 +192,21 @@ class Main(Screen[None]):
     def on_mount(self) -> None:
         """Read the pilots now, and then at intervals."""
         self.query_one("#jobs").focus()
-        self._begin()
-        self.set_interval(REFRESH_S, self._begin)
+        self._start_reading()
+        self.set_interval(REFRESH_S, self._start_reading)
 
-    def _begin(self) -> None:
+    def _start_reading(self) -> None:
         if not self._looking:
             # One reading at a time: a batch system may take long to answer.
             self._looking = True
-            self._take()
+            self._read_pilots()
 
     @work(thread=True)
-    def _take(self) -> None:
+    def _read_pilots(self) -> None:
         found, use = self._look(), {str(gpu.index): gpu for gpu in gpu_facts()}
-        self.app.call_from_thread(self._took, found, use)
+        self.app.call_from_thread(self._show_pilots, found, use)
 
-    def _took(self, found: list[Reading | HpcextError], use: dict[str, GpuFacts]) -> None:
+    def _show_pilots(self, found: list[Reading | HpcextError], use: dict[str, GpuFacts]) -> None:
         self._looking, self._use = False, use
         readings = [each for each in found if isinstance(each, Reading)]
         self._readings = {str(each.directory): each for each in readings}
@@ -243,7 +243,7 @@ class Main(Screen[None]):
         return reading, reading.world.jobs[job]
 
     @on(DataTable.RowHighlighted, "#pilots")
-    def _chose(self) -> None:
+    def _pilot_chosen(self) -> None:
         self._show_chosen()
 
     # What keys do.
@@ -297,7 +297,7 @@ class Main(Screen[None]):
         self._show_chosen()
 
     @on(Input.Submitted, "#filter")
-    def _keep(self) -> None:
+    def _keep_filter(self) -> None:
         self.query_one("#filter").display = bool(self.query_one("#filter", Input).value)
         self.query_one("#jobs").focus()
 

@@ -200,7 +200,7 @@ def _write_log(
     check_range("--reorder", args.reorder, 0, MOST_REORDER)
     left: Counter[str] = Counter()
     tally = SwfTally()
-    jobs = in_order(_kept(rows, left), args.source, args.reorder)
+    jobs = in_order(_jobs_only(rows, left), args.source, args.reorder)
     first = next(jobs, None)
     if first is None:
         why = f": {_reasons(left)}" if left else ""
@@ -228,7 +228,7 @@ def _write_log(
     return 0
 
 
-def _kept(
+def _jobs_only(
     rows: Iterable[tuple[int, slurm.Row]], left: Counter[str]
 ) -> Iterator[tuple[int, SwfJob]]:
     """Yield the rows that are jobs, and count the others by the reason to leave them out."""
