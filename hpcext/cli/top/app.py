@@ -15,6 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
+from textual.widgets.data_table import ColumnKey
 
 from hpcext.cli import view
 from hpcext.cli.top import view as top_view
@@ -44,7 +45,7 @@ class KeyedTable(DataTable[Text]):
     def on_mount(self) -> None:
         """Add the columns."""
         for column in self._names:
-            self.add_column(column, key=column)
+            self.add_column(column, key=column, width=len(column))
 
     @property
     def chosen(self) -> str | None:
@@ -54,6 +55,7 @@ class KeyedTable(DataTable[Text]):
 
     def show(self, rows: top_view.Rows) -> None:
         """Show these rows; the cursor stays on its row."""
+        self._fit(rows)
         if list(rows) != list(self._shown):
             at, row = self.chosen, self.cursor_row
             self._shown = dict(rows)
@@ -68,6 +70,17 @@ class KeyedTable(DataTable[Text]):
                 if before != now:
                     self.update_cell(key, column, _cell(now), update_width=True)
         self._shown = dict(rows)
+
+    def _fit(self, rows: top_view.Rows) -> None:
+        """Make each column as wide as the longest of its cells.
+
+        Textual would do so once it is idle. What is drawn before that would stay too narrow, for
+        drawn lines are kept until a cell changes.
+        """
+        for column, *cells in zip(self._names, *rows.values(), strict=True):
+            self.columns[ColumnKey(column)].width = max(
+                _cell(text).cell_len for text in (column, *cells)
+            )
 
 
 def _cell(text: str) -> Text:
