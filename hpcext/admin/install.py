@@ -64,7 +64,7 @@ class InstallLocation:
     def own(self) -> list[Path]:
         """Directories that are ours by their names, innermost first.
 
-        They hold the manifest, which is removed before them, so it cannot be asked who made them.
+        They hold the manifest, which is removed before them, so it cannot name their creator.
         """
         return [self.home, *(each for each in self.home.parents if each.name == "hpcext")]
 

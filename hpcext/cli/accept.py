@@ -47,19 +47,22 @@ def _add_system(commands: Any, key: str, noun: str) -> None:
     parser: cli.Parser = commands.add_parser(
         key,
         usage=f"hpcext-admin accept {key} --partition NAME [OPTION...] [-- OPTION...]",
-        help=f"on this machine's {backends.title(key)}",
+        help=f"test it on {backends.title(key)}, from this machine",
         description=f"Uses at most {suite.MOST_HOSTS} hosts and takes at most 15 minutes.",
     )
     parser.epilog = f"{cli.EXAMPLE}{parser.prog} --partition preemptible"
-    parser.add_argument("--partition", required=True, metavar="NAME", help=f"{noun} of its jobs")
+    parser.add_argument("--partition", required=True, metavar="NAME", help=f"{noun} for its jobs")
     parser.add_argument(
-        "--above", default="", metavar="NAME", help=f"{noun} whose jobs preempt those"
+        "--above",
+        default="",
+        metavar="NAME",
+        help=f"{noun} whose jobs preempt those of --partition",
     )
     parser.add_argument(
         "--hosts",
         type=int,
         default=suite.MOST_HOSTS,
-        help="most hosts to use (default: %(default)s)",
+        help="largest number of hosts to use (default: %(default)s)",
     )
     parser.add_argument("--only", default="", metavar="NAME,...", help="run these scenarios only")
     parser.add_argument(

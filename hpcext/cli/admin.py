@@ -83,7 +83,7 @@ def _add_install(commands: Any) -> None:
             "--hpcext",
             metavar="PATH",
             type=Path,
-            help="hpcext as users and jobs run it (default: the one beside hpcext-admin)",
+            help="path of hpcext for users and jobs (default: the one beside hpcext-admin)",
         )
         _add_dry_run(each)
 
@@ -97,7 +97,7 @@ def _add_uninstall(commands: Any) -> None:
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
     for_slurm = _add_slurm(systems, uninstall_slurm, "remove what was installed")
-    for_lsf = _add_lsf(systems, uninstall_lsf, "remove what was installed for an LSF")
+    for_lsf = _add_lsf(systems, uninstall_lsf, "remove what was installed for LSF")
     for_lsf.add_argument(
         "--conf-dir",
         metavar="DIR",
@@ -117,7 +117,7 @@ def _add_status(commands: Any) -> None:
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
     _add_slurm(systems, status_slurm, "show what is installed for Slurm")
-    _add_lsf(systems, status_lsf, "show what is installed for an LSF")
+    _add_lsf(systems, status_lsf, "show what is installed for LSF")
 
 
 def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:

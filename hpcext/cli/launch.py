@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
         epilog="example: hpcext launch --ranks 2 python train.py",
     )
     parser.add_argument(
-        "--ranks", type=int, help="how many to start (default: the GPUs of the job, or 1)"
+        "--ranks", type=int, help="number of ranks (default: the GPUs of the job, or 1)"
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=launch)

@@ -1,8 +1,8 @@
 """The narration of a run: lines on what happens to each job, and one line for many that wait.
 
 A run may have a hundred thousand jobs, so the output grows with what happens to them, not with
-their number. A reason to wait is told once, however many jobs have it and however often jobs change
-from one reason to another; after that, the number of completed jobs is told.
+their number. A reason to wait is printed once, however many jobs have it, and however often jobs
+change from one reason to another. After that, the number of completed jobs is printed.
 """
 
 from __future__ import annotations

@@ -51,9 +51,13 @@ def add(subparsers: Any) -> None:
         epilog="example: hpcext pilot submit jobs.toml --gpus-per-node 4 --time 2:00:00 -- -p gpu",
     )
     submit_.add_argument("jobs", type=Path, metavar="JOBS.toml")
-    submit_.add_argument("--nodes", type=int, default=1, help="nodes of the allocation")
-    submit_.add_argument("--gpus-per-node", type=int, required=True, help="GPUs on each of them")
-    submit_.add_argument("--cpus-per-gpu", type=int, default=1, help="CPUs beside each GPU")
+    submit_.add_argument("--nodes", type=int, default=1, help="number of nodes (default: 1)")
+    submit_.add_argument(
+        "--gpus-per-node", type=int, required=True, help="number of GPUs on each node"
+    )
+    submit_.add_argument(
+        "--cpus-per-gpu", type=int, default=1, help="number of CPUs for each GPU (default: 1)"
+    )
     submit_.add_argument("--time", help="time limit, as sbatch or bsub takes it")
     submit_.add_argument(
         "--lead",

@@ -55,7 +55,7 @@ class Division(msgspec.Struct, frozen=True):
     gpus : dict
         Job → the number of its GPUs.
     kinds : dict
-        Job → the kind of its GPUs, where there are several kinds and it gets any.
+        Job → the kind of its GPUs, if there are several kinds and it gets any.
     value : float
         The sum of the jobs' speeds, each as a multiple of its speed on one GPU, of the slowest kind
         if there are several.
@@ -80,14 +80,14 @@ def add(subparsers: Any) -> None:
         epilog="example: hpcext plan jobs.toml --gpus 8 --compare",
     )
     parser.add_argument("jobs", type=Path, metavar="JOBS.toml")
-    parser.add_argument("--gpus", type=int, help="GPUs of each node")
+    parser.add_argument("--gpus", type=int, help="number of GPUs of each node")
     parser.add_argument(
         "--nodes",
         default="1",
-        help="how many (default: 1), or of which kinds, as in 2xa100:4,4xv100:8 without --gpus",
+        help="number of nodes (default: 1), or their kinds, as in 2xa100:4,4xv100:8 without --gpus",
     )
-    parser.add_argument("--policy", help=f"one of {', '.join(POLICIES)}")
-    parser.add_argument("--compare", action="store_true", help="every policy")
+    parser.add_argument("--policy", help=f"policy to show: {', '.join(POLICIES)}")
+    parser.add_argument("--compare", action="store_true", help="show every policy")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw it to this file: .png, .svg or .pdf"
     )
@@ -197,7 +197,7 @@ def _table(speeds: Mapping[int, float]) -> ValueTable:
 
 
 def _speeds(job: Job, kind: str) -> dict[int, float]:
-    """Return a job's speed by its number of GPUs of a kind; empty if it is not known.
+    """Return a job's speed by its number of GPUs of a kind; empty if it is unknown.
 
     The speed on one GPU is 1. If a curve does not state it, the speed on the fewest GPUs counts as
     the number of these.

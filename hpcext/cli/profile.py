@@ -46,7 +46,7 @@ def add(subparsers: Any) -> None:
         "--gpus", help="numbers of GPUs to measure: 4 for 1 to 4; or 1,2,4 or 2-4 (default: all)"
     )
     parser.add_argument(
-        "--seconds", help=f"most seconds to measure each number (default: {SECONDS:g})"
+        "--seconds", help=f"limit for each number, in seconds (default: {SECONDS:g})"
     )
     parser.add_argument("--list", action="store_true", help="show all curves")
     parser.add_argument(

@@ -40,12 +40,17 @@ def add(subparsers: Any) -> None:
         "--data", type=Path, metavar="DIR", help="recorded data, for papers that need some"
     )
     parser.add_argument(
-        "--seed", type=int, nargs="+", default=SEEDS, metavar="N", help="default: 0 1 2"
+        "--seed",
+        type=int,
+        nargs="+",
+        default=SEEDS,
+        metavar="N",
+        help="seeds of the experiments (default: 0 1 2)",
     )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument(
-        "--quick", action="store_true", help="run a part of it, which takes about a minute"
+        "--workers", type=int, default=1, metavar="N", help="number of processes (default: 1)"
     )
+    parser.add_argument("--quick", action="store_true", help="run only a part, in about a minute")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write study.json and study.csv")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)

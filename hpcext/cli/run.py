@@ -48,7 +48,9 @@ def add(subparsers: Any) -> None:
         epilog="example: hpcext run jobs.toml --gpus 6",
     )
     parser.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
-    parser.add_argument("--gpus", help="GPUs to use, or logical slots where there are none")
+    parser.add_argument(
+        "--gpus", help="number of GPUs to use, or of logical slots if there are none"
+    )
     parser.add_argument(
         "--mps", metavar="SEATS", help="how many jobs with mps = true may share the last GPU"
     )

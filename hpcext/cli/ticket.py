@@ -192,7 +192,7 @@ class TicketLoop:
     # Our job.
 
     def _is_over(self) -> bool:
-        """Return whether our job is ending, as a signal said; cancel or suspend the trainer."""
+        """Return whether our job is ending after a signal; if so, cancel or suspend the trainer."""
         try:
             why = self._here.ending()
         except BatchError as error:

@@ -56,7 +56,7 @@ def add(subparsers: Any) -> None:
     suspend = _add(subparsers, "suspend", asking.ask, "suspend a job until it is resumed")
     resume = _add(subparsers, "resume", asking.ask, "let a suspended job run again")
     resize = _add(subparsers, "resize", asking.ask, "give a job another number of GPUs")
-    resize.add_argument("gpus", metavar="GPUS", help=f"or {AUTO}")
+    resize.add_argument("gpus", metavar="GPUS", help=f"number of GPUs, or {AUTO}")
     cancel = _add(subparsers, "cancel", asking.ask, "cancel a job")
     text = "start nothing more; what runs may finish"
     drain = _add(subparsers, "drain", asking.ask, text, job=None)

@@ -102,7 +102,7 @@ def metric(job: Job, record: Record) -> str:
 
 
 def left(job: Job) -> str:
-    """Return the time left at the recent speed; empty if it is not known."""
+    """Return the time left at the recent speed; empty if it is unknown."""
     if job.state is not State.RUNNING:
         return ""
     seconds = job.estimate.left_s(total(job.held))

@@ -54,9 +54,9 @@ def add(subparsers: Any) -> None:
     start_.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
     _add_where(start_)
     start_.add_argument(
-        "--max-nodes", type=int, help="most nodes at a time (default: 64, or as set)"
+        "--max-nodes", type=int, help="largest number of nodes at a time (default: 64, or as set)"
     )
-    start_.add_argument("--max-parallel", type=int, help="most trainings that run at a time")
+    start_.add_argument("--max-parallel", type=int, help="largest number of trainings at a time")
     start_.add_argument(
         "--policy", default="bftrainer", help="how to share nodes (default: bftrainer)"
     )
@@ -94,7 +94,7 @@ def add(subparsers: Any) -> None:
         help="choose the number of nodes so that their utility stays within this band, as 0.4:0.7",
     )
     start_.add_argument("--name", help="name of the harvester (default: that of the file)")
-    start_.add_argument("--dir", type=Path, help="its directory; must not exist")
+    start_.add_argument("--dir", type=Path, help="directory of the harvester; must not exist")
     start_.add_argument(
         "--stay", action="store_true", help="when all jobs are done, wait for more until drained"
     )
@@ -121,14 +121,16 @@ def add(subparsers: Any) -> None:
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--partition", help="or queue, whose jobs all others preempt (default: as set)"
+        "--partition", help="partition or queue whose jobs all others preempt (default: as set)"
     )
     parser.add_argument(
         "--gpus-per-node",
         type=int,
-        help="GPUs to use of each node (default: as many as most nodes have)",
+        help="number of GPUs to use on each node (default: as many as most nodes have)",
     )
-    parser.add_argument("--slots", type=int, help="slots of each node, where nodes have no GPUs")
+    parser.add_argument(
+        "--slots", type=int, help="number of slots of each node, if nodes have no GPUs"
+    )
 
 
 def start(args: argparse.Namespace, out: Output) -> int:

@@ -75,9 +75,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--per-node",
         type=_count,
         default=1,
-        help="processors of each node in .swf logs (default 1)",
+        help="processors of each node in .swf logs (default: 1)",
     )
-    parser.add_argument("--gpus-per-node", type=_count, help="GPUs of each idle node (default 1)")
+    parser.add_argument("--gpus-per-node", type=_count, help="GPUs of each idle node (default: 1)")
     parser.add_argument(
         "--skip",
         type=_natural,
@@ -127,9 +127,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="DIR",
         help="directory with the measurements of measured trainings",
     )
-    parser.add_argument(
-        "--launch-s", type=_number, help="how many seconds each start of a job takes"
-    )
+    parser.add_argument("--launch-s", type=_number, help="seconds that each start of a job takes")
     parser.add_argument(
         "--checkpoint-s", type=_number, help="seconds between checkpoints; 0: after each step"
     )
@@ -142,7 +140,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--rescale-cost",
         type=_number,
         default=1.0,
-        help="factor for the costs of changes of size (default 1)",
+        help="factor for the costs of changes of size (default: 1)",
     )
     parser.add_argument(
         "--fail-s", type=_positive, help="make jobs fail: mean seconds of training between failures"
@@ -154,7 +152,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="write a page with plots, and its data, into this directory",
     )
     parser.add_argument(
-        "--workers", type=_count, default=1, help="simulations to run at once (default 1)"
+        "--workers",
+        type=_count,
+        default=1,
+        help="number of simulations to run at once (default: 1)",
     )
     parser.add_argument(
         "--watts",

@@ -91,9 +91,11 @@ def add(subparsers: Any) -> None:
         help="compare again after N times as many steps, and so on; one of N continues each time "
         "(default: 3)",
     )
-    parser.add_argument("--nodes", default="1", metavar="MIN[:MAX]", help="nodes (default: 1)")
     parser.add_argument(
-        "--gpus", default="1", metavar="MIN[:MAX]", help="GPUs on each (default: 1)"
+        "--nodes", default="1", metavar="MIN[:MAX]", help="number of nodes (default: 1)"
+    )
+    parser.add_argument(
+        "--gpus", default="1", metavar="MIN[:MAX]", help="number of GPUs on each (default: 1)"
     )
     parser.add_argument(
         "--scaling", help="name of the measured speed curve of the script: hpcext profile --list"

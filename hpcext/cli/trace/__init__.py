@@ -61,7 +61,7 @@ def add(subparsers: Any) -> None:
     stat_.add_argument(
         "file", type=Path, metavar="FILE", help="trace of idle nodes, or log of jobs"
     )
-    stat_.add_argument("--nodes", type=int, help="of the machine")
+    stat_.add_argument("--nodes", type=int, help="number of nodes of the machine")
     stat_.add_argument("--json", action="store_true", help="print one JSON document")
     stat_.set_defaults(run=stat)
 
@@ -86,8 +86,10 @@ def _add_exports(actions: Any) -> None:
         help="make a log of jobs from what bhist or bacct prints",
         how=f"{lsf.BHIST}\n  or (without run limits) {lsf.BACCT}",
     )
-    lsf_.add_argument("--year", type=int, help="year of the first time, if LSF prints none")
-    lsf_.add_argument("--without", default="", metavar="HOSTS", help="hosts, as batch*")
+    lsf_.add_argument("--year", type=int, help="year of the first entry, if LSF prints none")
+    lsf_.add_argument(
+        "--without", default="", metavar="HOSTS", help="hosts to leave out, as in batch*"
+    )
     for made in (slurm_, lsf_):
         _reorder(made)
     idle = _export(
@@ -130,9 +132,11 @@ def _add_made(actions: Any) -> None:
     )
     holes_.add_argument("--from", dest="source", type=Path, required=True, metavar="LOG")
     _output(holes_, holes)
-    holes_.add_argument("--nodes", type=int, help="of the machine (default: what the log says)")
     holes_.add_argument(
-        "--procs-per-node", type=int, help="processors of a node (default: what the log says, or 1)"
+        "--nodes", type=int, help="nodes of the machine (default: those of the log)"
+    )
+    holes_.add_argument(
+        "--procs-per-node", type=int, help="processors of a node (default: those of the log, or 1)"
     )
     holes_.add_argument(
         "--depth",
