@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hpcext import documents
 from hpcext.acceptance.training import SAVE_EVERY
+from hpcext.text import are
 
 SKEW_S = 2.0
 """Seconds by which clocks of two hosts may differ, and lives seem to overlap that do not."""
@@ -126,7 +127,7 @@ def judge(lives: Sequence[Life], save_every: int = SAVE_EVERY) -> Verdict:
         again = last + 1 - life.steps[0]
         if again < 0:
             missing = f"{last + 1} to {life.steps[0] - 1}" if again < -1 else str(last + 1)
-            faults.append(f"step{'s' * (again < -1)} {missing} {_are(-again)} not recorded")
+            faults.append(f"step{'s' * (again < -1)} {missing} {are(-again)} not recorded")
         if again > save_every + 1:
             faults.append(f"{again} steps were lost, more than since the last checkpoint")
         lost += max(0, again)
@@ -135,7 +136,3 @@ def judge(lives: Sequence[Life], save_every: int = SAVE_EVERY) -> Verdict:
         if other.began_s + SKEW_S < one.last_s:
             faults.append("two of its processes trained at the same time")
     return Verdict(last_step(lives), len(lives), lost, tuple(faults))
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"

@@ -75,12 +75,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--retries", type=int, metavar="N", help="how many failures in a row are retried"
     )
-    group.add_argument(
+    add_checkpoint(group)
+    parser.set_defaults(rest=())
+
+
+def add_checkpoint(parser: Any) -> None:
+    """Add the option that says how a command without a session saves."""
+    parser.add_argument(
         "--checkpoint",
         metavar="HOW",
         help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
     )
-    parser.set_defaults(rest=())
 
 
 def given(args: argparse.Namespace) -> list[str]:

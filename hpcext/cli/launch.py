@@ -39,10 +39,26 @@ def launch(args: argparse.Namespace, out: Output) -> int:
         raise InputError("no command", valid="hpcext launch [--ranks N] COMMAND ...")
     if args.ranks is not None and not 1 <= args.ranks <= MAX_RANKS:
         raise InputError(f"{args.ranks} ranks", where="--ranks", valid=f"1 to {MAX_RANKS}")
-    if shutil.which(argv[0]) is None:
-        raise InputError(
-            f"command {shown(argv[0])} was not found", valid="a program in PATH, or its path"
-        )
+    check_program(argv[0])
     # A separate interpreter, which imports only the standard library for as long as the job runs.
     python = [sys.executable, "-I", "-S", str(ranks.__file__)]
     os.execv(python[0], [*python, str(args.ranks or 0), *argv])
+
+
+def check_program(name: str) -> None:
+    """Refuse a command that does not exist.
+
+    Parameters
+    ----------
+    name : str
+        A program in ``PATH``, or the path of one.
+
+    Raises
+    ------
+    InputError
+        There is no such program.
+    """
+    if shutil.which(name) is None:
+        raise InputError(
+            f"command {shown(name)} was not found", valid="a program in PATH, or its path"
+        )

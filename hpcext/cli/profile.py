@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import re
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,6 +15,7 @@ import msgspec
 
 from hpcext import jobfields
 from hpcext.checks import number, placed
+from hpcext.cli.launch import check_program
 from hpcext.cli.output import Output
 from hpcext.cli.run import choose_gpus
 from hpcext.config import Settings, load_settings
@@ -97,10 +97,7 @@ def _measure(args: argparse.Namespace, argv: Sequence[str], out: Output) -> int:
     name = _name(args.name, argv)
     seconds = _seconds(args.seconds)
     sizes, gpus, logical = _sizes(args.gpus, settings)
-    if shutil.which(argv[0]) is None:
-        raise InputError(
-            f"command {shown(argv[0])} was not found", valid="a program in PATH, or its path"
-        )
+    check_program(argv[0])
     profiles = Profiles(settings.state_dir / "profiles", gpu_kind())
     if name in profiles.names():
         profiles.load(name)  # a damaged profile is refused before the measurement, not after it

@@ -61,9 +61,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     names = find_papers(args.paper, "PAPER")
     how = _extent(args)
     for name in names:
-        _say_left_out(name, out)
+        _note_left_out(name, out)
     if args.out:
-        _make_folder(args.out)
+        _make_directory(args.out)
     studies = {}
     for name in names:
         studies[name] = reproduce(name, how)
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _say_left_out(name: str, out: Output) -> None:
+def _note_left_out(name: str, out: Output) -> None:
     """Print, before the work begins, which part of it is left out for want of a package."""
     if name in PAPERS and (wants := PAPERS[name].wants):
         try:
@@ -98,7 +98,7 @@ def _extent(args: argparse.Namespace) -> Extent:
     return Extent(args.data, tuple(dict.fromkeys(args.seed)), args.workers, args.quick)
 
 
-def _make_folder(path: Path) -> None:
+def _make_directory(path: Path) -> None:
     """Create the directory of the results first, so that no work is lost if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)

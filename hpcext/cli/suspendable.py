@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcext import backends
 from hpcext.backends.batch_job import LEAD_S
+from hpcext.cli.commands import add_checkpoint
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
@@ -31,11 +32,7 @@ def add(commands: Any) -> None:
         "--lead",
         help=f"suspend this many seconds before the end of the job (default: {LEAD_S})",
     )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="HOW",
-        help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--shell",
         type=int,

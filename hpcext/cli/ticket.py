@@ -100,7 +100,7 @@ class TicketLoop:
 
     def _poll(self) -> int | None:
         """Do all that is due; return the exit status once the ticket may end."""
-        self._check_there()
+        self._check_harvester()
         self._submit_trainer()
         if not self._manager.runs_here() and not self._is_final():
             self._manager.find_or_start()
@@ -112,9 +112,9 @@ class TicketLoop:
             tickets.forget(self._directory, self._key)
             self._here.forget()
             return ended
-        return self._go_on_later()
+        return self._requeue_in_time()
 
-    def _check_there(self) -> None:
+    def _check_harvester(self) -> None:
         """Raise NoManagerError if somebody has removed the harvester."""
         try:
             os.stat(self._directory / "pilot.json")
@@ -243,7 +243,7 @@ class TicketLoop:
         except HpcextError as error:
             log.warning("%s of the trainer: %s", verb, error)
 
-    def _go_on_later(self) -> int | None:
+    def _requeue_in_time(self) -> int | None:
         """Requeue the job before its time limit, and cancel the trainers of tickets that are gone.
 
         Returns

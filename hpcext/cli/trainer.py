@@ -15,6 +15,7 @@ from typing import Any
 from hpcext import backends, checkpointers, protocol
 from hpcext.backends.own_job import OwnJob
 from hpcext.checks import at
+from hpcext.cli.commands import add_checkpoint
 from hpcext.cli.harvest import make_terms
 from hpcext.cli.output import Output
 from hpcext.cli.ticket import TicketLoop
@@ -52,11 +53,7 @@ def add(commands: Any) -> None:
         metavar="PID",
         help="used by hpcext-starter of LSF: train what this shell runs",
     )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="HOW",
-        help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
-    )
+    add_checkpoint(parser)
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=run)
 

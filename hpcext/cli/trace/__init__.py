@@ -12,7 +12,7 @@ from typing import Any
 from hpcext.checks import check_range
 from hpcext.cli.output import Output
 from hpcext.cli.trace import pilot as trace_pilot
-from hpcext.cli.trace.report import idle_document, log_document, say_idle, say_log
+from hpcext.cli.trace.report import idle_document, log_document, print_idle, print_log
 from hpcext.core.errors import InputError
 from hpcext.render.words import duration
 from hpcext.sim.replay.mainqueue import DEPTH, MainQueue
@@ -95,7 +95,7 @@ def _add_exports(actions: Any) -> None:
     idle = _export(
         actions,
         "idle",
-        from_looks,
+        from_sinfo,
         example="nodes.txt",
         goal="idle.csv",
         help="make a trace of idle nodes from what sinfo prints, again and again",
@@ -154,7 +154,7 @@ def _add_made(actions: Any) -> None:
         epilog="example: hpcext trace generate summit --hours 168 --seed 1 -o idle.csv",
     )
     make.add_argument("machine", metavar="MACHINE", help=", ".join(MACHINES))
-    _output(make, made_up)
+    _output(make, generate_trace)
     make.add_argument("--hours", type=float, default=168.0, help="length (default: 168)")
     make.add_argument(
         "--seed", type=int, default=0, help="seed; another one gives another trace (default: 0)"
@@ -247,7 +247,7 @@ def _reasons(left: Mapping[str, int]) -> str:
     return listed(f"{count} ({why})" for why, count in left.items())
 
 
-def from_looks(args: argparse.Namespace, out: Output) -> int:
+def from_sinfo(args: argparse.Namespace, out: Output) -> int:
     """Make a trace from the repeated output of sinfo."""
     names: dict[str, int] = {}
     tally, seen = IdleTally(), 0
@@ -266,7 +266,7 @@ def from_looks(args: argparse.Namespace, out: Output) -> int:
     write_idle(args.output, tally(looks.changes(records())))
     if args.names:
         write_lines(args.names, names)
-    return _say_idle(args, out, tally.stats(nodes=len(names)), f"{seen} records")
+    return _print_idle(args, out, tally.stats(nodes=len(names)), f"{seen} records")
 
 
 def holes(args: argparse.Namespace, out: Output) -> int:
@@ -289,7 +289,7 @@ def holes(args: argparse.Namespace, out: Output) -> int:
     wait_s = queue.waited_s / max(1, queue.started)
     said = f"{counted(queue.started, 'job')} started, after {wait_s / 3600:.2g} h on average"
     left = {"started": queue.started, "skipped": queue.skipped, "too_large": queue.too_large}
-    return _say_idle(args, out, tally.stats(nodes=nodes), said, left | {"mean_wait_s": wait_s})
+    return _print_idle(args, out, tally.stats(nodes=nodes), said, left | {"mean_wait_s": wait_s})
 
 
 def _machine(args: argparse.Namespace) -> tuple[int, int]:
@@ -308,7 +308,7 @@ def _machine(args: argparse.Namespace) -> tuple[int, int]:
     return nodes, procs_per_node
 
 
-def made_up(args: argparse.Namespace, out: Output) -> int:
+def generate_trace(args: argparse.Namespace, out: Output) -> int:
     """Generate a trace of idle nodes."""
     machine = find_machine(args.machine)
     if args.nodes is not None:
@@ -321,7 +321,7 @@ def made_up(args: argparse.Namespace, out: Output) -> int:
     tally = IdleTally()
     write_idle(args.output, tally(generate(machine, args.seed, args.hours)))
     stats = tally.stats(nodes=machine.nodes, end_s=3600 * args.hours)
-    return _say_idle(args, out, stats, f"like {args.machine}")
+    return _print_idle(args, out, stats, f"like {args.machine}")
 
 
 def stat(args: argparse.Namespace, out: Output) -> int:
@@ -331,7 +331,7 @@ def stat(args: argparse.Namespace, out: Output) -> int:
     first = next(read_lines(args.file, MOST_TEXT_BYTES))[1]
     args.output = args.file
     if first.removeprefix("\ufeff").startswith(HEADER):
-        return _say_idle(args, out, idle_stats(read_idle(args.file), nodes=args.nodes), "")
+        return _print_idle(args, out, idle_stats(read_idle(args.file), nodes=args.nodes), "")
     if not first.startswith(";") and len(first.split()) <= 1:
         raise InputError(
             "neither a trace of idle nodes nor a log of jobs",
@@ -343,11 +343,11 @@ def stat(args: argparse.Namespace, out: Output) -> int:
     if args.json:
         out.document(log_document(args.file, stats, nodes))
     else:
-        say_log(out, args.file, stats, nodes)
+        print_log(out, args.file, stats, nodes)
     return 0
 
 
-def _say_idle(
+def _print_idle(
     args: argparse.Namespace,
     out: Output,
     stats: IdleStats,
@@ -357,5 +357,5 @@ def _say_idle(
     if args.json:
         out.document(idle_document(args.output, stats, more))
     else:
-        say_idle(out, args.output, stats, said)
+        print_idle(out, args.output, stats, said)
     return 0

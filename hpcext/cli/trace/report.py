@@ -28,7 +28,7 @@ FIGURES = (
 )  # fmt: skip
 
 
-def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
+def print_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
     """Print statistics of a trace, beside those that the paper has for three machines.
 
     Parameters
@@ -56,7 +56,7 @@ def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
     )
 
 
-def say_log(out: Output, path: Path, stats: SwfStats, procs: int | None) -> None:
+def print_log(out: Output, path: Path, stats: SwfStats, procs: int | None) -> None:
     """Print statistics of a log.
 
     Parameters
