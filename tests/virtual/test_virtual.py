@@ -18,6 +18,11 @@ PROMPT = (
     "session: acknowledges before it has saved",
 )
 
+MENDED = {
+    10493: "a machine that restarts while a supervisor starts: the job is not blamed for it",
+}
+"""Seeds that failed once, and what they have found."""
+
 
 def play(*words: str) -> tuple[int, str]:
     """Run the command of docs/testing.md; its status and what it said."""
@@ -30,6 +35,11 @@ def test_nothing_is_lost_whatever_happens() -> None:
     code, said = play("0-399")
     assert code == 0, said
     assert len(re.findall(r"\d+ seeds, 0 failed", said)) >= 1
+
+
+def test_what_was_found_stays_mended() -> None:
+    code, said = play(",".join(map(str, MENDED)), "--jobs=1")
+    assert code == 0, said
 
 
 def test_a_seed_is_played_again_to_the_bit() -> None:
