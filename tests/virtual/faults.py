@@ -94,8 +94,6 @@ class Faults:
         self.cancelled: set[str] = set()
         self.disturbed_at = -math.inf
         self._launcher = 0.0
-        self.hurried = False  # whether a manager was told to end twice
-        self._told: set[Process] = set()
 
     def draw(self, chance: random.Random) -> list[Fault]:
         """Draw what is to happen."""
@@ -183,17 +181,11 @@ class Faults:
         if manager := self._some("manager"):
             self._tell("the manager is told to end")
             signum = self._chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-            self._end(manager, signum)
+            manager.signal(signum)
             if self._chance.random() < 0.3:
                 self._kernel.at(
-                    self._kernel.now + self._chance.uniform(0, 2),
-                    lambda: self._end(manager, signum),
+                    self._kernel.now + self._chance.uniform(0, 2), lambda: manager.signal(signum)
                 )
-
-    def _end(self, manager: Process, signum: int) -> None:
-        self.hurried = self.hurried or manager in self._told
-        self._told.add(manager)
-        manager.signal(signum)
 
     def stop_manager(self) -> None:
         """Stop the manager for a while."""
