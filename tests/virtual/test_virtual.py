@@ -20,6 +20,7 @@ PROMPT = (
 
 MENDED = {
     927: "a manager told twice to end, on a failing disk: that its journal lacks the end is said",
+    6196: "a clock set forward, a killed manager: a suspension has its whole time again",
     10493: "a machine that restarts while a supervisor starts: the job is not blamed for it",
 }
 """Seeds that failed once, and what they have found."""
