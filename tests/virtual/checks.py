@@ -46,6 +46,7 @@ class Checks:
         self.wishes: Counter[str] = Counter()
         self._launched: dict[str, float] = {}
         self._launches: dict[str, set[str]] = defaultdict(set)
+        self._decided: dict[tuple[str, int], float] = {}  # when each attempt was first launched
         self._began_at: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
         room.kernel.looks_at_signals.append(self.signalled)
@@ -151,9 +152,11 @@ class Checks:
             entries = tuple(map(journals._entry.decode, lines[1:]))
             header = journals._header(json.loads(lines[0]))
             known = journals.Past(header, entries, 0, 0).replay().world.jobs.get(job)
-            if known is None or known.attempt < int(attempt.rpartition("-")[2]):
+            if known is None or known.attempt < number:
                 self.wrong(f"job {job} {attempt} begins, and its start is not written down")
+        number = int(attempt.rpartition("-")[2])
 
+        self._decided.setdefault((job, number), self._room.kernel.now)
     def failing(self, job: str, attempt: str) -> None:
         """Note that a training fails by itself, and check that it was not tried too soon."""
         if (job, attempt) in self._failed:
@@ -217,7 +220,10 @@ class Checks:
     def _obeyed(self, job: str, attempt: int, launch: Any) -> None:
         for verb in ("suspend", "cancel", "resize"):
             at, words = self._promised.get((verb, job), (0.0, {}))
-            if not words or self._launched[job] < at + self._room.hands_over_s:
+            # What a killed manager has begun the next one begins once more, to suspend it as soon
+            # as it can save itself. A cancelled one ends before it trains.
+            launched_s = self._launched[job] if verb == "cancel" else self._decided[job, attempt]
+            if not words or launched_s < at + self._room.hands_over_s:
                 continue
             if verb != "resize":
                 self.wrong(f"job {job} attempt {attempt} begins after {verb} at {at:.1f} s")
