@@ -39,6 +39,7 @@ class Checks:
         self._saved: dict[str, int] = defaultdict(int)
         self._running: dict[str, Process] = {}
         self._harmed: set[str] = set()
+        self._slow: set[tuple[str, int]] = set()  # attempts stopped for long
         self.deaf: set[str] = set()
         self.attempts: Counter[str] = Counter()
         self._failures: dict[str, list[float]] = defaultdict(list)
@@ -60,6 +61,7 @@ class Checks:
 
     def begun(self, job: str, attempt: int, step: int, process: Process, launch: Any) -> None:
         """Check an attempt that has restored what it goes on from."""
+        slow = (job, self.attempts[job]) in self._slow
         self.attempts[job], self._began_at[job] = attempt, self._room.kernel.now
         self._obeyed(job, attempt, launch)
         spec = self._room.specs[int(job) - 1]
@@ -78,8 +80,8 @@ class Checks:
                 f"job {job} attempt {attempt} begins after step {step}, "
                 f"and step {self._saved[job]} was saved"
             )
-        # What cannot be saved in time, as the disk is full, is lost.
-        excused = self._room.faults.disk_failed or job in self._harmed | self.deaf
+        # What cannot be saved in time, as the disk is full or it was stopped, is lost.
+        excused = slow or self._room.faults.disk_failed or job in self._harmed | self.deaf
         if step < self._last.get(job, 0) and not excused:
             self.wrong(
                 f"job {job} attempt {attempt} begins after step {step}, did {self._last[job]}, "
@@ -110,7 +112,8 @@ class Checks:
         faults = self._room.faults
         calm = not faults.disk_failed and job not in self.deaf
         if held and calm and faults.disturbed_at < held[0]:
-            since_s = max(held[0], self._began_at[job] + 0.5)
+            # One that goes on again has dropped what would stop it (SIGTSTP), and is told again.
+            since_s = max(held[0], self._began_at[job] + 0.5, faults.stopped_until)
             if self._room.kernel.now > since_s + self._room.obeys_s + 2 * self._room.step_s:
                 self.wrong(f"job {job} still trains, suspended by its user at {held[0]:.1f} s")
         if step != self._last[job] + 1:
@@ -120,6 +123,13 @@ class Checks:
     def harmed(self, job: str) -> None:
         """Note that steps of a job since its last checkpoint may be lost."""
         self._harmed.add(job)
+
+    def stopped(self, process: Process, seconds: float) -> None:
+        """Note that a training is stopped, perhaps for longer than it may take to save itself."""
+        job, attempt = (process.environ[f"HPCEXT_{name}"] for name in ("JOB_ID", "ATTEMPT"))
+        needs_s = seconds + self._room.obeys_s + 2 * self._room.step_s
+        if needs_s > self._room.specs[int(job) - 1].suspend_timeout_s:
+            self._slow.add((job, int(attempt)))
 
     def crashed(self) -> None:
         """Note that the machine lost what was in memory."""

@@ -81,6 +81,9 @@ class Faults:
     disk_failed, crashed : bool
     cancelled : set of str
         Jobs that their user may have cancelled.
+    disturbed_at, stopped_until : float
+        When the last fault came that is no request, and when the last training goes on that was
+        stopped.
     """
 
     until_s = UNTIL_S
@@ -92,7 +95,7 @@ class Faults:
         self.disk_failed = False
         self.crashed = False
         self.cancelled: set[str] = set()
-        self.disturbed_at = -math.inf
+        self.disturbed_at = self.stopped_until = -math.inf
         self._launcher = 0.0
 
     def draw(self, chance: random.Random) -> list[Fault]:
@@ -195,13 +198,16 @@ class Faults:
     def stop_training(self) -> None:
         """Stop a training for a while."""
         if process := self._some("training"):
-            self._stop(process)
+            seconds = self._stop(process)
+            self.stopped_until = max(self.stopped_until, self._kernel.now + seconds)
+            self._room.checks.stopped(process, seconds)
 
-    def _stop(self, process: Process) -> None:
+    def _stop(self, process: Process) -> float:
         seconds = self._chance.uniform(0.1, 5)
         self._tell(f"{process!r} is stopped for {seconds:.1f} s")
         process.signal(signal.SIGSTOP)
         self._kernel.at(self._kernel.now + seconds, lambda: process.signal(signal.SIGCONT))
+        return seconds
 
     def signal_training(self) -> None:
         """Send a training what its user, or a terminal, may send it."""
