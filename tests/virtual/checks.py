@@ -46,8 +46,8 @@ class Checks:
         self._failed: set[tuple[str, str]] = set()
         self.wishes: Counter[str] = Counter()
         self._launched: dict[str, float] = {}
-        self._launches: dict[str, set[str]] = defaultdict(set)
         self._decided: dict[tuple[str, int], float] = {}  # when each attempt was first launched
+        self._launches: dict[str, set[str]] = defaultdict(set)
         self._began_at: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
         room.kernel.looks_at_signals.append(self.signalled)
@@ -154,7 +154,9 @@ class Checks:
     def launched(self, directory: str) -> None:
         """Note that a manager has an attempt started."""
         job, attempt = directory.split("/")[-2:]
+        number = int(attempt.rpartition("-")[2])
         self._launched[job] = self._room.kernel.now
+        self._decided.setdefault((job, number), self._room.kernel.now)
         self._launches[job].add(attempt)
         if self._room.faults.disk_failed:
             journal = self._room.disk.find(f"{PILOT}/journal.jsonl")
@@ -164,9 +166,7 @@ class Checks:
             known = journals.Past(header, entries, 0, 0).replay().world.jobs.get(job)
             if known is None or known.attempt < number:
                 self.wrong(f"job {job} {attempt} begins, and its start is not written down")
-        number = int(attempt.rpartition("-")[2])
 
-        self._decided.setdefault((job, number), self._room.kernel.now)
     def failing(self, job: str, attempt: str) -> None:
         """Note that a training fails by itself, and check that it was not tried too soon."""
         if (job, attempt) in self._failed:

@@ -8,12 +8,12 @@ import math
 import random
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from virtual import calls
 
-from hpcext.core.errors import HpcextError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.manager import spool
 
 if TYPE_CHECKING:
@@ -276,11 +276,13 @@ class Faults:
         """Return whether it is no wonder that a manager does not answer."""
         return self.disk_failed
 
-    def resume(self, job: str) -> None:
-        """Ask for a job that its user has suspended."""
-        self._send("resume", {"job": job})
+    def resume(self, job: str, unheard: Callable[[], None]) -> None:
+        """Ask for a job that its user has suspended; call something if no manager answers."""
+        self._send("resume", {"job": job}, unheard)
 
-    def _send(self, verb: str, words: dict[str, Any]) -> None:
+    def _send(
+        self, verb: str, words: dict[str, Any], unheard: Callable[[], None] = lambda: None
+    ) -> None:
         from virtual.checks import HOME, PILOT
         from virtual.room import PYTHON, Path
 
@@ -294,6 +296,8 @@ class Faults:
                 said = spool.ask(Path(PILOT), verb, **words)
             except (HpcextError, OSError) as error:
                 self._tell(f"{verb} {words}: {error}")
+                if not isinstance(error, InputError):
+                    unheard()
                 if not self.excused():
                     self._room.checks.waited(since_s, f"{verb} {words}")
                 if "did not answer" in str(error) and not self.excused():
