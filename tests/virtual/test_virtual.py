@@ -22,6 +22,13 @@ MENDED = {
     927: "a manager told twice to end, on a failing disk: that its journal lacks the end is said",
     6196: "a clock set forward, a killed manager: a suspension has its whole time again",
     10493: "a machine that restarts while a supervisor starts: the job is not blamed for it",
+    # Of the room itself.
+    8345: "a training that was stopped is told again to suspend itself, a second later",
+    15173: "so is one that was stopped before its user wanted that",
+    23443: "one that was stopped for 4.4 s, and may take 5 s to save itself, may be killed",
+    9762: "an attempt that a killed manager has begun is begun once more, to be suspended",
+    10836: "what its user has suspended goes on only if a manager hears the request",
+    22349: "what a training says may not fit on its disk",
 }
 """Seeds that failed once, and what they have found."""
 
