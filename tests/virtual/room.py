@@ -6,6 +6,7 @@ import gc
 import logging
 import random
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -304,6 +305,7 @@ def _unraisable(unraisable: Any) -> None:
 sys.unraisablehook = _unraisable
 # Of tasks whose process was killed.
 logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
 
 class Log(logging.Handler):
