@@ -134,7 +134,8 @@ def test_keys_suspend_and_resume_a_job_once_confirmed(
     top = open_top("pair", environ=dict(site.environ))
     top.until(lambda text: text.count("running") == 2)
     top.press("s")
-    top.until("Suspend one of pair?")
+    # A dialog is a box with a border of its own.
+    top.until(lambda text: "Suspend one of pair?" in text and "╭" in text)
     top.press("n")
     top.until(lambda text: "Suspend one" not in text)
     top.press("s")
