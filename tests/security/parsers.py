@@ -455,7 +455,7 @@ PARSERS = {
         ),
     ),
     "the end of an attempt": Parser(
-        attempt(protocol.EXIT_FILE, AttemptFiles.ended),
+        attempt(protocol.EXIT_FILE, lambda files: files.ends.ended()),
         (
             b'{"schema": "hpcext.exit/1", "attempt": 3, "op": 7, "exit_code": 0, '
             b'"suspended": false, "at": 1004.0}',

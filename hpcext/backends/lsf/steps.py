@@ -181,7 +181,7 @@ class LsfSteps(StepExecutor):
 
     def _over(self, watch: Watch, ended: Ended) -> None:
         """Finish once each node has reported its end; the first one has reported how."""
-        if all(watch.files.ended_on(index) for index in (0, *watch.files.others)):
+        if all(watch.files.ends.ended_on(index) for index in (0, *watch.files.others)):
             super()._over(watch, ended)
         else:
             self._later(self._sweep(watch, None))
@@ -190,7 +190,7 @@ class LsfSteps(StepExecutor):
         """End what processes are left on each host, and wait until each reports that none is."""
         files = watch.files
         # An end that was reported before this order is the real one.
-        ended = files.ended() or files.failed_elsewhere()
+        ended = files.ends.ended() or files.ends.failed_elsewhere()
         self._order_end(files)
         pause_s = ASK_PAUSE_S
         # Nothing is left of an earlier allocation, whose processes LSF has ended.
@@ -218,7 +218,7 @@ class LsfSteps(StepExecutor):
         return [
             (index, str(node["name"]))
             for index, node in enumerate(launch.get("nodes", ()))
-            if not watch.files.ended_on(index)
+            if not watch.files.ends.ended_on(index)
         ]
 
     def _order_end(self, files: AttemptFiles) -> None:

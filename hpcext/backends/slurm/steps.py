@@ -166,7 +166,7 @@ class SlurmSteps(StepExecutor):
 
     def _over(self, watch: Watch, ended: Ended) -> None:
         """Handle an end; the first node may have been told to end because another has failed."""
-        super()._over(watch, watch.files.failed_by_itself() or ended)
+        super()._over(watch, watch.files.ends.failed_by_itself() or ended)
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """End the step of an ``srun`` that is gone, and wait until Slurm reports its end."""
@@ -177,7 +177,9 @@ class SlurmSteps(StepExecutor):
         await self._look_around(watch)
         files = watch.files
         # If another node has failed, the first one may have reported nothing.
-        self._finish(watch, files.failed_by_itself() or files.ended() or self._lost(watch))
+        self._finish(
+            watch, files.ends.failed_by_itself() or files.ends.ended() or self._lost(watch)
+        )
 
     def _lost_nodes(self) -> list[str]:
         """Return nodes that the job no longer has.

@@ -18,7 +18,8 @@ from hpcext.backends import batch_job
 from hpcext.backends.slurm.job import SUBMITTED
 from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
-from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
+from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.attempt.ends import SUPERVISOR_LOG
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.jobspec import JobSpec
 from hpcext.launch import leader, supervise
