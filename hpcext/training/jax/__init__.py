@@ -18,6 +18,7 @@ from typing import Any
 
 from jax.sharding import Sharding
 
+from hpcext.training.batching import ElasticBatches
 from hpcext.training.feature import Parts, Resizing
 from hpcext.training.jax.cluster import initialize, part
 from hpcext.training.jax.data import Batches, check_batch, common_length, gather
@@ -98,9 +99,9 @@ class Session(BaseSession):
     ) -> Batches:
         """Make batches for :meth:`batches`, which resume at any number of devices and processes.
 
-        Each process loads its part of a batch only. Samples at the end of an epoch that do not fill
-        a batch are left out (other ones in each epoch, when shuffled): a smaller batch would have
-        JAX compile the step once more.
+        Each process loads only the rows that its devices need. Samples at the end of an epoch that
+        do not fill a batch are left out (other ones in each epoch, when shuffled): a smaller batch
+        would have JAX compile the step once more.
 
         Parameters
         ----------
@@ -133,7 +134,12 @@ class Session(BaseSession):
             load = gather(data)
         length = data if isinstance(data, int) else common_length(data)
         check_batch(global_batch, length, sharding, self.world_size)
-        divided = self.batch_sampler(
-            length, global_batch=global_batch, shuffle=shuffle, last="dropped"
+        # All samples of a batch, in every process: the sharding says which of them it needs.
+        batches = ElasticBatches(
+            length,
+            global_batch=global_batch,
+            seed=self.training.seed or 0,
+            shuffle=shuffle,
+            last="dropped",
         )
-        return Batches(divided, load, sharding)
+        return Batches(batches, load, sharding)

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, Sharding
+import numpy.typing as npt
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from hpcext.training.batching import ElasticBatches
 
@@ -17,36 +18,58 @@ Load = Callable[[Any], Any]
 class Batches:
     """Batches in an order that the seed and the epoch determine, placed on the devices.
 
+    The rows of a batch have the same order on any number of devices and processes, and each process
+    loads those that its devices need.
+
     Parameters
     ----------
     batches : ElasticBatches
-        This process's samples of each batch.
+        All samples of each batch.
     load : callable
         Given indices, an int64 array of shape (samples,), returns a pytree of NumPy arrays.
     sharding : jax.sharding.Sharding or None
-        How a batch of all processes is divided; None: it is on the default device.
+        How a batch is divided; None: it is on the default device.
     """
 
     def __init__(self, batches: ElasticBatches, load: Load, sharding: Sharding | None) -> None:
         self.batch_sampler = batches
         self._load = load
         self._sharding = sharding
+        self._here = _rows_here(sharding, batches.global_batch)
 
     def __len__(self) -> int:
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
         for rows in self.batch_sampler:
-            loaded = self._load(np.asarray(rows, dtype=np.int64))
+            loaded = self._load(np.asarray(rows, dtype=np.int64)[self._here])
             yield jax.tree_util.tree_map(self._placed, loaded)
 
-    def _placed(self, array: Any) -> jax.Array:
+    def _placed(self, loaded: Any) -> jax.Array:
         if self._sharding is None:
-            return jax.device_put(array)
-        found: jax.Array = jax.make_array_from_process_local_data(
-            self._sharding, np.asarray(array)
-        )
-        return found
+            return jax.device_put(loaded)
+        array = np.asarray(loaded)
+        # As JAX does it: 64 bits only where they are enabled.
+        array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+        shape = (self.batch_sampler.global_batch, *array.shape[1:])
+
+        def part(index: tuple[slice, ...]) -> Any:
+            first, end, _ = index[0].indices(shape[0])
+            at = int(np.searchsorted(self._here, first))
+            return array[(slice(at, at + end - first), *index[1:])]
+
+        return jax.make_array_from_callback(shape, self._sharding, part)
+
+
+def _rows_here(sharding: Sharding | None, global_batch: int) -> npt.NDArray[np.int64]:
+    """Return the rows of a batch that the devices of this process need, ascending."""
+    if sharding is None:
+        return np.arange(global_batch)
+    if isinstance(sharding, NamedSharding):
+        # Whatever the other axes: the first one is that of the samples.
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
+    places = sharding.addressable_devices_indices_map((global_batch,)).values()
+    return np.unique([np.arange(global_batch)[index] for index in places if index is not None])
 
 
 def gather(arrays: Any) -> Load:
@@ -79,7 +102,7 @@ def check_batch(global_batch: int, length: int, sharding: Sharding | None, proce
             "them; for example NamedSharding(mesh, PartitionSpec('data')), of a mesh of "
             "jax.devices()"
         )
-    parts = max(processes, _parts(sharding))
+    parts = _parts(sharding)
     if global_batch % parts:
         raise ValueError(f"{where}: must be a multiple of {parts}, the devices that share it")
 

@@ -206,8 +206,9 @@ def _strict(leaf: Any, where: str) -> jax.Array:
     elif isinstance(leaf, jax.Array):
         # Lifts the weak type, and does nothing else.
         return jax.lax.convert_element_type(leaf, leaf.dtype) if leaf.aval.weak_type else leaf
+    what = "one of objects" if isinstance(leaf, np.ndarray) else f"a {type(leaf).__name__}"
     raise TypeError(
-        f"{where} is no array but a {type(leaf).__name__}; keep what is not trained out of the "
+        f"{where} is no array but {what}; keep what is not trained out of the "
         "pytree (a static field, eqx.filter, nnx.split), or give it to Session under another name"
     )
 
