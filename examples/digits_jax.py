@@ -54,7 +54,7 @@ def main() -> None:
     labels = digits.target[order].astype("int32")
     optimizer = optax.adamw(args.lr)
 
-    def make_state() -> Any:
+    def make() -> Any:
         key, one, two = jax.random.split(jax.random.key(args.seed), 3)
         params = {
             "hidden": 0.2 * jax.random.normal(one, (64, args.width)),
@@ -77,9 +77,7 @@ def main() -> None:
         return {"params": params, "opt": opt, "key": key}, loss
 
     train = jax.jit(train_step, donate_argnums=0)
-    session = Session(
-        state=make_state, sharding=same, seed=args.seed, checkpoint_dir=args.dir
-    )  # hpcext
+    session = Session(state=make, sharding=same, seed=args.seed, checkpoint_dir=args.dir)  # hpcext
     data = session.dataset((images[TEST:], labels[TEST:]), BATCH, sharding=divided)
     for _ in session.epochs(args.epochs):  # hpcext
         for pixels, target in session.batches(data):  # hpcext

@@ -18,9 +18,6 @@ from hpcext.training.star import Launched, StarRanks, launched
 
 _PAUSE_S = 0.01
 _PLACE = "jax-coordinator"
-_SHUTDOWN_S = 60
-"""Seconds that processes wait for each other at their end; JAX itself says five minutes."""
-
 _FIRST = (
     "call hpcext.training.jax.initialize() before anything else of JAX: before an array is made, "
     "and before the devices are asked for"
@@ -50,17 +47,19 @@ def initialize() -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # It would take the batch system's SIGTERM, which is a notice that the supervisor answers.
     jax.config.update("jax_enable_preemption_service", False)
-    gpus = environ().get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = environ().get("CUDA_VISIBLE_DEVICES")
     try:
         jax.distributed.initialize(
             address,
             here.size,
             here.rank,
-            local_device_ids=[here.rank] if len(gpus) >= here.size else None,
+            # Without GPUs it has no meaning.
+            local_device_ids=[here.rank]
+            if gpus is None or len(gpus.split(",")) >= here.size
+            else None,
             cluster_detection_method="deactivate",
             # All of them are on this node: nobody else needs to reach it.
             coordinator_bind_address=address,
-            shutdown_timeout_seconds=_SHUTDOWN_S,
         )
     except RuntimeError as error:
         if "before" not in str(error):

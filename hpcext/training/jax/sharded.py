@@ -89,19 +89,22 @@ class JaxShards(Shards):
         CheckpointError
             A file of the checkpoint is missing or cannot be read.
         """
-        held = whole[STATE]
-        marked = [value for value in held["values"] if isinstance(value, dict) and _MARK in value]
-        if not marked:
+        values = whole[STATE]["values"]
+        if not any(map(_is_mark, values)):
             return whole
         found: dict[str, list[pieces.Piece]] = {}
         for entry in checkpoint.manifest["files"]:
             if str(entry["name"]).startswith(_PREFIX):
                 for name, some in pieces.listed(checkpoint.part(entry["name"])).items():
                     found.setdefault(name, []).extend(some)
-        values = [
+        joined = [
             pieces.Pieces(value["shape"], value["dtype"], found.get(value[_MARK], []))
-            if isinstance(value, dict) and _MARK in value
+            if _is_mark(value)
             else value
-            for value in held["values"]
+            for value in values
         ]
-        return {**whole, STATE: {**held, "values": values}}
+        return {**whole, STATE: {**whole[STATE], "values": joined}}
+
+
+def _is_mark(value: Any) -> bool:
+    return isinstance(value, dict) and _MARK in value
