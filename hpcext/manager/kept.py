@@ -15,7 +15,8 @@ from pathlib import Path
 
 from hpcext.core.engine import Engine
 from hpcext.core.values import State
-from hpcext.executors.attempt.directory import ATTEMPTS, CHECKPOINT
+from hpcext.executors.attempt.directory import ATTEMPTS
+from hpcext.executors.attempt.launch_file import CHECKPOINT
 
 KEEP_COMPLETED = 64
 """The number of jobs, the last ones to complete, whose attempts stay."""

@@ -1,4 +1,4 @@
-"""Arrays of types that NumPy does not know (bfloat16 and its kin), in files that it can write."""
+"""Arrays of types that NumPy does not know (bfloat16 and similar), in files that it can write."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BITS = "hpcext.bits"
 
 
 def portable(array: Array) -> Any:
-    """Return an array that a file can hold: NumPy writes bfloat16 and its kin as untyped bytes."""
+    """Return an array for a file: NumPy writes bfloat16 and similar types as untyped bytes."""
     if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
         return array
     return {_BITS: array.view(f"u{array.itemsize}"), "dtype": array.dtype.name}
 
 
 def restored(item: Any) -> Array:
-    """Undo :func:`portable`."""
+    """Reverse :func:`portable`."""
     if isinstance(item, Mapping):
         result: Array = item[_BITS].view(getattr(ml_dtypes, item["dtype"]))
         return result

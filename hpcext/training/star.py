@@ -1,7 +1,7 @@
 """Communication of the ranks on one node, apart from the training's own traffic; for any framework.
 
 Each rank has one connection to rank 0, a socket in the private directory that ``hpcext launch``
-makes: a few microseconds per message, nothing on a network, and a rank that dies is noticed.
+makes: a message takes a few microseconds and no network, and the end of a rank is noticed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Launched(NamedTuple):
     Attributes
     ----------
     directory : pathlib.Path
-        Where the ranks meet; nobody else may write there.
+        A directory in which only this user may write.
     rank, size : int
     """
 
@@ -45,16 +45,16 @@ def launched(framework: str, told: int = 1) -> Launched | None:
     Parameters
     ----------
     framework : str
-        For messages: one whose ranks cannot change in number while they run.
+        Name for messages. Its ranks cannot change in number while they run.
     told : int
-        Number of ranks that the framework is told of by others than ``hpcext launch``.
+        Number of ranks according to other sources than ``hpcext launch``.
 
     Raises
     ------
     RuntimeError
         There are several ranks, and ``hpcext launch`` did not start them.
     SystemExit
-        This process was started to join ranks that train, or the ranks are on several nodes.
+        This process was started to join running ranks, or the ranks are on several nodes.
     """
     env = environ()
     size = int(env.get("WORLD_SIZE", "1"))
@@ -78,12 +78,12 @@ def launched(framework: str, told: int = 1) -> Launched | None:
 
 
 class StarRanks(Ranks):
-    """Ranks on one node that meet in a directory, with rank 0 in the middle.
+    """Ranks on one node that meet in a directory, with rank 0 at the centre.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Nobody else may write there.
+        A directory in which only this user may write.
     rank, size : int
     name : str
         Name of the socket: each group has its own.
@@ -99,7 +99,7 @@ class StarRanks(Ranks):
         self.size = size
         self._own: Control | None = None
         self._others: list[Control] = []
-        # Numbers that this rank has begun to send, and on rank 0 those of the others.
+        # Numbers that this rank has begun to send, and on rank 0 also those of the others.
         self._numbers: list[float] | None = None
         self._told: list[list[float]] = []
         with _entry(directory, name) as path:
@@ -115,12 +115,12 @@ class StarRanks(Ranks):
         return agreed
 
     def settle(self) -> None:
-        """Finish the exchanges under way, whatever they say."""
+        """Finish the running exchanges, whatever their result."""
         self._take()
         self.gathered()
 
     def begin_gather(self, values: list[float]) -> None:
-        """Begin to send some numbers to all ranks; they travel while the step goes on."""
+        """Begin to send numbers to all ranks; they are transferred while the step goes on."""
         self._numbers = values
         if self.rank != 0:
             self._put(0, _packed(values))
@@ -152,7 +152,7 @@ class StarRanks(Ranks):
         return [data, *(self._get(peer) for peer in range(1, self.size))]
 
     def broadcast(self, data: bytes) -> bytes:
-        """Return what rank 0 passed."""
+        """Return the data of rank 0."""
         if self.rank != 0:
             return self._get(0)
         for peer in range(1, self.size):
@@ -160,7 +160,7 @@ class StarRanks(Ranks):
         return data
 
     def _take(self) -> Control:
-        """Return what the exchange under way agreed on."""
+        """Return what the running exchange agreed on."""
         mine, self._own = self._own, self._own if self.rank == 0 else None
         if mine is None:
             return Control()
@@ -173,7 +173,7 @@ class StarRanks(Ranks):
         return agreed
 
     def _collect(self) -> None:
-        """Receive requests, then numbers, on rank 0, before what was sent after them."""
+        """Receive requests, then numbers, on rank 0, before messages that were sent after them."""
         if self.rank != 0:
             return
         peers = range(1, self.size)
@@ -182,7 +182,7 @@ class StarRanks(Ranks):
         if self._numbers is not None and not self._told:
             self._told = [_unpacked(self._get(peer)) for peer in peers]
 
-    # The lines.
+    # The connections.
 
     def _listen(self, path: Path) -> dict[int, socket.socket]:
         peers: dict[int, socket.socket] = {}
@@ -200,7 +200,7 @@ class StarRanks(Ranks):
 
     def _connect(self, path: Path) -> socket.socket:
         line = socket.socket(socket.AF_UNIX)
-        # Without a time limit: the launcher ends all ranks when one fails.
+        # Without a time limit, because the launcher ends all ranks when one fails.
         while True:
             try:
                 line.connect(str(path))
@@ -248,7 +248,7 @@ def _read(line: socket.socket, length: int) -> bytes:
 
 @contextlib.contextmanager
 def _entry(directory: Path, name: str) -> Iterator[Path]:
-    """Yield a path of the socket that is always short: unix(7) allows 107 bytes."""
+    """Yield a path of the socket that is always short, since unix(7) allows 107 bytes."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield Path(f"/proc/self/fd/{fd}/{name}")

@@ -250,7 +250,6 @@ class SlurmRoom(room.Room):
         if any(job.state not in FINAL or job.completing for job in ours):
             manages = any(not manager.dead for manager in self.managers)
             if kernel.now > self.faults.until_s and self._holds and manages:
-                self._holds -= 1
                 self._release()
             return
         if ours and ours[-1].state == "COMPLETED" and ours[-1].code == 0:
@@ -362,7 +361,6 @@ class HarvestRoom(SlurmRoom):
             if not any(each.name == "starts" and not each.dead for each in self.processes()):
                 self.manage().name = "starts"
         elif kernel.now > self.faults.until_s and self._holds:
-            self._holds -= 1
             self._release()
 
     def _settle(self) -> None:

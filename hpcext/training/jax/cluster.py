@@ -29,8 +29,8 @@ def initialize() -> None:
     """Join the processes of this job, if there are several; call it before anything else of JAX.
 
     Under ``hpcext launch`` with several ranks it calls ``jax.distributed.initialize``, gives each
-    process a GPU of its own where there are enough, and has gloo connect them on the CPU; otherwise
-    it does nothing, and this process has all devices.
+    process a GPU of its own if there are enough, and has gloo connect them on the CPU. Otherwise it
+    does nothing, and this process has all devices.
 
     Raises
     ------
@@ -38,14 +38,14 @@ def initialize() -> None:
         JAX has been used before, or there are several processes that ``hpcext launch`` did not
         start.
     SystemExit
-        This process was started to join others that train; JAX cannot do that.
+        This process was started to join running processes, which JAX does not support.
     """
     here = launched("JAX")
     if here is None:
         return
     address = _meet(here)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # It would take the batch system's SIGTERM, which is a notice that the supervisor answers.
+    # It would handle the batch system's SIGTERM, which the supervisor turns into a suspension.
     jax.config.update("jax_enable_preemption_service", False)
     gpus = environ().get("CUDA_VISIBLE_DEVICES")
     try:
@@ -53,12 +53,12 @@ def initialize() -> None:
             address,
             here.size,
             here.rank,
-            # Without GPUs it has no meaning.
+            # It has no effect without GPUs.
             local_device_ids=[here.rank]
             if gpus is None or len(gpus.split(",")) >= here.size
             else None,
             cluster_detection_method="deactivate",
-            # All of them are on this node: nobody else needs to reach it.
+            # All processes are on this node, so no other node needs to reach it.
             coordinator_bind_address=address,
         )
     except RuntimeError as error:
@@ -100,7 +100,7 @@ def join() -> tuple[Ranks, Ranks]:
 def part() -> None:
     """Leave the other processes, all together.
 
-    A process that just ended would have JAX abort the others, which may not be done.
+    If one process ended alone, JAX would abort the others.
     """
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
@@ -114,7 +114,7 @@ def _meet(here: Launched) -> str:
             holder.bind(("127.0.0.1", 0))
             host, port = holder.getsockname()
         write_file(path, f"{host}:{port}".encode(), durable=False)
-    # Without a time limit: the launcher ends all ranks when one fails.
+    # Without a time limit, because the launcher ends all ranks when one fails.
     while not path.exists():
         time.sleep(_PAUSE_S)
     return path.read_text(encoding="ascii")
@@ -123,8 +123,8 @@ def _meet(here: Launched) -> str:
 def _end_after_error() -> None:
     """End at once if an error ends this process.
 
-    JAX's own exit would wait for the other processes, which may wait for this one: the launcher
-    must learn of the error now.
+    JAX would wait at exit for the other processes, which may wait for this one, and the launcher
+    would not learn of the error.
     """
     if getattr(sys, "last_value", None) is not None:
         leave(1)

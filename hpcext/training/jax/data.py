@@ -49,7 +49,7 @@ class Batches:
         if self._sharding is None:
             return jax.device_put(loaded)
         array = np.asarray(loaded)
-        # As JAX does it: 64 bits only where they are enabled.
+        # As in JAX, 64 bits only if they are enabled.
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
         shape = (self.batch_sampler.global_batch, *array.shape[1:])
 
@@ -66,7 +66,7 @@ def _rows_here(sharding: Sharding | None, global_batch: int) -> npt.NDArray[np.i
     if sharding is None:
         return np.arange(global_batch)
     if isinstance(sharding, NamedSharding):
-        # Whatever the other axes: the first one is that of the samples.
+        # Only the first axis matters, which is that of the samples.
         sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
     places = sharding.addressable_devices_indices_map((global_batch,)).values()
     return np.unique([np.arange(global_batch)[index] for index in places if index is not None])

@@ -1,4 +1,4 @@
-"""The JAX part of a session: its processes, its state, and a check that the script trains that."""
+"""The JAX part of a session: its processes, its state, and a check that the script trains it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SETTINGS = ("jax_enable_x64", "jax_threefry_partitionable")
 
 
 class Jax(Framework):
-    """What a session asks of JAX.
+    """The interface of a session to JAX.
 
     Parameters
     ----------
@@ -130,10 +130,10 @@ class Jax(Framework):
         return False
 
     def finished(self) -> None:
-        """Leave together: a process that is still writing needs the others."""
+        """Leave together, because a process that is still writing needs the others."""
         self.coordinator.ranks.smallest(0)
 
     def device_name(self) -> str:
-        """Return what this process computes on: "cpu", or the name of a GPU."""
+        """Return the name of this process's device: "cpu", or that of a GPU."""
         device = jax.local_devices()[0]
         return "cpu" if device.platform == "cpu" else str(device.device_kind)

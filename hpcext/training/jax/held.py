@@ -129,7 +129,7 @@ class Held:
                     f"leaf {name or 'itself'} is {value.kind} in the checkpoint, and "
                     f"{_kind(leaf)} here"
                 )
-        # One by one: an array that nobody else holds is freed when its successor is there.
+        # One by one, so that an array without another reference is freed when it is replaced.
         for place, value in enumerate(values):
             self._leaves[place] = value.like(self._leaves[place])
 
@@ -150,7 +150,7 @@ class _Saved:
         self._value: Pieces | Array = value if isinstance(value, Pieces) else restored(value)
         shape, name = self._value.shape, self._value.dtype.name
         if self._impl:
-            # The last axis is that of a key's own numbers.
+            # The last axis holds the numbers of a key.
             shape, name = shape[:-1], f"key of {self._impl}"
         self.kind = f"{name}{tuple(shape)}"
 
@@ -204,7 +204,7 @@ def _strict(leaf: Any, where: str) -> jax.Array:
         if getattr(leaf, "dtype", np.dtype(int)).kind in "biufcV":
             return jnp.array(leaf)
     elif isinstance(leaf, jax.Array):
-        # Lifts the weak type, and does nothing else.
+        # Only the weak type is removed.
         return jax.lax.convert_element_type(leaf, leaf.dtype) if leaf.aval.weak_type else leaf
     what = "one of objects" if isinstance(leaf, np.ndarray) else f"a {type(leaf).__name__}"
     raise TypeError(

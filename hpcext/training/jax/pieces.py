@@ -102,7 +102,7 @@ def write(file: Any, pieces: Iterable[tuple[str, Sequence[int], Array]]) -> None
     contents: dict[str, Array] = {}
     for array, start, content in pieces:
         saved, name = portable(content), str(len(listed))
-        # Of types that NumPy does not know, the bits.
+        # Only the bits, for types that NumPy does not know.
         contents[name] = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
         listed.append(
             {

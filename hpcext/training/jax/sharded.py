@@ -56,7 +56,7 @@ class JaxShards(Shards):
         told = [entry, failure and [failure.errno, reason(failure)]]
         parts = [json.loads(part) for part in self.ranks.gather(json.dumps(told).encode())]
         failed = [(rank, *error) for rank, (_, error) in enumerate(parts) if error]
-        # The same answer for all: what is not written by one is not written.
+        # All ranks must raise, or none.
         answer = json.loads(self.ranks.broadcast(json.dumps(failed).encode()))
         if answer:
             rank, number, said = answer[0]
@@ -82,7 +82,7 @@ class JaxShards(Shards):
         return entry
 
     def join(self, checkpoint: Checkpoint, whole: Tree) -> Tree:
-        """Return the objects with all arrays; of a divided one, each process reads what it needs.
+        """Return the objects with all arrays; each process reads only its parts of divided ones.
 
         Raises
         ------

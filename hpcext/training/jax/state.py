@@ -42,7 +42,7 @@ class JaxState(TrainingState):
                 "Session(): give state=, the pytree of all that is trained (parameters, state of "
                 "the optimizer, random keys), or a function that makes it"
             )
-        # A function is not a pytree, but a module that can be called is one.
+        # A callable module may be a pytree; a function is a leaf.
         if callable(given) and jax.tree_util.all_leaves([given]):
             given = given() if sharding is None else _made(given, sharding)
         elif sharding is not None:
@@ -67,7 +67,7 @@ class JaxState(TrainingState):
         return super().refusal(value)
 
     def plain(self) -> Tree:
-        """Return those captured objects of which only a look tells whether they can be saved."""
+        """Return the captured objects whose values must be checked before they can be saved."""
         return {
             name: self.capture_object(value)
             for name, value in self._objects.items()
@@ -113,13 +113,13 @@ def _made(make: Callable[[], Any], sharding: Any) -> Any:
 
 
 class JaxCopier(Copier):
-    """A copier of arrays of JAX into host memory: the next step may be given theirs (donation)."""
+    """A copier of JAX arrays into host memory, because the next step may reuse theirs (donation)."""
 
     def copy(self, tree: Any) -> Any:
         """Return a copy that shares nothing with the tree, except immutable values."""
         for _, array in list(self._arrays(tree, ())):
             if isinstance(array, jax.Array) and array.is_fully_addressable:
-                # All of them at once: a device copies beside what it computes.
+                # All at once, because a device copies while it computes.
                 array.copy_to_host_async()
         return super().copy(tree)
 
@@ -141,7 +141,7 @@ class JaxCopier(Copier):
 
 
 def _local(value: Any) -> Any:
-    """Return what this process has of a captured value."""
+    """Return this process's part of a captured value."""
     if isinstance(value, dict):
         return {name: _local(each) for name, each in value.items()}
     if not isinstance(value, jax.Array):
@@ -152,7 +152,7 @@ def _local(value: Any) -> Any:
 
 
 def _portable(value: Any) -> Any:
-    """Return a captured value as a file can hold it."""
+    """Return a captured value in a form that a file can hold."""
     if isinstance(value, jax.Array):
         return portable(host(value))
     if isinstance(value, np.ndarray):
