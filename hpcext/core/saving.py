@@ -125,7 +125,9 @@ def loss_sentence(loss: Loss) -> str:
     if loss.seconds is not None:
         time = counted_lost_s(loss.seconds, exact=loss.exact)
         whence = (
-            "it goes on from its own newest checkpoint"
+            "it begins anew"
+            if loss.anew
+            else "it goes on from its own newest checkpoint"
             if loss.exact
             else "its own checkpoints are not known"
         )

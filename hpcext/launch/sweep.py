@@ -47,11 +47,25 @@ def sweep(directory: Path, index: int, nonce: str) -> None:
         # The order to end has been written already.
         supervisor.send(protocol.NEWS_SIGNAL)
         time.sleep(PAUSE_S)
-    marks = [f"HPCEXT_REPORT_DIR={directory}"]
+    marks = marks_of(directory)
     victims = {supervisor} if supervisor is not None else set()
     while tree.kill_marked(marks, victims):
         time.sleep(PAUSE_S)
     documents.write_json(own / SWEPT_FILE, {"schema": SWEPT, "nonce": nonce})
+
+
+def marks_of(directory: Path) -> list[str]:
+    """Return variables of which each process of an attempt has one.
+
+    Processes that were suspended as they are have the environment of an earlier attempt.
+    """
+    began = [str(directory)]
+    try:
+        said = documents.read_json(directory / protocol.NATIVE_FILE, protocol.NATIVE)
+        began.append(str(said["began_as"]))
+    except documents.UNFIT:
+        pass
+    return [f"HPCEXT_REPORT_DIR={each}" for each in dict.fromkeys(began)]
 
 
 def bar(own: Path) -> bool:

@@ -75,6 +75,7 @@ class AttemptFiles:
         self.sizes = Sizes(self.directory, action, self._own)
         self._reports = Reports(self.directory, action, self._read, self._warn)
         self._registered = self._warned = False
+        self._saves: Any = None
         self._stood_at: int | None = None
 
     # Writing.
@@ -391,16 +392,18 @@ class AttemptFiles:
     def news(self) -> list[Fact]:
         """Return what was reported since the last call: changes of size, and progress."""
         rescaled = self.sizes.news()
-        return [*self._native(), *([rescaled] if rescaled else ()), *self._reports.news()]
+        reported = self._reports.news()
+        return [*self._native(), *([rescaled] if rescaled else ()), *reported]
 
     def _native(self) -> list[Fact]:
-        """Return, once, that it can be suspended by its own means."""
-        if self._registered or not self.claimed():
-            return []
-        self._registered = True
-        if (self.launch() or {}).get("checkpoint") is None:
-            return []
-        return [Registered(self.job, self.op, 0, native=True)]
+        """Return, once, that it can be suspended by its own means; and what became of that."""
+        if not self._registered and self.claimed():
+            self._registered = True
+            self._saves = (self.launch() or {}).get("checkpoint")
+            if self._saves is not None:
+                return [Registered(self.job, self.op, 0, native=True), *self._reports.native()]
+        transparent = isinstance(self._saves, dict) and self._saves.get("transparent")
+        return self._reports.native() if transparent else []
 
     # Small parts.
 
@@ -450,8 +453,8 @@ def _own_account(document: Mapping[str, Any]) -> dict[str, Any]:
         lost_s = number(said, "lost_s")
     except ValueError:
         return {}
-    exact, saved = (said.get(key) is True for key in ("exact", "saved"))
-    return {"lost_s": lost_s, "lost_exact": exact, "saved": saved}
+    exact, saved, anew = (said.get(key) is True for key in ("exact", "saved", "anew"))
+    return {"lost_s": lost_s, "lost_exact": exact, "saved": saved, "anew": anew}
 
 
 def _not_started(document: Mapping[str, Any]) -> str:
