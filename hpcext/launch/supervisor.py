@@ -190,21 +190,22 @@ class Supervisor:
             return self._native.resume(
                 lambda what: command.write_line(log, self._launch.log, f"hpcext: {what}")
             )
-        except InterruptedError as error:
-            self._not_started(error)
+        except OSError as error:
+            # It cannot be tried now, and nothing is lost by that.
+            self._not_started(str(error))
             raise
 
-    def _not_started(self, error: OSError) -> None:
+    def _not_started(self, why: str) -> None:
         """Report a failure to start the command that is no fault of its own."""
         end = self._end_of(NOT_STARTED, suspended=False)
-        self._files.say({**end, "not_started": f"{type(error).__name__}: {error}"})
+        self._files.say({**end, "not_started": why})
 
     def _sit_down(self, seat: Seat) -> None:
         """Take the seat; a failure is reported as no fault of the command's."""
         try:
             seat.take()
         except OSError as error:
-            self._not_started(error)
+            self._not_started(f"{type(error).__name__}: {error}")
             raise
 
     def attend(self) -> int:
@@ -311,10 +312,11 @@ class Supervisor:
     def _child_ended(self, pid: int, exit_code: int) -> None:
         if pid == self._pid:
             self._main_ended(exit_code)
-        elif self._native is not None and self._native.helper_ended(pid, exit_code):
-            if self._state.suspension is not Suspension.NONE:
-                # What it has done is known now.
-                self._step(Event.SUSPEND)
+            return
+        helped = self._native is not None and self._native.helper_ended(pid, exit_code)
+        if helped and self._state.suspension is not Suspension.NONE:
+            # What the helper has done is known now.
+            self._step(Event.SUSPEND)
 
     def _main_ended(self, exit_code: int) -> None:
         self._exit_code = exit_code

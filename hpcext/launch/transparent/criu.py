@@ -24,7 +24,7 @@ OLDEST = 4
 CHECK_S = 20.0
 """Seconds for its own check of the machine."""
 
-PIDS_S = 30.0
+PIDS_S = 10.0
 """Seconds that are waited until nobody has the pids of the processes that are to be made again."""
 
 DUMPED, RESTORED = "Dumping finished successfully", "Restore finished successfully"
@@ -42,6 +42,10 @@ _HARMLESS = ("rlimit: Can't setup RLIMIT_NOFILE", "Dumping FAILED", "Restoring F
 """It goes on after the first, and the others say nothing that its exit status does not."""
 
 _VERSION = re.compile(r"^Version: ([0-9]+)\.([0-9.]*)", re.MULTILINE)
+
+
+class PutOffError(OSError):
+    """The error that it cannot be tried at this moment, and nothing is lost by that."""
 
 
 class Criu:
@@ -186,7 +190,7 @@ def waited_for(pid: int, limit_s: float) -> int | None:
 
     Raises
     ------
-    InterruptedError
+    PutOffError
         This process has been told to end; the child was killed.
     """
     until_s = time.monotonic() + limit_s
@@ -205,7 +209,7 @@ def waited_for(pid: int, limit_s: float) -> int | None:
                 # It is to be heard again where it is expected.
                 os.kill(os.getpid(), signal.SIGTERM)
                 kill_below()
-                raise InterruptedError("told to end")
+                raise PutOffError("told to end")
             return None
 
 
@@ -228,14 +232,20 @@ def reason(log: Path) -> str:
 
 
 def _wait_for_pids(wanted: set[int]) -> None:
-    """Wait until no process or thread has one of these ids."""
+    """Wait until no process or thread has one of these ids.
+
+    Raises
+    ------
+    PutOffError
+        Another process keeps one, or this one has been told to end.
+    """
     until_s = time.monotonic() + PIDS_S
     while taken := [tid for tid in wanted if os.path.lexists(f"/proc/{tid}")]:
         if time.monotonic() > until_s:
-            raise OSError(f"process id {min(taken)}, which it had, belongs to another process")
+            raise PutOffError(f"process id {min(taken)}, which it had, belongs to another process")
         if signal.sigtimedwait({signal.SIGTERM}, _PAUSE_S):
             os.kill(os.getpid(), signal.SIGTERM)
-            raise InterruptedError("told to end")
+            raise PutOffError("told to end")
 
 
 def _found(path: str) -> str:

@@ -21,6 +21,8 @@ _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
 # pstree.proto
 _PID, _THREADS = 1, 5
+# core.proto: task_core_entry and its task_state
+_COMMON, _STATE, _DEAD = 3, 1, 2
 # fdinfo.proto: the file_entry of a regular file; regfile.proto
 _REGULAR, _FLAGS, _NAME = 3, 2, 6
 
@@ -40,7 +42,7 @@ class OpenFile(NamedTuple):
 
 
 def processes(directory: Path) -> dict[int, list[int]]:
-    """Return the threads of each process in the images, the root of the tree first.
+    """Return the threads of each process in the images, the root first; of a zombie none.
 
     Raises
     ------
@@ -57,7 +59,8 @@ def processes(directory: Path) -> dict[int, list[int]]:
                 threads += [value] if isinstance(value, int) else _packed(value)
         if not pid:
             raise ValueError("pstree.img: a process without a pid")
-        found[pid] = threads
+        # Of a zombie CRIU 4.2.1 writes a number that is no thread's.
+        found[pid] = threads if pid in threads else []
     if not found:
         raise ValueError("pstree.img: no process")
     return found
@@ -98,12 +101,25 @@ def missing(directory: Path, root: int) -> str:
         return f"the images are not complete: {error}"
     if root not in found:
         return f"the images are not complete: process {root} is not in them"
-    names = [PREPARED, *(f"core-{tid}.img" for pid in found for tid in (pid, *found[pid]))]
+    names = [PREPARED, *(f"core-{tid}.img" for pid in found for tid in {pid, *found[pid]})]
     names += [f"{kind}-{pid}.img" for pid in found if found[pid] for kind in ("mm", "pagemap")]
     for name in names:
         if not _begun(directory / name):
             return f"the images are not complete: {name} is missing or empty"
+    for pid in found:
+        if not found[pid] and not _is_zombie(directory / f"core-{pid}.img"):
+            return f"the images are not complete: no thread of process {pid} is in them"
     return ""
+
+
+def _is_zombie(core: Path) -> bool:
+    """Return whether a process had ended, and nobody had waited for it."""
+    try:
+        facts = dict(_fields(next(_messages(core))))
+        common = facts.get(_COMMON)
+        return isinstance(common, bytes) and dict(_fields(common)).get(_STATE) == _DEAD
+    except (OSError, ValueError, StopIteration):
+        return False
 
 
 def _begun(path: Path) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from hpcext import documents, protocol
 from hpcext.launch import devices, tree
+from hpcext.launch.transparent.criu import PutOffError
 from hpcext.launch.transparent.manifest import Images
 from hpcext.launch.transparent.ways import Way, choose
 from hpcext.process import Process
@@ -109,8 +110,8 @@ class Transparent:
 
         Raises
         ------
-        InterruptedError
-            This process was told to end. The images are kept.
+        PutOffError
+            It cannot be tried now. The images are kept.
         """
         self._way, self._why_none = choose(self._environ)
         self.plain = self._way is None
@@ -128,7 +129,7 @@ class Transparent:
         if not why and self._way is not None:
             try:
                 pid = self._way.resume(self._images.path, self._directory, self._resume_s(document))
-            except InterruptedError:
+            except PutOffError:
                 raise
             except (OSError, ValueError) as error:
                 why = str(error)

@@ -60,8 +60,8 @@ class Way(Protocol):
         ------
         OSError
             It was not begun again.
-        InterruptedError
-            This process has been told to end.
+        PutOffError
+            It cannot be tried now; the images are as they were.
         """
 
 
