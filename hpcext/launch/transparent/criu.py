@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hpcext.launch import command, tree
@@ -23,6 +23,9 @@ OLDEST = 4
 
 CHECK_S = 20.0
 """Seconds for its own check of the machine."""
+
+STOP_S = 10.0
+"""Seconds in which a process that has been sent SIGSTOP has stopped."""
 
 PIDS_S = 10.0
 """Seconds that are waited until nobody has the pids of the processes that are to be made again."""
@@ -115,19 +118,20 @@ class Criu:
             return f"criu dump: {DUMP_LOG} does not end with success"
         if why := format_.missing(images, root.pid):
             return why
-        for pid in format_.processes(images):
-            if not _stopped(pid):
-                return f"process {pid} has not stopped"
+        if not _all_stop(format_.processes(images)):
+            return "not all processes have stopped"
         return ""
 
     def resume(self, images: Path, work: Path, limit_s: float) -> int:
-        """Make the tree in the images again; return the pid of its root, a child of ours."""
+        """Make the tree in the images again, stopped; return the pid of its root."""
         expected = format_.processes(images)
         root = next(iter(expected))
         _wait_for_pids({tid for pid in expected for tid in (pid, *expected[pid])})
         (work / PID_FILE).unlink(missing_ok=True)
         # A sibling of criu is a child of ours, and is killed when we are (PR_SET_PDEATHSIG).
-        argv = ["restore", "--restore-detached", "--restore-sibling", "--pidfile", PID_FILE]
+        # Stopped, since it can fail when some of them would run already.
+        argv = ["restore", "--restore-detached", "--restore-sibling", "--leave-stopped"]
+        argv += ["--pidfile", PID_FILE]
         pid = self._start(argv, images, work, RESTORE_LOG)
         code = waited_for(pid, limit_s)
         why = ""
@@ -139,6 +143,8 @@ class Criu:
             why = f"{RESTORE_LOG} does not end with success"
         elif any(Process.of(each) is None for each in expected if expected[each]):
             why = "not all processes are there again"
+        elif not _all_stop(expected):
+            why = "not all processes have stopped"
         if why:
             kill_below()
             raise OSError(f"criu restore: {why}")
@@ -281,6 +287,16 @@ def _parent(pid: int) -> int:
     except OSError:
         return 0
     return int(text[text.rindex(")") + 2 :].split(None, 2)[1])
+
+
+def _all_stop(pids: Iterable[int]) -> bool:
+    """Return whether all these processes stop soon: they have been sent SIGSTOP."""
+    until_s = time.monotonic() + STOP_S
+    while not all(map(_stopped, pids)):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(_PAUSE_S / 10)
+    return True
 
 
 def _stopped(pid: int) -> bool:

@@ -134,9 +134,11 @@ class Transparent:
             except (OSError, ValueError) as error:
                 why = str(error)
         if pid is not None:
+            # Before they run: nothing that they do from here on is ever done again.
             self._images.remove()
-            self._began_at = time.time()
             say(f"goes on where it was suspended, after {self._before_s:.1f} s of work")
+            self._began_at = time.time()
+            _let_go_on()
             return pid
         self._given_up_s, self._before_s = self._before_s, 0.0
         self._began_as = str(self._directory)
@@ -225,7 +227,9 @@ class Transparent:
             except (OSError, ValueError) as error:
                 why = f"the images cannot be kept: {error}"
         if why:
-            self._let_go_on()
+            # One that was killed may have left some of them stopped.
+            self._images.discard()
+            _let_go_on()
             self._decline(why)
         return True
 
@@ -254,12 +258,6 @@ class Transparent:
             "trained_s": self._before_s + max(0.0, time.time() - self._began_at),
             "devices": self._devices,
         }
-
-    def _let_go_on(self) -> None:
-        """Have all processes go on after a failure; a helper that was killed may have left some."""
-        self._images.discard()
-        for process in tree.descendants(os.getpid()):
-            tree.send(process, signal.SIGCONT)
 
     def _decline(self, why: str) -> None:
         self.declined += 1
@@ -303,6 +301,12 @@ class Transparent:
 
 
 _ANEW = "a suspension ends it, all of its work is lost, and it begins anew"
+
+
+def _let_go_on() -> None:
+    """Have all processes below this one go on."""
+    for process in tree.descendants(os.getpid()):
+        tree.send(process, signal.SIGCONT)
 
 
 def _seconds(value: Any) -> float:

@@ -54,7 +54,9 @@ class Way(Protocol):
         """
 
     def resume(self, images: Path, work: Path, limit_s: float) -> int:
-        """Begin a suspended tree again where it was; return the pid of its root, a child of ours.
+        """Make a suspended tree again; return the pid of its root, a child of ours.
+
+        It is stopped, so that nothing is done twice if this fails: SIGCONT lets it go on.
 
         Raises
         ------
