@@ -87,6 +87,8 @@ def said(job: Job) -> str:
     unsaved = job.run.unsaved
     if unsaved is None or not job.state.active:
         return ""
+    if job.run.native:
+        return f"cannot save: {unsaved.why}; goes on training, and is asked again if it is needed"
     does = (
         "its training is over, and it waits to write its last checkpoint"
         if unsaved.waits

@@ -39,6 +39,7 @@ _REASON_CHARS = 200
 _PAUSE_S = 0.05
 
 _GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
+_IO_URING = "anon_inode:[io_uring]"
 
 _ERROR = re.compile(r"Error \([^)]*\): (.*)")
 _HARMLESS = ("rlimit: Can't setup RLIMIT_NOFILE", "Dumping FAILED", "Restoring FAILED")
@@ -98,8 +99,8 @@ class Criu:
             if process != root and _parent(process.pid) not in inside:
                 return f"process {process.pid} has left the tree of the command"
             inside.add(process.pid)
-            if device := _gpu_of(process):
-                return f"process {process.pid} uses a GPU ({device}), whose memory is in no image"
+            if why := _held_by(process):
+                return f"process {process.pid} {why}"
         return ""
 
     def suspend(self, root: Process, images: Path, work: Path) -> int:
@@ -263,8 +264,8 @@ def _found(path: str) -> str:
     return ""
 
 
-def _gpu_of(process: Process) -> str:
-    """Return a GPU's device that a process has open; empty if it has none."""
+def _held_by(process: Process) -> str:
+    """Say what a process has open that is in no image; empty if it has nothing of that."""
     own = f"/proc/{process.pid}/fd"
     try:
         names = os.listdir(own)
@@ -276,7 +277,9 @@ def _gpu_of(process: Process) -> str:
         except OSError:
             continue
         if path.startswith(_GPUS):
-            return path
+            return f"uses a GPU ({path}), whose memory CRIU does not save"
+        if path == _IO_URING:
+            return "uses io_uring, as torchrun does, which CRIU does not save"
     return ""
 
 
