@@ -20,6 +20,7 @@ from hpcext import documents, private, protocol
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.launch import supervise
 from hpcext.launch.transparent.criu import Criu
+from hpcext.numerals import whole
 
 NAME = "transparent"
 
@@ -139,8 +140,7 @@ class _Attempt:
 
     def numbers(self) -> list[int]:
         """Return the numbers that the program has printed, in all attempts."""
-        lines = self._lines()
-        return [int(line) for line in lines if line.isdecimal()]
+        return [number for line in self._lines() if (number := whole(line)) is not None]
 
     def said(self) -> str:
         """Return the last line that hpcext has written into the log, or why the end was so."""

@@ -59,13 +59,16 @@ def marks_of(directory: Path) -> list[str]:
 
     Processes that were suspended as they are have the environment of an earlier attempt.
     """
-    began = [str(directory)]
+    began = [directory]
     try:
         said = documents.read_json(directory / protocol.NATIVE_FILE, protocol.NATIVE)
-        began.append(str(said["began_as"]))
+        earlier = Path(str(said["began_as"]))
     except documents.UNFIT:
-        pass
-    return [f"HPCEXT_REPORT_DIR={each}" for each in dict.fromkeys(began)]
+        earlier = directory
+    # Whatever is in that file, no other job's processes are killed.
+    if earlier != directory and earlier.parent == directory.parent:
+        began.append(earlier)
+    return [f"HPCEXT_REPORT_DIR={each}" for each in began]
 
 
 def bar(own: Path) -> bool:

@@ -313,6 +313,13 @@ def _varint(number: int) -> bytes:
     return bytes([*found, number])
 
 
+def test_no_process_of_another_job_is_taken_for_a_remainder(stage: Stage) -> None:
+    elsewhere = stage.path / "2" / "attempt-0001"
+    document = {"schema": protocol.NATIVE, "began_as": str(elsewhere)}
+    (stage.directory / "native.json").write_text(json.dumps(document))
+    assert sweep.marks_of(stage.directory) == [f"HPCEXT_REPORT_DIR={stage.directory}"]
+
+
 # Without one that works.
 
 FAILED = 'log "Error (criu/x.c:1): A socket: no"; log "Error (criu/y.c:2): Dumping FAILED."; exit 1'

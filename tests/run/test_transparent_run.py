@@ -100,3 +100,26 @@ def test_one_that_cannot_be_suspended_as_it_is_goes_on_or_begins_anew_and_that_i
     row = finish(site, manager)
     assert row["attempts"] == 2
     assert any("3.17.1" in note for note in row["notes"]), row
+
+
+@needs_criu
+@pytest.mark.slow
+def test_loader_workers_are_suspended_with_their_training(site: Site) -> None:
+    pytest.importorskip("torch")
+    train = Path(__file__).with_name("train_loader_saving_nothing.py")
+    command = [sys.executable, str(train), "3"]
+    site.write_jobs(
+        {"name": "loop", "command": command, "checkpoint": "transparent"},
+        {"name": "same", "command": command},
+    )
+    words = ("--gpus", "2", "--name", "p", "--dir", str(site.pilot))
+    manager = site.start("run", str(site.jobs), *words)
+    for number, wanted in ((1, 20), (2, 140)):
+        wait_for(lambda wanted=wanted: len(steps(site)) > wanted, f"{wanted} steps")
+        site.run("suspend", "p", "loop")
+        wait_for(lambda number=number: job(site)["suspends"] == number, "the suspension")
+        site.run("resume", "p", "loop")
+    assert manager.wait(timeout=120) == 0
+    assert steps(site) == list(range(300))
+    same = (site.pilot / "jobs" / "2" / "log.txt").read_text().splitlines()
+    assert lines(site)[-1] == same[-1]

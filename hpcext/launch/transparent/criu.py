@@ -94,11 +94,10 @@ class Criu:
 
     def refuse(self, root: Process, tree_: Sequence[Process]) -> str:
         """Return why it cannot suspend such a tree; empty if it may be tried."""
-        inside = {root.pid}
+        inside = {root, *tree.descendants(root.pid)}
         for process in tree_:
-            if process != root and _parent(process.pid) not in inside:
+            if process not in inside and process.alive():
                 return f"process {process.pid} has left the tree of the command"
-            inside.add(process.pid)
             if why := _held_by(process):
                 return f"process {process.pid} {why}"
         return ""
@@ -281,15 +280,6 @@ def _held_by(process: Process) -> str:
         if path == _IO_URING:
             return "uses io_uring, as torchrun does, which CRIU does not save"
     return ""
-
-
-def _parent(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except OSError:
-        return 0
-    return int(text[text.rindex(")") + 2 :].split(None, 2)[1])
 
 
 def _all_stop(pids: Iterable[int]) -> bool:
