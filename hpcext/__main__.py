@@ -1,7 +1,7 @@
 """The programs ``hpcext`` and ``hpcext-admin``; ``python -m hpcext`` is the first.
 
-To import what they are made of takes half a second, in which Ctrl-C is no reason for a traceback
-either: it ends with the status that :mod:`hpcext.cli.main` has for it.
+Importing their modules takes half a second, during which Ctrl-C must not show a traceback either:
+the program ends with the status that :mod:`hpcext.cli.main` uses for it.
 """
 
 import sys
@@ -10,7 +10,7 @@ import sys
 def main() -> int:
     """Run ``hpcext``."""
     if sys.argv[1:3] == ["suspendable", "--prepare"]:
-        # Of hpcext-batch, which has a script wait for us.
+        # For hpcext-batch, whose script waits for us.
         from hpcext.cli import begin  # noqa: PLC0415
 
         return begin.main(sys.argv[3:])

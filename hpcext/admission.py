@@ -1,4 +1,4 @@
-"""Admission: turns the jobs of a job file into jobs of the engine."""
+"""Admission: the conversion of the jobs of a job file into jobs of the engine."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hpcext.jobspec import JobSpec, optimum
 
 
 def admit(specs: Sequence[JobSpec], first_id: int, known: Mapping[str, str]) -> tuple[Job, ...]:
-    """Give jobs their ids and their places in the queue.
+    """Assign jobs their ids and their positions in the queue.
 
     Parameters
     ----------
     specs : sequence of JobSpec
         In the order of their file, which is the order of the queue.
     first_id : int
-        Id of the first one; the rest count up from there.
+        Id of the first job; those of the others count up from it.
     known : Mapping[str, str]
-        Names of earlier jobs → ids. A name among `specs` takes precedence over one of these.
+        Ids of earlier jobs by name. A name among `specs` takes precedence over one of these.
 
     Returns
     -------
@@ -30,7 +30,7 @@ def admit(specs: Sequence[JobSpec], first_id: int, known: Mapping[str, str]) -> 
     Raises
     ------
     InputError
-        `after` names a job that is in neither.
+        `after` names an unknown job.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
             by_kind=spec.by_kind,
             work=spec.work,
             target_loss=spec.target_loss,
-            # 0: the file does not state them.
+            # 0: the file does not state it.
             up_s=spec.rescale_up_s or None,
             down_s=spec.rescale_down_s or None,
         ),

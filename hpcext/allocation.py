@@ -1,6 +1,6 @@
-"""The job of Slurm that a process runs in, by the variables that Slurm sets, and without them.
+"""The Slurm job in which a process runs, from the variables that Slurm sets.
 
-Standard library only, as :mod:`hpcext.protocol`.
+It needs only the standard library, like :mod:`hpcext.protocol`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import NamedTuple
 from hpcext.numerals import whole
 
 JobId = int | str
-"""A job of a batch system: its number, or as its commands call a part of a job array, whose own
-number is that of the whole array: ``ARRAY_TASK`` of Slurm, ``ARRAY[INDEX]`` of LSF."""
+"""The id of a job of a batch system: its number or, for a part of a job array, whose number is that
+of the whole array, the name that commands use: ``ARRAY_TASK`` of Slurm, ``ARRAY[INDEX]`` of LSF."""
 
 
 class Allocation(NamedTuple):
-    """The Slurm job that this process runs in, and the step; sbatch(1), srun(1).
+    """The Slurm job in which this process runs, and the step; sbatch(1), srun(1).
 
     Attributes
     ----------
@@ -25,21 +25,21 @@ class Allocation(NamedTuple):
     step : str
         ``JOB.STEP``; empty in a batch script.
     node : str
-        Name of the node that this process is on.
+        Name of the node of this process.
     nodelist : str
         As Slurm writes it: ``n[1-4]``.
     cpus_per_node : str
         As Slurm writes it: ``24(x2),12``.
     memory_mb : int
-        Memory of each node in MiB; 0 where Slurm does not allocate memory.
+        Memory of each node in MiB; 0 if Slurm does not allocate memory.
     gpus : tuple of int
         Indices of the step's GPUs, or of the job's on this node.
     node_index : int
         Index of this node in the step, from 0.
     restarts : int
-        How often the job was requeued.
+        Number of times that the job was requeued.
     task : str
-        ``ARRAY_TASK`` for a task of a job array; else empty.
+        ``ARRAY_TASK`` for a task of a job array; otherwise empty.
     """
 
     job_id: int
@@ -55,12 +55,12 @@ class Allocation(NamedTuple):
 
     @property
     def name(self) -> JobId:
-        """Return the number by which Slurm's commands know this job and no other."""
+        """Return the id by which Slurm's commands identify this job."""
         return self.task or self.job_id
 
     @classmethod
     def from_environ(cls) -> Allocation | None:
-        """Return the allocation that this process runs in; None outside Slurm."""
+        """Return the allocation in which this process runs; None outside Slurm."""
         env = os.environ
         job_id, step = (whole(env.get(f"SLURM_{name}_ID")) for name in ("JOB", "STEP"))
         if job_id is None:
@@ -86,7 +86,7 @@ class Allocation(NamedTuple):
 
 
 def step_index() -> int:
-    """Return the index, from 0, of this process's node in its step, as Slurm says."""
+    """Return the index, from 0, of this process's node in its step."""
     place = Allocation.from_environ()
     return place.node_index if place else 0
 
@@ -94,7 +94,7 @@ def step_index() -> int:
 def without_slurm() -> dict[str, str]:
     """Return the environment without Slurm's variables of the present job.
 
-    A step that inherited them would have options that nobody gave it.
+    A step that inherited them would have unintended options.
     """
     kept = {"SLURM_CONF"}
     return {
@@ -107,14 +107,14 @@ def without_slurm() -> dict[str, str]:
 
 
 def array_of_slurm() -> dict[str, str]:
-    """Return the variables that tell this task of a job array from the others; sbatch(1)."""
+    """Return the variables that distinguish this task of a job array from the others; sbatch(1)."""
     return {name: said for name, said in os.environ.items() if name.startswith("SLURM_ARRAY_")}
 
 
 def without_task() -> dict[str, str]:
     """Return the environment without Slurm's variables of the present task.
 
-    The ranks of a launcher are other tasks, and frameworks (Lightning, JAX) believe these
+    The ranks of a launcher are other tasks, and frameworks (Lightning, JAX) rely on these
     variables.
     """
     gone = (

@@ -1,7 +1,8 @@
-"""How a command saves by its own means: the job key ``checkpoint``, checked, and its presets.
+"""How a command saves by its own means: the job key ``checkpoint``, its check, and its presets.
 
-A supervisor asks such a command, which has no session, in the command's own way, and believes that
-it has saved only on what is stated here (:mod:`hpcext.launch.native`).
+Such a command has no session, and a supervisor requests a checkpoint in the command's own way. It
+accepts that the command has saved only by the signs that are stated here
+(:mod:`hpcext.launch.native`).
 """
 
 from __future__ import annotations
@@ -17,39 +18,40 @@ from hpcext.core.errors import InputError
 from hpcext.text import did_you_mean, listed, shown
 
 SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM")
-"""The signals by which a command can be asked to save."""
+"""The signals by which a command can be requested to save."""
 
 ANY = "any"
-"""The ``exit`` of a command whose exit value says nothing."""
+"""The ``exit`` of a command whose exit value does not matter."""
 
 MAX_EXIT = 255
 MAX_WAIT_S = 604_800.0
 ENDING_S = 30.0
-"""Seconds that a command which may be ended is given to end, beside the wait for a checkpoint."""
+"""Seconds in which a command must end once it may be ended, after the wait for a checkpoint."""
 
 
 class Checkpointer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a command is asked to save, how one knows that it has, and how it goes on.
+    """How a command is requested to save, how its success is recognised, and how it resumes.
 
     Attributes
     ----------
     signal : str
-        The name of the signal that asks for it; empty if the command saves every so often.
+        The name of the signal that requests it; empty if the command saves periodically.
     exits : tuple of int or None
-        Exit values that say that it has saved; none: any value will do. None: it is not awaited.
+        Exit values that show that it has saved; empty: any value does. None: its end is not
+        awaited.
     file : str
-        Pattern of its checkpoints, relative to its working directory, with placeholders still in
-        it; empty if nothing is known of them.
+        Pattern of its checkpoints, relative to its working directory, with unreplaced placeholders;
+        empty if it is unknown.
     newer : bool
-        Whether only a checkpoint newer than the request says that it has saved.
+        Whether only a checkpoint newer than the request shows that it has saved.
     requeue : bool
-        Whether only its call of ``scontrol requeue`` says that it has saved.
+        Whether only its call of ``scontrol requeue`` shows that it has saved.
     after_s : float or None
-        Longest wait for all that.
+        Longest wait for these signs, in seconds.
     arguments, resume : tuple of str
-        Arguments that are added to the command in any case, and if there is a checkpoint.
+        Arguments that are added to the command always, and if there is a checkpoint.
     environ : Mapping[str, str]
-        Variables that it gets unless it has them; ``{pid}`` is the supervisor's.
+        Variables that it gets unless they are set; ``{pid}`` is the supervisor's.
     transparent : bool
         Whether it saves nothing, and is suspended as it is
         (:mod:`hpcext.launch.transparent`).
@@ -68,12 +70,12 @@ class Checkpointer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def plain(self) -> bool:
-        """Whether it may be ended although nothing says that it has saved."""
+        """Whether it may be ended although no sign shows that it has saved."""
         return not self.signal and not self.newer and not self.transparent
 
     @property
     def suspend_timeout_s(self) -> float | None:
-        """The longest that a suspension may take by this; None if nothing is stated."""
+        """The longest duration of a suspension by this; None if none is stated."""
         if self.after_s is None:
             return None
         return self.after_s + ENDING_S if self.plain else self.after_s
@@ -136,7 +138,17 @@ _BESIDE = ("preset", "after_s")
 
 
 def checkpoint(value: Any) -> Checkpointer:
-    """Check the key ``checkpoint`` of a job: the name of a preset, or a table."""
+    """Check the key ``checkpoint`` of a job: the name of a preset, or a table.
+
+    Parameters
+    ----------
+    value : Any
+
+    Raises
+    ------
+    InputError
+        It is neither.
+    """
     if isinstance(value, str):
         return preset(value)
     if not isinstance(value, dict) or not value:
@@ -183,12 +195,16 @@ def checkpoint(value: Any) -> Checkpointer:
 
 
 def stated(text: str) -> Any:
-    """Parse what a flag or a variable says: the name of a preset, or a table as in a job file.
+    """Parse a flag or a variable: the name of a preset, or a table as in a job file.
+
+    Parameters
+    ----------
+    text : str
 
     Returns
     -------
     str or dict
-        What the key ``checkpoint`` of a job holds. It is valid.
+        The valid value of the key ``checkpoint`` of a job.
     """
     value: Any = text
     if text.lstrip().startswith("{"):
@@ -198,7 +214,7 @@ def stated(text: str) -> Any:
 
 
 def preset(name: str) -> Checkpointer:
-    """Return a preset by its name."""
+    """Return a preset by its name; raise InputError if there is none."""
     if name not in PRESETS:
         raise InputError(
             f"unknown preset {shown(name)}",
@@ -236,7 +252,14 @@ def check_size(spec: Checkpointer, *, gpus: tuple[int, int], nodes: int, mps: bo
 
 
 def check_command(spec: Checkpointer, *, shell: bool) -> None:
-    """Refuse arguments for a command that a shell runs, where they would be lost."""
+    """Refuse arguments for a command that a shell runs, which would be lost.
+
+    Parameters
+    ----------
+    spec : Checkpointer
+    shell : bool
+        Whether a shell runs the command.
+    """
     if shell and (spec.arguments or spec.resume):
         words = shlex.join([*spec.arguments, *spec.resume])
         raise InputError(
@@ -246,7 +269,7 @@ def check_command(spec: Checkpointer, *, shell: bool) -> None:
 
 
 def _check(spec: Checkpointer) -> None:
-    """Refuse what cannot be meant."""
+    """Refuse combinations that make no sense."""
     if spec.newer and not spec.file:
         raise InputError("no file is stated", where="done", do='add file = "PATTERN"')
     if not spec.signal and (spec.exits is not None or spec.requeue):

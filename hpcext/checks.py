@@ -1,7 +1,7 @@
-"""Checks of what people write: files, which are read as a whole, and the values in them.
+"""Checks of text that people write: whole files, and the values in them.
 
-Each check returns the value in its proper type or raises an InputError that says what is valid;
-its caller adds where the value was written.
+Each check returns the value in its proper type, or raises an InputError that says what is valid;
+its caller adds the place of the value.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ else:
     import tomli as tomllib
 
 MAX_FILE_BYTES = 32 << 20
-"""Larger files are refused before they are read."""
+"""Size in bytes above which files are refused unread."""
 
 MAX_STRING_BYTES = 64 << 10
-"""Half of what Linux takes as one argument or variable (``MAX_ARG_STRLEN``, execve(2))."""
+"""Half of the longest argument or variable in Linux (``MAX_ARG_STRLEN``, execve(2))."""
 
 
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
-"""What msgspec calls a type → what a person calls it."""
+"""The common name of a type by its name in msgspec."""
 
 MAX_AGE_S = 100 * 365 * 86_400.0
 
@@ -48,10 +48,16 @@ Options = TypeVar("Options", bound=msgspec.Struct)
 def age_s(text: str, where: str) -> float:
     """Parse an age such as ``30d``; return it in seconds.
 
+    Parameters
+    ----------
+    text : str
+    where : str
+        The option or file that has it, for messages.
+
     Raises
     ------
     InputError
-        It is not an age.
+        The text is not an age.
     """
     found = _AGE.fullmatch(text)
     seconds = int(found[1]) * _AGE_UNITS_S[found[2]] if found else math.inf
@@ -67,14 +73,15 @@ def check_range(where: str, value: float, least: float, most: float, unit: str =
     Parameters
     ----------
     where : str
-        Where it was written.
+        The place of the value, for the message.
     value, least, most : int or float
     unit : str
-        Follows the range in the message.
+        The unit after the range in the message, with a blank in front.
 
     Raises
     ------
     InputError
+        It is out of range.
     """
     if not least <= value <= most:
         said = f"{value:g}" if isinstance(value, float) else str(value)
@@ -82,7 +89,16 @@ def check_range(where: str, value: float, least: float, most: float, unit: str =
 
 
 def read_options(kind: type[Options], given: str, where: str) -> Options:
-    """Read options as they follow a name and a colon: ``key=value,key=value``.
+    """Parse the options after a name and a colon: ``key=value,key=value``.
+
+    Parameters
+    ----------
+    kind : type
+        A struct with a field for each option.
+    given : str
+        The options; empty for the defaults.
+    where : str
+        The option of the command line, for messages.
 
     Raises
     ------
@@ -110,8 +126,8 @@ def read_options(kind: type[Options], given: str, where: str) -> Options:
 def _not_this_value(
     kind: type[msgspec.Struct], values: Mapping[str, str], said: str, where: str
 ) -> InputError:
-    """Rephrase what msgspec says of an option's value for the person who typed it."""
-    # "Expected `float | null` <= 1.0 - at `$.p`": both halves are for whoever typed it.
+    """Rephrase msgspec's message about an option's value for its user."""
+    # "Expected `float | null` <= 1.0 - at `$.p`": both halves are meant for the user.
     what, _, at = said.replace("`", "").partition(" - at $.")
     given = f"{at}={clean(values[at][:SHOWN_CHARS])}" if at in values else ""
     choices = get_args(get_type_hints(kind).get(at))
@@ -124,14 +140,14 @@ def _not_this_value(
 
 
 def placed(error: InputError, *places: str) -> InputError:
-    """Return the same error with `places` in front of where it occurred, the widest first."""
+    """Return the same error with `places` in front of its place, the widest first."""
     where = ": ".join(place for place in (*places, error.where) if place)
     return InputError(error.what, where=where, valid=error.valid, do=error.do)
 
 
 @contextlib.contextmanager
 def at(*places: str) -> Iterator[None]:
-    """Put `places`, the widest first, in front of where an InputError of the block occurred."""
+    """Put `places`, the widest first, in front of the place of an InputError of the block."""
     try:
         yield
     except InputError as error:
@@ -145,21 +161,22 @@ def read_text(path: Path, *, must_be_roots: bool = False) -> str:
     ----------
     path : pathlib.Path
     must_be_roots : bool
-        Whether to refuse it unless root owns it and nobody else can write to it.
+        Whether to refuse it unless root owns it and only root can write to it.
 
     Raises
     ------
     InputError
-        The file does not exist, is not a regular file, is too large or not UTF-8, or must be
-        root's and is not.
+        The file does not exist, is not a regular file, is too large or not UTF-8, or must belong to
+        root and does not.
     """
     where = clean(str(path))
     try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+        # O_NONBLOCK, because opening a FIFO without a writer would block.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise InputError(_reason(error), where=where) from None
-    # The descriptor is ours to close: open() refuses that of a directory and leaves it open.
+    # The descriptor must be closed here, because open() refuses that of a directory without
+    # closing it.
     try:
         facts = os.fstat(fd)
         _check_file(facts, where, must_be_roots=must_be_roots)
@@ -175,19 +192,19 @@ def read_text(path: Path, *, must_be_roots: bool = False) -> str:
 
 
 def read_stream(stream: BinaryIO, where: str) -> str:
-    """Read all that comes through standard input, as a text.
+    """Read all of standard input as text.
 
     Parameters
     ----------
     stream : file object
         Open for reading bytes.
     where : str
-        What it is called in messages.
+        The name of the input in messages.
 
     Raises
     ------
     InputError
-        It is too much, or not UTF-8.
+        It is too large, or not UTF-8.
     """
     try:
         data = stream.read(MAX_FILE_BYTES + 1)
@@ -199,7 +216,7 @@ def read_stream(stream: BinaryIO, where: str) -> str:
 
 
 def _check_file(facts: os.stat_result, where: str, *, must_be_roots: bool) -> None:
-    """Refuse a file that must not be read, before it is read."""
+    """Refuse a file that must not be read, before reading it."""
     if not stat.S_ISREG(facts.st_mode):
         kind = "a directory" if stat.S_ISDIR(facts.st_mode) else "not a regular file"
         raise InputError(kind, where=where, valid="a text file")
@@ -239,6 +256,12 @@ def _decoded(data: bytes, where: str) -> str:
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """Parse a TOML document.
 
+    Parameters
+    ----------
+    text : str
+    where : str
+        The file, for messages.
+
     Raises
     ------
     InputError
@@ -259,7 +282,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def kind_of(value: Any) -> str:
-    """Name the type of a value as TOML does, for messages."""
+    """Return the name of a value's type in TOML, for messages."""
     kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
         (bool, "a boolean"),
         (int, "an integer"),
@@ -273,7 +296,16 @@ def kind_of(value: Any) -> str:
 
 
 def wrong(value: Any, valid: str, *, do: str = "") -> InputError:
-    """Build the error for a value of the wrong type."""
+    """Build the error for a value of the wrong type.
+
+    Parameters
+    ----------
+    value : Any
+    valid : str
+        What is valid.
+    do : str
+        What to do.
+    """
     if isinstance(value, (dict, list)):
         return InputError(kind_of(value), valid=valid, do=do)
     return InputError(f"{shown(value)} is {kind_of(value)}", valid=valid, do=do)
@@ -287,12 +319,12 @@ def unknown(
     Parameters
     ----------
     what : str
-        The kind of thing that `name` should name.
+        The kind of thing that `name` should be.
     name : str
     known : collection of str
     where : str
     valid : str
-        The text that names the known ones; by default it lists all of them.
+        A description of the known names; by default it lists all of them.
     """
     return InputError(
         f"unknown {what} {shown(name)}",
@@ -304,6 +336,13 @@ def unknown(
 
 def known_keys(table: Mapping[str, Any], keys: Collection[str], what: str = "key") -> None:
     """Refuse a table with a key that is not one of `keys`.
+
+    Parameters
+    ----------
+    table : Mapping[str, Any]
+    keys : collection of str
+    what : str
+        The kind of key, for the message.
 
     Raises
     ------
@@ -317,7 +356,13 @@ def known_keys(table: Mapping[str, Any], keys: Collection[str], what: str = "key
 
 
 def integer(value: Any, low: int, high: int) -> int:
-    """Check an integer in `low`..`high`; a boolean is not one."""
+    """Check an integer in `low`..`high`; a boolean is not one.
+
+    Parameters
+    ----------
+    value : Any
+    low, high : int
+    """
     valid = f"an integer, {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong(value, valid)
@@ -327,7 +372,14 @@ def integer(value: Any, low: int, high: int) -> int:
 
 
 def number(value: Any, low: float, high: float, *, above: bool = False) -> float:
-    """Check a finite number in `low`..`high`, with `low` itself excluded if `above`."""
+    """Check a finite number in `low`..`high`, with `low` itself excluded if `above`.
+
+    Parameters
+    ----------
+    value : Any
+    low, high : float
+    above : bool
+    """
     valid = f"a number, {f'above {low:g}, at most' if above else f'{low:g} to'} {high:g}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong(value, valid)

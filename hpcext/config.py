@@ -1,4 +1,4 @@
-"""Settings: the one table of them, and where each value came from.
+"""Settings: their table, and the origin of each value.
 
 A flag takes precedence over the environment, the environment over the user's file, the user's file
 over the site's, and the site's file over the default.
@@ -24,22 +24,22 @@ from hpcext.text import clean, did_you_mean, shown
 MAX_NODES = 10_000
 
 DECISION_TIMEOUT_S = 60.0
-"""Longer than the slowest policy measured: an exact program for a full machine took 49 s."""
+"""Longer than the slowest policy measured: an exact programme for a full machine took 49 s."""
 
 SITE_FILE = Path("/etc/hpcext/hpcext.toml")
-"""The site's file. No variable changes its path, so that nobody can make root read another file."""
+"""The site's file. No variable changes its path, so root cannot be made to read another file."""
 
 POLICIES = (
     "marble", "exclusive", "equal_share", "bftrainer", "bftrainer-lifetime",
     "optimus", "doubling", "total_time", "pollux", "fixed", "tiresias",
 )  # fmt: skip
-"""Names of hpcext's own policies. They are in a higher layer; a test keeps both lists equal."""
+"""Names of hpcext's own policies, which are in a higher layer; a test keeps both lists equal."""
 
 
 AUTO = "auto"
 
 BACKENDS = ("slurm", "lsf")
-"""Names of hpcext's own batch systems; a test keeps this list equal to theirs as well."""
+"""Names of hpcext's own batch systems; a test keeps both lists equal as well."""
 
 
 def user_file() -> Path:
@@ -48,10 +48,10 @@ def user_file() -> Path:
 
 
 def _known(what: str, own: Sequence[str], group: str) -> Callable[[Any], str]:
-    """Make a check for the name of something of ours or of an installed package."""
+    """Make a check for the name of a built-in or installed policy or backend."""
 
     def read(value: Any) -> str:
-        # Options may follow the name of a policy, which checks them.
+        # Options may follow the name of a policy; the policy checks them.
         name = string(value).partition(":")[0]
         if name not in own and name not in (installed := seams.names(group)):
             raise unknown(what, name, (*own, *installed))
@@ -117,10 +117,10 @@ def _setting(
     variable: str = "",
     numeric: bool = False,
 ) -> Any:
-    """Describe a setting: its default, how it is checked, its help, and its variable.
+    """Describe a setting: its default, its check, its help, and its variable.
 
     The variable is by default ``HPCEXT_`` followed by the name. A flag or a variable is converted
-    to a number only if the setting is `numeric`; otherwise it stays text, even if it has only
+    to a number only if the setting is `numeric`; otherwise it stays text, even if it consists of
     digits.
     """
     facts = {"read": read, "help": help, "variable": variable, "numeric": numeric}
@@ -131,7 +131,7 @@ def _setting(
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings, and the one table of them.
+    """All settings, and their table.
 
     Attributes
     ----------
@@ -157,10 +157,10 @@ class Settings:
     harvest_autoscale : str
         ``none``, or a band of utility; see :mod:`hpcext.core.band`.
     notify : str
-        ``none``, or how the user is notified; see :mod:`hpcext.core.notification_methods`.
-        It may hold a secret.
+        ``none``, or how the user is notified; see :mod:`hpcext.core.notification_methods`. It may
+        contain a secret.
     origins : Mapping[str, str]
-        Setting → where its value came from: ``--policy``, a variable, a file, or ``default``.
+        The origin of each setting's value: ``--policy``, a variable, a file, or ``default``.
     """
 
     policy: str = _setting(
@@ -168,7 +168,7 @@ class Settings:
         _known("policy", POLICIES, seams.POLICIES),
         "how GPUs are shared: a policy with its options, such as marble or pollux:p=0",
     )
-    # Not HPCEXT_GPUS: that variable holds a batch job's flag, which may be a range.
+    # Not HPCEXT_GPUS, because that variable holds a batch job's flag, which may be a range.
     gpus: int | str = _setting(
         "auto",
         _gpus,
@@ -243,7 +243,7 @@ class Settings:
         _band,
         "utility at which a harvester keeps its number of nodes, such as 0.4:0.7, or none",
     )
-    # Not HPCEXT_NOTIFY: the supervisor sets that variable for its training.
+    # Not HPCEXT_NOTIFY, because the supervisor sets that variable for its training.
     notify: str = _setting(
         notification_methods.NONE,
         _notify,
@@ -253,7 +253,7 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def values(self) -> dict[str, Any]:
-        """Return every setting in types that JSON and TOML have, for display: without secrets."""
+        """Return every setting in types of JSON and TOML, for display, without secrets."""
         found = {name: getattr(self, name) for name in SETTINGS}
         found["notify"] = notification_methods.shown_method(self.notify)
         return {name: str(v) if isinstance(v, Path) else v for name, v in found.items()}
@@ -264,7 +264,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     for row in fields(Settings)
     if row.metadata
 }
-"""Name → ``read`` (checks a value), ``help``, ``variable`` (of the environment), ``numeric``."""
+"""By name, ``read`` (checks a value), ``help``, ``variable`` (of the environment), ``numeric``."""
 
 
 def load_settings(
@@ -282,7 +282,7 @@ def load_settings(
     Raises
     ------
     InputError
-        A file or value is invalid, wherever it came from.
+        A file or value is invalid, whatever its origin.
     """
     environ = protocol.environ() if environ is None else environ
     values: dict[str, Any] = {}
@@ -294,7 +294,7 @@ def load_settings(
         values.update(found)
         origins.update(dict.fromkeys(found, origin))
     for name, facts in SETTINGS.items():
-        # An empty variable is an unset one, as in the XDG rules.
+        # An empty variable counts as unset, as in the XDG rules.
         if text := environ.get(facts["variable"], ""):
             values[name] = _read_said(name, text, facts["variable"])
             origins[name] = facts["variable"]
@@ -306,12 +306,18 @@ def load_settings(
 
 
 def read_file(path: Path, *, must_be_roots: bool = False) -> dict[str, Any]:
-    """Read and check one file of settings.
+    """Read and check a file of settings.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    must_be_roots : bool
+        Whether to refuse it unless root owns it and only root can write to it.
 
     Raises
     ------
     InputError
-        The file is invalid, or a setting in it; the message names the first one.
+        The file, or a setting in it, is invalid; the message names the first one.
     """
     text = read_text(path, must_be_roots=must_be_roots)
     where = clean(str(path))

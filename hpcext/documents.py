@@ -1,7 +1,7 @@
-"""Small files that one process writes atomically and another reads without trusting them.
+"""Small files that one process writes atomically and another one reads as untrusted.
 
-Standard library only, and of that only what is quick to import: training processes and the
-supervisor import it, as they do :mod:`hpcext.protocol`, which says what the files are.
+It imports only parts of the standard library that are quick to import, because training processes
+and the supervisor import it, like :mod:`hpcext.protocol`, which defines these files.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 from hpcext.numerals import whole
 
 MAX_FILE_BYTES = 1 << 20
-"""Larger files of other writers (reports, requests) are refused unread."""
+"""Size in bytes above which files of other writers (reports, requests) are refused unread."""
 
 _DRAFT_CHARS = 12
 _HEXADECIMAL = set("0123456789abcdef")
 
 UNFIT = (OSError, ValueError, LookupError, TypeError, OverflowError)
-"""Errors from a document that is missing or holds anything unexpected, as ``int(1e999)``."""
+"""Errors from a document that is missing or has unexpected content, such as ``int(1e999)``."""
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames inside a directory survive a crash of the machine."""
+    """Flush a directory, so that renames in it survive a crash of the machine."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -43,14 +43,14 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
     path : pathlib.Path
     data : bytes
     durable : bool
-        Wait for the disk, so that the file survives a crash of the machine.
+        Whether to wait for the disk, so that the file survives a crash of the machine.
     mode : int, optional
-        Permissions; by default for the owner alone.
+        Permissions; by default only for the owner.
 
     Raises
     ------
     OSError
-        It could not be written; the error names the file. Nothing was replaced, and no temporary
+        The file could not be written; the error names it. Nothing was replaced, and no temporary
         file is left.
     """
     name = path.with_name(f".{path.name}.{os.urandom(_DRAFT_CHARS // 2).hex()}")
@@ -68,7 +68,7 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
         with contextlib.suppress(OSError):
             os.unlink(name)
         if isinstance(error, OSError):
-            # The error of a full disk names no file, and all others name the temporary one.
+            # The error of a full disk names no file, and other errors name the temporary one.
             error.filename = str(path)
         raise
     if durable:
@@ -92,7 +92,15 @@ def drafts(path: Path) -> list[Path]:
 
 
 def write_json(path: Path, document: Mapping[str, Any], *, durable: bool = True) -> None:
-    """Replace a file by a JSON document, as :func:`write_file` does."""
+    """Replace a file by a JSON document, as :func:`write_file` does.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    document : Mapping[str, Any]
+    durable : bool
+        Whether to wait for the disk.
+    """
     write_file(path, json.dumps(document).encode() + b"\n", durable=durable)
 
 
@@ -103,17 +111,17 @@ def open_regular(path: Path | str, *, dir_fd: int | None = None) -> int:
     ----------
     path : pathlib.Path or str
     dir_fd : int, optional
-        The directory that a relative path begins at.
+        The directory to which a relative path refers.
 
     Raises
     ------
     FileNotFoundError
-        It is not there.
+        The file does not exist.
     ValueError
         It is a link, a FIFO, a device, a directory, or cannot be opened.
     """
     name = os.path.basename(path)
-    # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+    # O_NONBLOCK, because opening a FIFO without a writer would block.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         fd = os.open(path, flags, dir_fd=dir_fd)
@@ -129,7 +137,7 @@ def open_regular(path: Path | str, *, dir_fd: int | None = None) -> int:
 
 
 def open_own(path: Path, *, dir_fd: int | None = None) -> int:
-    """Open a file as :func:`open_regular` does, and refuse it unless this user owns it."""
+    """Open a file as :func:`open_regular` does, but refuse it unless this user owns it."""
     fd = open_regular(path, dir_fd=dir_fd)
     if (owner := os.fstat(fd).st_uid) != os.geteuid():
         os.close(fd)
@@ -144,24 +152,24 @@ def read_untrusted(
     of_anybody: bool = False,
     dir_fd: int | None = None,
 ) -> bytes:
-    """Read a regular file that somebody else may have put there.
+    """Read a regular file that another user may have put there.
 
     Parameters
     ----------
     path : pathlib.Path
     most_bytes : int, optional
-        Larger files are refused unread; None for files that only this user has ever written.
+        Larger files are refused unread; None for files that only this user can have written.
     of_anybody : bool
-        Whether it may belong to somebody else: for content that is not obeyed.
+        Whether it may belong to another user, because its content is not obeyed.
     dir_fd : int, optional
-        The directory that a relative path begins at.
+        The directory to which a relative path refers.
 
     Raises
     ------
     FileNotFoundError
-        It is not there.
+        The file does not exist.
     ValueError
-        It is a link, a FIFO, a device, somebody else's, or too large.
+        It is a link, a FIFO, a device, another user's, or too large.
     """
     fd = open_regular(path, dir_fd=dir_fd) if of_anybody else open_own(path, dir_fd=dir_fd)
     with open(fd, "rb") as file:
@@ -176,12 +184,16 @@ def read_untrusted(
 
 
 def read_own(path: Path) -> bytes:
-    """Read a file that only this user has ever written, however large."""
+    """Read a file that only this user can have written, however large."""
     return read_untrusted(path, most_bytes=None)
 
 
 def decoded(data: bytes | str) -> Any:
-    """Decode JSON that somebody else wrote.
+    """Decode JSON of another writer.
+
+    Parameters
+    ----------
+    data : bytes or str
 
     Raises
     ------
@@ -195,14 +207,21 @@ def decoded(data: bytes | str) -> Any:
 
 
 def read_json(path: Path, schema: str, *, dir_fd: int | None = None) -> dict[str, Any]:
-    """Read a JSON object of a given schema, which somebody else may have put there.
+    """Read a JSON object of a given schema, which another user may have put there.
 
-    The content of such documents is obeyed or believed, so the file must belong to this user.
+    The content of such documents is obeyed or relied on, so the file must belong to this user.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    schema : str
+    dir_fd : int, optional
+        The directory to which a relative path refers.
 
     Raises
     ------
     FileNotFoundError
-        It does not exist.
+        The file does not exist.
     ValueError
         It is not such a document; the message says why.
     """
@@ -217,7 +236,14 @@ def read_json(path: Path, schema: str, *, dir_fd: int | None = None) -> dict[str
 
 
 def is_later(document: object, schema: str) -> bool:
-    """Return whether a document states a later version of a schema."""
+    """Return whether a document states a later version of a schema.
+
+    Parameters
+    ----------
+    document : object
+    schema : str
+        With its version, such as ``hpcext.report/1``.
+    """
     found = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(found, str):
         return False

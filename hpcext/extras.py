@@ -1,7 +1,7 @@
 """Optional packages, and the extra of hpcext that installs each.
 
-Code that is about to use one asks for it here before any work is done: a missing package is then an
-error of one line, and nothing was computed or written.
+Code that needs one requests it here before any work is done, so that a missing package is an error
+of one line, and nothing was computed or written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXTRAS = {
     "pulp": Extra("PuLP", "milp"),
     "textual": Extra("Textual", "top"),
 }
-"""Module → the extra that installs it. A test compares this with setup.cfg."""
+"""The extra that installs each module. A test compares this with setup.cfg."""
 
 
 def need(module: str, where: str = "", otherwise: str = "") -> Any:
@@ -46,7 +46,7 @@ def need(module: str, where: str = "", otherwise: str = "") -> Any:
     Parameters
     ----------
     module : str
-        Name of the module, as ``matplotlib.figure``.
+        Name of the module, such as ``matplotlib.figure``.
     where : str, optional
         The option that needs it, for the message.
     otherwise : str, optional

@@ -1,8 +1,7 @@
-"""Checks of the values in a ``[[job]]`` table: one function per kind of value.
+"""Checks of the values in a ``[[job]]`` table, with a function for each kind of value.
 
-Each takes a value that TOML was decoded to and returns it in the type of
-:class:`hpcext.jobspec.JobSpec`, or raises an InputError, to which the reader adds file, job and
-key.
+Each takes a value decoded from TOML and returns it in the type of :class:`hpcext.jobspec.JobSpec`,
+or raises an InputError, to which the reader adds the file, the job and the key.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from hpcext.core.trials import Trial
 from hpcext.text import shown
 
 MAX_GPUS = 1024
-"""GPUs per node: far more than any node has, and few enough to enumerate."""
+"""Largest number of GPUs per node: far more than any node has, and few enough to enumerate."""
 
 MAX_NODES = 65_536
 MAX_WORK = 1e15
@@ -34,7 +33,7 @@ MAX_NAME_CHARS = 64
 _NOT_FIRST = set("-.=+@")
 """Characters that would begin an option, a hidden file or a formula of a spreadsheet."""
 _BLANK = re.compile("[ \u115f\u1160\u2800\u3164\uffa0]*")
-"""Characters that print nothing, though Unicode calls some of them letters and symbols."""
+"""Invisible characters that Unicode calls letters or symbols."""
 _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}")
 _KIND = re.compile(r"[A-Za-z0-9][ -~]{0,99}")
 _MEM = re.compile(r"([0-9]{1,16})([KMGT]?)", re.IGNORECASE)
@@ -44,9 +43,9 @@ _UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 def name(value: Any) -> str:
     """Check the name of a job, which also appears in messages, tables and commands.
 
-    No file of hpcext is named after it: the files of a job are in a directory with its id. The name
-    is normalized to NFC, in which a character is one code point where it can be, so that whoever
-    types it in another form means the same job.
+    No file of hpcext is named after it, because the files of a job are in a directory with its id.
+    The name is normalized to NFC, in which a character is one code point if possible, so that
+    another form of the same name means the same job.
     """
     valid = (
         f"up to {MAX_NAME_CHARS} printable characters, no /, no blank at either end, and none of "
@@ -54,7 +53,7 @@ def name(value: Any) -> str:
     )
     if not isinstance(value, str):
         raise wrong(value, f"a string: {valid}")
-    # Cut before it is looked at: a file may have a name of a megabyte.
+    # Cut first, because a file may have a name of a megabyte.
     named = unicodedata.normalize("NFC", value[: 8 * MAX_NAME_CHARS])
     good = (
         len(value) <= 8 * MAX_NAME_CHARS
@@ -64,7 +63,7 @@ def name(value: Any) -> str:
         and named.strip() == named
         and not _BLANK.fullmatch(named)
         and named[0] not in _NOT_FIRST
-        # A combining mark would be drawn over whatever stands before the name.
+        # A combining mark would be drawn over the character before the name.
         and not unicodedata.category(named[0]).startswith("M")
     )
     if not good:
@@ -77,7 +76,7 @@ def name(value: Any) -> str:
 
 
 def plain_name(value: Any) -> str:
-    """Check the name of a sweep or of a profile, which is also a file's name."""
+    """Check the name of a sweep or of a profile, which is also the name of a file."""
     valid = "at most 64 letters, digits, and . _ -, beginning with a letter or digit"
     if not isinstance(value, str):
         raise wrong(value, f"a string of {valid}")
@@ -112,7 +111,7 @@ _MEANT_FOR_A_SHELL = re.compile(r"\|\|?|&&?|;|[0-9]?>{1,2}|<")
 
 
 def for_shell(value: Any) -> tuple[str, ...]:
-    """Check a command that a shell is to run and return the argv of that shell."""
+    """Check a command for a shell and return the argv of that shell."""
     if not isinstance(value, str):
         raise wrong(value, "a string, because shell = true")
     if not string(value).strip():
@@ -121,12 +120,12 @@ def for_shell(value: Any) -> tuple[str, ...]:
 
 
 def shell_only(value: str | list[str]) -> str:
-    """Find the first part that only a shell understands, in a command that no shell runs.
+    """Find the first part that only a shell interprets, in a command that no shell runs.
 
     Parameters
     ----------
     value : str or list of str
-        The command as the file states it and :func:`command` accepts it.
+        The command as in the file, accepted by :func:`command`.
 
     Returns
     -------
@@ -158,7 +157,7 @@ _UNQUOTED = re.compile(
 
 
 def _unquoted(text: str) -> str:
-    # A quotation leaves an x behind, because "a"* is a pattern as well. In double quotes a shell
+    # A quotation is replaced by an x, because "a"* is a pattern as well. In double quotes a shell
     # would expand variables, so those are kept.
     def kept(match: re.Match[str]) -> str:
         inside = re.search(r"\$(?:[A-Za-z_{(])\w*", match[0]) if match[0][0] == '"' else None
@@ -208,7 +207,7 @@ def scaling(value: Any) -> dict[int, float] | dict[str, dict[int, float]] | str:
     Returns
     -------
     dict or str
-        GPUs → speed; or kind of GPU → GPUs → speed; or a name. In TOML the numbers of GPUs are
+        Speed by GPUs; or speed by kind of GPU and GPUs; or a name. In TOML the numbers of GPUs are
         strings, because they are keys.
     """
     if isinstance(value, str):
@@ -271,7 +270,7 @@ def _whole(value: Any) -> float:
 
 
 def after(value: Any) -> tuple[str, ...]:
-    """Check the names of the jobs that a job waits for; a single name needs no array."""
+    """Check the names of the jobs on which a job depends; a single name needs no array."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list):
         raise wrong(value, "the name of a job or an array of names")
@@ -368,14 +367,14 @@ def trial(value: Any) -> Trial:
 
 
 def hang(value: Any) -> str:
-    """Check what is to be done about a training that seems to hang."""
+    """Check the reaction to a training that seems to hang."""
     if value not in HANG:
         raise InputError(shown(value), valid=", ".join(HANG))
     return str(value)
 
 
 def metric(value: Any) -> str:
-    """Check the name of a metric, as training reports it."""
+    """Check the name of a metric, as the training reports it."""
     if not isinstance(value, str) or not _METRIC.fullmatch(value):
         raise InputError(
             shown(value),

@@ -1,6 +1,6 @@
-"""Job and trainer files: one schema, read and checked.
+"""Job and trainer files, which have one schema: reading and checks.
 
-The value of each key is checked in :mod:`hpcext.jobfields`, and the relations between jobs here.
+:mod:`hpcext.jobfields` checks the value of each key; here the relations between jobs are checked.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hpcext.scaling.kinds import curve_of
 from hpcext.text import SHOWN_CHARS, clean, counted, did_you_mean, listed, shown
 
 MAX_JOBS = 100_000
-"""The most jobs in one file; reading so many takes some seconds, and larger files are refused."""
+"""Largest number of jobs in a file; reading so many takes some seconds."""
 
 COMMAND_LINE = "command line"
-"""Where jobs come from that no job file of a user states, for messages."""
+"""The place of jobs that are not in a job file of a user, for messages."""
 
 _SHOWN_CYCLE = 8
 
@@ -50,7 +50,7 @@ def read_jobs(
     empty : bool
         Whether the file may have no jobs.
     warnings : list of str, optional
-        List to which warnings are appended about what is allowed but probably not intended.
+        List to which warnings about valid but probably unintended content are appended.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def parse_jobs(
     where : str
         The name of the file in messages.
     base : pathlib.Path
-        Where relative directories begin.
+        The directory to which relative directories refer.
     known : collection of str
         Names of jobs outside the file that `after` may refer to.
     suspend_timeout_s : float
@@ -174,16 +174,16 @@ def _tables(document: dict[str, Any], where: str) -> list[Any]:
 
 
 def place(where: str, number: int, name: Any) -> str:
-    """Return where a job is stated, for messages.
+    """Return the place of a job, for messages.
 
     Parameters
     ----------
     where : str
         The job file, or :data:`COMMAND_LINE`.
     number : int
-        Its place in the file, from 1 on.
+        Its position in the file, from 1.
     name : Any
-        As the file states it; left out if it is no string.
+        As in the file; left out if it is not a string.
 
     Examples
     --------
@@ -254,7 +254,7 @@ def _job(
         with at(stated, "scaling"):
             values.update(_measured(values, profiles))
     if "workdir" in table:
-        # Not Path.resolve: the path of a link to the data is to stay as the user wrote it.
+        # Not Path.resolve, because the path of a link should stay as the user wrote it.
         values["workdir"] = os.path.normpath(base / values["workdir"])
     if (saves := values.get("checkpoint")) is not None:
         with at(stated, "checkpoint"):
@@ -278,7 +278,7 @@ def _job(
 
 
 def _natively(saves: Checkpointer, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Check how a job saves by its own means against its other keys; return what follows."""
+    """Check how a job saves by its own means against its other keys; return the derived keys."""
     checkpointers.check_command(saves, shell=table.get("shell") is True)
     timeout_s = saves.suspend_timeout_s
     if timeout_s is None or (saves.plain and "suspend_timeout_s" in table):
@@ -293,7 +293,7 @@ def _natively(saves: Checkpointer, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str, Any]:
-    """Look up the profile that a job names and return the job's fields that come from it."""
+    """Look up the profile that a job names and return the fields that it determines."""
     name = values["scaling"]
     if profiles is None:
         raise InputError(
@@ -314,7 +314,7 @@ def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str,
 
 
 def _check_directories(specs: Sequence[JobSpec], base: str, where: str) -> None:
-    """Refuse a job whose directory does not exist, since it would fail at every attempt."""
+    """Refuse a job whose directory does not exist, since it would fail in every attempt."""
     good = {base}
     for number, spec in enumerate(specs, start=1):
         if spec.workdir not in good and not os.path.isdir(spec.workdir):
@@ -367,19 +367,20 @@ def _check_trials(specs: Sequence[JobSpec], where: str) -> None:
 
 
 def find_cycle(after: Mapping[str, Collection[str]]) -> list[str]:
-    """Find a cycle of jobs that wait for each other.
+    """Find a cycle of jobs that depend on each other.
 
-    Kahn's algorithm, in time linear in jobs and dependencies and without recursion.
+    This is Kahn's algorithm, in time linear in jobs and dependencies and without recursion.
 
     Parameters
     ----------
     after : Mapping[str, collection of str]
-        Name → names it waits for; names that are not keys count as completed.
+        Names of the jobs on which each job depends, by name; names that are no keys count as
+        completed.
 
     Returns
     -------
     list of str
-        Each waits for the next and the last for the first; empty if there is no cycle.
+        Each job depends on the next one and the last on the first; empty if there is no cycle.
     """
     waits = {name: {other for other in others if other in after} for name, others in after.items()}
     followers: dict[str, list[str]] = {name: [] for name in after}
@@ -393,7 +394,7 @@ def find_cycle(after: Mapping[str, Collection[str]]) -> list[str]:
             waits[name].discard(done)
             if not waits[name]:
                 free.append(name)
-    # Every job left waits for another that is left, so following them must lead into a cycle.
+    # Every job left depends on another one that is left, so following them leads into a cycle.
     here = next((name for name, others in waits.items() if others), None)
     path: dict[str, int] = {}
     while here is not None and here not in path:

@@ -1,4 +1,4 @@
-"""The specification of a job: what a job file, or a submission, says of it, checked."""
+"""The specification of a job: the checked contents of a job file, or of a submission."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Gpus(msgspec.Struct, frozen=True):
 
 
 class Nodes(msgspec.Struct, frozen=True):
-    """Nodes that a job can use."""
+    """The number of nodes that a job can use."""
 
     min: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_NODES)] = 1
     max: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_NODES)] = 1
@@ -39,16 +39,16 @@ class JobSpec(msgspec.Struct, frozen=True):
     name : str
         Letters, digits, ``._-``; at most 64; unique in its file.
     command : tuple of str
-        The argv, with the placeholders ``{gpus} {nodes} {checkpoint_dir} {name}`` still in it.
+        The argv, with unreplaced placeholders ``{gpus} {nodes} {checkpoint_dir} {name}``.
     gpus : Gpus
     nodes : Nodes
     scaling : Mapping[int, float]
-        GPUs in total → speed, in any unit; empty if not stated.
+        Speed by total GPUs, in any unit; empty if not stated.
     by_kind : Mapping[str, Mapping[int, float]]
-        The same for each kind of GPU, in one unit; empty if kinds are not distinguished. If it is
-        not empty, `scaling` is the curve of this machine's kind, or else of the slowest kind.
+        The same for each kind of GPU, in one unit; empty if kinds are not distinguished. Otherwise
+        `scaling` is the curve of this machine's kind, or else of the slowest kind.
     profile : str
-        Name of the stored profile that `scaling` was taken from when the job was submitted; empty
+        Name of the stored profile from which `scaling` was taken when the job was submitted; empty
         if the file states the curve. The job's own progress refines that profile.
     relative : bool
         Whether `scaling` is only the shape of a profile, measured in another unit than the work's.
@@ -76,9 +76,9 @@ class JobSpec(msgspec.Struct, frozen=True):
     checkpoint : Checkpointer or None
         How the command saves by its own means, if it does.
     hang : {"report", "restart", "ignore"}
-        What is done when it seems to hang.
+        The reaction when it seems to hang.
     hang_after_s : float
-        The shortest time without a step after which it does, in seconds.
+        The shortest time without a step after which it seems to hang, in seconds.
     """
 
     name: str
@@ -113,9 +113,9 @@ class JobSpec(msgspec.Struct, frozen=True):
 def optimum(spec: JobSpec) -> int:
     """Return the number of GPUs per node on which a job runs best.
 
-    That is the number that the file states. If it states none, it is the fewest GPUs whose speed is
+    That is the stated number. If the file states none, it is the smallest number whose speed is
     within 2 % of the best, among the sizes that the job may have on its fewest nodes; without
-    stated speeds it is the most GPUs that the job can use.
+    stated speeds, it is the largest number that the job can use.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The text of job files that hpcext itself writes; :mod:`hpcext.jobfile` reads them."""
+"""The text of job files that hpcext itself writes, for :mod:`hpcext.jobfile`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def job_text(*jobs: Mapping[str, Any]) -> str:
     Parameters
     ----------
     *jobs : Mapping of str to Any
-        Fields of a job → strings, numbers, sequences and mappings of these.
+        Fields of each job: strings, numbers, sequences and mappings of these.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def job_text(*jobs: Mapping[str, Any]) -> str:
 
 
 def allowed_name(text: str) -> str:
-    """Return a text with only the characters that any name may have, cut to its length."""
+    """Return a text reduced to the characters of valid names, and cut to their length."""
     good = (char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in text)
     return "".join(good).lstrip("._-")[:MAX_NAME_CHARS].rstrip("._-")
 

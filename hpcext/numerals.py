@@ -1,12 +1,12 @@
-"""Numbers that come from outside as text.
+"""The parsing of numbers in text of other origin.
 
-Standard library only, as the modules that import it need.
+It needs only the standard library, like the modules that import it.
 """
 
 from __future__ import annotations
 
 DIGITS = 18
-"""Most digits that always fit into 64 bits; Python itself refuses integers of 4,300 and more."""
+"""Largest number of digits that always fit into 64 bits; Python refuses 4,300 and more."""
 
 
 def whole(text: str | None, digits: int = DIGITS) -> int | None:
@@ -15,9 +15,9 @@ def whole(text: str | None, digits: int = DIGITS) -> int | None:
     Parameters
     ----------
     text : str or None
-        ASCII decimal digits and nothing else; :meth:`str.isdecimal` accepts those of any script.
+        ASCII decimal digits only; :meth:`str.isdecimal` accepts those of any script.
     digits : int
-        Most digits that are accepted.
+        Largest number of digits.
 
     Examples
     --------

@@ -1,12 +1,12 @@
 """Directories and files that only their user can change, whatever the umask.
 
-Whatever hpcext makes is private from its first directory down. Directories *above* it may be
-writable by others, as in a folder that a group shares: they could rename what is there and put
-something of their own in its place. So every directory on the way to a path is checked
-(:func:`weakness`), and a file whose content is obeyed must belong to the user, checked by the very
-descriptor that it is read from (:mod:`hpcext.documents`).
+All that hpcext makes is private from its first directory down. Directories *above* it may be
+writable by others, as in a folder that a group shares: they could rename its entries and replace
+them. So every directory on the way to a path is checked (:func:`weakness`), and a file whose
+content is obeyed must belong to the user, checked by the descriptor from which it is read
+(:mod:`hpcext.documents`).
 
-Standard library only: the supervisor and training processes import it.
+It needs only the standard library, because the supervisor and training processes import it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_LINKS = 40
-"""Most symbolic links that Linux follows on one path (path_resolution(7))."""
+"""Largest number of symbolic links that Linux follows on a path (path_resolution(7))."""
 
 ROOT = Path("/")
 
 
 class Weakness(NamedTuple):
-    """A place on the way to a path that somebody else could change.
+    """A place on the way to a path that another user could change.
 
     Attributes
     ----------
     place : pathlib.Path
     what : str
-        What is wrong there, as a part of a sentence.
+        The problem there, as a part of a sentence.
     remedy : str
         The command with which its owner can fix it.
     """
@@ -46,7 +46,7 @@ class Weakness(NamedTuple):
 
 
 def own_name() -> str:
-    """Return the name of this user; the number, if it has none, as in a container."""
+    """Return the name of this user, or the number if there is none, as in a container."""
     import pwd  # noqa: PLC0415  (supervisors do not need it)
 
     try:
@@ -71,7 +71,7 @@ def walk(path: Path, below: Path = ROOT) -> Iterator[tuple[Path, os.stat_result]
     Raises
     ------
     OSError
-        Too many links, or a place that cannot be looked at.
+        There are too many links, or a place cannot be examined.
     """
     yield from _walk(path, below, MOST_LINKS)
 
@@ -93,7 +93,7 @@ def _walk(path: Path, below: Path, links: int) -> Iterator[tuple[Path, os.stat_r
 
 
 def fault(place: Path, facts: os.stat_result, *, as_user: bool = False) -> Weakness | None:
-    """Return how others could change what is at a place, or None if they cannot.
+    """Return how others could change a place, or None if they cannot.
 
     Parameters
     ----------
@@ -102,14 +102,14 @@ def fault(place: Path, facts: os.stat_result, *, as_user: bool = False) -> Weakn
         Status of the place itself, even if it is a link.
     as_user : bool
         Whether to accept that the user's private group may write (many sites have one for each
-        user), and to take an owner that this container does not know for root.
+        user), and to treat an owner that is unknown in this container as root.
     """
     if facts.st_uid not in {0, os.geteuid()} and not (as_user and _is_unknown(facts.st_uid)):
         return Weakness(place, f"belongs to uid {facts.st_uid}", "chown root")
     if stat.S_ISLNK(facts.st_mode):
         # A link is as safe as its directory, which is checked as well.
         return None
-    # In a sticky directory like /tmp nobody else can rename or remove an entry of ours.
+    # In a sticky directory like /tmp other users cannot rename or remove our entries.
     sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
     writers = facts.st_mode & 0o022
     if writers == 0o020 and as_user and _is_own_group(facts.st_gid):
@@ -126,14 +126,14 @@ def weakness(path: Path) -> Weakness | None:
     Raises
     ------
     OSError
-        It cannot be looked at.
+        A place cannot be examined.
     """
     found = (fault(place, facts, as_user=True) for place, facts in walk(_plain(path)))
     return next((each for each in found if each), None)
 
 
 def is_safe(path: Path) -> bool:
-    """Return whether nobody else can replace a path or a directory on the way to it."""
+    """Return whether no other user can replace a path or a directory on the way to it."""
     try:
         return weakness(path) is None
     except OSError:
@@ -145,7 +145,7 @@ def _plain(path: Path) -> Path:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Return whether a uid is the one that stands for all users unknown to a user namespace."""
+    """Return whether a uid is the one that represents all users unknown to a user namespace."""
     try:
         known = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
         nobody = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
@@ -156,7 +156,7 @@ def _is_unknown(uid: int) -> bool:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Return whether a group is the user's private one: named as the user, with no other member."""
+    """Return whether a group is the user's private one: of the same name, with no other member."""
     # Imported here, since few directories are writable by a group.
     import grp  # noqa: PLC0415
     import pwd  # noqa: PLC0415
@@ -168,13 +168,17 @@ def _is_own_group(gid: int) -> bool:
     return group.gr_name == me.pw_name and not set(group.gr_mem) - {me.pw_name}
 
 
-# What is ours.
+# Directories and files of this user.
 
 
 def make(path: Path) -> bool:
     """Make a directory and every missing one above it, for this user alone.
 
-    A directory that exists must belong to the user, and is closed to others.
+    An existing directory must belong to the user, and is closed to others.
+
+    Parameters
+    ----------
+    path : pathlib.Path
 
     Returns
     -------
@@ -184,14 +188,14 @@ def make(path: Path) -> bool:
     Raises
     ------
     OSError
-        It cannot be made, is a link, or belongs to somebody else.
+        It cannot be made, is a link, or belongs to another user.
     """
     make_missing(path)
     return close_to_others(path)
 
 
 def make_missing(path: Path) -> None:
-    """Make a directory as :func:`make` does, but leave one alone that exists.
+    """Make a directory as :func:`make` does, but do not change an existing one.
 
     Raises
     ------
@@ -204,7 +208,7 @@ def make_missing(path: Path) -> None:
         missing.append(above)
         above = above.parent
     for each in reversed(missing):
-        # It may be made meanwhile, by us or by somebody else: its owner is checked below.
+        # It may be made meanwhile, by us or by another user; its owner is checked below.
         with contextlib.suppress(FileExistsError):
             os.mkdir(each, 0o700)
         close_to_others(each)
@@ -216,11 +220,11 @@ def close_to_others(path: Path) -> bool:
     Raises
     ------
     OSError
-        It is a link, not a directory, or belongs to somebody else.
+        It is a link, not a directory, or belongs to another user.
     """
     fd = open_directory(path)
     try:
-        # A umask may have taken permissions from the owner, too. An inherited setgid bit stays.
+        # A umask may have removed the owner's permissions, too. An inherited setgid bit stays.
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         if mode & 0o777 != 0o700:
             os.fchmod(fd, mode & ~0o077 | 0o700)
@@ -242,7 +246,7 @@ def open_directory(path: Path, *, without: int = 0) -> int:
     Raises
     ------
     OSError
-        It is a link, not a directory, belongs to somebody else, or has such permissions.
+        It is a link, not a directory, belongs to another user, or has such permissions.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     facts = os.fstat(fd)
@@ -260,14 +264,14 @@ def open_directory(path: Path, *, without: int = 0) -> int:
 def open_log(path: Path) -> int:
     """Open a file of this user for appending, made for this user alone; the caller closes it.
 
-    A link is followed if it belongs to this user, and no other.
+    A link is followed only if it belongs to this user.
 
     Raises
     ------
     OSError
-        It cannot be opened, or belongs to somebody else.
+        It cannot be opened, or belongs to another user.
     """
-    # O_NONBLOCK: a FIFO that nobody reads must not hold us up.
+    # O_NONBLOCK, since a FIFO without a reader must not block.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW, 0o600)
@@ -284,7 +288,7 @@ def open_log(path: Path) -> int:
 
 
 def _target(link: Path) -> str:
-    """Return where a link of this user leads, read from the very link whose owner was checked."""
+    """Return the target of a link of this user, read from the same link whose owner was checked."""
     fd = os.open(link, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if (owner := os.fstat(fd).st_uid) != os.geteuid():

@@ -1,6 +1,6 @@
-"""One process of this machine, told from a later one that has the same pid.
+"""A process of this machine, distinguished from a later one with the same pid.
 
-Standard library only, as :mod:`hpcext.protocol`.
+It needs only the standard library, like :mod:`hpcext.protocol`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hpcext.numerals import whole
 
 
 class Process(NamedTuple):
-    """A process that cannot be mistaken for a later one with the same pid.
+    """A process, distinguished from a later one with the same pid.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Process(NamedTuple):
     @classmethod
     def me(cls) -> Process:
         """Return the present process."""
-        # Not by its pid: in a pid namespace of its own, /proc may be that of the outside.
+        # Not by its pid: in a separate pid namespace, /proc may be that of the outside.
         start = _start_of("self")
         if start is None:
             raise RuntimeError("/proc is not mounted")
@@ -43,7 +43,7 @@ class Process(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Process | None:
-        """Read ``pid:PID:START``; None for ``none`` and for anything malformed."""
+        """Parse ``pid:PID:START``; None for ``none`` and for anything malformed."""
         kind, _, rest = text.partition(":")
         pid, start = map(whole, rest.partition(":")[::2])
         return None if kind != "pid" or pid is None or start is None else cls(pid, start)
@@ -52,7 +52,7 @@ class Process(NamedTuple):
         return f"pid:{self.pid}:{self.start}"
 
     def alive(self) -> bool:
-        """Return whether this very process still runs."""
+        """Return whether this process still runs."""
         return Process.of(self.pid) == self
 
     def stopped(self) -> bool:
@@ -64,7 +64,7 @@ class Process(NamedTuple):
         return text[text.rindex(")") + 2] == "T" and self.alive()
 
     def open(self) -> int | None:
-        """Open a pidfd of this very process, which the caller closes; None if it is gone."""
+        """Open a pidfd of this process, which the caller closes; None if it has ended."""
         try:
             fd = os.pidfd_open(self.pid)
         except (OSError, OverflowError):
@@ -75,7 +75,7 @@ class Process(NamedTuple):
         return None
 
     def send(self, signum: int) -> bool:
-        """Send a signal to this very process; False if it is gone or not ours."""
+        """Send a signal to this process; return False if it has ended or is another user's."""
         fd = self.open()
         if fd is None:
             return False
@@ -94,6 +94,6 @@ def _start_of(name: str) -> int | None:
         text = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name of the program (field 2) may hold blanks and parentheses; the last one closes it.
+    # The name of the program (field 2) may contain blanks and parentheses; the last one closes it.
     fields = text[text.rindex(")") + 2 :].split()
     return None if fields[0] in "ZX" else int(fields[19])

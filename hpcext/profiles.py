@@ -1,13 +1,12 @@
 """Profiles: measured scaling curves, stored by name, which several managers may refine at once.
 
-``STATE_DIR/profiles/NAME.json`` (schema ``hpcext.profile/1``) holds measurements, not a curve: the
-curve is computed from them, and old measurements can be told from new ones. The newest `KEEP` of
-each size (GPUs per node, nodes, kind of GPU) are kept.
+``STATE_DIR/profiles/NAME.json`` (schema ``hpcext.profile/1``) contains measurements, not a curve.
+The curve is computed from them, and their age is known. The newest `KEEP` of each size (GPUs per
+node, nodes, kind of GPU) are kept.
 
-The curve averages the last `LAST` measurements of each size, weighted by how long each took, and
-leaves out the one that is farthest from their median. Neither kinds of GPU nor units are mixed: a
-measurement has steps per second, and samples per second if the training reports how many samples
-it consumed.
+The curve averages the last `LAST` measurements of each size, weighted by their duration, without
+the one that is farthest from their median. Neither kinds of GPU nor units are mixed: a measurement
+has steps per second, and also samples per second if the training reports the number of samples.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from hpcext.scaling.curve import robust_mean, shape
 from hpcext.text import clean, did_you_mean, listed, shown
 
 KEEP = 20
-"""How many measurements of each size are kept."""
+"""Number of measurements of each size that are kept."""
 
 LAST = 5
-"""How many measurements of each size the curve is computed from."""
+"""Number of measurements of each size from which the curve is computed."""
 
 MOST = 2000
-"""How many measurements one file may hold; its size then stays far below what is read at most."""
+"""Largest number of measurements in a file; its size then stays far below the limit."""
 
 LOCK_S = 10.0
 
@@ -50,17 +49,17 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes
     ----------
     at : float
-        When it was measured, in seconds since the epoch.
+        Time of the measurement, in seconds since the epoch.
     gpus : int
         GPUs per node.
     nodes : int
     steps_per_s : float
     samples_per_s : float or None
-        None where the training does not count samples.
+        None if the training does not count samples.
     seconds : float
-        How long the speed was observed.
+        Duration of the observation.
     source : {"profile", "job"}
-        Who measured: ``hpcext profile``, or a job of a pilot.
+        The measuring program: ``hpcext profile``, or a job of a pilot.
     gpu : str
         Kind of GPU as the driver names it; ``slot`` on a machine without GPUs.
     """
@@ -92,13 +91,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measurements: tuple[Measurement, ...] = ()
 
     def of_kind(self, gpu: str) -> tuple[Measurement, ...]:
-        """Return the measurements on a kind of GPU, or on the last measured kind without any."""
+        """Return the measurements on a kind of GPU; without a kind, on the one measured last."""
         kinds = [each.gpu for each in self.measurements]
         wanted = gpu if gpu in kinds else (kinds[-1] if kinds else gpu)
         return tuple(each for each in self.measurements if each.gpu == wanted)
 
     def curve(self, unit: str, gpu: str = "", nodes: int = 1) -> dict[int, float]:
-        """Return GPUs per node → work per second; empty if nothing was measured in this unit.
+        """Return work per second by GPUs per node; empty if it was not measured in this unit.
 
         Parameters
         ----------
@@ -121,14 +120,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return tuple(dict.fromkeys(each.gpu for each in self.measurements))
 
     def unit(self, gpu: str = "") -> str:
-        """Return the more telling unit: samples if they were counted, else steps.
+        """Return the more meaningful unit: samples if they were counted, else steps.
 
-        A step may hold more samples on more GPUs, so steps per second understate the speed there.
+        A step may have more samples on more GPUs, so that steps per second understate the speed.
         """
         return "samples" if self.curve("samples", gpu) else "steps"
 
     def added(self, more: Iterable[Measurement]) -> Profile:
-        """Return a profile with more measurements, less the oldest beyond `KEEP` and `MOST`."""
+        """Return a profile with further measurements, less the oldest beyond `KEEP` and `MOST`."""
         every = sorted((*self.measurements, *more), key=lambda each: each.at)
         count: dict[tuple[int, int, str], int] = defaultdict(int)
         kept = []
@@ -146,9 +145,9 @@ class Profiles:
     Parameters
     ----------
     directory : pathlib.Path
-        ``STATE_DIR/profiles``; made when something is stored.
+        ``STATE_DIR/profiles``; made when a profile is stored.
     gpu : str
-        Kind of GPU that curves are computed for.
+        Kind of GPU for which curves are computed.
     lock_s : float
         Longest wait, in seconds, for other writers.
     """
@@ -163,7 +162,7 @@ class Profiles:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             with os.scandir(self.directory) as entries:
                 found = [Path(entry.name) for entry in entries]
-            # What begins with a dot is the lock, or is being written.
+            # Names that begin with a dot are the lock, or files that are being written.
             return sorted(
                 path.stem for path in found if path.suffix == ".json" and path.stem[:1] != "."
             )
@@ -175,7 +174,7 @@ class Profiles:
         Raises
         ------
         InputError
-            There is none of this name, or its file is not what hpcext wrote.
+            There is no such profile, or hpcext did not write its file.
         """
         path = self._path(name)
         try:
@@ -203,14 +202,14 @@ class Profiles:
         Returns
         -------
         curve : dict of int to float
-            GPUs per node → speed, not empty.
+            Speed by GPUs per node; not empty.
         relative : bool
             Whether it was measured in another unit, so that only its shape is meaningful.
 
         Raises
         ------
         InputError
-            As :meth:`load`, or nothing was measured on one node.
+            As :meth:`load`, or it was not measured on one node.
         """
         profile = self.load(name)
         wanted = unit or profile.unit(self.gpu)
@@ -235,7 +234,7 @@ class Profiles:
         Returns
         -------
         dict of str to dict of int to float
-            Kind → GPUs per node → speed; empty unless there are several kinds.
+            Speed by kind and GPUs per node; empty unless there are several kinds.
         """
         profile = self.load(name)
         wanted = unit or profile.unit(self.gpu)
@@ -246,14 +245,14 @@ class Profiles:
         return known if len(known) > 1 else {}
 
     def add(self, name: str, measured: Iterable[Measurement], *, new: bool = True) -> Profile:
-        """Add measurements to a stored profile, safe against concurrent writers.
+        """Add measurements to a stored profile, safely beside other writers.
 
         Parameters
         ----------
         name : str
         measured : iterable of Measurement
         new : bool
-            Whether to create a profile that does not exist; otherwise that is an error.
+            Whether to create a profile that does not exist; otherwise a missing one is an error.
 
         Raises
         ------
@@ -281,7 +280,7 @@ class Profiles:
         Raises
         ------
         InputError
-            There is none.
+            There is no such profile.
         HpcextError
             It cannot be removed.
         """
@@ -313,8 +312,8 @@ class Profiles:
         try:
             private.make(self.directory)
             with warnings.catch_warnings():
-                # Where there is no flock, filelock warns and falls back to a marker file: that
-                # serves here, since a manager that finds it locked goes on without writing.
+                # Without flock, filelock warns and falls back to a marker file. That suffices here,
+                # since a manager that finds it locked goes on without writing.
                 warnings.simplefilter("ignore")
                 lock = filelock.FileLock(self.directory / ".lock", timeout=self._lock_s)
                 with lock:

@@ -1,16 +1,16 @@
 """The contract between a manager and a training process: variables, files, exit codes.
 
-Small enough for any language, and the same on every batch system. Standard library only,
-because training scripts and the supervisor import it, and of that only what is quick to import
-(dataclasses and tempfile are not): every start of a job waits for it. Every environment variable
-of hpcext is read here and nowhere else.
+It is small enough for any language, and the same on every batch system. It needs only parts of the
+standard library that are quick to import (not dataclasses and tempfile), because training scripts
+and the supervisor import it, and every start of a job waits for that. Every environment variable of
+hpcext is read here only.
 
-One *attempt* is one run of a job's command. Its directory holds, in the order they appear:
+One *attempt* is one run of a job's command. Its directory contains, in the order of appearance:
 
 ==================  =============  ==============================================================
 ``launch.json``     manager        what to run (:data:`LAUNCH`)
 ``supervisor.json`` supervisor     its pid and start time; created once, so an attempt runs once
-``report.json``     session        progress, replaced as training goes (:data:`REPORT`)
+``report.json``     session        progress, replaced during the training (:data:`REPORT`)
 ``order.json``      manager        suspend, or end, where no signal can be sent (:data:`ORDER`)
 ``rescale.json``    manager        the number of GPUs to rescale to in place (:data:`RESCALE`)
 ``rescaled.json``   launcher       the number of GPUs after that (:data:`RESCALED`)
@@ -46,24 +46,24 @@ SUPERVISOR = "hpcext.supervisor/1"
 REPORT = "hpcext.report/1"
 """The keys that a manager reads: ``attempt`` and ``op`` as in the environment, ``step``,
 ``resumed_step``, ``saved_step``, ``done`` (work since the job began), ``rate`` (work per second, or
-null), ``metrics`` (numbers by name, null for one that is not finite any more), ``in_place``, the
-times ``registered_at``, ``restored_at`` and ``first_step_at`` (null before the first step),
-``goodput``: null, or an object; and of a training that cannot write a checkpoint ``cannot_save``
-(why, in a few words; null once it can), ``declined`` (how many suspensions of this attempt it has
-declined and gone on) and ``waits_to_save`` (true: it has ended, and retries its last checkpoint).
+null), ``metrics`` (numbers by name, null for one that is no longer finite), ``in_place``, the times
+``registered_at``, ``restored_at`` and ``first_step_at`` (null before the first step), ``goodput``
+(null, or an object). For a training that cannot write a checkpoint also ``cannot_save`` (why, in a
+few words; null once it can), ``declined`` (the number of suspensions that this attempt has
+declined) and ``waits_to_save`` (true: it has ended, and retries its final checkpoint).
 
-A training that has done enough steps to tell how long they take says so in ``step_s``: the 99th
-percentile and the longest of its steps in this attempt, in seconds; else it is null.
+Once a training has made enough steps for a usual duration, it is in ``step_s``: the 99th percentile
+and the longest of its steps in this attempt, in seconds; before that it is null.
 
-Where ``suspendable`` is false (the default is true) the training has not reached a point yet at
-which it can be suspended: of the other keys only ``metrics`` and ``notes`` count. ``notes`` is a
-list of at most eight sentences for the user.
+If ``suspendable`` is false (the default is true), the training has not reached a point at which it
+can be suspended; then of the other keys only ``metrics`` and ``notes`` count. ``notes`` is a list
+of at most eight sentences for the user.
 
 ``goodput`` has the gradient ``noise_scale`` and the ``initial_batch``, both in samples. It may have
-``most_batch`` (samples of a step on all GPUs), ``least_per_gpu`` (1) and ``most_per_gpu`` (samples
-of one GPU in a pass), and ``accumulates`` (true: a step may have several passes). It may have
-``throughput``, and must where ``done`` does not count samples: seven numbers that give the seconds
-of a step as
+``most_batch`` (samples of a step on all GPUs), ``least_per_gpu`` (1), ``most_per_gpu`` (samples on
+one GPU in a pass) and ``accumulates`` (true: a step may have several passes). It may have
+``throughput``, and must have it if ``done`` does not count samples: seven numbers that determine
+the seconds of a step as
 
     passes before the last one * G + (G^gamma + S^gamma)^(1 / gamma)
     G = alpha_grad + beta_grad * (samples of a GPU in a pass)
@@ -71,7 +71,7 @@ of a step as
 
 in the order ``alpha_grad, beta_grad, alpha_local, beta_local, alpha_node, beta_node, gamma``; the
 last one is in [1, 10]. It may have ``batch``: the present samples of a step. An invalid goodput is
-ignored, and the other keys count.
+ignored, and the other keys still count.
 """
 ORDER = "hpcext.order/1"
 RESCALE = "hpcext.rescale/1"
@@ -81,7 +81,7 @@ REHEARSAL = "hpcext.rehearsal/1"
 """The keys, written if ``HPCEXT_REHEARSAL`` is 1: ``step``, at which the training was suspended or
 went on; ``state``, fingerprints of the process's state then, by kind; ``steps``, for each of the
 next steps in this process its ``step``, its ``metrics`` and the ``state`` after it; ``went_on_s``,
-the seconds that these steps took.
+the seconds of these steps.
 """
 NATIVE = "hpcext.native/1"
 """Of a job with ``checkpoint = "transparent"``: ``declined`` and ``cannot_save`` as in a report,
@@ -89,12 +89,12 @@ NATIVE = "hpcext.native/1"
 processes began, which their environment names, since they go on in later attempts.
 """
 EXIT = "hpcext.exit/1"
-"""Of the keys, two have the names of release 0.1.0, whose managers and supervisors still run:
-``suspend_asked_at``, when the suspension was requested that was not declined, and
-``kill_asked_at``, when the end of the attempt was. Of a command that saves by its own means
-``checkpoint`` says whether it has ``saved``, the seconds of its work that no checkpoint has,
-``lost_s``, whether that is ``exact``, or the most that it can be, and whether the command begins
-``anew``, without a checkpoint.
+"""Two of the keys have the names of release 0.1.0, whose managers and supervisors still run:
+``suspend_asked_at``, the time of the suspension that was requested and not declined, and
+``kill_asked_at``, the time when the end of the attempt was requested. For a command that saves by
+its own means, ``checkpoint`` states whether it has ``saved``, the seconds of its work that are in
+no checkpoint, ``lost_s``, whether that is ``exact`` or an upper limit, and whether the command
+begins ``anew``, without a checkpoint.
 """
 LAUNCH_FILE = "launch.json"
 SUPERVISOR_FILE = "supervisor.json"
@@ -110,8 +110,9 @@ REHEARSAL_VARIABLE = "HPCEXT_REHEARSAL"
 
 LAST_STEP = "last-step"
 """File beside these: the number of the last step done, in decimal digits. The session writes it in
-place at each step, so that the progress of a killed attempt is known; read when it has ended. A tab
-after the number says that the next step may take long: a checkpoint or a validation comes first."""
+place at each step, so that the progress of a killed attempt is known; it is read when the attempt
+has ended. A tab after the number means that the next step may take long, because a checkpoint or a
+validation precedes it."""
 
 EXIT_SUSPENDED = 85
 """Exit code of a supervisor whose job suspended itself; a hint, since the file is the proof."""
@@ -120,28 +121,28 @@ SUSPEND_SIGNAL = signal.SIGTSTP
 """The request to suspend: save and exit. It is blocked, never handled: a session polls for it."""
 
 NEWS_SIGNAL = signal.SIGUSR1
-"""To a supervisor or a manager: there is news, so look now."""
+"""The signal for news to a supervisor or a manager, which then looks at once."""
 
 STACKS_SIGNAL = signal.SIGURG
-"""The request to write the stacks of all threads to standard error. A process that does nothing
-about it is not disturbed by it, unlike by most signals; programs in Go expect it at any time."""
+"""The request to write the stacks of all threads to standard error. Unlike most signals it does not
+disturb a process without a handler; programs in Go expect it at any time."""
 
 NOTICE_SIGNAL = signal.SIGUSR2
-"""To a supervisor or a manager: the batch system is about to take the allocation away."""
+"""The signal to a supervisor or a manager that the batch system will take the allocation away."""
 
 
 class Attempt(NamedTuple):
-    """One attempt of a job, as the environment tells a training process of it.
+    """An attempt of a job, as described by the environment of a training process.
 
     Attributes
     ----------
     job_id : str
     attempt : int
-        1 for the first run of the job, and one more each time; it fences checkpoint writes.
+        1 for the first run of the job, one more for each further run; it fences checkpoint writes.
     op : int
         The manager's operation that started this attempt.
     checkpoint_dir, report_dir : pathlib.Path
-        The directory of checkpoints, kept from attempt to attempt, and that of this attempt.
+        The directory of checkpoints, kept between attempts, and that of this attempt.
     num_gpus : int
         GPUs on this node.
     num_nodes : int
@@ -154,7 +155,7 @@ class Attempt(NamedTuple):
         the node away.
     rungs : (int, int) or None
         For a trial of a sweep, the first step at which it is compared with others (a rung), and the
-        factor from each rung to the next. The session reports at once when it reaches one.
+        factor from each rung to the next. The session reports at once when it reaches a rung.
     """
 
     job_id: str
@@ -171,7 +172,12 @@ class Attempt(NamedTuple):
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Attempt | None:
-        """Read the attempt that this process belongs to; None outside hpcext.
+        """Read the attempt to which this process belongs; None outside hpcext.
+
+        Parameters
+        ----------
+        environ : Mapping[str, str], optional
+            By default that of this process.
 
         Raises
         ------
@@ -202,7 +208,7 @@ class Attempt(NamedTuple):
             raise ValueError(f"HPCEXT_PROTOCOL is set but {missing.args[0]} is not") from None
 
     def environ(self) -> dict[str, str]:
-        """Return the environment variables that carry this attempt."""
+        """Return the environment variables that describe this attempt."""
         return {
             "HPCEXT_PROTOCOL": str(VERSION),
             "HPCEXT_JOB_ID": self.job_id,
@@ -236,7 +242,7 @@ def _rungs(said: str) -> tuple[int, int] | None:
 
 
 def node_index() -> int:
-    """Return the index, from 0, of this process's node in its attempt, as its supervisor says."""
+    """Return the index, from 0, of this process's node in its attempt, as set by its supervisor."""
     return whole(os.environ.get("HPCEXT_NODE_INDEX")) or 0
 
 
@@ -254,18 +260,18 @@ def node_directory(attempt: Path, index: int) -> Path:
 
 
 def rehearsing() -> bool:
-    """Return whether training is to record what a suspension would preserve of its state."""
+    """Return whether a training records its state to test what a suspension preserves."""
     return os.environ.get(REHEARSAL_VARIABLE) == "1"
 
 
 def forget_flags() -> None:
-    """Remove from the environment the flags of sbatch that are about this job only."""
+    """Remove from the environment those flags of sbatch that are about this job only."""
     for name in ("HPCEXT_GPUS", "HPCEXT_SCALING", "HPCEXT_TRAINER"):
         os.environ.pop(name, None)
 
 
 def forget_suspendable() -> None:
-    """Remove from the environment that this job is suspendable: jobs it submits need not be."""
+    """Remove the mark of a suspendable job from the environment; jobs it submits need not be."""
     for name in ("HPCEXT_SUSPENDABLE", "HPCEXT_LEAD_S", "HPCEXT_CHECKPOINT"):
         os.environ.pop(name, None)
 
@@ -276,10 +282,10 @@ def environ() -> Mapping[str, str]:
 
 
 def compiled(directory: Path) -> dict[str, str]:
-    """Return variables that have ``torch.compile`` keep its products in a directory.
+    """Return variables that make ``torch.compile`` store its products in a directory.
 
-    Some of these are executed again. The variables must be set before Python starts: PyTorch
-    chooses the place, in ``/tmp``, when an optimizer is made.
+    Some of these products are executed later. The variables must be set before Python starts,
+    because PyTorch chooses the place, in ``/tmp``, when an optimizer is made.
     """
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor"),
@@ -290,7 +296,7 @@ def compiled(directory: Path) -> dict[str, str]:
 
 
 def keep_compiled(directory: Path) -> None:
-    """Have ``torch.compile`` in this process keep its products in a directory."""
+    """Make ``torch.compile`` in this process store its products in a directory."""
     os.environ.update(compiled(directory))
 
 
@@ -306,6 +312,6 @@ def user_directory(kind: str) -> Path:
         "state": ("XDG_STATE_HOME", ".local/state"),
     }[kind]
     base = os.environ.get(variable, "")
-    # The XDG specification: a relative path there is invalid and is ignored.
+    # By the XDG specification, a relative path there is invalid and is ignored.
     root = Path(base) if base.startswith("/") else Path.home() / default
     return root / "hpcext"

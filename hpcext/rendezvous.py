@@ -1,8 +1,8 @@
-"""The rendezvous of an attempt's ranks: a directory, and who writes what into it.
+"""The rendezvous of an attempt's ranks: a directory, and the writers of its files.
 
 ``hpcext launch`` makes it and starts the ranks; a session in each rank watches it. A *group* is the
-ranks that train together; number 0 is the one that the attempt began with. Rescaling in place
-replaces one group by the next, in this order:
+ranks that train together; number 0 is the first group of the attempt. Rescaling in place replaces
+one group by the next, in this order:
 
 ==========================  =========  =======================================================
 ``rescale.json``            manager    the number of GPUs wanted (in the attempt's directory)
@@ -14,8 +14,8 @@ replaces one group by the next, in this order:
 ``rescaled.json``           launcher   the ranks that left have ended (in the attempt's directory)
 ==========================  =========  =======================================================
 
-Each file is renamed into place, and SIGUSR1 announces it. The signal reaches this node only, so
-whoever waits for another node polls. On several nodes two more files abandon a change:
+Each file is renamed into place, and SIGUSR1 announces it. The signal reaches only this node, so
+that processes that wait for another node poll. On several nodes two more files abandon a change:
 
 ==========================  =========  =======================================================
 ``failed-NUMBER``           any other  a new rank will not come, and why
@@ -23,10 +23,10 @@ whoever waits for another node polls. On several nodes two more files abandon a 
 ==========================  =========  =======================================================
 
 Ranks of one node meet in a private directory of that node. Ranks of several nodes, or of one node
-whose job may get more, meet in the attempt's directory, which all of them see. A file that cannot
-be read there just now (its file system is away, or the file is being replaced) counts as not there
-yet, since whoever polls reads it again. Rank 0 is on the first node and stays in every group.
-Standard library only.
+whose job may get more, meet in the attempt's directory, which all of them see. A file that
+temporarily cannot be read there (its file system is away, or the file is being replaced) counts as
+missing, and the next poll reads it again. Rank 0 is on the first node and stays in every group. It
+needs only the standard library.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from hpcext.numerals import whole
 from hpcext.process import Process
 
 STORE = "store"
-"""Name of the file for ``torch.distributed.FileStore``, which no rank owns: any may leave."""
+"""Name of the file for ``torch.distributed.FileStore``; it belongs to no rank, so any may leave."""
 
 SHARED = "ranks"
 """Name of the directory, in the attempt's, in which ranks of several nodes meet."""
@@ -65,8 +65,8 @@ class Group:
     size : int
         Number of ranks.
     stay : tuple of int
-        Ranks of the group before that are in this one, too, ascending, beginning with 0. The index
-        of each is its rank in this group; all other ranks here are new.
+        Ranks of the previous group that are also in this one, ascending, beginning with 0. The
+        index of each is its rank in this group; all other ranks here are new.
     """
 
     number: int
@@ -75,7 +75,7 @@ class Group:
 
     @property
     def kept(self) -> int:
-        """Return the number of ranks that stay: ranks from this one on are new."""
+        """Return the number of ranks that stay; ranks from this one on are new."""
         return len(self.stay)
 
 
@@ -87,10 +87,10 @@ class Formed:
     ----------
     number : int
     why : str
-        Why the ranks stay as they are; empty if they changed.
+        Why the ranks stay unchanged; empty if they changed.
     stall_s : float or None
-        Seconds without progress: from the last step of the old group to the first one of the
-        new, less the time of a step.
+        Seconds without progress: from the last step of the old group to the first one of the new
+        group, less the duration of a step.
     """
 
     number: int
@@ -99,7 +99,7 @@ class Formed:
 
 
 class StoreAddress(NamedTuple):
-    """How to reach the store of a group on several nodes.
+    """The address of the store of a group on several nodes.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class StoreAddress(NamedTuple):
         Names and addresses of the node of rank 0, in the order in which to try them.
     port : int
     key : str
-        The secret that admits to the store; this directory is readable by its user alone.
+        The secret that admits to the store; only the user can read this directory.
     """
 
     hosts: tuple[str, ...]
@@ -116,15 +116,15 @@ class StoreAddress(NamedTuple):
 
 
 class Rendezvous:
-    """The rendezvous of one attempt.
+    """The rendezvous of an attempt.
 
     Parameters
     ----------
     directory : pathlib.Path
     launcher : Process or None
-        The launcher, which is told of news by a signal.
+        The launcher, which a signal tells of news.
     joins : int
-        Number of the group that this process was started for; 0 for the first group.
+        Number of the group for which this process was started; 0 for the first group.
     host : str
         Address by which other nodes reach that of rank 0; empty if all ranks are on one node.
     """
@@ -152,7 +152,7 @@ class Rendezvous:
             return None
         host = ""
         if place.startswith(_SPREAD):
-            # The address of a node may have colons, but no slash.
+            # The address of a node may contain colons, but no slash.
             host, _, path = place.removeprefix(_SPREAD).partition(":/")
             place = f"/{path}"
         return cls(
@@ -173,7 +173,7 @@ class Rendezvous:
 
     @property
     def store(self) -> Path:
-        """Return the file through which process groups find each other."""
+        """Return the file through which process groups meet."""
         return self.directory / STORE
 
     # Written by ranks.
@@ -204,11 +204,18 @@ class Rendezvous:
         return self._has(f"begun-{number}")
 
     def publish(self, number: int, way: StoreAddress) -> None:
-        """Publish, on rank 0, how to reach the store of a group."""
+        """Publish, on rank 0, the address of the store of a group.
+
+        Parameters
+        ----------
+        number : int
+            Number of the group.
+        way : StoreAddress
+        """
         self._write(f"store-{number}", way._asdict())
 
     def published(self, number: int) -> StoreAddress | None:
-        """Return how to reach the store of a group, or None if it is not published yet."""
+        """Return the address of the store of a group, or None if it is not published yet."""
         document = self._read(f"store-{number}")
         if document is None:
             return None
@@ -221,7 +228,7 @@ class Rendezvous:
         return self._has(f"ready-{number}-{rank}")
 
     def propose(self, group: Group) -> None:
-        """Propose a group whose ranks are all ready: the present one may change into it."""
+        """Propose a group whose ranks are all ready, so that the present one may change into it."""
         self._write(_GROUP, asdict(group))
 
     def answer(self, number: int) -> Formed | None:
@@ -231,12 +238,19 @@ class Rendezvous:
         return found if found and found.number == number else None
 
     def fail(self, number: int, why: str) -> None:
-        """Announce that a new rank of a change will not come, and why."""
+        """Announce that a new rank of a change will not come, and why.
+
+        Parameters
+        ----------
+        number : int
+            Number of the group.
+        why : str
+        """
         documents.write_file(self.directory / f"failed-{number}", why.encode(), durable=False)
         self._tell()
 
     def failure(self, number: int) -> str:
-        """Return why a change is abandoned; empty if nobody has announced that."""
+        """Return why a change is abandoned; empty if it is not."""
         if not self._has(f"failed-{number}"):
             return ""
         with contextlib.suppress(OSError):
@@ -245,7 +259,7 @@ class Rendezvous:
         return ""
 
     def drop(self, number: int) -> None:
-        """Announce that the ranks that were to join by a change are not needed."""
+        """Announce that the ranks that should join by a change are not needed."""
         # If this fails, they end with the attempt.
         with contextlib.suppress(OSError):
             (self.directory / f"dropped-{number}").touch()
@@ -265,7 +279,7 @@ class Rendezvous:
         if not self.host:
             return (self.directory / name).exists()
         with contextlib.suppress(OSError):
-            # Opening the directory has a caching file system look it up anew (nfs(5)).
+            # Opening the directory makes a caching file system look it up again (nfs(5)).
             return name in os.listdir(self.directory)
         return False
 

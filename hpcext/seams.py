@@ -1,7 +1,7 @@
-"""Seams: where other packages plug in, found by their entry points.
+"""Seams, where other packages add functions; they are found by their entry points.
 
-hpcext's own policies, backends, papers and predictors are in tables of its own and take precedence.
-Installed packages are searched only for a name that is in none of these, since that reads files of
+hpcext's own policies, backends, papers and predictors are in its own tables and take precedence.
+Installed packages are searched only for names that are in none of these, since that reads files of
 every installed package.
 """
 
@@ -20,19 +20,19 @@ BACKENDS = "hpcext.backends"
 """A class that is a :class:`hpcext.backends.base.Backend`."""
 
 PAPERS = "hpcext.papers"
-"""A module with ``study(how)``, as those of :mod:`hpcext.papers`."""
+"""A module with ``study(how)``, like those of :mod:`hpcext.papers`."""
 
 PREDICTORS = "hpcext.predictors"
 """A callable ``(seed, background)`` that makes a :class:`hpcext.scaling.speed.Predictor`."""
 
 
 class SeamError(Exception):
-    """An installed package does not bring what it promises; the message names both."""
+    """An error in what an installed package provides; the message names both."""
 
 
 @functools.cache
 def _found(group: str) -> Mapping[str, Sequence[EntryPoint]]:
-    """Find the entry points of a group by name; a package found twice on the path counts once."""
+    """Return the entry points of a group by name; a package that is found twice counts once."""
     found: dict[str, dict[str, EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=group):
         found.setdefault(point.name, {}).setdefault(_package(point), point)
@@ -40,25 +40,25 @@ def _found(group: str) -> Mapping[str, Sequence[EntryPoint]]:
 
 
 def names(group: str) -> tuple[str, ...]:
-    """Return the names that installed packages bring to a group, sorted."""
+    """Return the names that installed packages provide for a group, sorted."""
     return tuple(sorted(_found(group)))
 
 
 def load(group: str, name: str) -> Any:
-    """Import what an installed package brings under a name.
+    """Import the object that an installed package provides under a name.
 
     Parameters
     ----------
     group : str
-        Name of the group, as :data:`POLICIES`.
+        Name of the group, such as :data:`POLICIES`.
     name : str
 
     Raises
     ------
     KeyError
-        No package brings it.
+        No package provides it.
     SeamError
-        Several packages bring it, or it cannot be imported.
+        Several packages provide it, or it cannot be imported.
     """
     first, *others = _found(group)[name]
     if others:
@@ -67,13 +67,13 @@ def load(group: str, name: str) -> Any:
     try:
         return first.load()
     except (Exception, SystemExit) as error:
-        # A foreign module may raise anything while it is imported.
+        # A foreign module may raise any exception while it is imported.
         said = f"{type(error).__name__}: {error}"
         raise SeamError(f"{name} of {_package(first)} cannot be imported: {said}") from error
 
 
 def source(group: str, name: str) -> str:
-    """Return the package that brings a name, with its version."""
+    """Return the package that provides a name, with its version."""
     return _package(_found(group)[name][0])
 
 

@@ -1,4 +1,4 @@
-"""The directory of a user's state: private, and looked at before programs are run from it."""
+"""The directory of a user's state, private and checked before programs are run from it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ log = logging.getLogger(__name__)
 
 
 def make(state_dir: Path, *names: str) -> Path:
-    """Make a directory of a user's state, with what is missing above it, for the user alone.
+    """Make a directory of a user's state, and missing ones above it, for the user alone.
 
-    What an older release left open to others is closed to them.
+    A directory that an older release left open to others is closed.
+
+    Parameters
+    ----------
+    state_dir : pathlib.Path
+    *names : str
+        Names of directories below it.
 
     Raises
     ------
     InputError
-        It cannot be made, or is somebody else's.
+        It cannot be made, or belongs to another user.
     """
     path = state_dir.absolute()
     for name in ("", *names):
@@ -41,15 +47,15 @@ def make(state_dir: Path, *names: str) -> Path:
 
 
 def check_safe(path: Path) -> None:
-    """Refuse a place where others could put something else; programs are run from there by name.
+    """Refuse a place that others could replace, because programs are run from there by name.
 
-    Hidden directories of this user's home are closed to writers instead: a umask of 002 left them
-    open, and nobody shares them.
+    Hidden directories of this user's home are closed to other writers instead: a umask of 002 left
+    them open, and they are not shared.
 
     Raises
     ------
     InputError
-        Names the place, and what to do.
+        The message names the place, and what to do.
     """
     weak = _weakness(path)
     while weak and _is_hidden(weak.place):
@@ -66,7 +72,7 @@ def check_safe(path: Path) -> None:
 
 
 def warn_of(path: Path) -> None:
-    """Say so where others could take a directory away; what they put there is not obeyed."""
+    """Warn of a directory that others could take away; files that they put there are not obeyed."""
     if weak := _weakness(path.parent):
         log.warning(
             "%s: %s: they could take %s away, though not what runs there over", *weak[:2], path
@@ -81,7 +87,7 @@ def _weakness(path: Path) -> private.Weakness | None:
 
 
 def _is_hidden(place: Path) -> bool:
-    """Whether it is a hidden directory of our home, ours, or lies in one."""
+    """Return whether a place is a hidden directory of our home, or in one, and ours."""
     home = Path.home()
     below = place.relative_to(home).parts if place.is_relative_to(home) else ()
     hidden = bool(below) and below[0].startswith(".")

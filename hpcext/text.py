@@ -1,4 +1,4 @@
-"""Text from outside hpcext, made fit for a person to read on one line."""
+"""Text of other origin, made readable for a person on one line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 SHOWN_CHARS = 60
-"""Values longer than this are cut in messages."""
+"""Length beyond which values are cut in messages."""
 
 
 def clean(text: str) -> str:
-    r"""Make text safe for a terminal by escaping whatever does not print.
+    r"""Make text safe for a terminal by escaping characters that do not print.
 
     Escape sequences, newlines, characters that reverse the direction of writing and bytes that
     were not UTF-8 (surrogates) all become ``\x1b``, ``\n``, ``\u202e``, ``\udcff``.
@@ -38,7 +38,7 @@ def _escaped(char: str) -> str:
 
 
 _KEPT = re.compile(r"(\x1b\[[0-9;:]{0,40}m|\x1b\[[0-2]?K)")
-"""Escape sequences that pass: colours (SGR) and clearing of a line (EL), ECMA-48."""
+"""Escape sequences that are kept: colours (SGR) and clearing of a line (EL), ECMA-48."""
 
 _BEGUN = re.compile(r"\x1b(?:\[[0-9;:]{0,40})?\Z")
 
@@ -48,10 +48,10 @@ _MOVES = "\n\t\r\b"
 class Harmless:
     """A filter for the output of a program that may only write on the terminal's current lines.
 
-    Colours pass, and what progress bars need: carriage return, backspace, clearing of the line.
-    Whatever else does not print is escaped as by :func:`clean`: sequences that would move the
-    cursor to other lines, set a title, make links, ask the terminal for an answer, or reverse the
-    direction of writing.
+    Colours are kept, and so is what progress bars need: carriage return, backspace, clearing of the
+    line. Other characters that do not print are escaped as by :func:`clean`: sequences that would
+    move the cursor to other lines, set a title, make links, ask the terminal for an answer, or
+    reverse the direction of writing.
     """
 
     def __init__(self) -> None:
@@ -60,21 +60,21 @@ class Harmless:
         self._coloured = False
 
     def feed(self, data: bytes) -> str:
-        """Return what to show of more output; an incomplete sequence at its end is held back."""
+        """Return the text for further output; an incomplete sequence at its end is held back."""
         text = self._rest + self._decoder.decode(data)
         begun = _BEGUN.search(text)
         self._rest = text[begun.start() :] if begun else ""
         return self._shown(text[: begun.start()] if begun else text)
 
     def end(self) -> str:
-        """Return what was held back, and reset the colours."""
+        """Return the text that was held back, and reset the colours."""
         text = self._rest + self._decoder.decode(b"", final=True)
         self._rest = ""
         return self._shown(text) + ("\x1b[0m" if self._coloured else "")
 
     def _shown(self, text: str) -> str:
         parts = _KEPT.split(text)
-        # Every second part is a sequence that passes.
+        # Every second part is a sequence that is kept.
         self._coloured = self._coloured or len(parts) > 1
         parts[::2] = map(_harmless, parts[::2])
         return "".join(parts)
@@ -89,8 +89,8 @@ def shown(value: Any) -> str:
     """Format a value for a message: as its file would state it, cut and escaped."""
     if isinstance(value, bool):
         return str(value).lower()
-    # A megabyte of text is cut before it is formatted, and numbers too: Python refuses to print
-    # integers of thousands of digits.
+    # A megabyte of text is cut before it is formatted, and numbers too, because Python refuses to
+    # print integers of thousands of digits.
     if isinstance(value, int) and value.bit_length() > 128:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, str):
@@ -120,7 +120,14 @@ def padded(text: str, width: int) -> str:
 
 
 def listed(words: Iterable[str], most: int = 12) -> str:
-    """Join words as ``a, b, c``; of a long list show the first ones and how many more there are."""
+    """Join words as ``a, b, c``; of a long list show the first ones and the number of others.
+
+    Parameters
+    ----------
+    words : iterable of str
+    most : int
+        Largest number of words to show.
+    """
     every = list(words)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return clean(", ".join(every[:most])) + more

@@ -16,7 +16,7 @@ import forked_commands
 import psutil
 
 COUNTER = Path(__file__).parent / "faults" / "counter.py"
-WAIT_S = 120.0
+WAIT_S = 240.0
 
 
 class Step(NamedTuple):

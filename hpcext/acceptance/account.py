@@ -1,4 +1,4 @@
-"""The accounts that trainings write of their steps, and the verdict whether each was done once."""
+"""The accounts that trainings write of their steps, and the check that each was done once."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import NamedTuple
 
 from hpcext import documents
 from hpcext.acceptance.training import SAVE_EVERY
+from hpcext.text import are
 
 SKEW_S = 2.0
-"""Seconds by which the clocks of two hosts may differ, so that two lives seem to overlap."""
+"""Seconds by which clocks of two hosts may differ, and lives seem to overlap that do not."""
 
 
 class Life(NamedTuple):
-    """One process of a training.
+    """A life of a training: one process of it.
 
     Attributes
     ----------
     began_s, last_s : float
-        Epoch seconds; the latter is the instant of the last step.
+        The instants of its begin and of its last step, in epoch seconds.
     attempt : int
-        0 outside hpcext.
+        The number of the attempt; 0 outside hpcext.
     steps : tuple of int
+        The steps that it did, counted from 1.
     ended : bool
-        Whether it ended by itself.
+        Whether it ended by itself, after its last step.
     wrong : bool
-        Whether its state was not the one that its steps give.
+        Whether its state did not match its steps.
     """
 
     began_s: float
@@ -46,9 +48,9 @@ class Verdict(NamedTuple):
     steps, lives : int
         The number of steps, and of the processes that did them.
     lost : int
-        The number of steps that were done twice, because their result was not saved.
+        The number of steps that were done again, because they had not been saved.
     faults : tuple of str
-        What must not have happened, a sentence each.
+        What went wrong, a sentence each.
     """
 
     steps: int
@@ -77,7 +79,7 @@ def parse(text: str) -> Life | None:
 
 
 def read(directory: Path) -> list[Life]:
-    """Read all lives of a training, the first one first."""
+    """Return all lives of a training in the order in which they began."""
     found = []
     for path in directory.glob("*.txt"):
         try:
@@ -90,12 +92,12 @@ def read(directory: Path) -> list[Life]:
 
 
 def last_step(lives: Sequence[Life]) -> int:
-    """Return the highest step that was done; 0 for none."""
+    """Return the highest step that was done; 0 if none was."""
     return max((life.steps[-1] for life in lives if life.steps), default=0)
 
 
 def judge(lives: Sequence[Life], save_every: int = SAVE_EVERY) -> Verdict:
-    """Judge whether each step beyond the last checkpoint was done exactly once.
+    """Judge whether each step was done, and only those since the last checkpoint were repeated.
 
     Parameters
     ----------
@@ -125,7 +127,7 @@ def judge(lives: Sequence[Life], save_every: int = SAVE_EVERY) -> Verdict:
         again = last + 1 - life.steps[0]
         if again < 0:
             missing = f"{last + 1} to {life.steps[0] - 1}" if again < -1 else str(last + 1)
-            faults.append(f"step{'s' * (again < -1)} {missing} {_are(-again)} not recorded")
+            faults.append(f"step{'s' * (again < -1)} {missing} {are(-again)} not recorded")
         if again > save_every + 1:
             faults.append(f"{again} steps were lost, more than since the last checkpoint")
         lost += max(0, again)
@@ -134,7 +136,3 @@ def judge(lives: Sequence[Life], save_every: int = SAVE_EVERY) -> Verdict:
         if other.began_s + SKEW_S < one.last_s:
             faults.append("two of its processes trained at the same time")
     return Verdict(last_step(lives), len(lives), lost, tuple(faults))
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"

@@ -1,4 +1,4 @@
-"""The scenario of a job array, in which each task is a job of its own."""
+"""The scenario of a job array, each task of which is a suspendable job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TASKS = 2
 
 
 def array(stage: Stage, scenario: Scenario) -> Passed:
-    """Suspend, resume and requeue one task; check that the other is not affected."""
+    """Suspend, resume and requeue one task; check that the other is not disturbed."""
     from hpcext.acceptance import training  # noqa: PLC0415  (NumPy)
 
     place = stage.place(scenario.name)
@@ -45,7 +45,7 @@ def array(stage: Stage, scenario: Scenario) -> Passed:
         it.began()
     pilot = stage.system.pilot_of(tasks[-1])
     stage.granted("suspend", pilot, JOB)
-    its[-1].stands()
+    its[-1].stands_still()
     its[0].goes_on()
     stage.granted("resume", pilot, JOB)
     its[-1].began(2)

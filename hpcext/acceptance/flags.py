@@ -1,4 +1,4 @@
-"""The scenario of the flags that hpcext-admin installs: they reach the job, or are refused."""
+"""The scenario of the flags that hpcext-admin installs: they reach the job or are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROFILE = "accepted"
 
 
 def flags(stage: Stage, scenario: Scenario) -> Passed:
-    """Check that a variable arrives in a job, and that a lead that is too short is refused."""
+    """Check that a setting arrives in a job, and that an invalid one is refused."""
     place = stage.place(scenario.name)
     order = Order(
         name=stage.name(place),
@@ -42,7 +42,14 @@ def flags(stage: Stage, scenario: Scenario) -> Passed:
 
 
 def scenarios(system: System, lacks: str) -> list[Scenario]:
-    """Return the scenario."""
+    """Return the scenario.
+
+    Parameters
+    ----------
+    system : System
+    lacks : str
+        Why the flags cannot be tried; empty if they can.
+    """
     tried = f"{system.bad_setting}, and scaling={PROFILE}"
     expected = "the first is refused, the second reaches the job"
     return [Scenario("flags", tried, expected, flags, lacks)]

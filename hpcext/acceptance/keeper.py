@@ -1,10 +1,9 @@
-"""The removal of all that an acceptance run has made, once it is over or has been killed.
+"""The removal of all that an acceptance run has made, when the run ends or is killed.
 
 The keeper is a process of its own: ``python -m hpcext.acceptance.keeper SYSTEM DIRECTORY``. The run
-holds the other end of its standard input, which the kernel closes whatever becomes of the run, so
-there is only one way in which things are removed. A file of the directory lists what is to be
-ended; the run adds a line to it before it makes something. What could not be removed is printed,
-one line each.
+holds the other end of its standard input, which the kernel closes in either case. A file of the
+directory lists what must be ended; the run adds a line to it before it makes something. The keeper
+prints a line for each thing that it could not remove.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ MADE = "made"
 NAME, JOB, PROCESS, PILOT = "name", "job", "process", "pilot"
 """The first words of lines in that file.
 
-They stand for the name of a job that is about to be submitted, its id once it has one, a process of
-this machine, and the directory of a pilot, whose leases have names of their own.
+The rest of a line is the name of a job that is about to be submitted, the id of a submitted one, a
+process of this machine, or the directory of a pilot, whose leases have names of their own.
 """
 
 END_S = 120.0
-"""Seconds that jobs may take to end: LSF gives each of three signals ten, Slurm KillWait."""
+"""Seconds to wait for the end of jobs; LSF takes ten for each of three signals."""
 
 PROCESS_S = 60.0
 _AGAIN_S = 10.0
@@ -44,7 +43,16 @@ _LOOK_S = 1.0
 
 
 def note(directory: Path, kind: str, what: object) -> None:
-    """Write down what is about to be made."""
+    """Note what is about to be made.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        The run's.
+    kind : {NAME, JOB, PROCESS, PILOT}
+    what : object
+        The rest of the line.
+    """
     file = os.open(directory / MADE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(file, f"{kind} {what}\n".encode())
@@ -53,12 +61,19 @@ def note(directory: Path, kind: str, what: object) -> None:
 
 
 def system_of(key: str) -> System:
-    """Return a batch system by its name."""
+    """Return a batch system by its name, ``slurm`` or ``lsf``."""
     return on_lsf.LsfSystem() if key == "lsf" else on_slurm.SlurmSystem()
 
 
 def remove(system: System, directory: Path) -> list[str]:
-    """End and remove all that was made; return a sentence for each thing that is left."""
+    """End and remove all that a run has made; return a text for each thing that is left.
+
+    Parameters
+    ----------
+    system : System
+    directory : pathlib.Path
+        The run's.
+    """
     lines = [line.partition(" ") for line in _lines(directory / MADE)]
     made = [(kind, what) for kind, _, what in lines]
     left = _end_processes([what for kind, what in made if kind == PROCESS])
@@ -67,7 +82,7 @@ def remove(system: System, directory: Path) -> list[str]:
     ids = [found for kind, what in made if kind == JOB and (found := as_job(what)) is not None]
     left += _end_jobs(system, names, ids)
     for _ in range(3):
-        # A process that is just ending may still write a file.
+        # A process that is ending may still write a file.
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():
             return left
@@ -82,7 +97,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _names_of(pilot: Path) -> Iterable[str]:
-    """Yield the names of a pilot's jobs: its own, and that of its leases."""
+    """Yield the names of the jobs of a pilot: of its own job, and of its leases."""
     from hpcext.backends import batch_job  # noqa: PLC0415  (only where there is one)
     from hpcext.manager import pilot as pilots  # noqa: PLC0415
 
@@ -105,10 +120,10 @@ def _end_processes(said: Iterable[str]) -> list[str]:
 
 
 def _end_jobs(system: System, names: set[str], ids: list[JobId]) -> list[str]:
-    """Cancel jobs until none is left: those that are requeued meanwhile are cancelled again.
+    """Cancel jobs until none is left, since a job may be requeued meanwhile.
 
-    They are found by their ids and by their names: of a job that was being submitted when the run
-    was killed, only the name is known.
+    They are found by their ids and by their names: if the run was killed while it submitted a job,
+    only the name is known.
     """
     until = time.monotonic() + END_S
     again_s = 0.0
@@ -127,7 +142,7 @@ def _end_jobs(system: System, names: set[str], ids: list[JobId]) -> list[str]:
 
 
 def _left(system: System, names: set[str], ids: list[JobId]) -> list[str]:
-    """Return a sentence for each job that has not ended, or whose state is not known."""
+    """Return a text for each job that has not ended; if that is unknown, one that says so."""
     left = {}
     try:
         for job, state in system.states(ids).items():
@@ -138,13 +153,19 @@ def _left(system: System, names: set[str], ids: list[JobId]) -> list[str]:
                 if state not in FINAL:
                     left[str(job)] = f"job {job} is {state}"
     except HpcextError as error:
-        left[""] = f"whether jobs are left is not known: {error.what}"
+        left[""] = f"it is unknown whether jobs are left: {error.what}"
     return list(left.values())
 
 
 def main(words: list[str]) -> None:
-    """Wait until the run has closed the input, and remove what it made."""
-    # Signals that end a terminal's processes are not meant for this one: its work begins then.
+    """Wait until the run has ended, and remove what it has made.
+
+    Parameters
+    ----------
+    words : list of str
+        The arguments of the command line.
+    """
+    # A signal that ends the run must not end the keeper, whose work begins then.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     system, directory = system_of(words[0]), Path(words[1])
@@ -154,7 +175,7 @@ def main(words: list[str]) -> None:
         sys.stdout.write("".join(f"{line}\n" for line in left))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The run was killed, so its user is told here.
+        # The run was killed, so the keeper itself has to tell the user.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.stderr.write("".join(f"hpcext: not removed: {line}\n" for line in left))
 

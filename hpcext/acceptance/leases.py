@@ -1,4 +1,4 @@
-"""The scenario of a lease that is taken, trained on, given back to a job above, and taken again."""
+"""The scenario of a lease: taken, used, given back to a job above, and taken again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcext.process import Process
 
 
 def lease(stage: Stage, scenario: Scenario) -> Passed:
-    """Follow a training on a lease from start to end."""
+    """Check that a training on leases loses no step, and gives its host back."""
     place = stage.place(scenario.name)
     it = Training(stage, place / "account", place / "finish")
     harvester = _start(stage, place)
@@ -27,20 +27,22 @@ def lease(stage: Stage, scenario: Scenario) -> Passed:
         try:
             it.began(1, 2 * BEGIN_S)
         except FailedError as error:
-            raise FailedError(f"{error.what}; {_said(place)}") from None
+            raise FailedError(f"{error.what}; {_last_output(place)}") from None
         name = f"hpcext-{pilots.load(place / stage.name(place)).id}"
-        found = _running(stage, name)
+        found = _running_lease(stage, name)
         seen_s = None
         if stage.terms.above:
-            # It may be a host outside the run's, because the harvester chooses.
+            # The harvester chooses the host, which may be none of the run's.
             host = stage.system.idle(stage.terms.partition)[found.node]
             seen_s = main_job(stage, f"{scenario.name}-above", host)
             it.began(2, 2 * BEGIN_S)
         it.finish()
-        stage.wait(lambda: harvester.poll() is not None, f"its end; {_said(place)}", ANSWER_S)
+        stage.wait(
+            lambda: harvester.poll() is not None, f"its end; {_last_output(place)}", ANSWER_S
+        )
         if harvester.returncode:
-            raise FailedError(f"hpcext harvest: {_said(place)}")
-        stage.wait(lambda: not _left(stage, name), "all leases to end", ANSWER_S)
+            raise FailedError(f"hpcext harvest: {_last_output(place)}")
+        stage.wait(lambda: not _has_leases(stage, name), "all leases to end", ANSWER_S)
     except NotTriedError:
         it.finish()
         raise
@@ -69,7 +71,7 @@ def _start(stage: Stage, place: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            # Ctrl-C is for the run alone: the keeper ends the harvester.
+            # Ctrl-C is for the run; the keeper ends the harvester.
             start_new_session=True,
         )  # fmt: skip
     if known := Process.of(process.pid):
@@ -77,8 +79,8 @@ def _start(stage: Stage, place: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def _running(stage: Stage, name: str) -> Held:
-    """Return the lease that runs, by the batch system's own word."""
+def _running_lease(stage: Stage, name: str) -> Held:
+    """Return the lease that runs, as the batch system reports it."""
 
     def there() -> Held | None:
         held = stage.system.held(name)
@@ -89,17 +91,23 @@ def _running(stage: Stage, name: str) -> Held:
     return found
 
 
-def _left(stage: Stage, name: str) -> bool:
+def _has_leases(stage: Stage, name: str) -> bool:
     return any(job.state not in FINAL for job in stage.system.held(name))
 
 
-def _said(place: Path) -> str:
+def _last_output(place: Path) -> str:
     text = (place / "said.txt").read_text(errors="replace").strip()
     return text.splitlines()[-1][:200] if text else "hpcext harvest said nothing"
 
 
 def scenarios(above: str) -> list[Scenario]:
-    """Return the scenario."""
+    """Return the scenario.
+
+    Parameters
+    ----------
+    above : str
+        The partition whose jobs preempt leases; empty if there is none.
+    """
     if not above:
         expected = "it trains, and nothing is left"
         return [Scenario("lease", "hpcext harvest start, one host", expected, lease, hosts=1)]

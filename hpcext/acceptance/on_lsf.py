@@ -1,4 +1,4 @@
-"""The acceptance run on an LSF, or on another engine of its line."""
+"""The acceptance run on LSF, or on another engine of its line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hpcext.acceptance.systems import FINAL, Order
 from hpcext.allocation import JobId
 from hpcext.batch import lsf, runner
 from hpcext.batch.leasing import Held, Idle
-from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.engine import LsfEngine
 from hpcext.batch.lsf.leasing import LsfLeasing, gpu_words
+from hpcext.batch.lsf.queues import parse_queue, queues_command
 from hpcext.config import load_settings
 
 _QUEUE = "lsb.queues: JOB_CONTROLS and JOB_STARTER as docs/lsf.md has them"
@@ -31,7 +31,7 @@ class LsfSystem:
         "kill": ("bkill", "JOB"),
         "notice": ("bkill", "-s", "USR2", "JOB"),
     }
-    # LSF's PIM first looks at a job's processes after half a minute; then signals reach them all.
+    # Signals reach all processes of a job once LSF's PIM has seen these, after half a minute.
     ages = True
     bad_setting = "lead=5"
     stop_frees = True
@@ -61,12 +61,12 @@ class LsfSystem:
         return lsf_probe.known()
 
     def release(self) -> str:
-        """Return ``IBM Spectrum LSF Standard 10.1.0.15``, or what another engine calls itself."""
+        """Return the product and its version, such as ``IBM Spectrum LSF Standard 10.1.0.15``."""
         return f"{self._engine.release.product} {self._engine.release.number}"
 
     def flags(self, partition: str) -> str:
-        """Check that the queue has our starter; a job of the run will show if there is an esub."""
-        queue = lsf_idle.parse_queue(runner.run(lsf_idle.queue_command(partition)))
+        """Return that the queue lacks our starter, if it does; an esub is seen only in a job."""
+        queue = parse_queue(runner.run(queues_command(partition)))
         there = "hpcext-starter" in queue.starter
         return "" if there else f"queue {partition} has no hpcext-starter: docs/lsf.md"
 
@@ -95,17 +95,17 @@ class LsfSystem:
         return lsf.submit_command(words)
 
     def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
-        """Return the variables that our esub would set: some engines give it no arguments."""
+        """Return the variables that our esub sets, because some engines pass it no arguments."""
         if not order.lead_s or not flags:
             return {}
         return {"HPCEXT_SUSPENDABLE": "1", "HPCEXT_LEAD_S": str(order.lead_s)}
 
     def job_id(self, said: str) -> JobId:
-        """Parse the id of the job from bsub's output."""
+        """Parse the id of the job from the output of bsub."""
         return lsf.parse_job_id(said)
 
     def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
-        """Return what mbatchd says of jobs."""
+        """Return the states that mbatchd reports."""
         return lsf.Commands().states(jobs)
 
     def cancel(self, jobs: Sequence[JobId]) -> None:
@@ -128,7 +128,7 @@ class LsfSystem:
         return {job: lsf.state(fields.get("STAT", "")) for job, fields in found.items()}
 
     def pilot_of(self, job: JobId) -> str:
-        """Return the name of a suspendable job's pilot, with the index of its element, or 0."""
+        """Return the name of a suspendable job's pilot, with the index in a job array, or 0."""
         number, _, index = str(job).rstrip("]").partition("[")
         return f"job-{number}.{index or 0}"
 
@@ -137,7 +137,7 @@ class LsfSystem:
         return tuple(f"{job}[{index}]" for index in self.numbers_of(count))
 
     def numbers_of(self, count: int) -> range:
-        """Count from 1: LSF has no index 0."""
+        """Return indices from 1 on, since LSF has no index 0."""
         return range(1, count + 1)
 
     def pilot_options(self, order: Order) -> list[str]:

@@ -1,4 +1,4 @@
-"""The acceptance run on a Slurm."""
+"""The acceptance run on Slurm."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class SlurmSystem:
     """Slurm as a :class:`~hpcext.acceptance.systems.System`."""
 
     key = "slurm"
-    # --full: the batch script and its processes, too; scancel(1).
+    # --full includes the batch script and its processes (scancel(1)).
     verbs: Mapping[str, tuple[str, ...]] = {
         "requeue": ("scontrol", "requeue", "JOB"),
         "stop": ("scancel", "--full", "--signal=STOP", "JOB"),
         "go": ("scancel", "--full", "--signal=CONT", "JOB"),
         "kill": ("scancel", "JOB"),
-        # A requeued job waits for the end of a credential, 120 s; docs/troubleshooting.md.
+        # A requeued job waits 120 s for the end of a credential (docs/troubleshooting.md).
         "begin": ("scontrol", "update", "JobId=JOB", "StartTime=now"),
     }
     ages = False
-    # Its nodes stay its own. With proctrack/linuxproc only the group of the batch script is
-    # stopped, with cgroups all of the job: seen on 22.05.
     bad_setting = "suspendable=5"
+    # A stopped job keeps its nodes. With proctrack/linuxproc only the process group of the batch
+    # script is stopped, with cgroups all of the job (seen on 22.05).
     stop_frees = False
     queries: tuple[str, ...] = ("squeue", "scontrol", "sacct", "sinfo")
     silent = "error: Unable to contact slurm controller (connect failure)"
@@ -50,11 +50,11 @@ class SlurmSystem:
     }
 
     def release(self) -> str:
-        """Return, for example, ``slurm-wlm 22.05.8``."""
+        """Return the product and its version, such as ``slurm-wlm 22.05.8``."""
         return runner.run(slurm.version_command()).strip()
 
     def flags(self, partition: str) -> str:
-        """Check that the plugin is loaded."""
+        """Return that sbatch lacks our flags, if it does, because the plugin is not loaded."""
         there = FLAG in runner.everything_said(["sbatch", "--help"])
         return "" if there else f"sbatch has no {FLAG}: hpcext-admin install slurm"
 
@@ -85,7 +85,7 @@ class SlurmSystem:
             *([f"--hpcext-{order.setting}"] if order.setting else []),
         ]
         if order.lead_s:
-            # Said by the flag, too, where the site's Lua scripts load ours.
+            # The rules in Lua add these to the flag, but not every site loads them.
             words += ["--requeue", f"--signal=B:USR2@{order.lead_s}"]
             words += [f"{FLAG}={order.lead_s}"] if flags else []
         else:
@@ -93,19 +93,19 @@ class SlurmSystem:
         return slurm.submit_command(words)
 
     def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
-        """Return nothing: flags say it all."""
+        """Return none, since flags are enough."""
         return {}
 
     def job_id(self, said: str) -> JobId:
-        """Parse the id of the job from sbatch's output."""
+        """Parse the id of the job from the output of sbatch."""
         return slurm.parse_job_id(said)
 
     def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
-        """Return states by Slurm's commands: pyslurm would be one more thing to test."""
+        """Return states that Slurm's commands report, which every site has, unlike pyslurm."""
         return slurm_reads.Commands().states(jobs)
 
     def cancel(self, jobs: Sequence[JobId]) -> None:
-        """End these jobs."""
+        """End these jobs with scancel(1)."""
         if jobs:
             # scancel complains about jobs that have ended.
             runner.everything_said(["scancel", *map(str, jobs)])
@@ -131,7 +131,7 @@ class SlurmSystem:
         return tuple(f"{job}_{task}" for task in self.numbers_of(count))
 
     def numbers_of(self, count: int) -> range:
-        """Count from 0."""
+        """Return indices from 0 on."""
         return range(count)
 
     def pilot_options(self, order: Order) -> list[str]:

@@ -18,7 +18,7 @@ MINUTES = 10
 def pilot(stage: Stage, scenario: Scenario) -> Passed:
     """Run a training on each host; suspend one of them and resume it."""
     place = stage.place(scenario.name)
-    # The job is named after the directory; no other pilot of the user may have that name.
+    # The job is named after the directory, so no other pilot of the user may have that name.
     directory = place / stage.name(place)
     hosts = stage.hosts[-scenario.hosts :]
     names = [f"training-{number}" for number in range(1, len(hosts) + 1)]
@@ -48,7 +48,7 @@ def pilot(stage: Stage, scenario: Scenario) -> Passed:
     for it in its:
         it.began()
     stage.granted("suspend", str(directory), names[-1])
-    its[-1].stands()
+    its[-1].stands_still()
     its[0].goes_on()
     stage.granted("resume", str(directory), names[-1])
     its[-1].began(2)
@@ -68,9 +68,9 @@ def scenarios(hosts: int, gpus: int) -> list[Scenario]:
     Parameters
     ----------
     hosts : int
-        The number of hosts that there are.
+        The number of hosts of the run.
     gpus : int
-        The number of GPUs of the host with the fewest.
+        The smallest number of GPUs on one of them.
     """
     lacks = "" if gpus else "its hosts have no GPUs"
     if hosts < 2:

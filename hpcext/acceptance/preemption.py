@@ -1,4 +1,4 @@
-"""The scenario of a training whose host is taken by a job of a higher partition."""
+"""The scenario of a training that is preempted by a job of a higher partition."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from hpcext.acceptance.verbs import GOES_ON
 from hpcext.batch.leasing import Idle
 
 MOST_WAIT_S = 90.0
-"""Longest wait of a main job for a host that is given up, in seconds.
+"""The longest time that a main job may wait for a host that is given up, in seconds.
 
-It has room for a cycle of the scheduler, and for the seconds that a checkpoint takes, but not for a
-whole grace period.
+It is enough for a cycle of the scheduler and for a checkpoint, but not for a whole grace period.
 """
 
 WAIT_S = 300.0
@@ -24,17 +23,27 @@ MAIN_S = 5
 
 
 def main_job(stage: Stage, name: str, host: Idle) -> float:
-    """Submit a job for a whole host to the partition above; return the seconds that it waits.
+    """Submit a job for a whole host to the partition above; return how long it has waited.
 
-    The host must be one that a job of ours has for itself, so that no job of another user makes
-    room.
+    Parameters
+    ----------
+    stage : Stage
+    name : str
+        The name of its directory.
+    host : Idle
+        One that a job of ours has to itself, so that no job of another user has to make room.
+
+    Returns
+    -------
+    float
+        In seconds.
 
     Raises
     ------
     FailedError
-        It did not begin.
+        The job did not begin in time.
     NotTriedError
-        It was refused.
+        The job was refused.
     """
     place = stage.place(name)
     began = place / "began"
@@ -61,7 +70,13 @@ def main_job(stage: Stage, name: str, host: Idle) -> float:
 
 
 def waited(seen: Passed, waited_s: float) -> Passed:
-    """Return a result with the main job's wait added.
+    """Add the wait of the main job to a result.
+
+    Parameters
+    ----------
+    seen : Passed
+    waited_s : float
+        In seconds.
 
     Raises
     ------
@@ -86,7 +101,13 @@ def preempt(stage: Stage, scenario: Scenario) -> Passed:
 
 
 def scenarios(above: str) -> list[Scenario]:
-    """Return the scenario of a suspendable job."""
+    """Return the scenario.
+
+    Parameters
+    ----------
+    above : str
+        The partition whose jobs preempt the training; empty if there is none.
+    """
     tried = f"a job of {above} wants its host" if above else "a job above wants its host"
     expected = f"{GOES_ON}; the job above waits {MOST_WAIT_S:g} s at most"
     lacks = "" if above else "no --above"

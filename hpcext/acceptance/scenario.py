@@ -11,19 +11,19 @@ from hpcext.core.errors import HpcextError
 if TYPE_CHECKING:
     from hpcext.acceptance.stage import Stage
 
-Word = Literal["passed", "failed", "not tried"]
+VerdictWord = Literal["passed", "failed", "not tried"]
 
 
 class FailedError(HpcextError):
-    """The error that something else was seen than was expected."""
+    """An error because something unexpected has happened: the scenario has failed."""
 
 
 class NotTriedError(HpcextError):
-    """The error that the site does not offer this, or had no room for it."""
+    """An error because the site does not offer something, or had no room: it was not tried."""
 
 
 class StoppedError(HpcextError):
-    """The error that somebody has ended the run."""
+    """An error because the user has ended the run."""
 
 
 class Passed(NamedTuple):
@@ -32,10 +32,11 @@ class Passed(NamedTuple):
     Attributes
     ----------
     says : str
+        What has happened.
     steps, lost : int
-        Of its trainings.
+        The numbers of steps that its trainings did and lost.
     waited_s : float or None
-        How long another user's job waited for its hosts.
+        How long the main job waited for its host.
     """
 
     says: str
@@ -51,17 +52,17 @@ class Scenario:
     Attributes
     ----------
     name : str
-        The key of advice about it.
+        The key of the advice after a failure (:attr:`System.changes`).
     tried, expected : str
-        In a few words, for the table.
+        What is done, and what should happen, in a few words for the table.
     run : callable
-        Tries it; raises FailedError or NotTriedError.
+        Runs it; raises FailedError or NotTriedError.
     lacks : str
         Why it cannot be tried here; empty if it can.
     hosts : int
         The number of hosts that it has to itself; 0 if it shares one with others.
     old : bool
-        Whether it begins only when its job has the age of ``--age``.
+        Whether it acts only when its job has the age of ``--age``.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Scenario:
 
     @property
     def title(self) -> str:
-        """Its name, with the age of its job where that makes a difference."""
+        """The name, with the age of its job if that matters."""
         return f"{self.name}, old job" if self.old else self.name
 
 
@@ -86,7 +87,7 @@ class Result(NamedTuple):
     name, tried, expected, seen : str
     verdict : {"passed", "failed", "not tried"}
     change : str
-        A file, and what to change there; empty for nothing.
+        A file, and what to change in it; empty if nothing.
     took_s : float
     steps, lost : int
     waited_s : float or None
@@ -96,7 +97,7 @@ class Result(NamedTuple):
     tried: str
     expected: str
     seen: str
-    verdict: Word
+    verdict: VerdictWord
     change: str = ""
     took_s: float = 0.0
     steps: int = 0

@@ -1,4 +1,4 @@
-"""The scenario of a batch system that answers no question for a while."""
+"""The scenario of a batch system that does not answer for a while."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hpcext.acceptance.verbs import GOES_ON
 from hpcext.text import clean
 
 MARGIN_S = 20.0
-"""Seconds before the job's suspension at which the batch system must answer again."""
+"""Seconds before the suspension of the job at which the batch system must answer again."""
 
 
 def minutes(cut_s: float) -> int:
-    """Return a time limit that is reached only when there are answers again.
+    """Return a time limit, in minutes, that is reached only after the batch system answers again.
 
     Parameters
     ----------
     cut_s : float
-        Seconds without answers.
+        The seconds without answers.
     """
     return math.ceil((cut_s + MARGIN_S + LEAD_S) / 60)
 
@@ -40,13 +40,13 @@ exec {name} "$@"
 """
 
 UNTRUE = ("forgotten by", "no manager runs", "not running here")
-"""Words that nobody may say of a running job only because the batch system does not answer."""
+"""Words that must not be said of a running job because the batch system does not answer."""
 
 
 def silence(stage: Stage, scenario: Scenario) -> Passed:
-    """Check that a job is still suspended before its limit, and that nothing untrue is said."""
+    """Check that a job is suspended before its limit all the same, and nothing untrue is said."""
     place = stage.place("cut")
-    cut, path = _wrap(stage, place)
+    cut, path = _wrap_queries(stage, place)
     cut.touch()
     limit = minutes(stage.terms.cut_s)
     it = Suspendable(stage, scenario, minutes=limit, environ={"PATH": path})
@@ -69,8 +69,8 @@ def silence(stage: Stage, scenario: Scenario) -> Passed:
     return seen
 
 
-def _wrap(stage: Stage, place: Path) -> tuple[Path, str]:
-    """Make commands that fail while a file exists; return the file, and a PATH with them first."""
+def _wrap_queries(stage: Stage, place: Path) -> tuple[Path, str]:
+    """Create commands that fail while a file exists; return it, and a PATH that finds them."""
     plain = stage.environ().get("PATH", "/usr/bin:/bin")
     cut, folder = place / "cut", place / "bin"
     folder.mkdir()
@@ -88,7 +88,13 @@ def _wrap(stage: Stage, place: Path) -> tuple[Path, str]:
 
 
 def scenarios(cut_s: float) -> list[Scenario]:
-    """Return the scenario."""
+    """Return the scenario.
+
+    Parameters
+    ----------
+    cut_s : float
+        The seconds without answers.
+    """
     limit = f"a time limit of {minutes(cut_s)} min, suspended {LEAD_S} s before it"
     tried = f"no answers for {cut_s:g} s, {limit}"
     expected = f"{GOES_ON}; nothing unknown is reported as a fact"

@@ -1,4 +1,4 @@
-"""The stage on which scenarios act: a run's directory, hosts and clock, and the batch system."""
+"""What scenarios share: the directory, the hosts and the time of a run, and the batch system."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LOOK_S = 0.5
 SETTLED_S = 5.0
 """Seconds for which a requeued job is left alone.
 
-Slurm fails what begins on the node of its last run in the second in which that has ended ("Job
+Slurm fails a job that begins again on a node in the second in which it has ended there ("Job
 credential revoked").
 """
 
 ANSWER_S = 120.0
-"""Seconds that may pass for something that a batch system does at once."""
+"""Seconds to wait for something that a batch system does at once."""
 
 
 class RunTerms(NamedTuple):
@@ -44,11 +44,11 @@ class RunTerms(NamedTuple):
     options : tuple of str
         Further options of the command that submits jobs.
     age_s : float
-        The age of an old job.
+        The age of an old job, in seconds.
     cut_s : float
-        Seconds for which the batch system is made not to answer.
+        The seconds for which the batch system is kept from answering.
     most_s : float
-        The limit of the whole run.
+        The limit of the whole run, in seconds.
     """
 
     partition: str
@@ -60,14 +60,14 @@ class RunTerms(NamedTuple):
 
 
 class Stage:
-    """The stage of one run.
+    """What the scenarios of one run share.
 
     Parameters
     ----------
     system : System
     terms : RunTerms
     directory : pathlib.Path
-        On a file system that all hosts share; removed at the end.
+        A directory on a file system that all hosts share; it is removed at the end.
     hosts : tuple of Idle
         The hosts that the run uses.
     flags : str
@@ -89,19 +89,19 @@ class Stage:
         self._push_s: dict[JobId, float] = {}
 
     def place(self, name: str) -> Path:
-        """Create the directory of a scenario."""
+        """Create and return a directory for a scenario."""
         path = self.directory / name
         path.mkdir(mode=0o700)
         return path
 
     def name(self, place: Path) -> str:
-        """Return the name of a scenario's jobs, which is unique to this run."""
+        """Return a name for the jobs of a scenario, which no other run has."""
         return f"{self.directory.name}-{place.name}"
 
     # -- waiting
 
     def check_time(self) -> None:
-        """Raise NotTriedError if the time of the run is over."""
+        """Raise NotTriedError if the time of the run is over, StoppedError if the run is."""
         if self.stopped.is_set():
             raise StoppedError("ended before it began")
         if time.monotonic() > self._until:
@@ -110,7 +110,7 @@ class Stage:
             )
 
     def wait(self, holds: Callable[[], Any], what: str, within_s: float = ANSWER_S) -> Any:
-        """Wait until a condition holds; return what it gave.
+        """Wait until a condition holds; return its value.
 
         Parameters
         ----------
@@ -119,12 +119,14 @@ class Stage:
         what : str
             What is awaited, for the message.
         within_s : float
+            Seconds to wait at most.
 
         Raises
         ------
         FailedError
-            It does not hold in that time, or before the run is over.
+            The condition has not come true in that time, or before the time of the run is over.
         StoppedError
+            The user has ended the run.
         """
         until = min(time.monotonic() + within_s, self._until)
         began_s = time.monotonic()
@@ -133,7 +135,7 @@ class Stage:
                 if value := holds():
                     return value
             except BatchError as error:
-                # The batch system may be busy; its last error is told if the wait is in vain.
+                # The batch system may be busy; its last error is shown if the wait is in vain.
                 last = f" ({error.what})"
             else:
                 last = ""
@@ -145,20 +147,29 @@ class Stage:
                 raise StoppedError("ended before it was done")
 
     def pause(self, seconds: float) -> None:
-        """Let time pass, unless the run is ended."""
+        """Wait for some seconds; raise StoppedError if the user ends the run."""
         if self.stopped.wait(seconds):
             raise StoppedError("ended before it was done")
 
     # -- the batch system
 
     def submit(self, order: Order, script: str, environ: Mapping[str, str] | None = None) -> JobId:
-        """Submit a job; return its id. Its name is noted first, for its removal whatever happens.
+        """Submit a job; return its id.
+
+        Parameters
+        ----------
+        order : Order
+        script : str
+            Its batch script.
+        environ : Mapping of str to str, optional
+            Additional variables of its environment.
 
         Raises
         ------
         FailedError
-            It was refused.
+            The job was refused.
         """
+        # Noted first, so that it is removed whatever happens.
         keeper.note(self.directory, keeper.NAME, order.name)
         path = self.directory / f"{order.name}.sh"
         documents.write_file(path, script.encode(), mode=0o700)
@@ -175,13 +186,13 @@ class Stage:
         return job
 
     def follow(self, *jobs: JobId) -> None:
-        """Include these jobs in the questions for states."""
+        """Include these jobs in the queries of states."""
         with self._lock:
             self._jobs += jobs
             self._asked_s = 0.0
 
     def state(self, job: JobId) -> str:
-        """Return the state of a job; empty if it is unknown. One question covers all jobs."""
+        """Return the state of a job; empty if it is unknown. One query covers all jobs."""
         with self._lock:
             if time.monotonic() - self._asked_s > 2 * LOOK_S:
                 self._states = self.system.states(self._jobs)
@@ -193,20 +204,39 @@ class Stage:
         return self.state(job) in WAITING
 
     def ends(self, job: JobId, within_s: float = ANSWER_S) -> str:
-        """Wait for the end of a job; return its state."""
+        """Wait for the end of a job; return its final state.
+
+        Parameters
+        ----------
+        job : JobId
+        within_s : float
+            Seconds to wait at most.
+        """
         return str(
             self.wait(lambda: (said := self.state(job)) in FINAL and said, "its end", within_s)
         )
 
     def begins(self, job: JobId, what: str) -> None:
-        """Wait until a job has left the queue; if the site has no room for it, it was not tried."""
+        """Wait until a job has left the queue.
+
+        Parameters
+        ----------
+        job : JobId
+        what : str
+            What is awaited, for the message.
+
+        Raises
+        ------
+        NotTriedError
+            The site has had no room for it in the time of the run.
+        """
         try:
             self.wait(lambda: self.state(job) and not self.waits(job), what, self.terms.most_s)
         except FailedError as error:
             raise NotTriedError(f"no room: {error.what}") from None
 
     def do(self, verb: str, job: JobId) -> None:
-        """Have the batch system do something to a job of ours.
+        """Run a command of the batch system on a job of ours.
 
         Parameters
         ----------
@@ -217,6 +247,7 @@ class Stage:
         Raises
         ------
         FailedError
+            The command has failed.
         """
         command = [word.replace("JOB", str(job)) for word in self.system.verbs[verb]]
         try:
@@ -225,7 +256,7 @@ class Stage:
             raise FailedError(clean(error.what)) from None
 
     def begin_now(self, job: JobId) -> None:
-        """Have a requeued job begin, if the batch system can do that without the usual delay."""
+        """Have a requeued job begin without the usual delay, if the batch system can do that."""
         if "begin" not in self.system.verbs:
             return
         now_s, due_s = time.monotonic(), self._push_s.get(job)
@@ -243,7 +274,7 @@ class Stage:
     # -- our own commands
 
     def environ(self) -> dict[str, str]:
-        """Return the environment of all that a run starts: ours, with the run's state directory."""
+        """Return the environment for commands: our own, with the state directory of the run."""
         ours = without_slurm() if self.system.key == "slurm" else environ_of_others()
         plain = {name: said for name, said in ours.items() if not name.startswith("HPCEXT_")}
         return {
@@ -251,17 +282,24 @@ class Stage:
             "HPCEXT_STATE_DIR": str(self.directory / "state"),
             "HPCEXT_BATCH": self.system.key,
             "HPCEXT_REPORT_INTERVAL_S": "0.5",
-            # Numerical libraries start a thread for each core of a host.
+            # Otherwise numerical libraries would start a thread for each core of a host.
             "OMP_NUM_THREADS": "1",
         }
 
     def hpcext(self, *words: str, path: str = "") -> str:
         """Run a command of hpcext; return its output.
 
+        Parameters
+        ----------
+        *words : str
+            Its arguments.
+        path : str
+            The variable ``PATH``, if it is another one.
+
         Raises
         ------
         FailedError
-            It failed.
+            The command has failed.
         """
         environ = self.environ()
         if path:
@@ -278,11 +316,11 @@ class Stage:
         )
         said = f"{ended.stdout}{ended.stderr}"
         if ended.returncode:
-            raise FailedError(f"hpcext {shlex.join(words[:2])}: {clean(_last(said))}")
+            raise FailedError(f"hpcext {shlex.join(words[:2])}: {clean(_last_line(said))}")
         return said
 
     def granted(self, *words: str) -> None:
-        """Run a command of hpcext until it is granted: a manager may have to begin first."""
+        """Repeat a command of hpcext until it succeeds, since a manager may have to begin first."""
 
         def done() -> bool:
             try:
@@ -299,9 +337,9 @@ class Stage:
             raise FailedError(said[-1] if said else f"hpcext {words[0]} gave no answer") from None
 
 
-def _last(text: str) -> str:
+def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no word"
+    return lines[-1] if lines else "it printed nothing"
 
 
 def command(directory: Path, finish: Path, *, torch: bool = False) -> Sequence[str]:
@@ -310,10 +348,11 @@ def command(directory: Path, finish: Path, *, torch: bool = False) -> Sequence[s
     Parameters
     ----------
     directory : pathlib.Path
-        Where it writes its account.
+        The directory of its account.
     finish : pathlib.Path
-        It ends once this file exists.
+        The training ends once this file exists.
     torch : bool
+        Whether to train with PyTorch.
     """
     from hpcext.acceptance import training  # noqa: PLC0415  (NumPy)
 

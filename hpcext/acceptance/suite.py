@@ -1,4 +1,4 @@
-"""The table of all scenarios, and one run of it."""
+"""The table of all scenarios, and a run of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hpcext.acceptance.scenario import (
     Result,
     Scenario,
     StoppedError,
-    Word,
+    VerdictWord,
 )
 from hpcext.acceptance.stage import RunTerms, Stage
 from hpcext.acceptance.systems import System
@@ -39,7 +39,7 @@ from hpcext.text import clean, did_you_mean
 
 MOST_HOSTS = 3
 MOST_S = 720.0
-"""Seconds after which no scenario goes on: with the removal, a run is over within 15 minutes."""
+"""The limit of all scenarios in seconds; with the removal, a run takes 15 minutes at most."""
 
 AT_ONCE = 8
 REMOVAL = "removal"
@@ -49,7 +49,7 @@ Tell = Callable[[Result], None]
 
 
 def table(system: System, terms: RunTerms, hosts: Sequence[Idle], no_flags: str) -> list[Scenario]:
-    """Return all scenarios, whether this site can have them or not.
+    """Return all scenarios, also those that cannot be tried on this site.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def table(system: System, terms: RunTerms, hosts: Sequence[Idle], no_flags: str)
 
 
 def names(system: System) -> tuple[str, ...]:
-    """Return the names of scenarios that may be chosen."""
+    """Return the names of all scenarios, as users choose them."""
     terms = RunTerms("", "", (), 0.0, 0.0, 0.0)
     return tuple(dict.fromkeys(each.name for each in table(system, terms, (), "")))
 
@@ -90,7 +90,7 @@ def choose_hosts(system: System, partition: str, most: int) -> tuple[Idle, ...]:
     Raises
     ------
     InputError
-        There are none.
+        No host is idle, or there is no such partition.
     """
     known = system.idle(partition)
     if not known:
@@ -104,14 +104,27 @@ def choose_hosts(system: System, partition: str, most: int) -> tuple[Idle, ...]:
 
 
 def check_above(system: System, above: str, hosts: Sequence[Idle]) -> None:
-    """Raise InputError if a partition lacks hosts that its jobs are to take."""
+    """Check that a partition has the hosts that its jobs are to take.
+
+    Parameters
+    ----------
+    system : System
+    above : str
+        The partition.
+    hosts : sequence of Idle
+
+    Raises
+    ------
+    InputError
+        It lacks some of them.
+    """
     missing = [host.name for host in hosts if host.name not in system.idle(above)]
     if missing:
         raise InputError(f"{above} does not have {', '.join(missing)}", where="--above")
 
 
 class AcceptanceRun:
-    """One acceptance run; use it in a ``with`` statement, whose end removes all that it has made.
+    """One acceptance run, for use in a ``with`` statement, which removes all that it has made.
 
     Parameters
     ----------
@@ -119,7 +132,7 @@ class AcceptanceRun:
     terms : RunTerms
     hosts : tuple of Idle
     state_dir : pathlib.Path
-        On a file system that all hosts share.
+        A directory on a file system that all hosts share.
     only : collection of str
         The names of the scenarios to run; all if empty.
     """
@@ -147,7 +160,7 @@ class AcceptanceRun:
             env=self.stage.environ(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Ctrl-C is for the run alone: the keeper notices when it ends.
+            # Ctrl-C is for the run; the keeper notices its end.
             start_new_session=True,
             text=True,
         )
@@ -158,15 +171,15 @@ class AcceptanceRun:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def go(self, end: threading.Event, tell: Tell) -> None:
-        """Try all scenarios, side by side where possible; tell each result as it comes.
+    def run(self, end: threading.Event, tell: Tell) -> None:
+        """Run all scenarios, side by side where possible; report each result as it comes.
 
         Parameters
         ----------
         end : threading.Event
-            Set to try no more.
+            Set it to end the run.
         tell : callable
-            Called by one thread at a time.
+            Is called with each result, by one thread at a time.
         """
         self._tell = tell
         tried = [each for each in self.scenarios if not each.lacks]
@@ -181,7 +194,7 @@ class AcceptanceRun:
             small = [pool.submit(self._try, each) for each in tried if not each.hosts]
             try:
                 while not end.is_set() and not all(each.done() for each in [*running, *small]):
-                    # Wait in short turns, since Python handles signals between them.
+                    # Short waits, because Python handles signals between them.
                     end.wait(_LOOK_S)
                     if all(each.done() for each in small):
                         done.set()
@@ -193,7 +206,7 @@ class AcceptanceRun:
             future.result()
 
     def _one_by_one(self, scenarios: Sequence[Scenario], done: threading.Event) -> None:
-        """Try those with hosts to themselves; the first host is free once the others are done."""
+        """Run scenarios with own hosts; the first host is free once all others are done."""
         free = len(self.stage.hosts) - 1
         for each in sorted(scenarios, key=lambda each: each.hosts > free):
             if each.hosts > free:
@@ -215,7 +228,7 @@ class AcceptanceRun:
         self._add(result._replace(took_s=time.monotonic() - began_s))
 
     def _result(
-        self, scenario: Scenario, word: Word, says: str, seen: Passed | None = None
+        self, scenario: Scenario, word: VerdictWord, says: str, seen: Passed | None = None
     ) -> Result:
         change = self.stage.system.changes.get(scenario.name, "") if word == "failed" else ""
         result = Result(scenario.title, scenario.tried, scenario.expected, says, word, change)
@@ -228,7 +241,7 @@ class AcceptanceRun:
             self._tell(result)
 
     def remove(self) -> Result:
-        """Remove all that was made, once; return the result."""
+        """Remove all that was made, if that was not done yet; return the result."""
         began_s = time.monotonic()
         if self._left is None:
             self.stage.stopped.set()
@@ -236,7 +249,7 @@ class AcceptanceRun:
             self._left = said.splitlines()
             if self._keeper.returncode:
                 self._left.append(f"not known: {clean(str(self.stage.directory))}")
-        word: Word = "failed" if self._left else "passed"
+        word: VerdictWord = "failed" if self._left else "passed"
         says = "; ".join(self._left) if self._left else "nothing is left"
         scenario = Scenario(REMOVAL, "all of its jobs and files", "nothing is left", _never)
         result = self._result(scenario, word, says)
@@ -248,7 +261,14 @@ def _never(_stage: Stage, _scenario: Scenario) -> Passed:
 
 
 def check_names(system: System, only: Sequence[str]) -> None:
-    """Raise InputError for a name that is not a scenario's."""
+    """Check names of scenarios; raise InputError for an unknown one.
+
+    Parameters
+    ----------
+    system : System
+    only : sequence of str
+        The names.
+    """
     known = names(system)
     for each in only:
         if each not in known:

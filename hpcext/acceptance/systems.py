@@ -1,4 +1,4 @@
-"""What an acceptance run asks of a batch system, in the same words for Slurm and for LSF."""
+"""What an acceptance run needs from a batch system: the same interface for Slurm and LSF."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hpcext.batch.jobs import OVER
 from hpcext.batch.leasing import Held, Idle
 
 FINAL = OVER
-"""States after which nothing more happens to a job, unless somebody requeues it."""
+"""The states of jobs that have ended, unless somebody requeues them."""
 
 
 NOUNS = {"slurm": "partition", "lsf": "queue"}
-"""Batch systems that can be accepted, and what they call that which a job is submitted to."""
+"""Batch systems with an acceptance run → their word for what jobs are submitted to."""
 
 
 class Order(NamedTuple):
@@ -25,24 +25,25 @@ class Order(NamedTuple):
     ----------
     name : str
     partition : str
-        Or queue.
+        The partition or queue.
     hosts : tuple of str
-        The hosts to run on.
+        The names of the hosts to run on.
     output : pathlib.Path
+        The file of its output.
     minutes : int
         The time limit.
     slots : int
-        Slots of each host, if it has hosts to itself; 0 for a job of one slot.
+        The slots of each host, if the job has hosts to itself; 0 for a job of one slot.
     gpus : int
-        GPUs of each host.
+        The GPUs on each host.
     memory_mb : int
-        Memory of a job that has no host to itself.
+        The memory of a job that has no host to itself, in MB.
     lead_s : int
-        If it is suspendable, its lead; else 0.
+        The lead in seconds if the job is suspendable; else 0.
     tasks : int
         The number of tasks of a job array; else 0.
     setting : str
-        A setting of a flag, as an esub takes it: ``scaling=NAME``.
+        A flag and its value, such as ``scaling=NAME``; empty if none.
     """
 
     name: str
@@ -59,27 +60,27 @@ class Order(NamedTuple):
 
 
 class System(Protocol):
-    """A batch system; its methods raise BatchError if there is no answer.
+    """A batch system, whose methods raise BatchError if it does not answer.
 
     Attributes
     ----------
     key : {"slurm", "lsf"}
     verbs : Mapping[str, tuple of str]
-        What can be done to a job → the command, in which ``JOB`` stands for its id.
+        What can be done to a job → the command, with ``JOB`` for its id.
     ages : bool
-        Whether the signals that a job gets depend on its age.
+        Whether it depends on the age of a job which processes get a signal.
     stop_frees : bool
-        Whether other jobs get the host of a stopped job.
+        Whether a stopped job gives its host to others.
     bad_setting : str
         A setting that a flag refuses.
     queries : tuple of str
-        The commands that only ask.
+        The commands that query the batch system.
     silent : str
-        What these say, after their name, when nobody answers.
+        Their error, after their name, if nobody answers.
     task : str
-        The variable that has a task's number in an array.
+        The variable with the number of a task in a job array.
     changes : Mapping[str, str]
-        Name of a scenario → a file, and what to change there if it has failed.
+        Name of a scenario → a file, and what to change in it if the scenario has failed.
     """
 
     key: str
@@ -102,16 +103,30 @@ class System(Protocol):
         """Return the nodes of a partition by name."""
 
     def words(self, order: Order, *, flags: bool) -> list[str]:
-        """Return the command that submits an order; its script is on standard input."""
+        """Return the command that submits an order, with the script on its standard input.
+
+        Parameters
+        ----------
+        order : Order
+        flags : bool
+            Whether flags of hpcext make a job suspendable on this site.
+        """
 
     def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
-        """Return the variables to set for that command."""
+        """Return the variables to set for that command.
+
+        Parameters
+        ----------
+        order : Order
+        flags : bool
+            As in :meth:`words`.
+        """
 
     def job_id(self, said: str) -> JobId:
-        """Parse the id of the job from that command's output."""
+        """Parse the id of the job from the output of that command."""
 
     def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
-        """Return the states of jobs, in Slurm's words."""
+        """Return the states of jobs, in the words of Slurm."""
 
     def cancel(self, jobs: Sequence[JobId]) -> None:
         """End those of these jobs that have not ended."""
@@ -123,16 +138,24 @@ class System(Protocol):
         """Return our jobs of this name that the batch system still knows, except arrays."""
 
     def named(self, name: str) -> dict[JobId, str]:
-        """Return the states of our jobs of this name that it still knows, in Slurm's words."""
+        """Return the states of our jobs of this name that it still knows, in the words of Slurm."""
 
     def pilot_of(self, job: JobId) -> str:
-        """Return the name of the pilot that a suspendable job is."""
+        """Return the name of the pilot of a suspendable job."""
 
     def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
-        """Return the ids of an array's tasks."""
+        """Return the ids of the tasks of a job array.
+
+        Parameters
+        ----------
+        job : JobId
+            The id of the array.
+        count : int
+            The number of its tasks.
+        """
 
     def numbers_of(self, count: int) -> range:
-        """Return the numbers that :attr:`task` has in an array's tasks."""
+        """Return the values of :attr:`task` in the tasks of a job array."""
 
     def pilot_options(self, order: Order) -> list[str]:
-        """Return what ``hpcext pilot submit`` passes on: an order's partition and hosts."""
+        """Return ``hpcext pilot submit`` options for the partition and the hosts of an order."""

@@ -1,9 +1,9 @@
-"""A training that keeps its own account of its steps, which no part of hpcext writes or reads.
+"""A training that writes an account of its steps, of which the rest of hpcext knows nothing.
 
 ``python -m hpcext.acceptance.training [--torch] DIRECTORY FINISH`` trains until the file FINISH
 exists. Each life of it, that is each process, has a file of its own in DIRECTORY, so that two
-simultaneous lives are seen however a network file system appends: ``begin INSTANT ATTEMPT``, ``step
-NUMBER INSTANT`` for each step that was done, ``end INSTANT``.
+simultaneous lives are seen on network file systems, too. The lines are ``begin INSTANT ATTEMPT``,
+``step NUMBER INSTANT`` for each step that was done, ``end INSTANT``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcext import protocol
 
 STEP_S = 0.1
 SAVE_EVERY = 20
-"""Steps between two periodic checkpoints: the most that an end without notice may cost."""
+"""Steps between two periodic checkpoints, which are the most that can be lost."""
 
 MOST_STEPS = 20_000
 
@@ -42,7 +42,13 @@ class _Account:
 
 
 def main(words: list[str]) -> None:
-    """Train."""
+    """Train.
+
+    Parameters
+    ----------
+    words : list of str
+        The arguments of the command line.
+    """
     directory, finish = Path(words[-2]), Path(words[-1])
     attempt = protocol.Attempt.from_environ()
     account = _Account(directory)

@@ -1,4 +1,4 @@
-"""The training of a scenario: a suspendable job of its own."""
+"""The training of a scenario, which may be a suspendable job."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hpcext.acceptance.systems import FINAL, Order
 from hpcext.allocation import JobId
 
 LEAD_S = 50
-"""Seconds before the end of its job at which a training is suspended."""
+"""Seconds before the end of its job at which a training is suspended: its lead."""
 
 JOB = "job"
 """The name of the only job of a suspendable batch job."""
 
 BEGIN_S = 120.0
-"""Seconds that a training may take to its first steps once its job runs."""
+"""Seconds to wait for the first steps of a training once its job runs."""
 
 AGAIN_S = 300.0
-"""Seconds that it may take to its next steps after leaving: LSF dispatches every minute or so."""
+"""Seconds to wait for the next steps after a requeue: LSF dispatches every minute or so."""
 
 OVER_S = 20.0
 """Seconds after which an ended job is final: LSF shows a requeued job as EXIT for a while."""
@@ -34,17 +34,17 @@ TORCH_MB = 2000
 
 FIRST_STEPS = 5
 STILL_S = 4.0
-"""Seconds without a step after which a training stands still: a step takes a tenth of a second."""
+"""Seconds without a step after which a training stands still; a step takes 0.1 s."""
 
 
 class Training:
-    """A training that keeps an account in a directory, and ends when told to.
+    """A training that writes an account, and ends when it is told to.
 
     Parameters
     ----------
     stage : Stage
     directory : pathlib.Path
-        Of its account.
+        The directory of its account.
     finish : pathlib.Path
         The file that tells it to end.
     job : int or str or None
@@ -60,7 +60,7 @@ class Training:
         self._finish = finish
 
     def lives(self) -> list[account.Life]:
-        """Return its lives so far."""
+        """Return its processes so far."""
         return account.read(self._directory)
 
     def step(self) -> int:
@@ -68,7 +68,15 @@ class Training:
         return account.last_step(self.lives())
 
     def began(self, life: int = 1, within_s: float = BEGIN_S) -> None:
-        """Wait until one of its processes, counted from 1, has made some steps."""
+        """Wait until one of its processes has made some steps.
+
+        Parameters
+        ----------
+        life : int
+            The number of the process, counted from 1.
+        within_s : float
+            Seconds to wait at most.
+        """
 
         def there() -> bool:
             if self.job is not None:
@@ -86,8 +94,8 @@ class Training:
         before = self.step()
         self._stage.wait(lambda: self.step() >= before + FIRST_STEPS, "its next steps", within_s)
 
-    def stands(self, within_s: float = ANSWER_S) -> None:
-        """Wait until it makes no steps."""
+    def stands_still(self, within_s: float = ANSWER_S) -> None:
+        """Wait until it makes no more steps."""
         seen = [(self.step(), time.monotonic())]
 
         def still() -> bool:
@@ -99,7 +107,7 @@ class Training:
         self._stage.wait(still, "it to stand still", within_s)
 
     def finish(self) -> None:
-        """Make its next step the last one."""
+        """Tell it to end after its next step."""
         self._finish.touch()
 
     def judged(self, says: str, *, most_lost: int = 0) -> Passed:
@@ -115,7 +123,7 @@ class Training:
         Raises
         ------
         FailedError
-            It has faults, or too many steps were lost.
+            Steps are missing or wrong, or too many were lost.
         """
         found = account.judge(self.lives())
         faults = list(found.faults)
@@ -136,9 +144,11 @@ class Suspendable(Training):
     stage : Stage
     scenario : Scenario
     minutes : int
+        The time limit of its job.
     whole : bool
-        Whether it has a host to itself, the last one.
+        Whether it has the last host to itself.
     torch : bool
+        Whether to train with PyTorch.
     environ : Mapping[str, str], optional
         Additional variables of its environment.
     """
@@ -189,7 +199,10 @@ class Suspendable(Training):
         self.began(2, AGAIN_S)
 
     def began(self, life: int = 1, within_s: float = BEGIN_S) -> None:
-        """Wait until one of its runs has made some steps, while its job may still do so."""
+        """Wait until one of its processes has made some steps, or until its job is over.
+
+        The parameters are those of :meth:`Training.began`.
+        """
         over_s: list[float] = []
 
         def there() -> bool:
@@ -209,7 +222,7 @@ class Suspendable(Training):
             raise FailedError(f"{error.what}; it said: {self.said()}") from None
 
     def ends(self) -> None:
-        """Make it end, and its job with it."""
+        """Tell it to end, and wait for the end of its job."""
         self.finish()
         state = self._stage.ends(self.job)
         if state != "completed":
@@ -220,7 +233,7 @@ class Suspendable(Training):
         try:
             text = (self._place / "output.txt").read_text(errors="replace").strip()
         except OSError:
-            # LSF writes this file when the job ends, Slurm creates it before the job begins.
+            # LSF writes this file at the end of the job, Slurm creates it before the job begins.
             if not self.lives() and self._stage.system.key == "slurm":
                 return "no output is visible here: state_dir must be on a file system of all hosts"
             text = ""

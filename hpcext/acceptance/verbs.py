@@ -1,4 +1,4 @@
-"""The scenarios of what a batch system, or its user, does to one suspendable job."""
+"""The scenarios of commands of the batch system, or of hpcext, on one suspendable job."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LIMIT_MINUTES = 2
 
 
 def suspend(stage: Stage, scenario: Scenario) -> Passed:
-    """Suspend and resume by commands of hpcext; check that the job keeps its host."""
+    """Suspend and resume with hpcext; check that the job keeps its host."""
     torch = importlib.util.find_spec("torch") is not None
     it = Suspendable(stage, scenario, torch=torch)
     it.runs()
     stage.granted("suspend", it.pilot, JOB)
-    it.stands()
+    it.stands_still()
     if stage.state(it.job) != "running":
         raise FailedError(f"its job is {stage.state(it.job) or 'gone'} while it is suspended")
     stage.granted("resume", it.pilot, JOB)
@@ -40,12 +40,12 @@ def requeue(stage: Stage, scenario: Scenario) -> Passed:
 
 
 def stop(stage: Stage, scenario: Scenario) -> Passed:
-    """Stop a job by the batch system; check that it frees its host where it should, and goes on."""
+    """Stop a job by the batch system; check that it stands still if it should, and goes on."""
     it = Suspendable(stage, scenario)
     it.runs()
     stage.do("stop", it.job)
     if stage.system.stop_frees:
-        it.stands()
+        it.stands_still()
         before = it.step()
         stage.pause(3 * STILL_S)
         if it.step() != before:
@@ -70,7 +70,7 @@ def kill(stage: Stage, scenario: Scenario) -> Passed:
     it.runs()
     stage.do("kill", it.job)
     state = stage.ends(it.job)
-    it.stands()
+    it.stands_still()
     before = it.step()
     stage.pause(3 * STILL_S)
     if it.step() != before or stage.state(it.job) not in {*FINAL, ""}:
@@ -96,7 +96,7 @@ _WITHOUT = {
 
 
 def scenarios(system: System) -> list[Scenario]:
-    """Return the scenarios of a system, twice where the age of a job makes a difference."""
+    """Return the scenarios of a batch system; there are two of each if the age of a job matters."""
 
     def how(*verbs: str) -> str:
         return ", ".join(shlex.join(system.verbs.get(verb, (verb,))) for verb in verbs)
@@ -115,7 +115,7 @@ def scenarios(system: System) -> list[Scenario]:
     old = [dataclasses.replace(each, old=True) for each in told] if system.ages else []
     by_limit = f"a time limit of {LIMIT_MINUTES} min, suspended {LEAD_S} s before it"
     return [
-        # What takes longest comes first.
+        # The longest one comes first.
         Scenario("time limit", by_limit, GOES_ON, limit),
         *old,
         *told,

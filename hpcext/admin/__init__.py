@@ -1,1 +1,1 @@
-"""The administrator's side: install the hooks of a batch system, and remove them again."""
+"""The installation of hpcext into a batch system, by an administrator, and its removal."""

@@ -1,4 +1,4 @@
-"""Edits of the site's own files: diffs that the site applies itself, to add or remove our lines."""
+"""Edits of the site's own files: diffs that the administrator applies, to add or remove lines."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Edit:
     path : pathlib.Path
         Where the file lies now.
     before : str or None
-        Its text; None where there is no such file.
+        Its text; None if there is no such file.
     after : str
         The text that it should have.
     first : str
-        What must be done before the change; empty for nothing.
+        What must be done before the change; empty if nothing.
     why : tuple of str
-        What the lines are for, a sentence each.
+        The purpose of each line, as a sentence.
     """
 
     path: Path
@@ -49,19 +49,19 @@ class Edit:
 
 
 def _lines(text: str) -> list[str]:
-    """Split a text at newlines alone, as patch does; str.splitlines knows other line ends, too."""
+    """Split a text at newlines alone, as patch does; ``str.splitlines`` splits at others, too."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 class StillNamedError(InputError):
-    """The error that files of the site still name what is to be removed.
+    """An error because files of the site still name what is to be removed.
 
     Parameters
     ----------
     edits : sequence of Edit
         The changes that remove those lines.
     do : str
-        What to do after that.
+        What to do after the edits.
     """
 
     def __init__(self, edits: Sequence[Edit], do: str) -> None:
@@ -85,7 +85,7 @@ def as_json(edits: Sequence[Edit]) -> list[dict[str, object]]:
 
 
 def read(path: Path) -> str | None:
-    """Return the text of a site's file; None if it cannot be read or is not root's."""
+    """Return the text of a file of the site; None if it cannot be read or is not root's alone."""
     try:
         return read_text(path, must_be_roots=True)
     except InputError:

@@ -1,7 +1,7 @@
-"""Install files and remove them again: each as a whole, and never a file that is not ours.
+"""The installation and removal of files: each as a whole, and never a file that is not ours.
 
-The manifest is written before the first file. So an installation that was interrupted can be run
-again or uninstalled: either finds all that it left, half-written drafts of files included.
+The manifest is written before the first file. So an interrupted installation can be repeated or
+removed: either finds all that it has left, half-written files included.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from hpcext.text import clean
 
 @dataclass(frozen=True)
 class InstallLocation:
-    """The location of an installation; all its paths are those of the machine that will use it.
+    """The location of an installation, in paths of the machine that will use it.
 
     Attributes
     ----------
     home : pathlib.Path
         The directory of the manifest.
     root : pathlib.Path
-        The directory that stands for ``/`` while a package, or the image of a node, is built.
+        The directory that stands for ``/`` while a package or the image of a node is built.
     """
 
     home: Path
     root: Path = ROOT
 
     def on_disk(self, path: Path) -> Path:
-        """Return where a file lies now."""
+        """Return where a file is on this machine."""
         return self.root / path.relative_to(ROOT)
 
     def check(self, path: Path) -> None:
-        """Refuse a path that somebody else could change."""
+        """Refuse a path that others than root could change."""
         check_trusted(self.on_disk(path), below=self.root)
 
     def installed(self, *, trusted: bool = True) -> Manifest | None:
@@ -64,7 +64,7 @@ class InstallLocation:
     def own(self) -> list[Path]:
         """Directories that are ours by their names, innermost first.
 
-        The manifest lies in them and is removed first, so it cannot say that we made them.
+        They hold the manifest, which is removed before them, so it cannot name their creator.
         """
         return [self.home, *(each for each in self.home.parents if each.name == "hpcext")]
 
@@ -93,7 +93,7 @@ class FileChange:
     ----------
     verb : {"write", "replace", "keep", "remove", "changed", "missing"}
         ``keep``: the file is as it should be. ``changed``: it is not what was installed, and stays.
-        ``missing``: it was to be removed, and is gone already.
+        ``missing``: it should be removed, but is gone already.
     path : pathlib.Path
     piece : Piece or None
         None for a file that is removed.
@@ -105,7 +105,7 @@ class FileChange:
 
 
 def plan(place: InstallLocation, pieces: Sequence[Piece]) -> list[FileChange]:
-    """Plan an installation: return its changes, in their order.
+    """Return the changes of an installation, in order.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def plan(place: InstallLocation, pieces: Sequence[Piece]) -> list[FileChange]:
     Raises
     ------
     InputError
-        A path can be changed by others than root, or holds a file that is not what was installed.
+        Others than root can change a path, or there is a file that we have not installed.
     """
     installed = place.installed() or Manifest()
     for piece in pieces:
@@ -125,7 +125,7 @@ def plan(place: InstallLocation, pieces: Sequence[Piece]) -> list[FileChange]:
     for piece in pieces:
         changes.append(FileChange(_verb(place, piece, installed), piece.path, piece))
     wanted = {str(piece.path) for piece in pieces}
-    # From an older version, or from an installation with other directories.
+    # Files of an older version, or of an installation with other directories.
     changes += [each for each in _removals(place, installed) if str(each.path) not in wanted]
     return changes
 
@@ -151,7 +151,7 @@ def _verb(place: InstallLocation, piece: Piece, installed: Manifest) -> str:
 
 
 def apply(place: InstallLocation, changes: Sequence[FileChange], built_for: str = "") -> None:
-    """Carry out a plan of :func:`plan`.
+    """Carry out the changes of :func:`plan`.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def apply(place: InstallLocation, changes: Sequence[FileChange], built_for: str 
     Raises
     ------
     OSError
-        For example, the disk is full. The manifest lists what was done until then.
+        For example, the disk is full. The manifest lists all that was written until then.
     """
     before = place.installed() or Manifest()
     pieces = [change.piece for change in changes if change.piece]
@@ -171,7 +171,7 @@ def apply(place: InstallLocation, changes: Sequence[FileChange], built_for: str 
     out = {str(each.path) for each in changes if not each.piece}
     left = {name: known for name, known in before.files.items() if name in out}
     old = {**before.files, **left}
-    # Until all is written, either the old file or the new one may be there: list both checksums.
+    # Until all is written, the old file or the new one may be there: both checksums are listed.
     during = {name: [*old.get(name, []), *after.get(name, [])] for name in {**old, **after}}
     wanted = [place.home, *(piece.path.parent for piece in pieces)]
     # Sorted, so that an installation with nothing to do leaves the manifest as it is.
@@ -191,13 +191,13 @@ def apply(place: InstallLocation, changes: Sequence[FileChange], built_for: str 
 
 
 def plan_removal(place: InstallLocation, flag: str) -> list[FileChange]:
-    """Plan an uninstallation: return its changes, in their order.
+    """Return the changes of an uninstallation, in order.
 
     Parameters
     ----------
     place : InstallLocation
     flag : str
-        The option that names this place, for the error message.
+        The option that names this location, for the error message.
 
     Raises
     ------
@@ -217,14 +217,21 @@ def plan_removal(place: InstallLocation, flag: str) -> list[FileChange]:
 
 
 def remove(place: InstallLocation, changes: Sequence[FileChange]) -> None:
-    """Carry out a plan of :func:`plan_removal`; changed files stay in place, and listed."""
+    """Carry out the changes of :func:`plan_removal`; changed files stay, and remain listed.
+
+    Parameters
+    ----------
+    place : InstallLocation
+    changes : sequence of FileChange
+        Those that :func:`plan_removal` has returned.
+    """
     installed = place.installed() or Manifest()
     for change in changes:
         if change.verb == "remove":
             place.on_disk(change.path).unlink()
     kept = [str(change.path) for change in changes if change.verb == "changed"]
     above = {str(each) for each in (place.home, *place.home.parents)}
-    # The manifest goes last: while it is there, whatever it names can be found again.
+    # The manifest is removed last: while it exists, whatever it names can be found again.
     _remove_directories(place, set(installed.directories) - above)
     if kept:
         files = {name: installed.files[name] for name in kept}
@@ -241,34 +248,41 @@ def _remove_directories(place: InstallLocation, names: Collection[str]) -> None:
 
 
 def _drafts(place: InstallLocation, names: Sequence[str]) -> list[FileChange]:
-    """Return the removal of half-written files that a killed installation has left."""
+    """Return the removals of half-written files that an interrupted installation has left."""
     changes = []
     for path in (place.home / manifest.NAME, *map(Path, names)):
         place.check(path.parent)
         for draft in documents.drafts(place.on_disk(path)):
-            # In a shared directory, such as /tmp, somebody else may own a file of that name.
+            # In a shared directory, such as /tmp, another user may own a file of that name.
             if draft.lstat().st_uid in {0, os.geteuid()}:
                 changes.append(FileChange("remove", path.with_name(draft.name)))
     return list(dict.fromkeys(changes))
 
 
 def _removals(place: InstallLocation, installed: Manifest) -> list[FileChange]:
-    """Return the removals of the installed files, in reverse: a file goes before what it loads."""
+    """Return the removals of the installed files: each is removed before those that it loads."""
     changes = []
     for name, known in reversed(installed.files.items()):
         path = Path(name)
         place.check(path.parent)
-        found = found_there(place, path)
+        found = checksum_on_disk(place, path)
         verb = "missing" if found is None else "remove" if found in known else "changed"
         changes.append(FileChange(verb, path))
     return changes
 
 
-def found_there(place: InstallLocation, path: Path) -> str | None:
-    """Return the checksum of a file: None if there is none, ``another`` if it is not regular."""
+def checksum_on_disk(place: InstallLocation, path: Path) -> str | None:
+    """Return the checksum of a file: None if it is missing, ``another`` if it is not regular.
+
+    Parameters
+    ----------
+    place : InstallLocation
+    path : pathlib.Path
+        The path on the machine that will use the installation.
+    """
     try:
         return checksum(place.on_disk(path))
-    except InputError:  # a link or a directory is not what was installed
+    except InputError:  # a link or a directory in its place
         return "another"
 
 
@@ -282,7 +296,7 @@ def _missing_directories(place: InstallLocation, wanted: Sequence[Path]) -> list
 
 
 def _make_directories(path: Path) -> None:
-    """Make a directory and those above it, whatever the umask is."""
+    """Create a directory and those above it, readable by all whatever the umask is."""
     for each in (*reversed(path.parents), path):
         if not each.exists():
             each.mkdir()

@@ -1,6 +1,6 @@
 """The files that hpcext adds to an LSF: an esub for ``bsub -a hpcext``, and a job starter.
 
-Files of the site are never edited: the lines to add to them are printed.
+Files of the site are never edited; the lines to add to them are printed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcext.core.errors import InputError
 from hpcext.text import clean
 
 STARTER = "hpcext-starter"
-# The esub is installed last, as it is what makes the others reachable for users.
+# The esub is the last, because users reach the others through it.
 SCRIPTS = (
     "hpcext-job-control",
     "echkpnt.hpcext",
@@ -50,9 +50,9 @@ class Site:
     command : pathlib.Path or None
         ``hpcext`` as jobs run it; not needed to uninstall.
     root : pathlib.Path
-        The directory that stands for ``/``; no installed file names it.
+        The directory that stands for ``/`` while a package is built.
     max_lead_s : int
-        The longest lead that a job may ask for: a queue waits no longer for it.
+        The longest lead that a job may ask for, and for which a queue waits.
     """
 
     serverdir: Path
@@ -62,12 +62,12 @@ class Site:
 
     @property
     def home(self) -> Path:
-        """The directory of our own files, of one release of LSF as all in LSF_SERVERDIR."""
+        """The directory of our own files, for one release of LSF."""
         return self.serverdir / "hpcext"
 
     @property
     def place(self) -> InstallLocation:
-        """The place of the manifest."""
+        """The location of the installation."""
         return InstallLocation(self.home, self.root)
 
 
@@ -77,8 +77,8 @@ def pieces(site: Site) -> list[Piece]:
     Raises
     ------
     InputError
-        The directory does not exist, or its path cannot stand in ``lsb.queues``; or the command is
-        not one that all users can run and only the owner of both can change.
+        The directory does not exist, or ``lsb.queues`` cannot hold its path; or the command is not
+        one that all users can run and only the owner of both can change.
     """
     where = clean(str(site.serverdir))
     if site.root == ROOT and not site.serverdir.is_dir():
@@ -100,6 +100,7 @@ def script(name: str, command: Path, max_lead_s: int = MAX_LEAD_S) -> bytes:
         One of :data:`SCRIPTS`.
     command : pathlib.Path
     max_lead_s : int
+        The longest lead, in seconds.
     """
     text = (sources.find() / "lsf_scripts" / name).read_bytes()
     text = text.replace(MAX_LEAD_MARK, b"%d" % max_lead_s)
@@ -107,7 +108,7 @@ def script(name: str, command: Path, max_lead_s: int = MAX_LEAD_S) -> bytes:
 
 
 def left_to_do(site: Site) -> list[str]:
-    """Return the lines to add to the site's own files, each under a heading that says where."""
+    """Return the lines to add to files of the site, under headings that say where."""
     control = site.serverdir / "hpcext-job-control"
     return [
         "add to each queue of lsb.queues whose jobs may be suspendable:",
@@ -121,7 +122,7 @@ def left_to_do(site: Site) -> list[str]:
 
 
 def naming(site: Site, conf_dir: Path) -> list[Edit]:
-    """Return the edit that removes the lines that name our scripts.
+    """Return the edit that removes the lines that name our scripts, if there are any.
 
     Jobs of a queue that names a missing script would not start.
 

@@ -1,4 +1,4 @@
-"""The manifest of an installation: each file with its checksum, so that only these are removed."""
+"""The manifest of an installation: its files with checksums, so that no others are removed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hpcext : str
         The version of hpcext that was installed.
     built_for : str
-        The release of Slurm whose headers the plugin was compiled with; empty where there is none.
+        The release of Slurm whose headers the plugin was compiled with; empty if there is none.
     files : dict of str to list of str
-        Path → SHA-256 of what may lie there: two while an installation replaces a file.
+        Path → SHA-256 of what may be there: two while an installation replaces the file.
     directories : list of str
-        Directories that were made, outermost first.
+        Directories that were created, outermost first.
     """
 
     schema: Literal["hpcext.installed/1", "hpcext.installed/2"] = "hpcext.installed/2"
@@ -47,15 +47,15 @@ def load(home: Path, *, trusted: bool = True, below: Path = ROOT) -> Manifest | 
     ----------
     home : pathlib.Path
     trusted : bool
-        Whether it will be acted on, and so must be root's alone. A manifest that is only shown may
-        be anybody's.
+        Whether files will be changed by it, so that nobody but root may have written it. A manifest
+        that is only shown may be anybody's.
     below : pathlib.Path
         As in :func:`hpcext.admin.trust.check_trusted`.
 
     Raises
     ------
     InputError
-        It is not root's alone, or not what hpcext wrote.
+        Others than root can change the manifest, or hpcext has not written it.
     """
     path = home / NAME
     if trusted:
@@ -77,13 +77,20 @@ def load(home: Path, *, trusted: bool = True, below: Path = ROOT) -> Manifest | 
 
 
 def save(home: Path, manifest: Manifest) -> None:
-    """Write the manifest as a whole."""
+    """Write the manifest, replacing an earlier one as a whole.
+
+    Parameters
+    ----------
+    home : pathlib.Path
+        The directory of the installation.
+    manifest : Manifest
+    """
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     documents.write_file(home / NAME, data + b"\n", mode=0o644)
 
 
 def differs(installed: Manifest) -> str:
-    """Say how an installation differs from this release and its manifest; empty if it does not."""
+    """Return how an installation differs from this release or its manifest, or an empty text."""
     if installed.hpcext != __version__:
         return f"it is of hpcext {installed.hpcext}, this is {__version__}"
     for name, known in installed.files.items():
@@ -99,7 +106,7 @@ def differs(installed: Manifest) -> str:
 
 
 def checksum(path: Path) -> str | None:
-    """Return the SHA-256 of a file; None if there is none.
+    """Return the SHA-256 of a file; None if it does not exist.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The files that hpcext adds to a Slurm: the SPANK plugin, rules in Lua, prolog and epilog.
 
-Files of the site are never edited: the lines to add to them are printed.
+Files of the site are never edited; the lines to add to them are printed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONF_DIR = Path("/etc/slurm")
 INCLUDE = Path("/usr/include")
 BUILD_S = 300
 BUILT = {"hpcext.so": 0o644, "hpcext-batch": 0o755}
-"""The files that the plugin's Makefile builds, and their modes; they must lie side by side."""
+"""The files that the plugin's Makefile builds, and their modes; all in one directory."""
 
 LUA = ("rules.lua", "job_submit.lua", "cli_filter.lua")
 _SAID_CHARS = 400
@@ -49,9 +49,9 @@ class Site:
     command : pathlib.Path or None
         ``hpcext`` as jobs and users run it; not needed to uninstall.
     root : pathlib.Path
-        The directory that stands for ``/``; no installed file names it.
+        The directory that stands for ``/`` while a package is built.
     manual : bool
-        Install manual pages, too.
+        Whether to install manual pages.
     """
 
     usr: Path = USR
@@ -68,7 +68,7 @@ class Site:
 
     @property
     def place(self) -> InstallLocation:
-        """The place of the manifest."""
+        """The location of the installation."""
         return InstallLocation(self.home, self.root)
 
     @property
@@ -78,7 +78,7 @@ class Site:
 
 
 def release(include: Path) -> str:
-    """Return the release of Slurm that the headers belong to, such as ``22.05.8``.
+    """Return the release of Slurm that headers belong to, such as ``22.05.8``.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def pieces(site: Site) -> list[Piece]:
     hooks = source / "spank_hooks"
     found = [
         Piece(site.home / name, data, BUILT[name])
-        for name, data in _built(hooks, site.include).items()
+        for name, data in _build(hooks, site.include).items()
     ]
     found += [Piece(site.home / "lua" / name, (hooks / "lua" / name).read_bytes()) for name in LUA]
     for kind in ("prolog", "epilog"):
@@ -125,18 +125,18 @@ def pieces(site: Site) -> list[Piece]:
         found.append(Piece(site.conf_dir / f"{kind}.d" / "50-hpcext", data, 0o755))
     if site.manual:
         found += manual_pages(source / "man", site.usr / "share" / "man")
-    # The last: before it is there, no command of Slurm sees any of the others.
+    # The last, because it makes the commands of Slurm load the others.
     text = f"optional {site.home}/hpcext.so command={command}\n"
     found.append(Piece(site.conf_dir / "plugstack.conf.d" / "hpcext.conf", text.encode()))
     return found
 
 
-def _built(hooks: Path, include: Path) -> dict[str, bytes]:
+def _build(hooks: Path, include: Path) -> dict[str, bytes]:
     """Compile the plugin outside its source directory, which may be read-only."""
     release(include)
     # Checked before make reads it, since it includes the others.
     check_trusted(include / "slurm" / "spank.h")
-    # -isystem: with -I warnings in their code would fail our build (-Werror).
+    # -isystem: with -I, warnings in the headers would fail our build (-Werror).
     flags = [] if include == INCLUDE else [f"SLURM_CPPFLAGS=-isystem {include}"]
     for path in _headers(_make(hooks, "headers", *flags), hooks):
         # slurmstepd runs the compiled plugin as root.
@@ -160,7 +160,7 @@ def _make(hooks: Path, *words: str) -> str:
         raise InputError("make is not installed", do="install make and a C compiler")
     ended = subprocess.run(
         [make, "-s", "-C", str(hooks), *words],
-        # What root happens to have set (CC, CFLAGS, MAKEFLAGS) is not for this.
+        # Without variables that root happens to have set (CC, CFLAGS, MAKEFLAGS).
         env={"PATH": _PATH, "LC_ALL": "C"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -195,7 +195,7 @@ def manual_pages(pages: Path, to: Path) -> list[Piece]:
     for page in sorted(pages.glob("*.rst")):
         text = core.publish_string(
             page.read_text(encoding="utf-8"),
-            writer=manpage.Writer(),  # a name is for docutils 0.22 and later
+            writer=manpage.Writer(),  # docutils takes a name only from 0.22 on
             settings_overrides={"input_encoding": "utf-8", "output_encoding": "utf-8"},
         )
         found.append(Piece(to / f"man{page.stem[-1]}" / page.stem, text))

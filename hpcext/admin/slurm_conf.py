@@ -1,6 +1,6 @@
 """The lines that a site's own files of Slurm need: slurm.conf, plugstack.conf and Lua scripts.
 
-These files are never edited. What they lack, and what they still have of ours, becomes diffs.
+These files are never edited. Lines that are missing or no longer needed are shown as diffs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOOKS = {"Prolog": "prolog.d", "Epilog": "epilog.d"}
 """Settings that hold one name or pattern → our directory, which the pattern matches."""
 
 _WHY = {
-    "Prolog": "Prolog: makes what a job of hpcext needs on its node before the job begins",
+    "Prolog": "Prolog: prepares a node for a job of hpcext",
     "Epilog": "Epilog: ends what is left of a job on its node, and removes its files",
     "JobSubmitPlugins": "JobSubmitPlugins: slurmctld checks the options, however a job was "
     "submitted",
@@ -60,12 +60,12 @@ class Files(NamedTuple):
     release: str = ""
 
     def path(self, name: str) -> Path:
-        """Return where one of the files lies now."""
+        """Return where one of the files is on this machine."""
         return self.place.on_disk(self.conf_dir / name)
 
 
 def settings(files: Files) -> list[tuple[str, str]]:
-    """Return what ``slurm.conf`` must have: keys, each with a value."""
+    """Return the settings that ``slurm.conf`` must have, as keys and values."""
     hooks = [(key, f"{files.conf_dir}/{folder}/*") for key, folder in HOOKS.items()]
     major, minor, *_ = (int(part) for part in files.release.split("."))
     notice = signal_at_preemption((major, minor))
@@ -73,7 +73,7 @@ def settings(files: Files) -> list[tuple[str, str]]:
 
 
 def lacking(files: Files) -> list[Edit]:
-    """Return the edits that add what is missing, in the order in which they can be applied."""
+    """Return the edits that add the missing lines, in the order in which to apply them."""
     edits = [_plugstack(files), *(_script(files, name) for name in SCRIPTS), _slurm_conf(files)]
     return [edit for edit in edits if edit.before != edit.after]
 
@@ -92,14 +92,14 @@ def _script(files: Files, name: str) -> Edit:
     before = read(path)
     if before is not None and f"{files.place.home}/lua/{name}" in before:
         return Edit(path, before, before)
-    # Slurm refuses a script that does not define the functions that Slurm calls.
+    # Slurm refuses a script without the functions that it calls.
     start = before or _BLOCK.sub("", (sources.find() / "site_configs/slurm" / name).read_text())
     after = added(start, snippet(files.place.home, files.command, name))
     return Edit(path, before, after, why=(_WHY_SCRIPT,))
 
 
 def snippet(home: Path, command: str, name: str) -> list[str]:
-    """Return the lines to append to the site's Lua script; if they fail, jobs are still submitted.
+    """Return the lines to append to a Lua script of the site; their errors refuse no job.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def _slurm_conf(files: Files) -> Edit:
 def unneeded(files: Files) -> list[Edit]:
     """Return edits that remove the other lines that :func:`lacking` had added.
 
-    These lines do no harm, and may serve the site's own scripts by now, so nothing depends on them.
+    These lines do no harm without hpcext, and the site's own scripts may need them by now.
     """
     edits = []
     path = files.path("plugstack.conf")
@@ -181,12 +181,19 @@ def _setting(text: str, key: str) -> Iterator[re.Match[str]]:
 
 
 def has(text: str | None, key: str, value: str) -> bool:
-    """Return whether a ``slurm.conf`` has this value of a key, alone or among others."""
+    """Return whether a ``slurm.conf`` has this value of a key, alone or among others.
+
+    Parameters
+    ----------
+    text : str or None
+        The content of the file, if there is one.
+    key, value : str
+    """
     return any(value in found[2].split(",") for found in _setting(text or "", key))
 
 
 def naming(files: Files, ours: Collection[str]) -> list[Edit]:
-    """Return edits that remove the lines that name our files: these would fail without the files.
+    """Return edits that remove the lines that name our files, and would fail without them.
 
     Parameters
     ----------
@@ -210,7 +217,7 @@ def naming(files: Files, ours: Collection[str]) -> list[Edit]:
 
 
 def _without_block(text: str, lua: str) -> str:
-    """Remove our block as a whole, but only where it loads what is to be removed."""
+    """Remove our block as a whole, but only if it loads a file that is to be removed."""
     return _BLOCK.sub(lambda block: "" if lua in block[0] else block[0], text)
 
 
@@ -223,7 +230,7 @@ def _names(files: Files, line: str, ours: Collection[str]) -> bool:
                 f"{files.conf_dir}/{folder}/{each.name}" for each in files.path(folder).glob("*")
             )
             meant = {each for each in there if fnmatch.fnmatch(each, found[2])}
-            # A pattern that matches other files as well stays: these must still be run.
+            # A pattern that also matches other files stays, because these must still run.
             if meant and meant <= set(ours):
                 return True
     return False

@@ -1,4 +1,4 @@
-"""The sources of the hooks: beside the package in a checkout, else where pip installed them."""
+"""The sources of the hooks: beside the package in a checkout, or where pip installed them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def find() -> Path:
         files = importlib.metadata.files("hpcext") or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    # That list is right for every other scheme: a virtual environment, --user, --prefix.
+    # For a virtual environment, --user and --prefix, that list is right.
     for file in files:
         path = Path(str(file.locate())).resolve()
         if file.as_posix().endswith(mark) and path.is_file():
-            # If it is wrong after all, anybody may have put a file where it leads.
+            # If it is wrong all the same, anybody may have put a file there.
             check_trusted(path)
             return path.parents[1]
     raise HpcextError(

@@ -1,4 +1,4 @@
-"""The state of an installation: what is there, whether it is intact, and what is left to do."""
+"""The state of an installation: which files are intact, and what is left to do."""
 
 from __future__ import annotations
 
@@ -11,25 +11,34 @@ from typing import Any, NamedTuple
 
 from hpcext.admin import manifest, slurm_conf
 from hpcext.admin.edits import Edit, as_json, read
-from hpcext.admin.install import InstallLocation, found_there
+from hpcext.admin.install import InstallLocation, checksum_on_disk
 from hpcext.admin.lsf import STARTER
 from hpcext.admin.manifest import Manifest
 from hpcext.admin.slurm_conf import HOOKS, Files
 from hpcext.admin.trust import ROOT
 from hpcext.batch import runner, slurm
-from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf.queues import parse_queues, queues_command
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import BatchError
 from hpcext.text import clean
 
 ANSWER_S = 20.0
-"""Seconds to wait for a batch system's answer: a person is waiting for it."""
+"""Seconds to wait for the answer of a batch system, because a person waits for it."""
 
 DAMAGE = ("changed", "missing")
 
 
 class DaemonStep(NamedTuple):
-    """What must be done with a daemon, and why; empty if the daemon could not be asked."""
+    """What must be done with a daemon.
+
+    Attributes
+    ----------
+    daemon : str
+    do : str
+        A command; empty if the daemon could not be asked.
+    why : str
+        The reason, or why it could not be asked.
+    """
 
     daemon: str
     do: str
@@ -47,11 +56,12 @@ class Status:
     built_for : str
         The release of Slurm that the plugin was built for.
     runs : str
-        The release of Slurm that runs here; empty if that is not known.
+        The release of Slurm that runs here; empty if it is unknown.
     files : tuple of (str, pathlib.Path)
-        ``whole``, ``changed``, ``missing``, or ``foreign``: in our directory, but not ours.
+        The state and path of each file: ``whole``, ``changed``, ``missing``, or ``foreign``, which
+        is one in our directory that is not ours.
     left : tuple of Edit
-        What files of the site lack.
+        The lines that files of the site lack.
     steps : tuple of DaemonStep
     """
 
@@ -64,18 +74,18 @@ class Status:
 
     @property
     def fits(self) -> bool:
-        """Whether this Slurm loads the plugin: it takes those of its own release X.Y (spank(8))."""
+        """Whether the plugin was built for this release of Slurm, X.Y, as it must be (spank(8))."""
         return not self.runs or self.runs.split(".")[:2] == self.built_for.split(".")[:2]
 
     @property
     def whole(self) -> bool:
-        """Whether every file is there as it was installed, for this release of Slurm."""
+        """Whether every file is as it was installed, and fits this release of Slurm."""
         damaged = any(state in DAMAGE for state, _ in self.files)
         return bool(self.hpcext) and self.fits and not damaged
 
     @property
     def complete(self) -> bool:
-        """Whether hpcext is in use: files of the site lack nothing."""
+        """Whether hpcext is in use: all is intact, and files of the site lack no line."""
         return self.whole and not self.left
 
     def as_json(self) -> dict[str, Any]:
@@ -94,12 +104,12 @@ class Status:
 
 
 def of_slurm(place: InstallLocation) -> Status:
-    """Examine what ``hpcext-admin install slurm`` has installed; change nothing."""
+    """Examine an installation by ``hpcext-admin install slurm``; change nothing."""
     installed = place.installed(trusted=False)
     if installed is None:
         return Status("", files=tuple(_foreign(place, Manifest())))
     runs, facts, steps = "", {}, []
-    # A package being built for another machine has nothing to do with the Slurm of this one.
+    # A package for other machines has nothing to do with the Slurm of this one.
     if place.root == ROOT:
         try:
             runs = _number(runner.run(slurm.version_command(), timeout_s=ANSWER_S))
@@ -111,7 +121,7 @@ def of_slurm(place: InstallLocation) -> Status:
             steps.append(DaemonStep("slurmctld", "", clean(error.what)))
     files = slurm_files(place, installed, release=runs)
     left: list[Edit] = []
-    # Without the line that names the command, it is unknown which command the rules should run.
+    # Without hpcext.conf, which names the command, the rules cannot be written.
     if files and files.release and files.command:
         left = slurm_conf.lacking(files)
         steps += _slurm_steps(files, facts) if facts else []
@@ -145,13 +155,13 @@ def slurm_files(place: InstallLocation, installed: Manifest, release: str = "") 
 
 
 def _number(text: str) -> str:
-    """Return the number in ``slurm-wlm 22.05.8``."""
+    """Return the number of a release in an output such as ``slurm-wlm 22.05.8``."""
     slurm.parse_version(text)
     return text.split()[1]
 
 
 def _slurm_steps(files: Files, facts: Mapping[str, str]) -> Iterator[DaemonStep]:
-    """Yield what must be done with daemons that have not read the settings in slurm.conf yet."""
+    """Yield steps for daemons that have not read the settings of slurm.conf yet."""
     text = read(files.path("slurm.conf"))
     for key, value in slurm_conf.settings(files):
         # Slurm 24.11 writes Prolog[0] for Prolog.
@@ -169,9 +179,9 @@ def _slurm_steps(files: Files, facts: Mapping[str, str]) -> Iterator[DaemonStep]
 
 
 def _lua_steps(files: Files, facts: Mapping[str, str]) -> Iterator[DaemonStep]:
-    """Yield what must be done after our rules changed.
+    """Yield a step if our rules are newer than those that slurmctld has read.
 
-    slurmctld reads the site's script again only when that script is newer, not when ours is.
+    slurmctld reads the script of the site again only if that file is newer, not if our rules are.
     """
     site = files.path("job_submit.lua")
     lua = files.place.on_disk(files.place.home / "lua")
@@ -189,15 +199,22 @@ def _lua_steps(files: Files, facts: Mapping[str, str]) -> Iterator[DaemonStep]:
 
 
 def of_lsf(place: InstallLocation, serverdir: Path) -> Status:
-    """Examine what ``hpcext-admin install lsf`` has installed; change nothing."""
+    """Examine an installation by ``hpcext-admin install lsf``; change nothing.
+
+    Parameters
+    ----------
+    place : InstallLocation
+    serverdir : pathlib.Path
+        ``LSF_SERVERDIR``, as queues name it.
+    """
     installed = place.installed(trusted=False)
     if installed is None:
         return Status("", files=tuple(_foreign(place, Manifest())))
     steps = []
     if place.root == ROOT:
         try:
-            said = runner.run(["bqueues", "-l"], timeout_s=ANSWER_S)
-            queues = lsf_idle.parse_queues(said)
+            said = runner.run(queues_command(), timeout_s=ANSWER_S)
+            queues = parse_queues(said)
             if not any(f"{serverdir}/{STARTER}" in queue.starter for queue in queues):
                 why = f"no queue has {serverdir}/{STARTER}"
                 steps.append(DaemonStep("mbatchd", "badmin reconfig", why))
@@ -210,14 +227,14 @@ def of_lsf(place: InstallLocation, serverdir: Path) -> Status:
 def _files(place: InstallLocation, installed: Manifest) -> Iterator[tuple[str, Path]]:
     for name, known in installed.files.items():
         path = Path(name)
-        found = found_there(place, path)
+        found = checksum_on_disk(place, path)
         state = "missing" if found is None else "whole" if found in known else "changed"
         yield state, path
     yield from _foreign(place, installed)
 
 
 def _foreign(place: InstallLocation, installed: Manifest) -> Iterator[tuple[str, Path]]:
-    """Yield the files in our directory that are not ours."""
+    """Yield the files in our directory that we have not installed."""
     ours = {*installed.files, *installed.directories, str(place.home / manifest.NAME)}
     for found in sorted(place.on_disk(place.home).rglob("*")):
         path = ROOT / found.relative_to(place.root)

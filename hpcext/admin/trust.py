@@ -1,4 +1,4 @@
-"""The paths that root may rely on: those that nobody else can change."""
+"""Checks of paths that root relies on: nobody else may be able to change them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ ROOT = private.ROOT
 
 
 def check_trusted(path: Path, *, everybody: bool = False, below: Path = ROOT) -> None:
-    """Refuse a path that somebody else could change at any of its components.
+    """Refuse a path of which others than root could change a component.
 
-    A path that does not exist yet is judged by those of its directories that do.
+    Of a path that does not exist yet, the directories that exist are checked.
 
     Parameters
     ----------
     path : pathlib.Path
         Absolute.
     everybody : bool
-        All users must be able to reach it, too.
+        Whether all users must be able to reach it.
     below : pathlib.Path
-        Directories above this one, where a package is being built, are not examined.
+        Directories above this one are not checked; a package is built in it.
 
     Raises
     ------
     InputError
-        Names the first component that others can change. A user other than root may use files of
-        their own.
+        Others can change a component; it names the first. For a user other than root, the user's
+        own files are fine.
     """
     if not path.is_absolute() or ".." in path.parts:
         raise InputError(clean(str(path)), valid="an absolute path without ..")
@@ -54,22 +54,22 @@ def check_trusted(path: Path, *, everybody: bool = False, below: Path = ROOT) ->
 def check_command(
     command: Path | None, others: Sequence[Path] = (), *, is_there: bool = True
 ) -> Path:
-    """Return the command ``hpcext``, if jobs of all users may run it.
+    """Return ``hpcext`` as jobs of all users run it, if they may.
 
     Parameters
     ----------
     command : pathlib.Path or None
-        None where none was found.
+        None if none was found.
     others : sequence of pathlib.Path
-        Paths that stand beside it in files of the site.
+        Other paths that files of the site must be able to hold.
     is_there : bool
         Whether it must be installed already; a package may bring it later.
 
     Raises
     ------
     InputError
-        The command is missing, others can change it, or a path has characters that such files
-        cannot hold.
+        The command is missing, others can change it, or a path has characters that the files of
+        the site cannot hold.
     """
     if command is None or (is_there and not command.exists()):
         raise InputError(
@@ -81,7 +81,7 @@ def check_command(
         check_word(path)
     if not is_there:
         return command
-    # Jobs of all users run it: whoever could change it would run as all of them.
+    # Whoever could change the command would run programs as all users.
     check_trusted(command, everybody=True)
     if not command.is_file() or not command.stat().st_mode & 0o001:
         raise InputError("not a program that all users can run", where=clean(str(command)))
@@ -89,10 +89,9 @@ def check_command(
 
 
 def check_word(path: Path) -> None:
-    """Refuse a path that some file or program would not take as one word.
+    """Refuse a path with characters that have a meaning to a file or program that uses it.
 
-    It will stand in ``plugstack.conf``, in ``lsb.queues``, in a Lua string, and in command lines of
-    make and shells.
+    It is written into ``plugstack.conf``, ``lsb.queues`` and Lua, and passed to make and shells.
     """
     if not re.fullmatch(r"[\w./+@=,-]+", str(path), re.ASCII):
         raise InputError(clean(str(path)), valid="letters, digits and . / + @ = , _ -")

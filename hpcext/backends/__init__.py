@@ -1,7 +1,7 @@
-"""Backends, which run pilots, tickets and suspendable jobs on a batch system; their registry.
+"""The registry of backends, which run pilots, tickets and suspendable jobs on a batch system.
 
-A folder holds what one batch system needs, and this table alone knows which there are; installed
-packages bring more (:data:`hpcext.seams.BACKENDS`). A backend is imported when it is used.
+Each batch system has a folder, and only this table lists them; installed packages bring more
+(:data:`hpcext.seams.BACKENDS`). A backend is imported when it is used.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all backends: ours, and those that installed packages bring."""
+    """Return the names of all backends, ours first, then those that installed packages bring."""
     found = seams.names(seams.BACKENDS)
     return (*BUILT_IN, *(each for each in found if each not in BUILT_IN))
 
 
 def find(name: str, where: str = "batch") -> Backend:
-    """Return the backend of this name.
+    """Return a backend by its name.
 
     Parameters
     ----------
     name : str
     where : str
-        Where that name was given, for an error.
+        Where the name was given, for the error message.
 
     Raises
     ------
     InputError
-        There is none, or what a package brings is none.
+        There is no such backend, or what a package brings is none.
     """
     try:
-        return _made(name)
+        return _create(name)
     except KeyError:
         raise InputError(
             f"unknown batch system {shown(name)}",
@@ -66,15 +66,15 @@ def find(name: str, where: str = "batch") -> Backend:
 
 
 @functools.cache
-def _made(name: str) -> Backend:
-    """Make a backend, once.
+def _create(name: str) -> Backend:
+    """Create a backend, once.
 
     Raises
     ------
     KeyError
-        There is none of that name.
+        There is no backend of that name.
     SeamError
-        What a package brings is none.
+        What a package brings is not a backend.
     """
     if name in BUILT_IN:
         module, kind = BUILT_IN[name]
@@ -83,7 +83,7 @@ def _made(name: str) -> Backend:
     from hpcext.backends.base import Backend  # noqa: PLC0415  (it imports what is in this folder)
 
     brought = seams.load(seams.BACKENDS, name)
-    lacks = _lacks(brought, Backend, name)
+    lacks = _fault(brought, Backend, name)
     if lacks:
         package = seams.source(seams.BACKENDS, name)
         raise seams.SeamError(f"{name} of {package} is not a backend: {lacks}")
@@ -91,8 +91,8 @@ def _made(name: str) -> Backend:
     return theirs
 
 
-def _lacks(brought: Any, base: type, name: str) -> str:
-    """Say what an object that a package brings lacks to be a backend; empty: nothing."""
+def _fault(brought: Any, base: type, name: str) -> str:
+    """Return what an object of a package lacks to be a backend; empty if nothing."""
     if not (inspect.isclass(brought) and issubclass(brought, base)):
         return "it is not a subclass of hpcext.backends.base.Backend"
     missing = sorted(getattr(brought, "__abstractmethods__", ()))
@@ -111,12 +111,12 @@ def choose(said: str) -> Backend:
     Parameters
     ----------
     said : str
-        The setting ``batch``: its name, or ``auto``.
+        The setting ``batch``: a name, or ``auto``.
 
     Raises
     ------
     InputError
-        It is to be found out, and there is none here, or several; or there is none of that name.
+        It is ``auto``, and there is no batch system here, or several; or the name is unknown.
     """
     if said != AUTO:
         return find(said)
@@ -140,23 +140,23 @@ def choose(said: str) -> Backend:
 
 
 def is_here(backend: Backend) -> bool:
-    """Say whether jobs can be submitted to a batch system from here."""
+    """Return whether jobs can be submitted to a batch system from this machine."""
     return shutil.which(backend.command) is not None
 
 
 def here(named: str = "") -> Backend | None:
-    """Find the batch system in whose job this process is; None if it is in no job.
+    """Return the batch system in a job of which this process runs; None if it is in no job.
 
     Parameters
     ----------
     named : str
-        The one that is asked first: of the pilot, or of the setting ``batch``. Those of other
-        packages are asked only so.
+        The batch system to ask first: that of the pilot, or of the setting ``batch``. Backends of
+        other packages are asked only if they are named here.
 
     Raises
     ------
     InputError
-        There is none of that name.
+        There is no backend of that name.
     """
     asked = dict.fromkeys((*([named] if named not in {"", AUTO} else []), *BUILT_IN))
     found = (find(name) for name in asked)
@@ -164,18 +164,18 @@ def here(named: str = "") -> Backend | None:
 
 
 def leasing(name: str) -> Leasing:
-    """Return what lends idle nodes of a batch system to a harvester.
+    """Return what lends idle nodes of a batch system to a harvester, by the name of its backend.
 
     Raises
     ------
     InputError
-        There is no backend of that name, or it lends none.
+        There is no backend of that name, or it lends no nodes.
     """
     return find(name).leasing(load_settings())
 
 
 def title(name: str) -> str:
-    """Return what people call a batch system; its name, where no package brings it any more."""
+    """Return the title of a batch system, for people; its name if its backend is not installed."""
     try:
         return find(name).title
     except InputError:
@@ -183,7 +183,7 @@ def title(name: str) -> str:
 
 
 def submitted(name: str) -> SubmittedPilot:
-    """Return what is noted of the job of a pilot, even if nothing brings its backend any more."""
+    """Return the notes on jobs of pilots, even if the backend is not installed any more."""
     from hpcext.backends.batch_job import SubmittedPilot  # noqa: PLC0415  (it is in this folder)
 
     try:

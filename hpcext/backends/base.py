@@ -1,9 +1,9 @@
-"""What a backend is: the handful of things that a batch system needs to run pilots.
+"""The base class of backends: the handful of things that a batch system needs to run pilots.
 
-A backend names itself by three attributes and writes five methods: which of its jobs this process
-is in, how jobs are asked after, how a pilot becomes a job (two), and what runs attempts inside that
-job. All else has a default: facts about signals and requeues, and what it need not offer, as
-harvesters, trainers and suspendable scripts.
+A backend has three attributes with its names, and five methods: which of its jobs this process is
+in, how to query jobs, how a pilot becomes a job (two), and what runs attempts inside that job. All
+else has a default: facts about signals and requeues, and what a backend need not offer: harvesters,
+trainers and suspendable scripts.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class PilotOrder(NamedTuple):
     Attributes
     ----------
     nodes, gpus : int
-        Nodes, and GPUs on each.
+        The number of nodes, and of GPUs on each.
     cpus_per_gpu : int
     requeue : bool
-        It may go back into the queue: before its end, preempted, or after the loss of a node.
+        Whether it may be requeued: before its end, after a preemption, or after the loss of a node.
     time : str
-        Its time limit as the user wrote it; empty where none was given.
+        Its time limit as the user wrote it; empty if none was given.
     options : tuple of str
-        Others of the user for the command that submits.
+        Further options of the user for the command that submits it.
     as_log : bool
-        Its output is to say what happens, as JSON.
+        Whether its output is a log of events in JSON.
     """
 
     nodes: int
@@ -56,25 +56,26 @@ class PilotOrder(NamedTuple):
 
 
 class PilotRun(NamedTuple):
-    """A pilot inside its job, whose manager begins.
+    """A pilot inside its job, as its manager begins.
 
     Attributes
     ----------
     id, name : str
     directory : pathlib.Path
     node : str
-        The machine that its manager is on.
+        The machine of its manager.
     gpus : tuple of int
-        Indices of the GPUs on each node; with `logical`, slots that stand for GPUs.
+        The indices of the GPUs on each node.
     logical : bool
+        Whether the GPUs are slots that stand for GPUs.
     lead_s : float
-        How long before the end of the job its trainings are suspended.
+        Seconds before the end of the job at which its trainings are suspended.
     alone : bool
-        It has one training, which runs where the script of the job would have run.
+        Whether it has a single training, which runs in place of the script of the job.
     launcher : str
-        What :meth:`Backend.launcher` said when it was submitted.
+        The answer of :meth:`Backend.launcher` when it was submitted.
     orphans : tuple of (str, int, str)
-        Job, attempt and node of what may run where a node was lost.
+        Job, attempt and node of processes that may still run on a lost node.
     """
 
     id: str
@@ -97,14 +98,14 @@ class JobPlace:
     ----------
     nodes : tuple of Node
     executor : callable
-        Makes what runs attempts there, of the keywords that
-        :class:`~hpcext.executors.processes.ProcessExecutor` has.
+        Creates what runs attempts there, from keywords of
+        :class:`~hpcext.executors.processes.ProcessExecutor`.
     requeue : callable
-        Puts the job back into the queue, unless somebody has cancelled it.
+        Requeues the job, unless somebody has cancelled it.
     restarts : int
-        How often it was put back so far.
+        How often it has been requeued so far.
     gone : tuple of str
-        Nodes that the job had, and has no more.
+        Nodes that the job has lost.
     """
 
     nodes: tuple[Node, ...]
@@ -115,12 +116,17 @@ class JobPlace:
 
 
 def refuse_array(option: str | None) -> None:
-    """Refuse the option, if there is one, that makes a job array of a pilot.
+    """Refuse an option that would make a pilot a job array.
+
+    Parameters
+    ----------
+    option : str or None
+        None if there is no such option.
 
     Raises
     ------
     InputError
-        There is.
+        There is one.
     """
     if option is not None:
         raise InputError(
@@ -136,24 +142,24 @@ class Backend(abc.ABC):
     Attributes
     ----------
     name : str
-        As settings and the files of pilots have it.
+        Its name in settings and in files of pilots.
     title : str
-        As people write it.
+        Its name for people.
     command : str
-        The command that submits a job, by which the batch system is known to be there.
+        The command that submits a job; where it exists, the batch system does.
     polls : bool
-        A signal to the script of a job may not reach its manager, or may end other things: the
-        manager looks for requests by itself, every second.
+        Whether a manager looks for requests by itself, every second, because a signal to the script
+        of its job may not reach it, or may end other processes.
     begins_elsewhere : bool
-        A job whose host cannot be reached is begun again on another one, while the first may go on
-        for a while.
+        Whether a job whose host cannot be reached begins again on another one, while its processes
+        on the first may go on for a while.
     end_signals_s : float
-        To end a job it sends several signals, so far apart at most that a later one is not a second
-        wish of the user.
+        If it sends several signals to end a job: the seconds after the first one in which another
+        is not a second request of the user.
     settles_s : float
-        So long a job that goes back into its queue may be shown as ended.
+        Seconds for which a job that is being requeued may be shown as ended.
     delays_requeued : bool
-        Such a job waits there for longer than it needs, see :meth:`begin_requeued`.
+        Whether a requeued job waits for longer than it needs (:meth:`begin_requeued`).
     """
 
     name: ClassVar[str]
@@ -165,38 +171,43 @@ class Backend(abc.ABC):
     settles_s: ClassVar[float] = 0.0
     delays_requeued: ClassVar[bool] = False
 
-    # What a backend writes.
+    # What each backend must define.
 
     @abc.abstractmethod
     def own_job(self) -> JobId | None:
-        """Return the id of the job that this process is in; None if it is in none of these."""
+        """Return the id of the job in which this process runs; None if it is in no such job."""
 
     @abc.abstractmethod
     def jobs(self) -> Jobs:
-        """Return what answers questions about jobs."""
+        """Return an object for queries about jobs."""
 
     @abc.abstractmethod
     def prepare(self, directory: Path, order: PilotOrder, settings: Settings) -> Sequence[str]:
-        """Write the script of a pilot, and return the options to submit it with.
+        """Write the script of a pilot, and return the options with which to submit it.
 
         Parameters
         ----------
         directory : pathlib.Path
-            Of the pilot. :func:`hpcext.backends.batch_job.write_script` writes a script.
+            The pilot's; :func:`hpcext.backends.batch_job.write_script` writes a script.
         order : PilotOrder
         settings : Settings
 
         Raises
         ------
         BatchError
-            The batch system does not say what has to be known for that.
+            The batch system does not answer a query that is needed for that.
         """
 
     @abc.abstractmethod
     def hand_in(self, directory: Path, options: Sequence[str]) -> JobId:
-        """Submit the script of a pilot with options that :meth:`prepare` returned.
+        """Submit the script of a pilot, perhaps once more.
 
-        It may be submitted so several times, one after the other.
+        Parameters
+        ----------
+        directory : pathlib.Path
+            The pilot's.
+        options : sequence of str
+            Those that :meth:`prepare` has returned.
 
         Returns
         -------
@@ -211,61 +222,61 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def place(self, run: PilotRun) -> JobPlace:
-        """Return what the job that this process is in gives the pilot in it.
+        """Return what the job in which this process runs gives the pilot.
 
         Raises
         ------
         HpcextError
-            It is not the job of that pilot, or what it has cannot be found out.
+            It is not the job of the pilot, or its nodes cannot be determined.
         """
 
     # What has a default.
 
     def check(self, order: PilotOrder) -> PilotOrder:
-        """Return an order that can be a pilot.
+        """Return a checked order, which may differ from the given one.
 
         Raises
         ------
         InputError
-            It cannot.
+            The order cannot be a pilot.
         """
         return order
 
     def limit_s(self, time: str) -> float | None:
-        """Return the seconds of a time limit as :attr:`command` takes it; None: not known."""
+        """Return the seconds of a time limit in the form of :attr:`command`; None if unknown."""
         return None
 
     def lacks(self, settings: Settings) -> tuple[str, ...]:
-        """Say what a pilot will not be given here; a sentence each."""
+        """Return a sentence for each thing that a pilot cannot get on this system."""
         return ()
 
     def launcher(self, settings: Settings) -> str:
-        """Return what starts attempts on the nodes of a job, where there are several ways."""
+        """Return the command that starts attempts on nodes of a job, if there are several."""
         return ""
 
     def send(self, job_id: JobId, signum: int) -> bool:
-        """Send a signal to a job, whose manager does not poll; return False if it is gone."""
+        """Send a signal to a job whose manager does not poll; return False if the job is gone."""
         return True
 
     def go_back(self, directory: Path, *, alone: bool) -> None:
-        """Put the job that we are in back into the queue, of which no manager has begun.
+        """Requeue the job in which this process runs, if its manager could not begin.
 
         Parameters
         ----------
         directory : pathlib.Path
-            Of its pilot.
+            The pilot's.
         alone : bool
-            See :class:`PilotRun`.
+            As in :class:`PilotRun`.
         """
         return
 
     def begin_requeued(self, ours: Callable[[], Collection[JobId]]) -> None:
-        """Have requeued jobs begin that the batch system holds back for longer than they need.
+        """Have requeued jobs begin that the batch system delays for longer than they need.
 
         Parameters
         ----------
         ours : callable
-            Gives the jobs of the user's pilots, of which the others are none of our business.
+            Returns the jobs of the user's pilots; all other jobs are left alone.
 
         Raises
         ------
@@ -275,7 +286,15 @@ class Backend(abc.ABC):
         return
 
     def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
-        """Say what lets a job go on that is stopped, or begin that is held; empty: not known."""
+        """Return what lets a stopped job go on, or a held one begin; empty if that is unknown.
+
+        Parameters
+        ----------
+        job_id : int or str
+        state : {Is.STOPPED, Is.HELD}
+        seen : Seen
+            What the batch system says of the job.
+        """
         return ""
 
     def leasing(self, settings: Settings) -> Leasing:
@@ -284,27 +303,33 @@ class Backend(abc.ABC):
         Raises
         ------
         InputError
-            Nothing does.
+            This backend lends no nodes.
         """
         raise InputError(f"idle nodes of {self.title} cannot be harvested", where="hpcext harvest")
 
     def ticket(self) -> OwnJob | None:
-        """Return the job whose batch script this process is; None if it can be no ticket.
+        """Return the job whose batch script this process is, to be a ticket; None if it is in none.
 
         Raises
         ------
         InputError
-            It is one that cannot be a ticket.
+            The job cannot be a ticket.
         """
         return None
 
     def write_ticket(self, state_dir: Path, shell: int) -> None:
-        """Write the script of a ticket for what the shell with this pid runs.
+        """Write the script of a ticket that trains the command of a shell.
+
+        Parameters
+        ----------
+        state_dir : pathlib.Path
+        shell : int
+            The pid of the shell.
 
         Raises
         ------
         InputError
-            That is not needed here, or what the shell runs cannot be read again.
+            This batch system has no job starter, or the shell's command cannot be read again.
         """
         raise InputError(f"is not for jobs of {self.title}", where="--shell")
 
@@ -315,41 +340,48 @@ class Backend(abc.ABC):
         ----------
         command : sequence of str
         shell : int or None
-            Pid of the shell whose command it is, instead of `command`.
+            The pid of a shell whose command it is, instead of `command`.
 
         Raises
         ------
         InputError
-            It cannot be.
+            It cannot be suspendable.
         """
         raise InputError(f"is not for jobs of {self.title}", where="hpcext suspendable")
 
-    # What follows from that.
+    # What follows from these.
 
     @property
     def submitted(self) -> SubmittedPilot:
-        """What is noted in the directory of a pilot of its job."""
+        """The notes on its job in the directory of a pilot."""
         return SubmittedPilot(self.name, "job.json", self.title, submit=self.command)
 
     def submit(self, directory: Path, order: PilotOrder, settings: Settings) -> JobId:
         """Submit a pilot for the first time; return the id of its job.
 
+        Parameters
+        ----------
+        directory : pathlib.Path
+            The pilot's.
+        order : PilotOrder
+        settings : Settings
+
         Raises
         ------
         BatchError
-            The batch system refused it.
+            The batch system refused the job.
         """
         return self._submit(directory, self.prepare(directory, order, settings))
 
     def resubmit(self, directory: Path) -> JobId:
-        """Submit a pilot again, with the options that it had.
+        """Submit a pilot again, with its former options.
 
         Raises
         ------
         NoManagerError
-            It was never submitted.
+            The pilot was never submitted.
         BatchError
-            The batch system refused it.
+            The batch system refused the job.
         """
         return self._submit(directory, self.submitted.options(directory))
 
@@ -359,5 +391,5 @@ class Backend(abc.ABC):
         return job_id
 
     def standing(self, job_id: JobId, seen: Seen | None) -> Standing:
-        """Return how a job stands by what was said of it; None: it is not known any more."""
+        """Return the standing of a job; `seen` is None if the batch system has forgotten it."""
         return of_job(self.title, job_id, seen, self.advice)

@@ -1,4 +1,4 @@
-"""The batch job of a pilot, of whichever batch system: its script, and what is known of it."""
+"""The batch job of a pilot on any batch system: its script, and notes on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPT = "batch.sh"
 HPCEXT = (sys.executable, "-m", "hpcext")
 
 LEAD_S, MIN_LEAD_S, MAX_LEAD_S = 120, 10, 86_400
-"""Seconds before the end of a batch job at which its trainings are suspended: default and range."""
+"""The lead, in seconds before the end of a batch job: its default, and its range."""
 
 _SCRIPT = """#!/bin/sh
 # The manager of an hpcext pilot; its jobs are parts of this job.
@@ -27,10 +27,10 @@ manager= told=
 pass() {{ [ -z "$manager" ] || kill "-$1" "$manager"; }}
 trap 'pass USR1' USR1
 trap 'pass USR2' USR2
-# A manager that has not begun to listen does not hear INT.
+# A manager that does not handle signals yet ignores INT.
 trap 'told=1; pass TERM' {ends}
 {begin}for try in 1 2 3 4 5; do
-    # Until it listens it would die of them. What they tell it looks for when it begins.
+    # Until it handles them, USR1 and USR2 would end it; it looks for news when it begins.
     (trap '' USR1 USR2; exec {manage}) &
     manager=$!
     # A wait that a signal interrupts is not the end of the manager.
@@ -40,7 +40,7 @@ trap 'told=1; pass TERM' {ends}
         kill -0 "$manager" 2>/dev/null || break
     done
     [ -z "$told" ] || break
-    # Killed, or crashed: what it started goes on, and the next manager takes it over.
+    # Killed, or crashed: its trainings go on, and the next manager takes them over.
     case "$code" in 132|134|135|136|137|139) ;; *) break ;; esac
     echo "hpcext: the manager was killed by signal $((code - 128)) (try $try)" >&2
 done
@@ -57,38 +57,38 @@ def write_script(
     as_log: bool = False,
     hpcext: Sequence[str] = HPCEXT,
 ) -> Path:
-    """Write the batch script of a pilot; where it is.
+    """Write the batch script of a pilot; return its path.
 
     Parameters
     ----------
     directory : pathlib.Path
     begin, finish : str
-        Lines before the manager begins, and when it has ended for good: ``$code`` is its exit
-        status then, and ``$told`` is set if the script was told to end.
+        Lines to run before the manager begins, and when it has ended for good: ``$code`` is its
+        exit status then, and ``$told`` is set if the script was told to end.
     ends : str
-        The signals that do so.
+        The signals that tell the script to end.
     as_log : bool
-        What happens is printed, as JSON; else errors alone.
+        Whether to print a log of events in JSON, or else errors only.
     hpcext : sequence of str
-        How hpcext is run there.
+        The command ``hpcext`` and its first arguments.
     """
     manage = [*hpcext, *([] if as_log else ["--quiet"])]
     manage += ["run", "--resume", str(directory), *(["--log-format=json"] if as_log else [])]
     script = _SCRIPT.format(manage=shlex.join(manage), begin=begin, ends=ends, finish=finish)
-    # As the file system has it: a path need not be UTF-8.
+    # In the encoding of the file system, because a path need not be UTF-8.
     documents.write_file(directory / SCRIPT, os.fsencode(script))
     return directory / SCRIPT
 
 
 class SubmittedPilot:
-    """What is written down of the job of a pilot.
+    """Notes on the job of a pilot, in a file of the pilot's directory.
 
     Parameters
     ----------
     name : str
-        Of the batch system.
+        The name of the batch system.
     file : str
-        Its name in the directory of the pilot.
+        The name of the file.
     title : str
         The batch system, for people.
     submit : str
@@ -102,7 +102,16 @@ class SubmittedPilot:
         self._submit = submit
 
     def write(self, directory: Path, job_id: JobId, options: Sequence[str] | None) -> None:
-        """Note which job it is, and with which options we submitted it; None: we did not."""
+        """Note a job.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+            The pilot's.
+        job_id : int or str
+        options : sequence of str or None
+            The options with which we have submitted it; None if we have not.
+        """
         document = {
             "schema": self._schema,
             "job_id": job_id,
@@ -112,12 +121,12 @@ class SubmittedPilot:
         documents.write_json(directory / self._file, document)
 
     def read(self, directory: Path) -> dict[str, Any]:
-        """Read what was noted.
+        """Return what was noted.
 
         Raises
         ------
         NoManagerError
-            It was never submitted.
+            The pilot was never submitted, or the file is invalid.
         """
         try:
             found = documents.read_json(directory / self._file, self._schema)
@@ -136,23 +145,23 @@ class SubmittedPilot:
             ) from None
 
     def job_of(self, directory: Path) -> JobId | None:
-        """Return the id of the last job of a pilot, or None if it has none."""
+        """Return the id of the last job of a pilot; None if it has none."""
         try:
             return as_job(self.read(directory)["job_id"])
         except NoManagerError:
             return None
 
     def options(self, directory: Path) -> list[str]:
-        """Return the options that it was submitted with.
+        """Return the options with which a pilot was submitted.
 
         Raises
         ------
         NoManagerError
-            It was never submitted by us.
+            We have never submitted it.
         """
         found = self.read(directory)
         options = found["options"]
-        # Releases before other backends did not write it; all that they submitted had options.
+        # Older releases did not write "submitted", but all that they submitted had options.
         if not found.get("submitted", bool(options)):
             raise NoManagerError(
                 "was not submitted by hpcext",
@@ -163,5 +172,5 @@ class SubmittedPilot:
 
 
 def name_of(directory: Path) -> str:
-    """Return the name of the job of a pilot in the lists of a batch system."""
+    """Return the name of a pilot's job in the batch system."""
     return f"hpcext-{directory.name}"[:64]

@@ -1,4 +1,4 @@
-"""The batch job of a ticket, of whichever batch system: what is asked of it and done to it."""
+"""The batch job of a ticket, on any batch system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcext.allocation import JobId
 
 
 class Ending(enum.Enum):
-    """A reason for which a job was told to end."""
+    """The reason why a job was told to end."""
 
     NONE = "it was not: it goes on"
     AGAIN = "it begins again, or its time is over"
@@ -21,18 +21,18 @@ class Ending(enum.Enum):
 
 
 class OwnJob(Protocol):
-    """The job whose batch script this process is; a question without an answer raises BatchError.
+    """The job whose batch script this process is; queries without an answer raise BatchError.
 
     Attributes
     ----------
     system : str
-        Name of its backend.
+        The name of its backend.
     id : int or str
     numbers : tuple of int or str
-        Numbers after which sites may name directories of the job.
+        Numbers that sites may have in the names of directories of the job.
     name : str
     run_of : str
-        Tells it from another job that has had the same id; empty if ids are not used again.
+        A text that distinguishes it from other jobs of the same id; empty if ids are unique.
     ends : frozenset of signal.Signals
         Signals that tell it to end.
     leaves : frozenset of signal.Signals
@@ -48,25 +48,25 @@ class OwnJob(Protocol):
     leaves: frozenset[signal.Signals]
 
     def begin(self, state_dir: Path) -> None:
-        """Make this process known to others that deal with the job."""
+        """Make this process known to scripts that the batch system runs for the job."""
 
     def forget(self) -> None:
-        """Undo that: the job is done."""
+        """Undo :meth:`begin` at the end of the job."""
 
     def environ(self) -> dict[str, str]:
-        """Return our environment without what the batch system says of this job."""
+        """Return our environment without the variables of this job."""
 
     def is_its_script(self, path: Path) -> bool:
-        """Return whether a file is the script that the batch system keeps of the job."""
+        """Return whether a file is the batch system's copy of the script of the job."""
 
     def keeps_output(self) -> bool:
-        """Return whether its output still has what earlier runs of the job have printed."""
+        """Return whether its output still contains that of earlier runs of the job."""
 
     def ending(self) -> Ending:
         """Return why it was told to end."""
 
     def end_s(self) -> float | None:
-        """Return the latest instant of its end, epoch seconds."""
+        """Return the latest instant of its end in epoch seconds; None if that is unknown."""
 
     def go_back(self) -> int | None:
         """Requeue it, unless somebody has cancelled it.
@@ -74,11 +74,15 @@ class OwnJob(Protocol):
         Returns
         -------
         int or None
-            The exit status to end with; None if it is told to end, or stays.
+            The exit status to end with; None if a signal follows, or the job stays.
         """
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Return those of these other tickets, whose processes are gone, that will never come back.
+        """Return the tickets that have ended for good.
 
-        They are named as in their keys, ``ARRAY_TASK`` on either system.
+        Parameters
+        ----------
+        job_ids : sequence of int or str
+            Other tickets, whose processes are gone; elements of arrays are ``ARRAY_TASK`` on each
+            batch system.
         """

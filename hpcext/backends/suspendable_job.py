@@ -1,4 +1,4 @@
-"""The batch job of a suspendable script, of whichever batch system."""
+"""The batch job of a suspendable script, on any batch system."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from hpcext.jobspec import JobSpec
 
 
 class SuspendableJob(Protocol):
-    """A job whose script runs as the one training of a pilot, and goes on in its next allocation.
+    """A job whose script is the only training of a pilot, and goes on in the next allocation.
 
     Attributes
     ----------
     batch : str
-        Name of its backend.
+        The name of its backend.
     key : str
-        The name of the job among files.
+        The name of the job in names of files.
     gpus : int
         The number of GPUs on its first node.
     output : str or None
-        The file that has its output once it has ended; None if the batch system does not tell that
-        apart from where its output goes now.
+        The file of its output after its end; None if the output goes there all the time.
     restored : bool
-        Whether it goes on from a checkpoint of another job, which suspended the training as a user
-        would.
+        Whether it goes on from a checkpoint of another job, in which the training is suspended as
+        by a user.
     """
 
     batch: str
@@ -35,7 +34,7 @@ class SuspendableJob(Protocol):
     restored: bool
 
     def earlier(self, named: Callable[[str], Path | None]) -> Path | None:
-        """Find the directory of the pilot that an earlier run of the job has made.
+        """Return the directory of the pilot that an earlier run of the job has created, if any.
 
         Parameters
         ----------
@@ -45,27 +44,33 @@ class SuspendableJob(Protocol):
         Raises
         ------
         InputError
-            It has to have one, and there is none; or there is nothing to run.
+            There must be one, and is not; or there is nothing to run.
         """
 
     def command(self, directory: Path) -> Sequence[str]:
-        """Return what its training runs."""
-
-    def write(
-        self, directory: Path, first: JobSpec | None, *, manager_file: Path, hpcext: Sequence[str]
-    ) -> Path:
-        """Write what this run of the job needs; return the script that runs in its place.
+        """Return the command of its training.
 
         Parameters
         ----------
         directory : pathlib.Path
-            Of its pilot.
+            That of its pilot.
+        """
+
+    def write(
+        self, directory: Path, first: JobSpec | None, *, manager_file: Path, hpcext: Sequence[str]
+    ) -> Path:
+        """Write the files for this run of the job; return the script that runs in its place.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+            That of its pilot.
         first : JobSpec or None
-            The one job of that, where it was made just now.
+            The only job of the pilot, if this is its first run.
         manager_file : pathlib.Path
-            Where its manager says that it runs.
+            The file in which its manager notes that it runs.
         hpcext : sequence of str
-            How hpcext is run there.
+            The command ``hpcext`` and its first arguments.
 
         Raises
         ------

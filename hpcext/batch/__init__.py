@@ -1,1 +1,1 @@
-"""Clients of the batch systems: each query is a command (argv) and a parser (text → values)."""
+"""Clients of the batch systems: each query is a command, and a parser of what it prints."""

@@ -1,4 +1,4 @@
-"""What is asked of a batch system about jobs, and the answers: the same words for each."""
+"""Queries of a batch system about jobs, and the answers, in the same words for each system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcext.allocation import JobId
 from hpcext.numerals import whole
 
 UNKNOWN = "unknown"
-"""A state that is in no manual that we know: never taken for an end."""
+"""A state that we do not know; it is never taken for an end."""
 
 OVER = frozenset(
     {
@@ -18,21 +18,29 @@ OVER = frozenset(
         "out_of_memory", "preempted", "reconfig_fail", "revoked", "timeout",
     }
 )  # fmt: skip
-"""States of jobs that hold nothing any more."""
+"""The states of jobs that have ended, and hold nothing any more."""
 
 LEFT = OVER | {
     "completing", "pending", "requeued", "requeue_fed", "requeue_hold", "special_exit",
 }  # fmt: skip
-"""States in which whatever still runs of a job is ended: it is over, or begins anew elsewhere. All
-others are no end of what runs, one that is stopped or that is not known included."""
+"""States in which no process of a job is meant to run: it has ended, or waits to begin again.
+
+Stopped jobs, and those whose state is unknown, are not among them.
+"""
 
 _NAME = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,10}|\[[1-9][0-9]{0,9}\])?\Z")
 
 
 class End(NamedTuple):
-    """A job's state, and when it ends at the latest: epoch seconds, None where nothing says so.
+    """The state of a job, and its end.
 
-    ``limit_end_s`` is when it would end by its time limit alone, where that is known.
+    Attributes
+    ----------
+    state : str
+    end_s : float or None
+        The latest instant of its end, in epoch seconds; None if it is unknown.
+    limit_end_s : float or None
+        When it would end by its time limit alone, if that is known.
     """
 
     state: str
@@ -48,9 +56,9 @@ class Seen(NamedTuple):
     state : str
         In Slurm's words.
     said : str
-        As LSF writes it.
+        The state as LSF writes it.
     why : str
-        The reason that squeue(1) gives, or why nothing is known.
+        The reason that squeue(1) gives, or why the state is unknown.
     """
 
     state: str
@@ -59,9 +67,12 @@ class Seen(NamedTuple):
 
 
 def as_job(said: object) -> JobId | None:
-    """Parse the name of a job as a batch system or a file of ours has it.
+    """Parse the name of a job, from a batch system or from a file of ours.
 
-    None: it names no job, or several.
+    Returns
+    -------
+    int or str or None
+        None if it names no job, or several.
 
     Examples
     --------
@@ -76,21 +87,21 @@ def as_job(said: object) -> JobId | None:
 
 
 class Jobs(Protocol):
-    """Questions about jobs. Each raises BatchError where there is no answer."""
+    """Queries about jobs; each raises BatchError if there is no answer."""
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """Return the states of jobs; one that nobody knows any more is left out."""
+        """Return the states of jobs, except those that :meth:`seen` leaves out."""
         return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-        """Return what is said of jobs, but of those that are known to be known to nobody.
+        """Return what the batch system says of jobs.
 
-        A job that has left the queue is looked up in accounting; where that does not answer, the
-        state of the job is not known.
+        A job that has left the queue is looked up in accounting. It is left out if it is unknown
+        there, too; if accounting does not answer, its state is unknown.
         """
 
     def end(self, job_id: JobId) -> End:
-        """Return a job's state, and when it ends at the latest."""
+        """Return the state of a job, and the latest instant of its end."""
 
     def preempted(self, job_id: JobId) -> bool:
-        """Return whether the nodes of a job that ends earlier now are wanted for another."""
+        """Return whether a job, whose end is earlier than before, is being preempted."""

@@ -1,6 +1,6 @@
-"""What a harvester asks of a batch system: idle nodes, when they are needed, and leases of them.
+"""What a harvester needs from a batch system: idle nodes, when they are needed, and leases of them.
 
-One for each system; which it is, :func:`hpcext.backends.leasing` says.
+Each system has its class, which :func:`hpcext.backends.leasing` finds.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import NamedTuple, Protocol
 
 WAITING = frozenset({"pending", "configuring", "requeued", "requeue_hold", "power_up_node"})
 THERE = frozenset({"running", "completing", "suspended", "stopped", "signaling", "expediting"})
-"""States, in Slurm's words, of leases that have their node."""
+"""States of leases that wait, and of those that have their node, in the words of Slurm."""
 
 
 class Idle(NamedTuple):
-    """What a partition, or a queue, says of a node.
+    """A node of a partition or a queue.
 
     Attributes
     ----------
     name : str
     idle : bool
-        Whether it may be had: up, awake, neither reserved nor drained, in a partition that starts
-        jobs; and nobody uses any of it, or little beside all its GPUs.
+        Whether it can be leased: it is up, awake, neither reserved nor drained, in a partition
+        that starts jobs; and nobody uses any of it, or only a little without GPUs.
     planned : bool
         Whether the batch system keeps it for a job.
     gpus : int
     kind : str
         The kind of its GPUs; empty if they have none, or several.
     cpus, memory_mb : int
-        If it is shared, what a lease may have.
+        Its cores and memory; if it is shared, those that a lease may have.
     limit_s : float
-        The longest time that a job of the partition may last.
+        The longest time limit of a job in the partition, in seconds.
     lost : bool
         Whether it is down, or cannot be reached.
     shared : bool
-        Whether somebody uses a part of it without GPUs, such as a ticket.
+        Whether another job, such as a ticket, uses a part of it without GPUs.
     """
 
     name: str
@@ -53,21 +53,21 @@ class Idle(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A job of ours.
+    """A job of ours, as a lease is.
 
     Attributes
     ----------
     job_id : int
     comment : str
-        What we said of it.
+        Our comment on it: the number of the lease.
     state, node : str
-        The state in Slurm's words. `node` is empty while it is pending.
+        The state, in the words of Slurm, and the node; the latter is empty while it is pending.
     end_s : float or None
-        The latest instant of its end, epoch.
+        The latest instant of its end, in epoch seconds.
     why : str
         Why it is pending.
     stopped : bool
-        Whether the batch system has given its node to others, and may have stopped what runs there.
+        Whether the batch system has given its node to others, and may have stopped its processes.
     """
 
     job_id: int
@@ -80,7 +80,7 @@ class Held(NamedTuple):
 
 
 LEASE = re.compile(r"hpcext-[A-Za-z0-9._-]{1,64}-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}\Z")
-"""The name of a harvester's leases, which is its id; the comment on such a job is a number."""
+"""The name of a harvester's leases, which contains its id."""
 
 
 class Other(NamedTuple):
@@ -92,13 +92,13 @@ class Other(NamedTuple):
         The name of its jobs.
     user : str
     node : str
-        The node that it has, or has asked for; empty if it waits for any, or that is not known.
+        The node that it has, or waits for; empty if it waits for any, or that is unknown.
     begun : bool
         Whether it has, or had, its node.
     since_s, until_s : float or None
-        When it began and ended, epoch; None: not yet, or not known.
+        When it began and ended, in epoch seconds; None if not yet, or unknown.
     asked_s : float or None
-        When it was asked for, epoch.
+        When it was submitted, in epoch seconds.
     """
 
     harvester: str
@@ -111,7 +111,7 @@ class Other(NamedTuple):
 
 
 class LeaseSubmission(NamedTuple):
-    """A lease to be asked for.
+    """A lease to be submitted.
 
     Attributes
     ----------
@@ -122,12 +122,13 @@ class LeaseSubmission(NamedTuple):
         Further options of the command that submits it.
     node : Idle
     gpus : int
-        0 if what it uses of its node are slots.
+        The GPUs to use; 0 if it uses slots of its node.
     minutes : int
+        The time limit.
     directory : pathlib.Path
         The directory of the lease, on a file system that the nodes share.
     anywhere : bool
-        Whether any node of this kind will do, if the batch system can be told so.
+        Whether any node like this one will do, if the batch system can be asked for that.
     """
 
     name: str
@@ -142,12 +143,12 @@ class LeaseSubmission(NamedTuple):
 
 
 class Leasing(Protocol):
-    """A batch system. Each method raises BatchError where there is no answer.
+    """A batch system that lends nodes; each method raises BatchError if there is no answer.
 
     Attributes
     ----------
     whole_nodes : bool
-        A node is leased only while no other job has any of it.
+        Whether a node is leased only while no other job has any part of it.
     """
 
     whole_nodes: bool
@@ -156,37 +157,71 @@ class Leasing(Protocol):
         """Return the nodes of a partition by name; none if there is no such partition."""
 
     def ends(self, but: str = "") -> dict[str, float]:
-        """Return when nodes are needed for others than our jobs of a name, epoch, by node.
+        """Return when nodes are needed for other jobs.
 
-        It covers the nodes that :meth:`idle` has named last.
+        Parameters
+        ----------
+        but : str
+            The name of jobs of ours that do not count.
+
+        Returns
+        -------
+        dict of str to float
+            Name of a node of the last :meth:`idle` → epoch seconds.
         """
 
     def due(self) -> bool:
-        """Return whether a job that is no lease waits for nodes, or may, as it cannot be seen."""
+        """Return whether jobs other than leases wait for nodes, or may wait, if they are hidden."""
 
     def held(self, name: str) -> tuple[Held, ...]:
         """Return our jobs of a name that the batch system still knows."""
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """Return the leases of harvesters in a partition, except those of a name.
+        """Return the leases of harvesters that the queue of a partition shows.
 
-        They are those that the queue shows, ended ones included for as long as it does.
+        Parameters
+        ----------
+        partition : str
+        but : str
+            The name of leases to leave out.
         """
 
     def script(self, agent: str, directory: Path) -> str:
-        """Return the script of a lease's job, which runs this shell command on its node."""
+        """Return the script of a lease's job.
+
+        Parameters
+        ----------
+        agent : str
+            The shell command that it runs on its node.
+        directory : pathlib.Path
+            The directory of the lease.
+        """
 
     def submit(self, order: LeaseSubmission, script: Path) -> int:
-        """Ask for a lease; return the id of its job."""
+        """Submit a lease; return the id of its job.
+
+        Parameters
+        ----------
+        order : LeaseSubmission
+        script : pathlib.Path
+            The script of its job.
+        """
 
     def cancel(self, job_id: int) -> None:
-        """End a job, whatever it does; it is no error if it has ended meanwhile."""
+        """End a job, in whatever state it is; it may have ended meanwhile."""
 
     def withdraw(self, name: str, timeout_s: float) -> None:
-        """Cancel those of our jobs of a name that have not begun."""
+        """Cancel those of our jobs of a name that have not begun.
+
+        Parameters
+        ----------
+        name : str
+        timeout_s : float
+            Seconds to wait for the batch system.
+        """
 
     def address(self, node: str) -> str:
         """Return the address by which other nodes reach a node."""
 
     def lacks(self) -> tuple[str, ...]:
-        """Return a sentence for each thing that is missing here: what it is, and what follows."""
+        """Return a sentence for each thing that is missing on this system, with its consequence."""

@@ -1,4 +1,4 @@
-"""The only place that starts a command of a batch system."""
+"""The execution of commands of a batch system; nothing else starts one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hpcext.text import clean, listed
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
-"""Seconds within which a restarting controller answers; slurm.conf's MessageTimeout is 10 to 30."""
+"""Seconds in which a restarting controller answers; MessageTimeout of slurm.conf is 10 to 30."""
 
 SLOW_S = 5.0
-"""Seconds after which it is logged that an answer is awaited, and which."""
+"""Seconds after which a warning says that a command has not answered."""
 
 DOWN_S = 15.0
-"""Seconds to wait for a command that says that nobody will answer it on this host."""
+"""Seconds to wait for a command that reports that its daemon is down on this host."""
 
 _SAID_CHARS = 400
 
 _DOWN = re.compile(r"\bLIM is down\b|\bls_getmastername\b|\bmaster LIM\b.*\bnot\b", re.I)
-"""What LSF's commands print before they try again, for ever: lsid(1), "Diagnostics"."""
+"""What commands of LSF print before they try again, for ever (lsid(1), "Diagnostics")."""
 
 _ELSEWHERE = "no slurm.conf was found here: run it where Slurm is set up, or set SLURM_CONF"
 
@@ -42,33 +42,35 @@ def run(
     timeout_s: float = TIMEOUT_S,
     script: Path | None = None,
 ) -> str:
-    """Run a command of a batch system; return what it printed.
+    """Run a command of a batch system; return its output.
 
     Parameters
     ----------
     argv : sequence of str
-        Never a shell's line.
+        The command and its arguments; no shell interprets them.
     environ : Mapping[str, str], optional
-        Instead of ours.
+        The environment; by default ours.
     timeout_s : float
+        Seconds to wait for its end.
     script : pathlib.Path, optional
-        A file of ours that it reads from its standard input: given by name, it might find another
-        file there.
+        A file of ours for its standard input. It is not given by name, because another file might
+        have taken its place.
 
     Returns
     -------
     str
-        Its standard output.
+        The standard output.
 
     Raises
     ------
     BatchError
-        It is missing, failed, or took too long; carries argv, exit code and both outputs.
+        The command is missing, has failed, or took too long. A failure has the command, its exit
+        code and both outputs.
     """
-    ended = _ended(argv, environ, timeout_s, script)
+    ended = _run(argv, environ, timeout_s, script)
     if ended.returncode:
         lacks = unknown_options(argv, ended.stderr + ended.stdout)
-        why = f"it does not know {listed(lacks)} here" if lacks else _said(ended.stderr)
+        why = f"it does not know {listed(lacks)} here" if lacks else _error_text(ended.stderr)
         raise BatchError(
             f"{argv[0]} failed: {why or f'exit code {ended.returncode}'}",
             argv=argv,
@@ -81,18 +83,25 @@ def run(
 
 
 def everything_said(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
-    """Return both outputs of a command, however it ended: exit codes of help texts mean nothing.
+    """Return both outputs of a command, whatever its exit code, which means nothing for help texts.
+
+    Parameters
+    ----------
+    argv : sequence of str
+    timeout_s : float
+        Seconds to wait for its end.
+
 
     Raises
     ------
     BatchError
-        It is missing, or took too long.
+        The command is missing, or took too long.
     """
-    ended = _ended(argv, None, timeout_s)
+    ended = _run(argv, None, timeout_s)
     return ended.stdout + ended.stderr
 
 
-def _ended(
+def _run(
     argv: Sequence[str],
     environ: Mapping[str, str] | None,
     timeout_s: float,
@@ -133,7 +142,7 @@ def _ended(
 def _answer(
     process: subprocess.Popen[str], argv: Sequence[str], timeout_s: float
 ) -> tuple[str, str]:
-    """Return both outputs of a command once it has ended; log that it is slow."""
+    """Return both outputs of a command once it has ended; log a warning if it is slow."""
     began_s = time.monotonic()
     until_s, wait_s = timeout_s, min(SLOW_S, timeout_s)
     while True:
@@ -141,7 +150,7 @@ def _answer(
             return process.communicate(timeout=wait_s)
         except subprocess.TimeoutExpired as error:
             passed_s = time.monotonic() - began_s
-            said = _said((error.stderr or b"").decode(errors="replace"))
+            said = _error_text((error.stderr or b"").decode(errors="replace"))
         if _DOWN.search(said):
             until_s = min(until_s, DOWN_S)
         if passed_s >= until_s:
@@ -151,15 +160,15 @@ def _answer(
                 argv=argv,
                 do="try again later",
             )
-        _say_slow(argv[0], said, passed_s, until_s)
+        _warn_slow(argv[0], said, passed_s, until_s)
         wait_s = max(0.0, min(SLOW_S, until_s - passed_s))
 
 
-def _say_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
-    """Log that a command is slow, once a minute at most, since a manager keeps asking."""
+def _warn_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
+    """Log that a command is slow, at most once a minute, because a manager repeats it."""
     now_s = time.monotonic()
-    if now_s - _told_s[0] > 60:
-        _told_s[0] = now_s
+    if now_s - _warned_s[0] > 60:
+        _warned_s[0] = now_s
         says = f" ({said})" if said else ""
         log.warning(
             "%s has not answered for %.0f s%s; waiting for up to %.0f s in all",
@@ -167,11 +176,11 @@ def _say_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
         )  # fmt: skip
 
 
-_told_s = [-math.inf]
-"""When that was logged last."""
+_warned_s = [-math.inf]
+"""When the last such warning was logged."""
 
 
-def _said(text: str) -> str:
-    """Return a command's complaint in one line, without its own name before each part."""
+def _error_text(text: str) -> str:
+    """Return the error message of a command in one line, without its name before each part."""
     parts = [line.rpartition(": error: ")[2].strip() for line in text.splitlines()]
     return clean("; ".join(part for part in parts if part))[:_SAID_CHARS]

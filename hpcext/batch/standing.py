@@ -1,4 +1,4 @@
-"""The standing of a batch job, in the same words for either system; unknown is one of them."""
+"""The standing of a batch job, in the same words for each batch system; it may be unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcext.batch.jobs import OVER, Seen
 
 
 class Is(Enum):
-    """The standing of a job; of several jobs, the first of these counts."""
+    """The standing of a job; of several jobs, the one that is first in this list counts."""
 
     RUNS = "runs"
     STOPPED = "stopped"
@@ -24,21 +24,21 @@ class Is(Enum):
 
     @property
     def there(self) -> bool:
-        """Whether what runs in the job may still be there."""
+        """Whether processes of the job may still exist."""
         return self in {Is.RUNS, Is.STOPPED, Is.UNKNOWN}
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it runs, and it does not begin again."""
+        """Whether none of its processes exists, and it does not begin again."""
         return self in {Is.FORGOTTEN, Is.OVER}
 
 
 Advice = Callable[[JobId, Is, Seen], str]
-"""A job, how it stands, and what was said of it → what its user can do; empty: not known."""
+"""A job, its standing, and the answer about it → what its user can do; empty if unknown."""
 
 
 class Standing(NamedTuple):
-    """The standing of a job, a sentence about it, and what to do; these are empty if not needed."""
+    """The standing of a job, with a sentence about it, and what to do; both may be empty."""
 
     state: Is
     what: str = ""
@@ -57,7 +57,7 @@ _KINDS = {
 
 
 def kind(seen: Seen | None) -> Is:
-    """Return the standing of a job; None: the batch system answered, but does not know it.
+    """Return the standing of a job; `seen` is None if the batch system does not know it.
 
     Examples
     --------
@@ -72,16 +72,17 @@ def kind(seen: Seen | None) -> Is:
 
 
 def of_job(name: str, job_id: JobId, seen: Seen | None, advice: Advice) -> Standing:
-    """Say in words how a job stands.
+    """Return the standing of a job, with a sentence about it.
 
     Parameters
     ----------
     name : str
-        Of the batch system, for people.
+        The batch system, for people.
     job_id : int or str
     seen : Seen or None
+        None if the batch system does not know the job.
     advice : callable
-        Says what lets the job go on, or begin.
+        Returns what lets the job go on, or begin.
     """
     state, job = kind(seen), f"its job {job_id} of {name}"
     if seen is None or state in {Is.OVER, Is.RUNS}:
@@ -101,7 +102,16 @@ def of_job(name: str, job_id: JobId, seen: Seen | None, advice: Advice) -> Stand
 
 
 def not_told(name: str, job_id: JobId, why: str) -> Standing:
-    """Return the standing of a job of which the batch system did not answer."""
+    """Return the standing of a job about which the batch system did not answer.
+
+    Parameters
+    ----------
+    name : str
+        The batch system, for people.
+    job_id : int or str
+    why : str
+        Its error.
+    """
     what = f"it is unknown whether its job {job_id} runs: {name} does not say ({why})"
     return Standing(Is.UNKNOWN, what, "ask again later")
 

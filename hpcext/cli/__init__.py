@@ -1,1 +1,1 @@
-"""The command line: one module per command, and one that prints."""
+"""The command line: a module for each command, and :mod:`hpcext.cli.output`, which prints."""

@@ -1,4 +1,4 @@
-"""``hpcext-admin accept``: test on the site's real batch system that all of hpcext works there."""
+"""``hpcext-admin accept``: test all of hpcext on the real batch system of a site."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import BatchError, InputError
 
-AGE_S, CUT_S = 45, 60
-_AGES, _CUTS = (0, 300), (10, 90)
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AGE_S, SILENCE_S = 45, 60
+_AGES, _SILENCES = (0, 300), (10, 90)
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def add(commands: Any) -> None:
@@ -47,19 +47,22 @@ def _add_system(commands: Any, key: str, noun: str) -> None:
     parser: cli.Parser = commands.add_parser(
         key,
         usage=f"hpcext-admin accept {key} --partition NAME [OPTION...] [-- OPTION...]",
-        help=f"on this machine's {backends.title(key)}",
+        help=f"test it on {backends.title(key)}, from this machine",
         description=f"Uses at most {suite.MOST_HOSTS} hosts and takes at most 15 minutes.",
     )
     parser.epilog = f"{cli.EXAMPLE}{parser.prog} --partition preemptible"
-    parser.add_argument("--partition", required=True, metavar="NAME", help=f"{noun} of its jobs")
+    parser.add_argument("--partition", required=True, metavar="NAME", help=f"{noun} for its jobs")
     parser.add_argument(
-        "--above", default="", metavar="NAME", help=f"{noun} whose jobs preempt those"
+        "--above",
+        default="",
+        metavar="NAME",
+        help=f"{noun} whose jobs preempt those of --partition",
     )
     parser.add_argument(
         "--hosts",
         type=int,
         default=suite.MOST_HOSTS,
-        help="most hosts to use (default: %(default)s)",
+        help="largest number of hosts to use (default: %(default)s)",
     )
     parser.add_argument("--only", default="", metavar="NAME,...", help="run these scenarios only")
     parser.add_argument(
@@ -72,7 +75,7 @@ def _add_system(commands: Any, key: str, noun: str) -> None:
     parser.add_argument(
         "--silence",
         type=int,
-        default=CUT_S,
+        default=SILENCE_S,
         metavar="SECONDS",
         help="how long the batch system is kept from answering (default: %(default)s)",
     )
@@ -81,7 +84,25 @@ def _add_system(commands: Any, key: str, noun: str) -> None:
 
 
 def run(key: str, args: argparse.Namespace, out: Output) -> int:
-    """Run the scenarios; return exit status 0 if all that were tried have passed."""
+    """Run the scenarios; return 0 if none of them failed.
+
+    Parameters
+    ----------
+    key : str
+        The name of the batch system.
+    args : argparse.Namespace
+    out : Output
+
+    Returns
+    -------
+    int
+        128 and the number of the signal, if one ended the run.
+
+    Raises
+    ------
+    InputError
+        An option is invalid, or the batch system cannot run the scenarios with these.
+    """
     system = keeper.system_of(key)
     only = _check(system, args)
     try:
@@ -98,10 +119,10 @@ def run(key: str, args: argparse.Namespace, out: Output) -> int:
     named = [host.name for host in hosts]
     out.line(f"hpcext {__version__} on {release}, {args.partition}: {', '.join(named)}")
     with (
-        _told() as told,
+        _signals_recorded() as asked,
         suite.AcceptanceRun(system, terms, hosts, load_settings().state_dir, only) as it,
     ):
-        results = _go(it, told, out)
+        results = _run_scenarios(it, asked, out)
     _show(results, out)
     passed = all(result.verdict != "failed" for result in results)
     if args.json:
@@ -115,13 +136,13 @@ def run(key: str, args: argparse.Namespace, out: Output) -> int:
             "hosts": named,
             "started_at": began_s,
             "took_s": time.monotonic() - began,
-            "whole": not told.signum,
-            "accepted": passed and not told.signum,
+            "whole": not asked.signum,
+            "accepted": passed and not asked.signum,
             "scenarios": [result._asdict() for result in results],
         }
         out.document(document)
-    if told.signum:
-        return 128 + told.signum
+    if asked.signum:
+        return 128 + asked.signum
     return 0 if passed else 1
 
 
@@ -130,7 +151,7 @@ def _check(system: System, args: argparse.Namespace) -> list[str]:
     for flag, value, (least, most) in (
         ("--hosts", args.hosts, (1, suite.MOST_HOSTS)),
         ("--age", args.age, _AGES),
-        ("--silence", args.silence, _CUTS),
+        ("--silence", args.silence, _SILENCES),
     ):
         check_range(flag, value, least, most)
     only = [name.strip() for name in args.only.split(",") if name.strip()]
@@ -140,8 +161,8 @@ def _check(system: System, args: argparse.Namespace) -> list[str]:
     return only
 
 
-def _go(it: suite.AcceptanceRun, told: _Told, out: Output) -> list[Result]:
-    """Try the scenarios, then remove all that they made; return their results, in order."""
+def _run_scenarios(it: suite.AcceptanceRun, asked: _EndRequest, out: Output) -> list[Result]:
+    """Run the scenarios, then remove what they made; return their results in order."""
     results: list[Result] = []
     began_s = time.monotonic()
 
@@ -149,7 +170,7 @@ def _go(it: suite.AcceptanceRun, told: _Told, out: Output) -> list[Result]:
         results.append(result)
         out.line(f"[{time.monotonic() - began_s:6.1f} s] {result.name}: {result.verdict}")
 
-    it.go(told.end, tell)
+    it.run(asked.end, tell)
     out.line("removing everything that was created, which may take two minutes")
     order = [each.title for each in it.scenarios]
     results.sort(key=lambda result: order.index(result.name))
@@ -165,7 +186,7 @@ def _show(results: Sequence[Result], out: Output) -> None:
     out.table(columns, rows)
 
 
-class _Told:
+class _EndRequest:
     """A record of the signal, if any, that has asked this run to end.
 
     Attributes
@@ -186,12 +207,12 @@ class _Told:
 
 
 @contextmanager
-def _told() -> Iterator[_Told]:
-    """Record ending signals for the duration of the context, in place of ending the process."""
-    told = _Told()
-    before = {signum: signal.signal(signum, told.hear) for signum in _ENDS}
+def _signals_recorded() -> Iterator[_EndRequest]:
+    """Record signals that would end the process, for the duration of the context."""
+    asked = _EndRequest()
+    before = {signum: signal.signal(signum, asked.hear) for signum in _END_SIGNALS}
     try:
-        yield told
+        yield asked
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

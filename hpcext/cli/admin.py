@@ -1,4 +1,4 @@
-"""``hpcext-admin``: what an administrator does once for all users of a cluster."""
+"""``hpcext-admin``: install hpcext for all users of a cluster, check it, and remove it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _add_install(commands: Any) -> None:
             "--hpcext",
             metavar="PATH",
             type=Path,
-            help="hpcext as users and jobs run it (default: the one beside hpcext-admin)",
+            help="path of hpcext for users and jobs (default: the one beside hpcext-admin)",
         )
         _add_dry_run(each)
 
@@ -97,7 +97,7 @@ def _add_uninstall(commands: Any) -> None:
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
     for_slurm = _add_slurm(systems, uninstall_slurm, "remove what was installed")
-    for_lsf = _add_lsf(systems, uninstall_lsf, "remove what was installed for an LSF")
+    for_lsf = _add_lsf(systems, uninstall_lsf, "remove what was installed for LSF")
     for_lsf.add_argument(
         "--conf-dir",
         metavar="DIR",
@@ -117,7 +117,7 @@ def _add_status(commands: Any) -> None:
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
     _add_slurm(systems, status_slurm, "show what is installed for Slurm")
-    _add_lsf(systems, status_lsf, "show what is installed for an LSF")
+    _add_lsf(systems, status_lsf, "show what is installed for LSF")
 
 
 def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:
@@ -167,14 +167,14 @@ def _add_dry_run(parser: cli.Parser) -> None:
 
 
 def _command(args: argparse.Namespace, usr: Path) -> Path | None:
-    """Return the command that jobs will run; for a package, the path of its installation."""
+    """Return the path of ``hpcext`` for jobs; for a package, the one after its installation."""
     if args.hpcext is not None or args.prefix == ROOT:
-        return args.hpcext or _beside()
+        return args.hpcext or _own_command()
     return usr / "bin" / "hpcext"
 
 
-def _beside() -> Path | None:
-    """Return the command ``hpcext`` of this installation."""
+def _own_command() -> Path | None:
+    """Return ``hpcext`` of the installation that this process runs from."""
     for folder in (Path(sys.argv[0]).absolute().parent, Path(sys.executable).parent):
         if (folder / "hpcext").is_file():
             return folder / "hpcext"
@@ -227,7 +227,7 @@ def _carry_out(
 
 
 def _show_edits(edits: Sequence[Edit], out: Output) -> None:
-    for line in ("", "left to you, as patch -p1 -d / takes it:") if edits else ():
+    for line in ("", "left to you, as a diff for patch -p1 -d /:") if edits else ():
         out.line(line)
     for edit in edits:
         if edit.first:
@@ -244,7 +244,7 @@ def uninstall_slurm(args: argparse.Namespace, out: Output) -> int:
     files = status.slurm_files(place, place.installed() or Manifest())
     edits = slurm_conf.naming(files, {str(change.path) for change in changes}) if files else []
     _refuse(edits, "scontrol reconfigure, and try again", out)
-    # Computed now, as the removal forgets the command and the release.
+    # Before the removal, because the manifest names the command and the release.
     more = slurm_conf.unneeded(files) if files and files.release else []
     return _uninstall(place, changes, args, out, more)
 
@@ -339,19 +339,19 @@ def _document(
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line.
 
+    Parameters
+    ----------
+    argv : sequence of str
+        The arguments, without the name of the program.
+
     Raises
     ------
     InputError
-        It is not valid.
+        The command line is invalid, or a path in it is not absolute.
     """
     parser, commands = make_parser()
     completion.answer(parser)
-    argv, rest = cli.without_rest(argv, commands)
-    args, extra = parser.parse_known_args(argv)
-    if extra:
-        args.parser.refuse(extra)
-    if rest:
-        args.rest = tuple(rest)
+    args = cli.arguments(parser, commands, argv)
     for name in ("prefix", "usr", "conf_dir", "include", "hpcext", "serverdir"):
         path = getattr(args, name, None)
         if path is not None and (not path.is_absolute() or ".." in path.parts):
@@ -361,6 +361,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``hpcext-admin``; return an exit status as ``hpcext`` does."""
+    """Run ``hpcext-admin``; return its exit status, which means what that of ``hpcext`` does."""
     os.umask(0o022)
     return cli.main(argv, parse)

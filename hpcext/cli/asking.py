@@ -1,4 +1,4 @@
-"""Verbs that change something in a pilot: ask its manager, and wait for the outcome if told to."""
+"""Verbs that change a pilot: send its manager a request, and wait for the outcome if told to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OUTCOMES = {"suspend": of_suspend, "resume": of_resume, "cancel": of_cancel}
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
-    """Add the options to wait for the outcome of a request."""
+    """Add the options that wait for the outcome of a request."""
     parser.add_argument(
         "--wait",
         action="store_true",
@@ -54,10 +54,10 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
 
 
 def submit(args: argparse.Namespace, out: Output) -> int:
-    """Hand the jobs of a file or of commands to a running manager, which checks them."""
-    words = _jobs(args)
+    """Submit the jobs of a file or of commands to a running manager, which checks them."""
+    words = _submission(args)
     _check_wait(args)
-    directory = _changed(args, out)
+    directory = _pilot_to_change(args, out)
     answer = asked(directory, "submit", **words)
     said, *warnings = str(answer["text"]).split("\nwarning: ")
     out.line(said)
@@ -68,14 +68,14 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     return _wait(args, directory, of_submit(answer.get("jobs", [])), out)
 
 
-def _jobs(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the words of a request to submit jobs."""
+def _submission(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a request to submit jobs."""
     if not (args.rest or args.commands is not None) and args.jobs is None:
-        # The file is what must be there; of a pilot alone there is nothing to submit.
+        # A single argument is the job file, not the pilot.
         args.pilot, args.jobs = None, args.pilot
     written = commands.read(args)
     if written is not None:
-        # A name that we made ourselves is made again where it is taken.
+        # A name that we made ourselves gets a number if it is taken.
         number = args.number or args.name is None
         words = {"text": written.text, "where": COMMAND_LINE, "base": os.getcwd()}
         return {**words, "number": number}
@@ -99,7 +99,7 @@ def ask(args: argparse.Namespace, out: Output) -> int:
     _check_wait(args)
     if "gpus" in words:
         words["gpus"] = gpus_or_auto(args.gpus)
-    directory = _changed(args, out)
+    directory = _pilot_to_change(args, out)
     # The name is resolved before the request: afterwards it may mean another job.
     world = Follower(directory).engine().world if args.wait else None
     out.line(str(asked(directory, args.verb, **words)["text"]))
@@ -107,15 +107,21 @@ def ask(args: argparse.Namespace, out: Output) -> int:
 
 
 def gpus_or_auto(text: str) -> int | str:
-    """Parse a number of GPUs, or ``auto``."""
+    """Parse a number of GPUs, or ``auto``.
+
+    Raises
+    ------
+    InputError
+        The text is neither.
+    """
     gpus = AUTO if text == AUTO else whole(text)
     if gpus is None:
         raise InputError(shown(text), where="GPUS", valid=f"an integer, or {AUTO}")
     return gpus
 
 
-def _changed(args: argparse.Namespace, out: Output) -> Path:
-    """Find the pilot in which a verb changes something; print which one if it was not named."""
+def _pilot_to_change(args: argparse.Namespace, out: Output) -> Path:
+    """Find the pilot that a verb changes; print which one it is if it was not named."""
     state_dir = load_settings().state_dir
     if args.pilot is not None:
         return pilots.find(args.pilot, state_dir)
@@ -144,7 +150,7 @@ def _check_wait(args: argparse.Namespace) -> None:
 
 
 def _look(args: argparse.Namespace, world: World) -> Look:
-    """Return a function that looks whether what was asked for has come about."""
+    """Return a function that tells from a world whether the request has had its outcome."""
     if args.verb == "drain":
         return lambda _world: None
     job_id = find_job(world, args.job).id

@@ -20,7 +20,13 @@ from hpcext.text import clean
 
 
 def main(words: Sequence[str]) -> int:
-    """Prepare the pilot of this job."""
+    """Prepare the pilot of this job; return the exit status.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The arguments, in the fixed order above.
+    """
     command, lead, script = words[0], words[2], words[4:]
     here = Allocation.from_environ()
     if here is None:

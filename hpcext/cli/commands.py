@@ -1,6 +1,6 @@
 """Jobs without a job file: a command after ``--``, or one in each line of a file.
 
-They become the text of a job file, so that whoever reads that knows no other way to state a job.
+They become the text of a job file, so that jobs are parsed and checked in one place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STANDARD_INPUT = "-"
 _SCRIPTS = frozenset(
     {".bash", ".ipynb", ".jl", ".js", ".lua", ".m", ".pl", ".py", ".r", ".rb", ".sh", ".zsh"}
 )
-"""Suffixes of what says more of a job than the program that runs it."""
+"""Suffixes of scripts, which name a job better than the interpreter that runs them."""
 
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 
@@ -36,10 +36,18 @@ _OPTIONS = ("commands", "gpus_per_job", "workdir", "env", "shell", "retries", "c
 
 
 class Written(NamedTuple):
-    """The text of a job file that was made of commands, and what the first is called after."""
+    """Commands, written as a job file.
+
+    Attributes
+    ----------
+    text : str
+        The job file.
+    name : str
+        A name made from the first command, for a pilot.
+    """
 
     text: str
-    called: str
+    name: str
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -67,16 +75,21 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--retries", type=int, metavar="N", help="how many failures in a row are retried"
     )
-    group.add_argument(
+    add_checkpoint(group)
+    parser.set_defaults(rest=())
+
+
+def add_checkpoint(parser: Any) -> None:
+    """Add the option that says how a command without a session saves."""
+    parser.add_argument(
         "--checkpoint",
         metavar="HOW",
         help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
     )
-    parser.set_defaults(rest=())
 
 
 def given(args: argparse.Namespace) -> list[str]:
-    """Return which of the options a command line has, and ``--`` if a command follows it."""
+    """Return those of the options that a command line has, and ``--`` if a command follows it."""
     flags = [name for name in _OPTIONS if getattr(args, name, None) not in (None, False, [])]
     return [*(f"--{name.replace('_', '-')}" for name in flags), *(["--"] if args.rest else [])]
 
@@ -87,13 +100,13 @@ def read(args: argparse.Namespace) -> Written | None:
     Parameters
     ----------
     args : argparse.Namespace
-        Of a parser that :func:`add` was called with. If it has a ``name``, that is the name of the
-        job; several get numbers. If it has ``after``, they come after these jobs.
+        From a parser to which :func:`add` has added the options. A ``name`` in it is the name of
+        the job; several jobs get numbers. The jobs wait for those in ``after``.
 
     Raises
     ------
     InputError
-        It names a job file, too; or a line or a value is invalid.
+        A job file is named, too; or a line or a value is invalid.
     """
     said = given(args)
     ways = [*filter("--commands".__eq__, said), *(["--"] if args.rest else [])]
@@ -108,18 +121,18 @@ def read(args: argparse.Namespace) -> Written | None:
     if args.jobs is not None or len(ways) > 1:
         other = f"the job file {shown(str(args.jobs))}" if args.jobs is not None else ways[0]
         raise InputError(f"cannot be given with {other}", where=f"{ways[-1]}", do="leave one out")
-    same = _same(args)
+    same = _common(args)
     commands = _lines(args) if args.commands is not None else [_after_dashes(args)]
-    called = [_called(each) for each in commands]
+    names = [_name_of(each) for each in commands]
     jobs = [
         {"name": name, "command": command, **same}
-        for name, command in zip(_names(called, args.name), commands, strict=True)
+        for name, command in zip(_numbered(names, args.name), commands, strict=True)
     ]
-    return Written(job_text(*jobs), called[0])
+    return Written(job_text(*jobs), names[0])
 
 
-def _same(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the keys that all the jobs have, each checked under the name of its option."""
+def _common(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keys that all the jobs share; an error names the option."""
     found: dict[str, Any] = {}
     if args.gpus_per_job is not None:
         with at("--gpus-per-job"):
@@ -176,7 +189,7 @@ def _after_dashes(args: argparse.Namespace) -> str | list[str]:
 
 
 def _lines(args: argparse.Namespace) -> list[str]:
-    """Return the commands in the lines of a file, of which the empty ones and comments are none."""
+    """Return the commands of a file: its lines, except empty ones and comments."""
     if args.commands == STANDARD_INPUT:
         where = "standard input"
         text = read_stream(sys.stdin.buffer, where)
@@ -198,8 +211,8 @@ def _lines(args: argparse.Namespace) -> list[str]:
     return found
 
 
-def _called(command: str | list[str]) -> str:
-    """Return what a job is called after: the script in its command, or else the program."""
+def _name_of(command: str | list[str]) -> str:
+    """Return a name for a job: that of the script in its command, or else of the program."""
     words = command if isinstance(command, list) else _words(command)
     paths = [PurePath(word) for word in words if not word.startswith("-")]
     scripts = [path.stem for path in paths if path.suffix.lower() in _SCRIPTS]
@@ -212,24 +225,24 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        return text.split()  # of a shell's script, which may be in any form
+        return text.split()  # a command for a shell, with quotes that only the shell understands
 
 
-def _names(called: Sequence[str], name: str | None) -> list[str]:
+def _numbered(names: Sequence[str], name: str | None) -> list[str]:
     """Return a name for each job, with a number where several would have the same."""
-    wanted = [name] * len(called) if name else called
+    wanted = [name] * len(names) if name else names
     often = Counter(wanted)
     used = {each for each in wanted if often[each] == 1}
     last: Counter[str] = Counter()
-    names = []
+    found = []
     for each in wanted:
-        found = each
+        unique = each
         while often[each] > 1:
             last[each] += 1
             number = f"-{last[each]}"
-            found = f"{each[: fields.MAX_NAME_CHARS - len(number)]}{number}"
-            if found not in used:
-                used.add(found)
+            unique = f"{each[: fields.MAX_NAME_CHARS - len(number)]}{number}"
+            if unique not in used:
+                used.add(unique)
                 break
-        names.append(found)
-    return names
+        found.append(unique)
+    return found

@@ -36,7 +36,7 @@ PLACES = {
 """Shell → where the printed code belongs."""
 
 STAMP = re.compile(r"-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}\Z")
-"""The part of a pilot's id that follows its name."""
+"""The part of a pilot's id after its name."""
 
 
 def add(subparsers: Any) -> None:
@@ -61,7 +61,7 @@ def show(args: argparse.Namespace, out: Output) -> int:
 
 
 def answer(parser: argparse.ArgumentParser) -> None:
-    """Print the completions and exit, if a shell started this process to complete a line."""
+    """Print completions and exit, if a shell started this process to complete a command line."""
     if "_ARGCOMPLETE" in protocol.environ():
         _argcomplete().autocomplete(
             parser, always_complete_options=False, default_completer=candidates
@@ -75,7 +75,17 @@ def _argcomplete() -> Any:
 def candidates(
     prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: Any
 ) -> Iterable[str]:
-    """Return the words that may stand for an argument, or for the value of an option."""
+    """Return the completions of an argument, or of the value of an option, for argcomplete.
+
+    Parameters
+    ----------
+    prefix : str
+        The beginning of the word, as typed so far.
+    action : argparse.Action
+    parsed_args : argparse.Namespace
+    **_
+        Further arguments of argcomplete.
+    """
     if action.metavar in {"PILOT", "HARVESTER"}:
         return pilot_names(prefix)
     if action.metavar == "JOB":
@@ -90,7 +100,7 @@ def candidates(
 
 
 def pilot_names(prefix: str) -> Iterable[str]:
-    """Return names of pilots; ids where no name has the prefix. It reads a single directory."""
+    """Return the names of all pilots, or their ids if no name has the prefix."""
     if os.sep in prefix:
         return _files(prefix)
     try:
@@ -106,7 +116,7 @@ def pilot_names(prefix: str) -> Iterable[str]:
 def job_names(pilot: str | None) -> Iterable[str]:
     """Return the names of a pilot's jobs, by default the newest pilot's.
 
-    Their states are left out, since finding them takes longer than a tab key should.
+    Ended jobs are among them: to read their states would take too long for a tab key.
     """
     try:
         state_dir = load_settings().state_dir

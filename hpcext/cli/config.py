@@ -1,4 +1,4 @@
-"""``hpcext config``: show the settings in effect and their origins, or check a file."""
+"""``hpcext config``: show the settings in effect and where they come from, or check a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add(subparsers: Any) -> None:
 
 
 def show(args: argparse.Namespace, out: Output) -> int:
-    """Print every setting as a file would state it."""
+    """Print every setting, as a settings file would state it."""
     settings = config.load_settings()
     values, origins = settings.values(), settings.origins
     if args.json:
@@ -52,7 +52,13 @@ def show(args: argparse.Namespace, out: Output) -> int:
 
 
 def check(args: argparse.Namespace, out: Output) -> int:
-    """Read one file, or all files that a command would read; the first fault is an error."""
+    """Check one file, or all files that a command would read.
+
+    Raises
+    ------
+    InputError
+        A file is invalid; it names the first fault.
+    """
     if args.file is not None:
         found = {str(args.file): config.read_file(args.file)}
     else:

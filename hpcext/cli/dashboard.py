@@ -41,7 +41,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Serve until interrupted, or print the document."""
+    """Serve pages until interrupted, or print the document once."""
     read = Followers(load_settings().state_dir, args.pilots).read
     if args.json:
         out.document(msgspec.structs.asdict(now(read)))

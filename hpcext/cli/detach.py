@@ -1,4 +1,4 @@
-"""``hpcext attach`` and ``--detach``: leave a manager in the background, and follow a pilot."""
+"""``hpcext attach`` and ``--detach``: run a manager in the background, and follow a pilot."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from hpcext.manager.waiting import shell_status
 LOG = "manager.log"
 
 LOOK_S = 0.5
-"""Seconds between two looks at a pilot that is followed."""
+"""Seconds between readings of a pilot that is followed."""
 
 ASK_S = 20.0
-"""Seconds between two questions to the batch system whether the job of a pilot still waits."""
+"""Seconds between queries of the batch system whether the job of a pilot still waits."""
 
 BEGINS_S = 60.0
-"""Seconds to wait for a manager to begin; after that, what it says is left to its log."""
+"""Seconds to wait for a manager to begin; errors after that are in its log only."""
 
 
 def add(subparsers: Any) -> None:
@@ -52,11 +52,19 @@ def add(subparsers: Any) -> None:
     parser.set_defaults(run=attach)
 
 
-# Leaving a manager behind.
+# Starting a manager in the background.
 
 
-def leave_behind(directory: Path, args: argparse.Namespace, out: Output) -> int:
+def start_detached(directory: Path, args: argparse.Namespace, out: Output) -> int:
     """Start the manager of a pilot in a session of its own; return when it has begun.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        The pilot's.
+    args : argparse.Namespace
+        Has ``json`` and ``log_format``, and perhaps ``moved`` and ``leave``.
+    out : Output
 
     Raises
     ------
@@ -68,14 +76,14 @@ def leave_behind(directory: Path, args: argparse.Namespace, out: Output) -> int:
     argv = [sys.executable, "-m", "hpcext", "run", "--resume", str(directory)]
     argv += [*(f"--{word}" for word in words), f"--log-format={args.log_format}"]
     before = reading.identity(journal)
-    with open(log, "ab", opener=_private) as its_log:
+    with open(log, "ab", opener=_open_private) as its_log:
         begin = its_log.tell()
         manager = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=its_log,
             stderr=its_log,
-            # So the manager keeps no directory of the user's busy, and imports no module from it.
+            # Else the manager would keep the user's directory busy, and import modules from it.
             cwd="/",
             start_new_session=True,
         )
@@ -89,12 +97,12 @@ def leave_behind(directory: Path, args: argparse.Namespace, out: Output) -> int:
         out.document({**document, "directory": str(directory), "log": str(log)})
         return 0
     out.line(headline(pilot, directory))
-    out.line(f"it goes on in the background (pid {manager.pid}); what it prints is in {log}")
+    out.line(f"it goes on in the background (pid {manager.pid}); its output is in {log}")
     out.line(f"hpcext attach {pilot.id} follows it, hpcext drain {pilot.id} lets it end")
     return 0
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
@@ -106,7 +114,7 @@ def _ended_at_once(code: int, log: Path, begin: int) -> HpcextError:
     return error
 
 
-# Looking on.
+# Following a pilot.
 
 
 def attach(args: argparse.Namespace, out: Output) -> int:
@@ -134,8 +142,8 @@ def attach(args: argparse.Namespace, out: Output) -> int:
 
 
 def _follow(directory: Path, out: Output, *, as_json: bool) -> Reading:
-    """Show what happens until nobody manages the pilot any more; return its last state."""
-    follower, queue, told = Follower(directory), _Queue(directory), ""
+    """Show what happens until nobody manages the pilot any more; return the last reading."""
+    follower, job, told = Follower(directory), _BatchJob(directory), ""
     with out.live(view.COLUMNS) as screen:
         tell = Narrator(out) if screen is None else Live(out, screen)
         if not as_json:
@@ -145,16 +153,16 @@ def _follow(directory: Path, out: Output, *, as_json: bool) -> Reading:
             if found is not None and not as_json:
                 tell(found.engine, found.now_s)
             alive = _may_run(found) if found else follower.alive()
-            if not alive and not queue.waits(found):
+            if not alive and not job.waits(found):
                 break
-            how = found.standing if found else queue.said
+            how = found.standing if found else job.said
             if how.what != told and not how.state.ended:
                 told = how.what
                 out.note(f"{told}; {how.do}" if how.do else told)
             time.sleep(LOOK_S)
         if found is None:
             raise NoManagerError("it has never run", where=str(directory))
-        # Its last facts may have come after they were read, and before it ended.
+        # The manager may have written its last facts after the reading, and ended since.
         found = reading.read(directory)
         if not as_json:
             tell(found.engine, found.now_s)
@@ -162,13 +170,13 @@ def _follow(directory: Path, out: Output, *, as_json: bool) -> Reading:
 
 
 def _may_run(found: Reading) -> bool:
-    """Return whether more may happen; an unknown state is not waited for once all jobs ended."""
+    """Return whether more may happen; once all jobs have ended, an unknown state means no."""
     over = all(job.state.final for job in found.world.jobs.values())
     return found.alive and not (over and found.standing.state is Is.UNKNOWN)
 
 
-class _Queue:
-    """The batch job of a pilot, as it waits to begin or to begin again."""
+class _BatchJob:
+    """The batch job of a pilot, which may wait in the queue to begin, or to begin again."""
 
     def __init__(self, directory: Path) -> None:
         system = pilots.load(directory).batch
@@ -186,7 +194,7 @@ class _Queue:
         self._asked_s = time.monotonic()
         self.said = spool.standing_of(*self._job)
         runs = self.said.state is Is.RUNS
-        # One that runs has no manager yet, or none any more: it is asked once more.
+        # A job that runs without a manager is about to start one, or to end: it is asked once more.
         self._waits = not (self.said.state.ended or (runs and self._ran))
         self._ran = runs
         return self._waits

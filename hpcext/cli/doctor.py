@@ -1,4 +1,4 @@
-"""``hpcext doctor``: check what is there and works, what does not, and what to do about it."""
+"""``hpcext doctor``: check what works on this machine, and say how to fix the rest."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Run all checks."""
+    """Run all checks; return 1 if one of them found something wrong."""
     if args.queue and not args.submit:
         raise InputError("can be given with --submit only", where="--queue")
     if args.job:
-        # Before anything else is looked at.
+        # An invalid file is refused before any check runs.
         read_jobs(args.job)
     found: list[Finding] = []
     asked = CheckOptions(_settings(), args.submit, args.queue, args.job, args.probe)

@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
         epilog="example: hpcext launch --ranks 2 python train.py",
     )
     parser.add_argument(
-        "--ranks", type=int, help="how many to start (default: the GPUs of the job, or 1)"
+        "--ranks", type=int, help="number of ranks (default: the GPUs of the job, or 1)"
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=launch)
@@ -39,10 +39,26 @@ def launch(args: argparse.Namespace, out: Output) -> int:
         raise InputError("no command", valid="hpcext launch [--ranks N] COMMAND ...")
     if args.ranks is not None and not 1 <= args.ranks <= MAX_RANKS:
         raise InputError(f"{args.ranks} ranks", where="--ranks", valid=f"1 to {MAX_RANKS}")
-    if shutil.which(argv[0]) is None:
-        raise InputError(
-            f"command {shown(argv[0])} was not found", valid="a program in PATH, or its path"
-        )
+    check_program(argv[0])
     # A separate interpreter, which imports only the standard library for as long as the job runs.
     python = [sys.executable, "-I", "-S", str(ranks.__file__)]
     os.execv(python[0], [*python, str(args.ranks or 0), *argv])
+
+
+def check_program(name: str) -> None:
+    """Refuse a command that does not exist.
+
+    Parameters
+    ----------
+    name : str
+        A program in ``PATH``, or the path of one.
+
+    Raises
+    ------
+    InputError
+        There is no such program.
+    """
+    if shutil.which(name) is None:
+        raise InputError(
+            f"command {shown(name)} was not found", valid="a program in PATH, or its path"
+        )

@@ -11,7 +11,7 @@ from hpcext.core.engine import Engine
 from hpcext.core.values import Job, State
 
 ENDED = 8
-"""The largest number of ended jobs that are shown, the last ones, if there is room."""
+"""The largest number of ended jobs that are shown, if there is room for these last ones."""
 
 
 class Live:

@@ -77,10 +77,10 @@ class Parser(argparse.ArgumentParser):
         # An abbreviation that works today is ambiguous after the next option.
         usual = {"allow_abbrev": False, "formatter_class": Formatter}
         super().__init__(*args, **{**usual, **kwargs})
-        # That of the innermost command wins: what is left over is measured by its options.
+        # The parser of the innermost command wins: an error suggests one of its options.
         self.set_defaults(parser=self)
         self._mixing = False
-        # In any place: before the command and after it.
+        # Each parser has it, so that it may stand before the command and after it.
         self.add_argument(
             *QUIET, action="store_true", default=argparse.SUPPRESS, help="print errors only"
         )
@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse arguments; options may stand between those of a command without subcommands."""
+        """Parse arguments; options may stand between the positional ones, if no command follows."""
         takes_rest = {argparse.PARSER, argparse.REMAINDER}
         whole = any(action.nargs in takes_rest for action in self._get_positional_actions())
         # argcomplete follows a single pass, in which every argument has its place.
@@ -105,14 +105,14 @@ class Parser(argparse.ArgumentParser):
         raise InputError(message, do=f"see {self.prog} --help")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        # Until Python 3.12, that of argparse takes the value of --name=-- for the end of options,
-        # and gives an empty list.
+        # Until Python 3.12, argparse takes the value of --name=-- for the end of the options, and
+        # returns an empty list.
         if action.option_strings and action.nargs is None and arg_strings == ["--"]:
             raise argparse.ArgumentError(action, "expected one argument")
         return super()._get_values(action, arg_strings)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        # That of argparse names the type as Python has it, and prints all of a value.
+        # The message of argparse names the Python type, and has the whole value in it.
         valid = _NUMBERS.get(action.type)
         try:
             return super()._get_value(action, arg_string)
@@ -123,7 +123,7 @@ class Parser(argparse.ArgumentParser):
         raise InputError(shown(arg_string), where=where, valid=valid)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        # That of argparse suggests nothing.
+        # The message of argparse suggests no correction.
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             flag = "".join(action.option_strings[-1:])
@@ -136,7 +136,13 @@ class Parser(argparse.ArgumentParser):
             )
 
     def refuse(self, extra: Sequence[str]) -> NoReturn:
-        """Raise an error for arguments that no parser took."""
+        """Raise an error for arguments that no parser knows.
+
+        Parameters
+        ----------
+        extra : sequence of str
+            At least one; the message names the first.
+        """
         first = extra[0]
         if first.startswith("-"):
             near = did_you_mean(first.partition("=")[0], self._option_string_actions)
@@ -150,8 +156,8 @@ def make_parser(words: Sequence[str] = ()) -> tuple[Parser, dict[str, Parser]]:
     Parameters
     ----------
     words : sequence of str
-        A command line. If it begins with a command, only the module of that is imported: all of
-        them take a third of a second.
+        A command line. If it begins with a command, only the module of that command is imported:
+        to import all of them takes a third of a second.
     """
     parser = Parser(
         prog="hpcext",
@@ -181,15 +187,45 @@ def _completes() -> bool:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line.
 
+    Parameters
+    ----------
+    argv : sequence of str
+        The arguments, without the name of the program.
+
     Raises
     ------
     InputError
-        It is not valid.
+        The command line is invalid.
     """
     parser, commands = make_parser(argv)
     if _completes():
         importlib.import_module("hpcext.cli.completion").answer(parser)
-    argv, rest = without_rest(argv, commands)
+    return arguments(parser, commands, argv)
+
+
+def arguments(
+    parser: Parser, commands: Mapping[str, Parser], argv: Sequence[str]
+) -> argparse.Namespace:
+    """Return the arguments of a command line, read by the parser of a program of ours.
+
+    Parameters
+    ----------
+    parser : Parser
+    commands : Mapping of str to Parser
+        The parser of each command.
+    argv : sequence of str
+
+    Returns
+    -------
+    argparse.Namespace
+        What follows ``--`` is in ``rest``, if the command passes it on to another program.
+
+    Raises
+    ------
+    InputError
+        The command line is invalid.
+    """
+    argv, rest = _without_rest(argv, commands)
     args, extra = parser.parse_known_args(argv)
     if extra:
         args.parser.refuse(extra)
@@ -198,21 +234,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def without_rest(
+def _without_rest(
     argv: Sequence[str], commands: Mapping[str, argparse.ArgumentParser]
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Split a command line at ``--``, if its command passes on what follows.
-
-    Parameters
-    ----------
-    argv : sequence of str
-    commands : Mapping of str to argparse.ArgumentParser
-        The parser of each command.
-
-    Returns
-    -------
-    ours, rest : sequence of str
-    """
+    """Split a command line at ``--``, if its command passes on what follows."""
     word = next((word for word in argv if not word.startswith("-")), "")
     if word not in commands or commands[word].get_default("rest") is None or "--" not in argv:
         return argv, ()
@@ -230,7 +255,7 @@ def main(
     Parameters
     ----------
     argv : sequence of str, optional
-        The arguments; by default those of the process.
+        The arguments without the name of the program; by default those of the process.
     read : callable
         Parses the command line.
 
@@ -242,7 +267,7 @@ def main(
     """
     _open_closed()
     words = sys.argv[1:] if argv is None else list(argv)
-    # An error in the command line itself must also come in the requested form.
+    # An error in the command line itself must be printed in the requested form, too.
     out = output.make(as_json="--json" in words, quiet=any(word in words for word in QUIET))
     try:
         status = _run(words, out, read)
@@ -262,7 +287,7 @@ def _run(
 ) -> int:
     try:
         args = read(words)
-        # Not searched for in the words, some of which may belong to a command to be launched.
+        # Now known for certain: the words may contain the options of a command to be launched.
         out = output.make(
             as_json=getattr(args, "json", False),
             quiet=args.quiet,
@@ -285,8 +310,7 @@ def _run(
 def _open_closed() -> None:
     """Open ``/dev/null`` for a stdin, stdout or stderr that we were started without.
 
-    Otherwise the next file to be opened would take its number: a journal, say, into which a job
-    would then print.
+    Otherwise the next file to be opened would get its number, and a job might print into a journal.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -294,7 +318,7 @@ def _open_closed() -> None:
 
 
 def _drop_output() -> None:
-    """Point stdout elsewhere, or the interpreter would complain about it at exit."""
+    """Point stdout at ``/dev/null``, because the interpreter flushes it at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What commands that manage or follow a pilot share: options, headline and exit status."""
+"""The options, headline and exit status of all commands that manage or follow a pilot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG_FORMATS = ("text", "json")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what a manager prints."""
+    """Add the options that choose the form of the output."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--json", action="store_true", help="print one JSON document at the end")
     either.add_argument(
@@ -27,7 +27,14 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def headline(pilot: pilots.Pilot, directory: Path) -> str:
-    """Return a pilot's kind, id, GPUs and directory in one line."""
+    """Return a pilot's kind, id, GPUs and directory in one line.
+
+    Parameters
+    ----------
+    pilot : Pilot
+    directory : pathlib.Path
+        The pilot's.
+    """
     kind = "logical slots" if pilot.logical else "GPUs"
     what, each = ("harvester", " on each node") if pilot.harvest else ("pilot", "")
     return f"{what} {pilot.id}: {len(pilot.gpus)} {kind}{each}; {directory}"
@@ -36,7 +43,17 @@ def headline(pilot: pilots.Pilot, directory: Path) -> str:
 def exit_status(
     engine: Engine, stopped_by: signal.Signals | None, directory: Path, out: Output
 ) -> int:
-    """Return the exit status of a manager; print what to do about jobs that are left."""
+    """Return the exit status of a manager; print how to go on with jobs that are left.
+
+    Parameters
+    ----------
+    engine : Engine
+    stopped_by : signal.Signals or None
+        The signal that ended the manager, if one did.
+    directory : pathlib.Path
+        The pilot's.
+    out : Output
+    """
     if left := left_in(engine.world):
         out.note(f"{left}; go on with: {pilots.how_to_go_on(directory)}")
     return status_of(engine.world) if stopped_by is None else 128 + stopped_by

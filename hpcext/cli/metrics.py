@@ -71,7 +71,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Serve metrics until told to end, or write the file."""
+    """Serve metrics until interrupted, or write the file."""
     need("prometheus_client")
     settings = load_settings()
     registry = make_registry(Pilots(settings.state_dir))
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 class Pilots:
-    """A collector, for Prometheus's client, of this user's pilots; it reads them at each scrape.
+    """A collector of the Prometheus client that reads this user's pilots at each scrape.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class Pilots:
             for name, each in METRICS.items()
         }
         families[UNREADABLE] = Gauge(UNREADABLE, UNREADABLE_TEXT, labels=[])
-        # Scrapes may overlap, and followers keep what they have read.
+        # Scrapes may overlap, but followers keep what they have read, and are not thread-safe.
         with self._one:
             for name, *labels, value in samples(self._followers.read(recent=True)):
                 families[name].add_metric([word for word in labels if word], value)
@@ -134,12 +134,12 @@ def make_registry(pilots: Pilots) -> CollectorRegistry:
 
 
 def read_token(path: Path) -> str:
-    """Read the token that Prometheus shows; create the file with a random one if there is none.
+    """Read the token that Prometheus must send; create the file with a random one if it is missing.
 
     Raises
     ------
     InputError
-        The file is another user's, all may read it, or it holds no token.
+        The file belongs to another user, others can read or change it, or it holds no token.
     """
     where, made = f"--token-file {path}", secrets.token_urlsafe(TOKEN_BYTES)
     try:
@@ -164,12 +164,12 @@ def read_token(path: Path) -> str:
 
 
 def read_address(text: str) -> tuple[str, int]:
-    """Parse ``ADDRESS:PORT``, or ``[ADDRESS]:PORT`` of IPv6.
+    """Parse ``ADDRESS:PORT``, or ``[ADDRESS]:PORT`` for IPv6.
 
     Raises
     ------
     InputError
-        It is neither.
+        The text has another form, or the port is too large.
     """
     address, _, port = text.rpartition(":")
     try:
@@ -197,7 +197,7 @@ class Server(BoundedServer):
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int, token: str) -> None:
         self.registry = registry
-        # Elsewhere a machine has names that it does not know; the token keeps browsers out.
+        # Elsewhere the machine may have names that it does not know; the token keeps browsers out.
         self.hosts = {host, "localhost"} if ipaddress.ip_address(host).is_loopback else ()
         super().__init__(Handler, host, port, token=token, where="--listen")
 
@@ -213,21 +213,21 @@ class Handler(BoundedHandler):
         return kind.lower() == "bearer" and self.is_token(said.strip())
 
     def refusal(self) -> None:
-        """Say that the token is missing."""
+        """Send the error that the token is missing."""
         self.send_error(HTTPStatus.UNAUTHORIZED, "the token of hpcext metrics is missing")
 
     def send_response(self, code: int, message: str | None = None) -> None:
-        """Begin an answer; one that asks for the token says which scheme to use."""
+        """Begin an answer; one that demands the token names the scheme (RFC 6750, section 3)."""
         super().send_response(code, message)
         if code == HTTPStatus.UNAUTHORIZED:
             self.send_header("WWW-Authenticate", "Bearer")
 
     def reply(self) -> None:
-        """Send the metrics, in the format that was asked for."""
+        """Send the metrics, in the format that the request accepts."""
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  (an extra)
 
         if self.path.partition("?")[0] != "/metrics":
-            self.send_error(HTTPStatus.NOT_FOUND, "the figures are at /metrics")
+            self.send_error(HTTPStatus.NOT_FOUND, "the metrics are at /metrics")
             return
         encode, kind = choose_encoder(self.headers.get("Accept", ""))
         self.answer(kind, encode(self.server.registry))

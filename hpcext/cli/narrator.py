@@ -1,8 +1,8 @@
 """The narration of a run: lines on what happens to each job, and one line for many that wait.
 
 A run may have a hundred thousand jobs, so the output grows with what happens to them, not with
-their number. A reason to wait is told once, however many jobs have it and however often jobs change
-from one reason to another; after that, the number of completed jobs is told.
+their number. A reason to wait is printed once, however many jobs have it, and however often jobs
+change from one reason to another. After that, the number of completed jobs is printed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hpcext.manager.views.report import display_state
 from hpcext.text import counted
 
 FEW = 20
-"""Up to this number of jobs, counts of completed ones are not told: each job's own line says it."""
+"""Up to this number of jobs, no counts are printed: the lines of the jobs are enough."""
 
 PARTS = 10
-"""With more jobs, counts are told each time that another such part of all is done."""
+"""With more jobs, counts are printed each time that another such part of all is done."""
 
 MOST_REASONS = 50
-"""The largest number of reasons to wait that are told; policies have about twenty."""
+"""The largest number of reasons to wait that are printed; policies have about twenty."""
 
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _NEEDS = re.compile(r"waits for .* to complete\Z")
@@ -40,7 +40,7 @@ def kind_of(text: str) -> str:
 
 
 class Census:
-    """The number of jobs in each state, kept up to date at the cost of what has changed."""
+    """The number of jobs in each state, updated at a cost that grows with the changes alone."""
 
     def __init__(self) -> None:
         self._groups: dict[str, str] = {}
@@ -121,7 +121,7 @@ class Narrator:
                 continue
             self._told[job.id] = now
             waits = job.state is State.PENDING
-            # A suspension or a retry concerns this job alone, so it is told of each job.
+            # A suspension or a retry concerns this job alone, so each job has its own line.
             if waits and (now[0] == State.PENDING.value or (before and before[0] == now[0])):
                 self._group(new, job, now[-1])
                 continue
@@ -134,7 +134,14 @@ class Narrator:
         self._tell_counts(now_s)
 
     def aside(self, engine: Engine, now_s: float) -> None:
-        """Print what a table of jobs does not show: losses, failures, and warnings of trainings."""
+        """Print only what a table of jobs does not show: losses, failures, and warnings.
+
+        Parameters
+        ----------
+        engine : Engine
+        now_s : float
+            Seconds since the pilot began.
+        """
         changed = self._changed(engine.world, now_s)
         for job in changed:
             self._tell_loss(job, engine.world.records[job.id], now_s)
@@ -150,7 +157,7 @@ class Narrator:
         if world is self._world:
             names = world.changed.since(self._seen)
         else:
-            # Another reading of the same pilot numbers its changes from the start again.
+            # Another reading of the same pilot numbers its changes from the beginning again.
             self._world, names = world, list(world.jobs)
         self._seen = world.changed.last
         jobs = sorted((world.jobs[name] for name in names), key=lambda job: job.order)
@@ -158,7 +165,7 @@ class Narrator:
         return jobs
 
     def _group(self, new: dict[str, list[Job]], job: Job, kind: str) -> None:
-        """Add a job to those that wait for the same reason, if that was not told yet."""
+        """Add a job to those that wait for the same reason, if that was not printed yet."""
         if kind in new:
             new[kind].append(job)
         elif kind not in self._reasons and len(self._reasons) < MOST_REASONS:
@@ -204,9 +211,9 @@ class Narrator:
 
 
 def _gist(job: Job, *, named: bool) -> tuple[str, str, str]:
-    """Return what there is to tell of a job: its state, its GPUs, and the kind of its text.
+    """Return what makes a line about a job worth printing when it changes.
 
-    If that is the same as before, there is nothing new to tell.
+    It is the state, the GPUs, and the kind of the text.
     """
     where = ",".join(job.gpus) if job.state is State.RUNNING else ""
     return display_state(job), where, kind_of(_text(job, named=named))

@@ -29,7 +29,7 @@ Row = Sequence[str]
 Tell = Callable[[str], None]
 
 OTHER_LINES = 4
-"""Lines of a screen without rows: headings, the line above, the cursor's, and one from before."""
+"""Lines of the screen that hold no rows: headings, the line above, the cursor, and one to spare."""
 
 
 class Output:
@@ -66,7 +66,7 @@ class Output:
         job : str or None
             None if the text is about several jobs.
         event : str
-            In one word; not printed for a person.
+            One word for the kind of event; only the log in JSON has it.
         text : str
         """
         self.line(f"[{at_s:8.1f} s] {text if job is None else f'{job}: {text}'}")
@@ -75,8 +75,8 @@ class Output:
         """Print a remark beside the result, on stderr."""
         print(f"hpcext: {clean(text)}", file=sys.stderr, flush=True)
 
-    def asks(self, question: str) -> bool | None:
-        """Ask the person at the terminal a yes-or-no question; return None if there is none."""
+    def confirm(self, question: str) -> bool | None:
+        """Ask a yes-or-no question on the terminal; return None if there is no terminal."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return None
         print(f"{clean(question)} [y/N] ", end="", flush=True)
@@ -114,7 +114,7 @@ class Output:
         from rich.live import Live  # noqa: PLC0415  (slow to import, and only used here)
 
         console = _console()
-        # No thread that redraws four times a second: rows change when something happens.
+        # Without the thread that redraws four times a second: rows change only on events.
         with Live(console=console, auto_refresh=False) as shown:
             self._live = console
             try:
@@ -134,7 +134,7 @@ class Output:
         Yields
         ------
         callable
-            Tells that one more part is done, and which one.
+            To be called with a description of each part that is done.
         """
         if not sys.stderr.isatty():
             done = itertools.count(1)
@@ -165,7 +165,7 @@ class Output:
         print(json.dumps(plain, indent=2), flush=True)
 
     def diff(self, lines: Sequence[str]) -> None:
-        """Print lines that another program may read; tabs stay as they are."""
+        """Print lines that ``patch`` can read: made safe for a terminal, except for tabs."""
         for line in lines:
             print("\t".join(clean(part) for part in line.split("\t")), flush=True)
 
@@ -228,8 +228,8 @@ class Screen:
 class JsonOutput(Output):
     """Output as one JSON document on stdout, also for an error; remarks go to stderr."""
 
-    def asks(self, question: str) -> bool | None:
-        """Return None: a document is for a program, which cannot be asked."""
+    def confirm(self, question: str) -> bool | None:
+        """Return None: the reader of a document is a program."""
         return None
 
     def line(self, text: str) -> None:
@@ -293,7 +293,7 @@ class LogOutput(Output):
 
 
 class QuietOutput(JsonOutput):
-    """Output of errors alone, and of what a command was asked to copy out."""
+    """Output of errors alone, and of data that a command copies, such as a log."""
 
     def note(self, text: str) -> None:
         """Print nothing."""
@@ -312,14 +312,19 @@ class QuietOutput(JsonOutput):
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write what a command makes to a file that others may read.
+    """Write the output of a command to a file that others may read.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    data : bytes
 
     Raises
     ------
     InputError
-        It cannot be written.
+        The file cannot be written.
     HpcextError
-        There is no space left for it.
+        There is no space left.
     """
     try:
         documents.write_file(path, data, mode=0o644)
@@ -328,7 +333,17 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def make(*, as_json: bool, quiet: bool, as_log: bool = False) -> Output:
-    """Return the output that a command line asks for; JSON takes precedence over silence."""
+    """Return the output that a command line asks for; JSON takes precedence over quiet.
+
+    Parameters
+    ----------
+    as_json : bool
+        Whether ``--json`` is given.
+    quiet : bool
+        Whether ``--quiet`` is given.
+    as_log : bool
+        Whether ``--log-format json`` is given.
+    """
     if as_json:
         return JsonOutput()
     if quiet:

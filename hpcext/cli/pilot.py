@@ -51,9 +51,13 @@ def add(subparsers: Any) -> None:
         epilog="example: hpcext pilot submit jobs.toml --gpus-per-node 4 --time 2:00:00 -- -p gpu",
     )
     submit_.add_argument("jobs", type=Path, metavar="JOBS.toml")
-    submit_.add_argument("--nodes", type=int, default=1, help="nodes of the allocation")
-    submit_.add_argument("--gpus-per-node", type=int, required=True, help="GPUs on each of them")
-    submit_.add_argument("--cpus-per-gpu", type=int, default=1, help="CPUs beside each GPU")
+    submit_.add_argument("--nodes", type=int, default=1, help="number of nodes (default: 1)")
+    submit_.add_argument(
+        "--gpus-per-node", type=int, required=True, help="number of GPUs on each node"
+    )
+    submit_.add_argument(
+        "--cpus-per-gpu", type=int, default=1, help="number of CPUs for each GPU (default: 1)"
+    )
     submit_.add_argument("--time", help="time limit, as sbatch or bsub takes it")
     submit_.add_argument(
         "--lead",
@@ -90,7 +94,7 @@ def add(subparsers: Any) -> None:
 
 
 def submit(args: argparse.Namespace, out: Output) -> int:
-    """Submit a pilot."""
+    """Submit a pilot as a batch job."""
     for flag, value, least, most in (
         ("--nodes", args.nodes, 1, MAX_NODES),
         ("--gpus-per-node", args.gpus_per_node, 1, MAX_GPUS),
@@ -151,7 +155,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
 
 
 def resubmit(args: argparse.Namespace, out: Output) -> int:
-    """Submit a pilot again."""
+    """Submit a pilot that has ended once more."""
     directory = pilots.find(args.pilot, load_settings().state_dir)
     batch = pilots.load(directory).batch
     if not batch:
@@ -180,7 +184,7 @@ def show(args: argparse.Namespace, out: Output) -> int:
             jobs = backends.find(system).jobs()
             seen[system] = jobs.seen([each for each in asked if each is not None])
         except (BatchError, InputError) as error:
-            # Another batch system may answer: one home directory may serve clusters of several.
+            # The others may answer: one home directory may serve clusters of several batch systems.
             log.warning("%s", error)
     rows = []
     for path, pilot in found:
@@ -190,7 +194,7 @@ def show(args: argparse.Namespace, out: Output) -> int:
             state = NOT_KNOWN
             if system in seen:
                 one = seen[system].get(job_id)
-                state = _shown(system, one) + (_left(path) if kind(one).ended else "")
+                state = _state_words(system, one) + (_unfinished(path) if kind(one).ended else "")
         elif not pilot.batch:
             state = "running" if spool.manager_of(path) else "not running here"
         rows.append((pilot.id, str(job_id or ""), state, sized(size_of([path]).bytes), str(path)))
@@ -198,14 +202,14 @@ def show(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _left(path: Path) -> str:
-    """Return the number of unfinished jobs of an ended pilot in words; its state lacks it."""
+def _unfinished(path: Path) -> str:
+    """Return the number of unfinished jobs of an ended pilot in words, to be added to its state."""
     left = left_of(path)
     return f", {counted(left, 'job')} left" if left else ""
 
 
-def _shown(system: str, seen: Seen | None) -> str:
-    """Return the state of a job, with the batch system's own word where ours says less."""
+def _state_words(system: str, seen: Seen | None) -> str:
+    """Return the state of a batch job, with the batch system's own word where ours says less."""
     if seen is None:
         return f"forgotten by {backends.title(system)}"
     word = seen.said or seen.why

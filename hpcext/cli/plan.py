@@ -55,10 +55,10 @@ class Division(msgspec.Struct, frozen=True):
     gpus : dict
         Job → the number of its GPUs.
     kinds : dict
-        Job → the kind of its GPUs, where there are several kinds and it gets any.
+        Job → the kind of its GPUs, if there are several kinds and it gets any.
     value : float
-        The sum of the jobs' speeds, each as a multiple of its own on one GPU; of several kinds the
-        slowest.
+        The sum of the jobs' speeds, each as a multiple of its speed on one GPU, of the slowest kind
+        if there are several.
     objective, bound : float or None
         The value that the policy maximises, on these nodes, and an upper bound of it; None for a
         policy that maximises none.
@@ -80,14 +80,14 @@ def add(subparsers: Any) -> None:
         epilog="example: hpcext plan jobs.toml --gpus 8 --compare",
     )
     parser.add_argument("jobs", type=Path, metavar="JOBS.toml")
-    parser.add_argument("--gpus", type=int, help="GPUs of each node")
+    parser.add_argument("--gpus", type=int, help="number of GPUs of each node")
     parser.add_argument(
         "--nodes",
         default="1",
-        help="how many (default: 1), or of which kinds, as in 2xa100:4,4xv100:8 without --gpus",
+        help="number of nodes (default: 1), or their kinds, as in 2xa100:4,4xv100:8 without --gpus",
     )
-    parser.add_argument("--policy", help=f"one of {', '.join(POLICIES)}")
-    parser.add_argument("--compare", action="store_true", help="every policy")
+    parser.add_argument("--policy", help=f"policy to show: {', '.join(POLICIES)}")
+    parser.add_argument("--compare", action="store_true", help="show every policy")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw it to this file: .png, .svg or .pdf"
     )
@@ -96,7 +96,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Run the command."""
+    """Print the first division of each policy, and the best one."""
     if args.plot:
         plot.check(args.plot)
     nodes = _nodes(args.nodes, args.gpus)
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     check_specs(specs, nodes, str(args.jobs))
     jobs = admit(specs, 1, {})
     names = list(every_policy()) if args.compare else [settings.policy]
-    found = [_begin(name, jobs, nodes) for name in names]
+    found = [_first_division(name, jobs, nodes) for name in names]
     best = _best(jobs, nodes)
     if args.plot:
         divisions = {each.policy: each.gpus for each in (*found, best)}
@@ -139,7 +139,7 @@ def _nodes(text: str, gpus: int | None) -> tuple[Node, ...]:
     Raises
     ------
     InputError
-        It is neither, or a number is too large.
+        The text is neither, or a number is too large.
     """
     if whole(text.removeprefix("-")) is not None:
         if gpus is None:
@@ -158,8 +158,8 @@ def _totals(nodes: Sequence[Node]) -> dict[str, int]:
     return dict(totals)
 
 
-def _begin(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
-    """Let an engine take its first step under a policy; return what the jobs get."""
+def _first_division(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
+    """Return what the jobs get in the first step of an engine under a policy."""
     policy, answers = find_policy(name), [Target()]
 
     def ask(now: Snapshot) -> Target:
@@ -197,10 +197,10 @@ def _table(speeds: Mapping[int, float]) -> ValueTable:
 
 
 def _speeds(job: Job, kind: str) -> dict[int, float]:
-    """Return a job's speed by its number of GPUs of a kind; empty if it is not known.
+    """Return a job's speed by its number of GPUs of a kind; empty if it is unknown.
 
-    The speed on one GPU is 1. If a curve does not say it, the speed on the fewest GPUs is taken for
-    that number.
+    The speed on one GPU is 1. If a curve does not state it, the speed on the fewest GPUs counts as
+    the number of these.
     """
     fewest, most = job.nodes or ONE_NODE
     sizes = sorted({size * nodes for nodes in range(fewest, most + 1) for size in job.sizes})
@@ -209,7 +209,7 @@ def _speeds(job: Job, kind: str) -> dict[int, float]:
 
 
 def _show(out: Output, jobs: Sequence[Job], found: Sequence[Division]) -> None:
-    rows = [(job.name, *(_given(each, job.name) for each in found)) for job in jobs]
+    rows = [(job.name, *(_cell(each, job.name) for each in found)) for job in jobs]
     rows.append(("GPUs in all", *(str(sum(each.gpus.values())) for each in found)))
     rows.append(("total speed", *(f"{each.value:.2f}" for each in found)))
     scored = any(each.objective is not None for each in found)
@@ -222,7 +222,7 @@ def _show(out: Output, jobs: Sequence[Job], found: Sequence[Division]) -> None:
         out.line(SCORE)
 
 
-def _given(division: Division, job: str) -> str:
+def _cell(division: Division, job: str) -> str:
     return f"{division.gpus.get(job) or ''} {division.kinds.get(job, '')}".strip()
 
 

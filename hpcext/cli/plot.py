@@ -40,7 +40,7 @@ def check(path: Path) -> None:
     Raises
     ------
     InputError
-        matplotlib is not installed, or the suffix is not a known one.
+        matplotlib is not installed, or the suffix is unknown.
     """
     need("matplotlib", "--plot")
     if path.suffix.lower() not in SUFFIXES:
@@ -67,7 +67,7 @@ def plot(
     Raises
     ------
     InputError
-        The file cannot be written, or its suffix is not a known one.
+        The file cannot be written, or its suffix is unknown.
     """
     jobs = list(dict.fromkeys(job for each in divisions.values() for job in each))
     shown = [job for job in jobs if any(each.get(job) for each in divisions.values())]
@@ -128,12 +128,20 @@ def _colour(place: int) -> str:
 def write(path: Path, inches_high: float, draw: Callable[[Figure], None]) -> None:
     """Create a figure, have it drawn, and write it to a file.
 
+    Parameters
+    ----------
+    path : pathlib.Path
+        Its suffix gives the format.
+    inches_high : float
+    draw : callable
+        Draws on the figure that it is given.
+
     Raises
     ------
     InputError
-        It cannot be written, or its suffix is not a known one.
+        The file cannot be written, or its suffix is unknown.
     HpcextError
-        There is no space left for it.
+        There is no space left.
     """
     check(path)
     with canvas.styled(path.stem):

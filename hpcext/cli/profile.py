@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import re
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,6 +15,7 @@ import msgspec
 
 from hpcext import jobfields
 from hpcext.checks import number, placed
+from hpcext.cli.launch import check_program
 from hpcext.cli.output import Output
 from hpcext.cli.run import choose_gpus
 from hpcext.config import Settings, load_settings
@@ -27,7 +27,7 @@ from hpcext.scaling.curve import fewest_near_best, shape
 from hpcext.text import clean, counted, shown
 
 SECONDS = 60.0
-"""The default limit of the measurement of one number of GPUs."""
+"""The default limit, in seconds, for the measurement of one number of GPUs."""
 
 MOST_SIZES = 64
 BAR_CHARS = 40
@@ -46,7 +46,7 @@ def add(subparsers: Any) -> None:
         "--gpus", help="numbers of GPUs to measure: 4 for 1 to 4; or 1,2,4 or 2-4 (default: all)"
     )
     parser.add_argument(
-        "--seconds", help=f"most seconds to measure each number (default: {SECONDS:g})"
+        "--seconds", help=f"limit for each number, in seconds (default: {SECONDS:g})"
     )
     parser.add_argument("--list", action="store_true", help="show all curves")
     parser.add_argument(
@@ -60,7 +60,7 @@ def add(subparsers: Any) -> None:
 
 
 def profile(args: argparse.Namespace, out: Output) -> int:
-    """Run the command."""
+    """Measure a command, or show or remove stored curves."""
     argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
     chosen = [flag for flag in ("list", "show", "best", "remove") if getattr(args, flag)]
     if len(chosen) + bool(argv) != 1:
@@ -97,13 +97,10 @@ def _measure(args: argparse.Namespace, argv: Sequence[str], out: Output) -> int:
     name = _name(args.name, argv)
     seconds = _seconds(args.seconds)
     sizes, gpus, logical = _sizes(args.gpus, settings)
-    if shutil.which(argv[0]) is None:
-        raise InputError(
-            f"command {shown(argv[0])} was not found", valid="a program in PATH, or its path"
-        )
+    check_program(argv[0])
     profiles = Profiles(settings.state_dir / "profiles", gpu_kind())
     if name in profiles.names():
-        profiles.load(name)  # refused now, if it is damaged, rather than when all is measured
+        profiles.load(name)  # a damaged profile is refused before the measurement, not after it
     kind = "logical slots" if logical else profiles.gpu
     out.line(f"{name}: {counted(len(sizes), 'run')} of at most {seconds:g} s each, on {kind}")
     found, stopped_by = measuring.measure(
@@ -114,7 +111,7 @@ def _measure(args: argparse.Namespace, argv: Sequence[str], out: Output) -> int:
         logical=logical,
         seconds=seconds,
         settings=settings,
-        tell=lambda size: out.line(_told(size)),
+        tell=lambda size: out.line(_size_line(size)),
     )
     measured = [each for size in found if (each := size.measurement(profiles.gpu))]
     if measured:
@@ -163,7 +160,7 @@ def _sizes(given: str | None, settings: Settings) -> tuple[list[int], tuple[int,
         sizes = list(range(1, len(gpus) + 1))
     else:
         sizes = _numbers(given)
-        # Checks that there are enough GPUs, wherever the number came from.
+        # It also checks that there are enough GPUs.
         gpus, logical = choose_gpus(load_settings(flags={"gpus": str(max(sizes))}))
     if len(sizes) > MOST_SIZES:
         raise InputError(
@@ -189,7 +186,7 @@ def _numbers(text: str) -> list[int]:
     return sorted(found)
 
 
-def _told(size: measuring.SizeResult) -> str:
+def _size_line(size: measuring.SizeResult) -> str:
     if size.error:
         return f"{counted(size.gpus, 'GPU')}: {size.error}"
     unit = "samples" if size.samples_per_s is not None else "steps"
@@ -206,7 +203,7 @@ def _report(
     *,
     as_json: bool,
 ) -> None:
-    """Print what was measured in this run; the stored curve may have more."""
+    """Print what this run has measured; the stored curve may have more."""
     counted = all(each.samples_per_s is not None for each in measured)
     unit = "samples" if counted else "steps"
     curve = {each.gpus: rate for each in measured if (rate := each.rate(unit)) is not None}
@@ -243,7 +240,7 @@ def _draw(curve: Mapping[int, float], unit: str, out: Output) -> None:
         for gpus, gain in gains.items()
     ]
     out.table(("GPUs", f"{unit}/s", "speed-up", "efficiency", ""), rows)
-    # Dots continue the bar to where a linear speed-up would end, as far as there is room.
+    # Dots continue the bar to the length of a linear speed-up, if there is room.
     per_char = max(gains.values()) / BAR_CHARS
     width = len(str(max(gains)))
     for gpus, gain in gains.items():
@@ -253,7 +250,7 @@ def _draw(curve: Mapping[int, float], unit: str, out: Output) -> None:
         out.line(f"{gpus:{width}} |{bar:.<{linear}}{mark}")
 
 
-# What is stored.
+# Stored curves.
 
 
 def _list(profiles: Profiles, out: Output, *, as_json: bool) -> int:
@@ -320,7 +317,7 @@ def _show(name: str, profiles: Profiles, out: Output, *, as_json: bool) -> int:
 
 
 def _best(name: str, given: str | None, profiles: Profiles, out: Output, *, as_json: bool) -> int:
-    """Print the best number alone, for sbatch's hook (spank_hooks/lua/cli_filter.lua)."""
+    """Print the best number alone, which spank_hooks/lua/cli_filter.lua reads."""
     wanted = None if given is None else _numbers(given)
     curve, _ = profiles.curve(name, None)
     allowed = curve if wanted is None else wanted

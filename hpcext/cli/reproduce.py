@@ -1,4 +1,4 @@
-"""``hpcext reproduce``: run the experiments of a paper, and set our figures beside the paper's."""
+"""``hpcext reproduce``: run the experiments of a paper, and compare our figures with its."""
 
 from __future__ import annotations
 
@@ -40,25 +40,30 @@ def add(subparsers: Any) -> None:
         "--data", type=Path, metavar="DIR", help="recorded data, for papers that need some"
     )
     parser.add_argument(
-        "--seed", type=int, nargs="+", default=SEEDS, metavar="N", help="default: 0 1 2"
+        "--seed",
+        type=int,
+        nargs="+",
+        default=SEEDS,
+        metavar="N",
+        help="seeds of the experiments (default: 0 1 2)",
     )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument(
-        "--quick", action="store_true", help="run a part of it, which takes about a minute"
+        "--workers", type=int, default=1, metavar="N", help="number of processes (default: 1)"
     )
+    parser.add_argument("--quick", action="store_true", help="run only a part, in about a minute")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write study.json and study.csv")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Run the command."""
+    """Run the experiments of the named papers, and show each comparison."""
     names = find_papers(args.paper, "PAPER")
-    how = _how(args)
+    how = _extent(args)
     for name in names:
-        _say_left_out(name, out)
+        _note_left_out(name, out)
     if args.out:
-        _make_folder(args.out)
+        _make_directory(args.out)
     studies = {}
     for name in names:
         studies[name] = reproduce(name, how)
@@ -74,8 +79,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _say_left_out(name: str, out: Output) -> None:
-    """Print, before the work begins, what will be missing from it."""
+def _note_left_out(name: str, out: Output) -> None:
+    """Print, before the work begins, which part of it is left out for want of a package."""
     if name in PAPERS and (wants := PAPERS[name].wants):
         try:
             need(wants)
@@ -83,7 +88,7 @@ def _say_left_out(name: str, out: Output) -> None:
             out.note(f"{name}: without one comparison, as {error}")
 
 
-def _how(args: argparse.Namespace) -> Extent:
+def _extent(args: argparse.Namespace) -> Extent:
     for seed in args.seed:
         check_range("--seed", seed, 0, MOST_SEED)
     check_range("--workers", args.workers, 1, MOST_WORKERS)
@@ -93,8 +98,8 @@ def _how(args: argparse.Namespace) -> Extent:
     return Extent(args.data, tuple(dict.fromkeys(args.seed)), args.workers, args.quick)
 
 
-def _make_folder(path: Path) -> None:
-    """Create the directory of the results before the work, so that it is not done in vain."""
+def _make_directory(path: Path) -> None:
+    """Create the directory of the results first, so that no work is lost if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -152,7 +157,7 @@ def _cells(row: Row) -> Sequence[str]:
 
 
 def _remarks(table: Table) -> Iterator[str]:
-    """Yield the remarks on rows, those of one wording together."""
+    """Yield the remarks on rows; rows with the same remark share a line."""
     said: dict[str, list[str]] = {}
     for row in table.rows:
         if row.why:

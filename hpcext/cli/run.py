@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcext.admission import admit
-from hpcext.cli import commands, view
-from hpcext.cli.detach import leave_behind
+from hpcext.cli import commands, dry_run, view
+from hpcext.cli.detach import start_detached
 from hpcext.cli.live import Live
 from hpcext.cli.managing import add_output, exit_status, headline
 from hpcext.cli.narrator import Narrator
@@ -19,7 +18,6 @@ from hpcext.cli.output import LogOutput, Output
 from hpcext.config import Settings, load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
-from hpcext.core.facts import NodeJoined, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.seats import MOST, Shared, check, memory
@@ -33,11 +31,8 @@ from hpcext.manager.submissions import check_fits
 from hpcext.manager.views.report import run_document
 from hpcext.manager.waiting import shell_status
 from hpcext.numerals import whole
-from hpcext.policies import POLICIES, find_policy
+from hpcext.policies import POLICIES
 from hpcext.protocol import EXIT_SUSPENDED
-from hpcext.render.words import duration
-from hpcext.sim.evaluate.expected import expected
-from hpcext.sim.workloads.jobfiles import unstated
 from hpcext.text import shown
 
 LIVE_S = 1.0
@@ -53,7 +48,9 @@ def add(subparsers: Any) -> None:
         epilog="example: hpcext run jobs.toml --gpus 6",
     )
     parser.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
-    parser.add_argument("--gpus", help="GPUs to use, or logical slots where there are none")
+    parser.add_argument(
+        "--gpus", help="number of GPUs to use, or of logical slots if there are none"
+    )
     parser.add_argument(
         "--mps", metavar="SEATS", help="how many jobs with mps = true may share the last GPU"
     )
@@ -85,7 +82,7 @@ def add(subparsers: Any) -> None:
 
 
 def add_notify(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says how to notify of the outcome of a pilot."""
+    """Add the option that says whom to notify of failures and of the end of a pilot."""
     parser.add_argument(
         "--notify",
         metavar="WAY",
@@ -94,14 +91,14 @@ def add_notify(parser: argparse.ArgumentParser) -> None:
 
 
 def add_detach(parser: argparse.ArgumentParser) -> None:
-    """Add the option to leave a manager in the background."""
+    """Add the option that runs a manager in the background."""
     parser.add_argument(
         "--detach", action="store_true", help="run in the background; hpcext attach follows it"
     )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Run the command; return the exit status of the jobs."""
+    """Begin a pilot, or go on with one; return the exit status of its jobs."""
     settings = load_settings(
         flags={"policy": args.policy, "gpus": args.gpus, "notify": args.notify}
     )
@@ -123,13 +120,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
         node = Node(host(), len(gpus) - (shared is not None))
         offers = [node, shared.as_node(host())] if shared else [node]
         check_fits(stated.specs, offers, stated.where, seat_bytes=memory(shared))
-        return _dry_run(stated.specs, offers, settings, args, out)
+        dry_run.show(stated.specs, offers, settings.policy, out, as_json=args.json)
+        return 0
     directory = pilots.create(
         stated.specs,
         pilots.NewPilot(
             file=stated.file,
             notify=settings.notify,
-            name=args.name or stated.called,
+            name=args.name or stated.name,
             gpus=gpus,
             logical=logical,
             shared=shared,
@@ -151,18 +149,18 @@ class _Jobs(NamedTuple):
         Where they are stated, for messages.
     file : str
         Their file, absolute; empty if there is none.
-    called : str
-        What their pilot is called if nothing else is said.
+    name : str
+        The default name of their pilot.
     """
 
     specs: tuple[JobSpec, ...]
     where: str
     file: str
-    called: str
+    name: str
 
 
 def _jobs(args: argparse.Namespace, settings: Settings, out: Output) -> _Jobs:
-    """Read the jobs of a file, or those that the command line itself states."""
+    """Return the jobs of a file, or those that the command line itself states."""
     written = commands.read(args)
     if written is None and args.jobs is None:
         raise InputError(
@@ -182,13 +180,22 @@ def _jobs(args: argparse.Namespace, settings: Settings, out: Output) -> _Jobs:
     )
     for warning in warnings:
         out.note(f"warning: {warning}")
-    return _Jobs(specs, COMMAND_LINE, "", written.called)
+    return _Jobs(specs, COMMAND_LINE, "", written.name)
 
 
 def begin(directory: Path, args: argparse.Namespace, out: Output) -> int:
-    """Manage a pilot, here or in the background."""
+    """Manage a pilot, in this process or in the background; return the exit status.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        The pilot's.
+    args : argparse.Namespace
+        Has ``detach``, ``json`` and ``log_format``, and perhaps ``moved`` and ``leave``.
+    out : Output
+    """
     if args.detach:
-        return leave_behind(directory, args, out)
+        return start_detached(directory, args, out)
     moved, leave = getattr(args, "moved", False), getattr(args, "leave", False)
     return manage(directory, out, as_json=args.json, moved=moved, leave=leave)
 
@@ -196,7 +203,7 @@ def begin(directory: Path, args: argparse.Namespace, out: Output) -> int:
 def read_job_file(
     path: Path, settings: Settings, out: Output, *, empty: bool = False
 ) -> tuple[JobSpec, ...]:
-    """Read the jobs of a pilot that is to begin; print warnings of what is hardly meant.
+    """Read the jobs of a new pilot; print warnings about values that are probably mistakes.
 
     Parameters
     ----------
@@ -205,6 +212,11 @@ def read_job_file(
     out : Output
     empty : bool
         Whether a file without jobs is allowed.
+
+    Raises
+    ------
+    InputError
+        The file is invalid.
     """
     warnings: list[str] = []
     specs = read_jobs(
@@ -222,12 +234,12 @@ def read_job_file(
 
 
 def _shared(said: str | None, gpus: Sequence[int], *, logical: bool) -> Shared | None:
-    """Return the GPU that is to be shared; None if no option asks for one.
+    """Return the GPU that jobs share through MPS; None if no option asks for one.
 
     Raises
     ------
     InputError
-        It cannot be shared in this way.
+        The GPU cannot be shared, or not by so many.
     """
     if said is None:
         return None
@@ -277,7 +289,7 @@ def choose_gpus(settings: Settings) -> tuple[tuple[int, ...], bool]:
 
 
 def name_after(path: Path) -> str:
-    """Return a name for a pilot: its job file's, without characters that a name cannot have."""
+    """Return a name for a pilot: that of its job file, with all other characters replaced."""
     kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in path.stem)
     return kept.strip("-")[:64] or "run"
 
@@ -294,14 +306,14 @@ def manage(
     as_json : bool
         Whether to print one document at the end instead of events.
     moved : bool
-        The machine that the pilot ran on is gone; it goes on with it here.
+        Whether the machine that the pilot ran on is gone, so that it goes on here.
     leave : bool
-        When told to end, leave a harvester's trainings running for its next manager.
+        Whether a harvester that is told to end leaves its trainings running for its next manager.
     """
     pilot = pilots.load(directory)
     if isinstance(out, LogOutput):
         out.pilot = pilot.id
-        logging.basicConfig(handlers=[_Entries(out)], level=logging.WARNING)
+        logging.basicConfig(handlers=[_LogEntries(out)], level=logging.WARNING)
     else:
         logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
     with out.live(view.COLUMNS) as screen:
@@ -336,7 +348,7 @@ def manage(
     return exit_status(engine, driver.stopped_by, directory, out)
 
 
-class _Entries(logging.Handler):
+class _LogEntries(logging.Handler):
     """A handler that prints warnings as entries of a JSON log."""
 
     def __init__(self, out: LogOutput) -> None:
@@ -355,49 +367,3 @@ def _exit_code(engine: Engine) -> int:
     if not job.state.final or code is None:
         return EXIT_SUSPENDED
     return shell_status(code)
-
-
-def _dry_run(
-    specs: Sequence[JobSpec],
-    offers: Sequence[Node],
-    settings: Settings,
-    args: argparse.Namespace,
-    out: Output,
-) -> int:
-    """Let the engine take its first step, and print what it would do."""
-    engine = Engine(find_policy(settings.policy))
-    jobs = admit(specs, 1, {})
-    engine.step(0.0, [*map(NodeJoined, offers), *(Submitted(job) for job in jobs)])
-    plan = [engine.world.jobs[job.id] for job in jobs]
-    # A relative curve tells how to share GPUs, but not how long jobs take.
-    known = not any(spec.relative for spec in specs)
-    # Nothing tells how fast jobs are that share a GPU.
-    known = known and len(offers) == 1
-    schedule = expected(specs, offers, find_policy(settings.policy)) if known else None
-    if args.json:
-        document: dict[str, Any] = {
-            "schema": "hpcext.plan/1",
-            "policy": settings.policy,
-            "gpus": sum(node.real_gpus for node in offers),
-            "makespan_s": schedule.end_s if schedule else None,
-            "jobs": [
-                {
-                    "id": job.id,
-                    "name": job.name,
-                    "gpus": dict(job.goal or {}),
-                    "role": job.role.value if job.role else None,
-                    "why": job.why,
-                }
-                for job in plan
-            ],
-        }
-        out.document(document)
-        return 0
-    rows = [(job.id, job.name, str(sum((job.goal or {}).values()) or ""), job.why) for job in plan]
-    out.table(("id", "job", "GPUs", "why"), rows)
-    if schedule:
-        span = duration(schedule.end_s)
-        out.line(f"expected: {span} in all, if jobs are as fast as the file says")
-    elif missing := unstated(specs):
-        out.note(f"the time cannot be predicted: {missing}")
-    return 0

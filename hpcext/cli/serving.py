@@ -12,10 +12,19 @@ STOP = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(server: BaseServer, address: str, note: str, out: Output) -> None:
-    """Have a server answer until a signal ends it; print its address, and a note.
+    """Run a server until a signal ends it; print its address, and a note.
 
     The signals are blocked first, so that no thread takes them. Blocked signals also arrive if a
     shell has started us in the background, where Ctrl-C is ignored.
+
+    Parameters
+    ----------
+    server : socketserver.BaseServer
+    address : str
+        The result, on stdout.
+    note : str
+        A remark, on stderr.
+    out : Output
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,6 +1,6 @@
-"""The manager of the harvester that tickets share: some ticket always runs it, in a fork.
+"""The manager of the harvester that tickets share: one of them runs it, in a fork.
 
-The others watch that there is one.
+The others watch it, and one of them starts another when it ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpcext.process import Process
 log = logging.getLogger(__name__)
 
 ASK_S = 30.0
-"""Seconds between questions to the batch system of a manager elsewhere."""
+"""Seconds between queries of the batch system about a manager on another node."""
 
 AGAIN_S, AGAIN_MAX_S = 2.0, 60.0
 """The first and the longest wait, in seconds, before a failed manager is started again."""
@@ -59,7 +59,7 @@ class SharedManager:
         self._failures = 0
 
     def runs_here(self) -> bool:
-        """Return whether this ticket runs the manager; if that has ended, clean up after it."""
+        """Return whether this ticket runs the manager; reap a manager that has ended."""
         if self._child is None:
             return False
         pid, status = os.waitpid(self._child, os.WNOHANG)
@@ -71,12 +71,12 @@ class SharedManager:
         os.close(self._child_waits)
         self._failures += os.waitstatus_to_exitcode(status) != 0
         if self._failures == 2:
-            # A single failure may be a race that another ticket has won.
+            # A single failure may be a race that this ticket has lost.
             self._out.note(f"waits for a manager; see {self._directory / LOG}")
         return False
 
     def find_or_start(self) -> None:
-        """See that there is a manager; start it here if nobody else has."""
+        """Look for a manager, at intervals; start one here if there is none."""
         now_s = time.monotonic()
         if now_s < self._try_at_s:
             return
@@ -91,9 +91,10 @@ class SharedManager:
             self._child = self._start()
 
     def _start(self) -> int:
-        """Start a manager in a process of its own, which the signals that end the job do not reach.
+        """Start a manager in a process of its own, and return its pid.
 
-        It is needed after them: to cancel the trainer of a ticket that was cancelled.
+        The signals that end the job do not end it, because it is needed after them: to cancel the
+        trainer of a ticket that was cancelled.
         """
         me = Process.me()
         told, self._child_waits = os.pipe()
@@ -105,7 +106,7 @@ class SharedManager:
         return pid
 
     def leave(self) -> None:
-        """Have the manager leave if it runs here; trainings go on."""
+        """End the manager if it runs here; trainings go on."""
         if self._child is None:
             return
         os.close(self._child_waits)
@@ -120,7 +121,9 @@ def manage(directory: Path, ticket: Process, told: int) -> NoReturn:
     Parameters
     ----------
     directory : pathlib.Path
+        The harvester's.
     ticket : Process
+        The process that has forked this one.
     told : int
         The read end of a pipe; the ticket closes the other end to tell the manager to leave.
     """

@@ -1,8 +1,8 @@
 """``hpcext suspendable``: make an ordinary batch job outlive its allocation.
 
-It is a pilot with one job, which has the whole allocation. The command runs where the batch script
-would, under a supervisor: so it learns in time of a preemption and of the time limit, and goes on
-in the same job of Slurm or LSF.
+It is a pilot with one job, which has the whole allocation. The command runs in place of the batch
+script, under a supervisor: so it is suspended before a preemption or the time limit, and goes on in
+the same job of Slurm or LSF.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcext import backends
 from hpcext.backends.batch_job import LEAD_S
+from hpcext.cli.commands import add_checkpoint
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
@@ -31,11 +32,7 @@ def add(commands: Any) -> None:
         "--lead",
         help=f"suspend this many seconds before the end of the job (default: {LEAD_S})",
     )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="HOW",
-        help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--shell",
         type=int,
@@ -51,7 +48,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Become the batch script of a pilot; or make what the shell of a job becomes."""
+    """Become the batch script of a pilot; or write it, for the shell of a job to become."""
     settings = load_settings()
     backend = backends.here(settings.batch)
     if backend is None:

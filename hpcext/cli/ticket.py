@@ -1,4 +1,4 @@
-"""The loop of a ticket: wait for its trainer, show the trainer's log, and see to the manager."""
+"""The loop of a ticket: wait for its trainer, show the trainer's log, and watch the manager."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 
 ASK_S = 30.0
-"""Seconds between questions to the batch system: of our end, and of other tickets."""
+"""Seconds between queries of the batch system: for our time limit, and for other tickets."""
 
 LEAD_S, SHORT_LEAD_S = 60.0, 30.0
-"""Seconds before its time limit at which a ticket is requeued, and the same for short tickets."""
+"""Seconds before its time limit at which a ticket is requeued: a usual one, and a short one."""
 
 SHORT_S = 180.0
+"""Seconds: a ticket with less time left when it begins is a short one."""
 
 ANSWER_S = 20.0
 """Seconds to wait for the manager's answer to a request."""
@@ -39,16 +40,19 @@ ANSWER_S = 20.0
 TERMINATED = 128 + signal.SIGTERM
 
 
-class Wait:
-    """One ticket as it waits.
+class TicketLoop:
+    """The loop of one ticket.
 
     Parameters
     ----------
     directory : pathlib.Path
         The harvester's.
     key : str
+        The ticket's name among those of the harvester.
     ticket : Ticket
+        What its trainer is to run.
     here : OwnJob
+        The batch job that the ticket is.
     out : Output
     """
 
@@ -71,7 +75,7 @@ class Wait:
         self._requeued = False
         self._said = False
         self._last_trouble = ""
-        self._position = self._begin()
+        self._position = self._first_position()
 
     def run(self) -> int:
         """Wait for the end of the trainer; return its exit status."""
@@ -84,9 +88,9 @@ class Wait:
                 if self._told and self._is_over():
                     return TERMINATED
                 try:
-                    ended = self._turn()
+                    ended = self._poll()
                 except (OSError, JournalError) as error:
-                    self._trouble(error)
+                    self._log_once(error)
                     ended = None
                 if ended is not None:
                     return ended
@@ -94,10 +98,10 @@ class Wait:
         finally:
             self._manager.leave()
 
-    def _turn(self) -> int | None:
-        """Take one look at everything; return the exit status once the ticket may end."""
-        self._check_there()
-        self._hand_in()
+    def _poll(self) -> int | None:
+        """Do all that is due; return the exit status once the ticket may end."""
+        self._check_harvester()
+        self._submit_trainer()
         if not self._manager.runs_here() and not self._is_final():
             self._manager.find_or_start()
         ended = self._look()
@@ -108,19 +112,19 @@ class Wait:
             tickets.forget(self._directory, self._key)
             self._here.forget()
             return ended
-        return self._go_on_later()
+        return self._requeue_in_time()
 
-    def _check_there(self) -> None:
-        """Stop waiting for a harvester that somebody has removed."""
+    def _check_harvester(self) -> None:
+        """Raise NoManagerError if somebody has removed the harvester."""
         try:
             os.stat(self._directory / "pilot.json")
         except FileNotFoundError:
-            # On a file system that is not mounted, even the parent is missing: that raises here.
+            # If the file system is not mounted, the parent is missing, too: this raises OSError.
             os.stat(self._directory.parent)
             raise NoManagerError("the harvester is gone", where=str(self._directory)) from None
 
-    def _trouble(self, error: Exception) -> None:
-        """Log an error, once: a file system that is away for a while ends no ticket."""
+    def _log_once(self, error: Exception) -> None:
+        """Log an error, once: a ticket outlives a file system that is away for a while."""
         if str(error) != self._last_trouble:
             self._last_trouble = str(error)
             log.warning("%s; tried again", error)
@@ -133,8 +137,8 @@ class Wait:
 
     # The trainer.
 
-    def _hand_in(self) -> None:
-        """See that the trainer is submitted, once."""
+    def _submit_trainer(self) -> None:
+        """Submit the trainer, unless that was done."""
         if self._trainer is None:
             self._trainer = tickets.trainer_of(self._directory, self._key)
         if self._trainer is not None:
@@ -142,7 +146,7 @@ class Wait:
             return
         if tickets.waits(self._directory, self._key):
             return
-        # Refused, it raises here.
+        # An answer that refuses the trainer is raised here.
         if spool.answer(self._directory, self._key) is None:
             tickets.submit(self._directory, self._key, self._ticket)
 
@@ -152,7 +156,7 @@ class Wait:
             return None
         self._read()
         job = self._engine.world.jobs.get(self._trainer) if self._engine else None
-        # Looked at before, so that nothing is written after the last copy.
+        # Read before the log is copied, so that nothing is written after the last copy.
         final = job is not None and job.state.final
         self._show()
         if not final or self._engine is None or job is None:
@@ -170,8 +174,8 @@ class Wait:
         if (self._directory / "journal.jsonl").exists():
             self._engine = self._follower.engine()
 
-    def _begin(self) -> int:
-        """Return the position to show the log from: where earlier runs stopped, if that is kept."""
+    def _first_position(self) -> int:
+        """Return the position to show the log from: 0, or where an earlier run stopped."""
         return tickets.shown(self._directory, self._key) if self._here.keeps_output() else 0
 
     def _show(self) -> None:
@@ -188,7 +192,7 @@ class Wait:
     # Our job.
 
     def _is_over(self) -> bool:
-        """Return whether our job ends, now that it was told to; tell the trainer what follows."""
+        """Return whether our job is ending after a signal; if so, cancel or suspend the trainer."""
         try:
             why = self._here.ending()
         except BatchError as error:
@@ -197,12 +201,12 @@ class Wait:
         if why is Ending.NONE:
             self._told = False
             return False
-        if why is not Ending.AGAIN and self._is_handed_in():
-            self._ask("cancel") if why is Ending.CANCELLED else self._let_go()
+        if why is not Ending.AGAIN and self._has_trainer():
+            self._ask("cancel") if why is Ending.CANCELLED else self._suspend_trainer()
         return True
 
-    def _is_handed_in(self) -> bool:
-        """Return whether we have an unfinished trainer; withdraw a submission that nobody took."""
+    def _has_trainer(self) -> bool:
+        """Return whether we have an unfinished trainer; withdraw a submission still unread."""
         if self._trainer is None:
             self._trainer = tickets.trainer_of(self._directory, self._key)
         if self._trainer is not None and not self._is_final():
@@ -210,7 +214,7 @@ class Wait:
         spool.discard(self._directory / "requests" / f"{self._key}.json")
         return False
 
-    def _let_go(self) -> None:
+    def _suspend_trainer(self) -> None:
         """Have our trainer leave its nodes.
 
         If our job begins again, the trainer goes on. If the job has ended for good, the ticket that
@@ -229,7 +233,7 @@ class Wait:
             self._ask("cancel")
 
     def _ask(self, verb: str) -> None:
-        """Ask the manager, the present or the next one, to do something with our trainer."""
+        """Send the manager, the present or the next one, a request about our trainer."""
         try:
             name = spool.put(self._directory, verb, job=self._trainer)
             manager = spool.manager_of(self._directory)
@@ -239,13 +243,13 @@ class Wait:
         except HpcextError as error:
             log.warning("%s of the trainer: %s", verb, error)
 
-    def _go_on_later(self) -> int | None:
-        """Requeue the job before its time limit, and look after tickets that are gone.
+    def _requeue_in_time(self) -> int | None:
+        """Requeue the job before its time limit, and cancel the trainers of tickets that are gone.
 
         Returns
         -------
         int or None
-            The exit status to end with, if the job goes back into the queue.
+            The exit status to end with, if the job has to go back into the queue.
         """
         now_s = time.monotonic()
         if not self._requeued and (self._noticed or now_s >= self._limit_at_s):

@@ -1,4 +1,4 @@
-"""``hpcext pilot rm`` and ``hpcext prune``: remove what pilots have left."""
+"""``hpcext pilot rm`` and ``hpcext prune``: remove the files of pilots."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def prune(args: argparse.Namespace, out: Output) -> int:
-    """Remove what old pilots have left."""
+    """Remove the files of old pilots; return 1 if something could not be removed."""
     older_than_s = age_s(args.older_than, "--older-than")
     state_dir = load_settings().state_dir
     _finish(args, out)
@@ -82,7 +82,7 @@ def rm(args: argparse.Namespace, out: Output) -> int:
     found = dict.fromkeys(pilots.find(handle, state_dir) for handle in wanted)
     needs = cleaning.Needs(state_dir)
     for directory in found:
-        # All are removed together, so that one needs another is no reason to keep either.
+        # All are removed together: that one of them needs another is no reason to keep it.
         needs.forget(directory)
     going = [cleaning.plan_whole(directory, needs) for directory in found]
     return 0 if _carry_out(going, [], args, out) else NoManagerError.exit_status
@@ -105,7 +105,7 @@ def _finish(args: argparse.Namespace, out: Output) -> list[str]:
 def _carry_out(
     going: Sequence[RemovalPlan], kept: Sequence[Kept], args: argparse.Namespace, out: Output
 ) -> bool:
-    """Show what would be removed, ask, and remove it; return whether all of it was."""
+    """Show what is to be removed, ask, and remove it; return whether all of it is gone."""
     done: list[RemovalPlan] = []
     all_went = True
     size = sum(each.size.bytes for each in going)
@@ -117,7 +117,7 @@ def _carry_out(
         out.line(f"{what} would be removed")
     elif not going:
         out.line("there is nothing to remove")
-    elif _agreed(f"Remove {what}?", going, args, out):
+    elif _confirmed(f"Remove {what}?", going, args, out):
         done = cleaning.doing(going, load_settings().state_dir, out.note)
         all_went = len(done) == len(going)
         out.line(f"removed {sized(sum(each.size.bytes for each in done))}")
@@ -128,22 +128,22 @@ def _carry_out(
     return all_went
 
 
-def _agreed(
+def _confirmed(
     question: str, going: Sequence[RemovalPlan], args: argparse.Namespace, out: Output
 ) -> bool:
-    """Return whether the user agrees.
+    """Return whether the user confirms the removal.
 
     Raises
     ------
     InputError
-        There is nobody to ask.
+        There is no terminal to ask on.
     """
     if left := sum(each.left for each in going):
         lost = f"{counted(left, 'job')} that could go on {'is' if left == 1 else 'are'} among them."
         question = f"{lost} {question}"
     if args.yes:
         return True
-    answer = out.asks(question)
+    answer = out.confirm(question)
     if answer is None:
         raise InputError(
             "there is no terminal to ask for confirmation on",

@@ -15,9 +15,10 @@ from typing import Any
 from hpcext import backends, checkpointers, protocol
 from hpcext.backends.own_job import OwnJob
 from hpcext.checks import at
+from hpcext.cli.commands import add_checkpoint
 from hpcext.cli.harvest import make_terms
 from hpcext.cli.output import Output
-from hpcext.cli.ticket import Wait
+from hpcext.cli.ticket import TicketLoop
 from hpcext.config import MAX_NODES, Settings, load_settings
 from hpcext.core.band import read_band
 from hpcext.core.errors import InputError, NoManagerError
@@ -31,9 +32,11 @@ from hpcext.text import shown
 
 _NODES = re.compile(r"[0-9:]+\Z")
 
-_MADE_S = 120.0
-"""So long a ticket waits for another one that makes the harvester, for which the batch system is
-asked several questions: the elements of an array begin at once."""
+_CREATION_S = 120.0
+"""Seconds to wait while another ticket creates the harvester.
+
+That takes several queries of the batch system, and all elements of a job array begin at once.
+"""
 
 
 def add(commands: Any) -> None:
@@ -50,11 +53,7 @@ def add(commands: Any) -> None:
         metavar="PID",
         help="used by hpcext-starter of LSF: train what this shell runs",
     )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="HOW",
-        help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
-    )
+    add_checkpoint(parser)
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=run)
 
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     words = [str(nodes), name, *command[1:], str(Path.cwd()), *([here.run_of] * bool(here.run_of))]
     key = tickets.key_now(directory, here.id, words)
     logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
-    # Ignore signals that may come before anything handles them.
+    # Ignored, because their default action is to end the process, and nothing handles them yet.
     for signum in (protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL):
         signal.signal(signum, signal.SIG_IGN)
     with tickets.alive(directory, key):
@@ -102,7 +101,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         ticket = Ticket(
             job_id=here.id,
             name=here.name,
-            command=_kept(here, directory, key, command),
+            command=_with_kept_script(here, directory, key, command),
             workdir=str(Path.cwd()),
             nodes=nodes,
             gpus=_gpus(environ.get("HPCEXT_GPUS", ""), harvest.gpus),
@@ -110,11 +109,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
             environ=tickets.environment(here.environ(), *here.numbers),
             checkpoint=saves,
         )
-        return Wait(directory, key, ticket, here, out).run()
+        return TicketLoop(directory, key, ticket, here, out).run()
 
 
 def _words(argv: Sequence[str], variable: str) -> tuple[Range, tuple[str, ...]]:
-    """Parse the number of nodes, and the command to run."""
+    """Parse the number of nodes, from the command line or a variable, and the command to run."""
     rest = list(argv)
     text, where = variable, "HPCEXT_TRAINER"
     if rest and _NODES.match(rest[0]):
@@ -169,7 +168,7 @@ def _harvester(settings: Settings, here: OwnJob) -> Path:
             autoscale=read_band(settings.harvest_autoscale),
         )
 
-    until_s = time.monotonic() + _MADE_S
+    until_s = time.monotonic() + _CREATION_S
     while time.monotonic() < until_s:
         try:
             return tickets.open_harvester(settings, here.system, terms)
@@ -178,11 +177,13 @@ def _harvester(settings: Settings, here: OwnJob) -> Path:
     raise NoManagerError("is being created by another process", where=str(settings.state_dir))
 
 
-def _kept(here: OwnJob, directory: Path, key: str, command: Sequence[str]) -> tuple[str, ...]:
+def _with_kept_script(
+    here: OwnJob, directory: Path, key: str, command: Sequence[str]
+) -> tuple[str, ...]:
     """Return the command, with a copy of its script in place of the original.
 
-    The batch system may keep the script on this node alone, and what a user changes in it after the
-    submission is meant for the next job.
+    The batch system may keep the script on this node alone, and later changes by the user are not
+    meant for this job.
     """
     script = Path(command[0])
     if script.is_file():

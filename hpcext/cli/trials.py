@@ -31,10 +31,10 @@ TRIALS = "hpcext.trials/1"
 INCHES_HIGH = 3.6
 
 NAMED = 5
-"""The number of trials with a colour and a name in the plot; further ones are grey."""
+"""The number of best trials with a colour and a name in the plot; others are grey."""
 
 
-class Tried(NamedTuple):
+class TrialResult(NamedTuple):
     """A trial, and its outcome so far."""
 
     job: Job
@@ -63,7 +63,7 @@ def add(subparsers: Any) -> None:
 
 
 def show(args: argparse.Namespace, out: Output) -> int:
-    """Print a table for each sweep, or a document of all; draw them if asked to."""
+    """Print a table for each sweep, or one document; draw them if asked to."""
     if args.plot is not None:
         plot.check(args.plot)
     directory = pilots.find(args.pilot, load_settings().state_dir)
@@ -80,23 +80,23 @@ def show(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _sweeps(world: World) -> list[list[Tried]]:
+def _sweeps(world: World) -> list[list[TrialResult]]:
     """Return the trials of each sweep, the best first."""
-    found: dict[tuple[object, ...], list[Tried]] = {}
+    found: dict[tuple[object, ...], list[TrialResult]] = {}
     for job in world.jobs.values():
         if job.trial is not None:
-            tried = Tried(job, job.trial, world.records[job.id])
+            tried = TrialResult(job, job.trial, world.records[job.id])
             found.setdefault(job.trial.rules, []).append(tried)
     return [
         sorted(each, key=lambda tried: tried.trial.score(tried.value)) for each in found.values()
     ]
 
 
-def _rungs(tried: Sequence[Tried]) -> list[int]:
+def _rungs(tried: Sequence[TrialResult]) -> list[int]:
     return sorted({rung for each in tried for rung in each.record.rungs})
 
 
-def _table(tried: Sequence[Tried], directory: Path, out: Output) -> None:
+def _table(tried: Sequence[TrialResult], directory: Path, out: Output) -> None:
     """Print the settings and rungs of each trial, and where the checkpoint of the best one is."""
     rules, rungs = tried[0].trial, _rungs(tried)
     keys = list(dict.fromkeys(key for each in tried for key in each.trial.settings))
@@ -139,7 +139,7 @@ def _number(rungs: Any, rung: int) -> str:
     return "no number" if rungs[rung] is None else f"{rungs[rung]:.4g}"
 
 
-def _document(tried: Sequence[Tried]) -> dict[str, Any]:
+def _document(tried: Sequence[TrialResult]) -> dict[str, Any]:
     rules = tried[0].trial
     return {
         "sweep": rules.sweep,
@@ -164,8 +164,8 @@ def _document(tried: Sequence[Tried]) -> dict[str, Any]:
     }
 
 
-def _plot(sweeps: Sequence[Sequence[Tried]], path: Path) -> None:
-    """Draw the metric of each trial by step, one plot below the other for each sweep."""
+def _plot(sweeps: Sequence[Sequence[TrialResult]], path: Path) -> None:
+    """Draw the metric of each trial by step, in one plot for each sweep."""
     if not sweeps:
         raise InputError("no metric to draw", where="--plot", do="hpcext sweep --metric NAME")
 
@@ -177,7 +177,7 @@ def _plot(sweeps: Sequence[Sequence[Tried]], path: Path) -> None:
     plot.write(path, INCHES_HIGH * len(sweeps), draw)
 
 
-def _curves(axes: Axes, tried: Sequence[Tried]) -> None:
+def _curves(axes: Axes, tried: Sequence[TrialResult]) -> None:
     """Draw one sweep: a line for each trial, and the steps at which they are compared."""
     # The best ones are drawn last, on top of the others.
     for place in reversed(range(len(tried))):

@@ -1,4 +1,4 @@
-"""``hpcext VERB PILOT [JOB]``: look at a pilot, or change it, from another terminal."""
+"""``hpcext VERB PILOT [JOB]``: show or change a pilot from another terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hpcext.manager.views.report import run_document
 BLOCK_BYTES = 64 << 10
 
 FOLLOW_S = 0.2
-"""Seconds between two looks at a log that is followed."""
+"""Seconds between readings of a log that is followed."""
 
 
 def add(subparsers: Any) -> None:
@@ -56,7 +56,7 @@ def add(subparsers: Any) -> None:
     suspend = _add(subparsers, "suspend", asking.ask, "suspend a job until it is resumed")
     resume = _add(subparsers, "resume", asking.ask, "let a suspended job run again")
     resize = _add(subparsers, "resize", asking.ask, "give a job another number of GPUs")
-    resize.add_argument("gpus", metavar="GPUS", help=f"or {AUTO}")
+    resize.add_argument("gpus", metavar="GPUS", help=f"number of GPUs, or {AUTO}")
     cancel = _add(subparsers, "cancel", asking.ask, "cancel a job")
     text = "start nothing more; what runs may finish"
     drain = _add(subparsers, "drain", asking.ask, text, job=None)
@@ -109,8 +109,8 @@ def _add(
     return parser
 
 
-def looked_at(args: argparse.Namespace, out: Output) -> tuple[Path, str]:
-    """Find the pilot and the job that a verb looks at; print which, where they were not named."""
+def _pilot_and_job(args: argparse.Namespace, out: Output) -> tuple[Path, str]:
+    """Find the pilot and the job that a verb shows; print which, if they were not named."""
     directory, job = choosing.to_look_at((args.pilot, args.job), load_settings().state_dir)
     if args.pilot is None or (job and args.job is None):
         out.note(f"pilot {pilots.load(directory).id}, the newest")
@@ -126,9 +126,9 @@ def _job(world: World, handle: str, out: Output) -> Job:
 
 
 def status(args: argparse.Namespace, out: Output) -> int:
-    """Show all jobs, or one."""
-    directory, name = looked_at(args, out)
-    if not args.json and _says_that_it_waits(directory, out):
+    """Print a table or a document of all jobs, or of one."""
+    directory, name = _pilot_and_job(args, out)
+    if not args.json and _has_not_begun(directory, out):
         return 0
     found = reading.read(directory)
     engine, world = found.engine, found.world
@@ -154,37 +154,37 @@ def status(args: argparse.Namespace, out: Output) -> int:
         out.line(sentence)
     for line in view.unsaved(jobs):
         out.line(line)
-    view.told_of_failures(out, jobs)
+    view.print_failures(out, jobs)
     if sentence := view.undecided(world, alive=found.alive):
         out.line(sentence)
     if problem := notifications.problem_of(directory):
         out.line(problem)
     if any(not job.state.final for job in world.jobs.values()):
-        _say_standing(found.standing, out)
+        _print_standing(found.standing, out)
     return 0
 
 
-def _says_that_it_waits(directory: Path, out: Output) -> bool:
-    """Print the state of a pilot's job, if the pilot has never run; return whether it has not."""
+def _has_not_begun(directory: Path, out: Output) -> bool:
+    """Return whether a pilot waits to run for the first time; if so, print its job's state."""
     if Follower(directory).begun():
         return False
     found = standing.of_pilot(directory)
     if found.state.ended:
         return False
-    _say_standing(found, out)
+    _print_standing(found, out)
     return bool(found.what)
 
 
-def _say_standing(found: Standing, out: Output) -> None:
-    """Print the state of the job of a pilot, or that nobody manages it, and what to do."""
+def _print_standing(found: Standing, out: Output) -> None:
+    """Print that a pilot's job waits, or that nobody manages the pilot, and what to do."""
     if found.what:
         out.line(f"{found.what}; {found.do}" if found.do else found.what)
 
 
 def why(args: argparse.Namespace, out: Output) -> int:
-    """Print why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
-    directory, name = looked_at(args, out)
-    if _says_that_it_waits(directory, out):
+    """Print why a job waits or runs as it does, and its goodput if it adapts its batch."""
+    directory, name = _pilot_and_job(args, out)
+    if _has_not_begun(directory, out):
         return 0
     found = reading.read(directory)
     world = found.world
@@ -199,7 +199,7 @@ def why(args: argparse.Namespace, out: Output) -> int:
     if waits and (sentence := view.undecided(world, alive=found.alive)):
         out.line(sentence)
     if any(not job.state.final for job in world.jobs.values()):
-        _say_standing(found.standing, out)
+        _print_standing(found.standing, out)
     return 0
 
 
@@ -207,14 +207,14 @@ def logs(args: argparse.Namespace, out: Output) -> int:
     """Print a job's log; with ``--follow``, until the job ends or its manager is gone."""
     if args.lines is not None and args.lines < 0:
         raise InputError(str(args.lines), where="--lines", valid="0 and more")
-    directory, name = looked_at(args, out)
+    directory, name = _pilot_and_job(args, out)
     follower = Follower(directory)
     world = follower.engine().world
     job = _job(world, name or choosing.only_job(world), out)
     path = directory / "jobs" / job.id / "log.txt"
     for other in sorted(path.parent.glob("log.node-*.txt")):
         # Ranks are not numbered like nodes, so the output of rank 0 may be in any of the logs.
-        out.note(f"what other nodes print is in {other}")
+        out.note(f"the output of other nodes is in {other}")
     position = 0 if args.lines is None else last_lines(path, args.lines)
     ended = not args.follow
     try:
@@ -230,19 +230,24 @@ def logs(args: argparse.Namespace, out: Output) -> int:
 
 
 def last_lines(path: Path, count: int) -> int:
-    """Return the position at which the last lines of a log begin; an unfinished line counts.
+    """Return the position at which the last lines of a log begin; an incomplete line counts.
 
     Parameters
     ----------
     path : pathlib.Path
     count : int
         The number of lines.
+
+    Returns
+    -------
+    int
+        In bytes.
     """
     try:
         with open(path, "rb") as file:
             end = position = file.seek(0, os.SEEK_END)
             # A newline at the very end begins no further line.
-            left = count + 1 if _ends_whole(file, end) else count
+            left = count + 1 if _ends_with_newline(file, end) else count
             while position > 0:
                 size = min(BLOCK_BYTES, position)
                 position = file.seek(position - size)
@@ -253,17 +258,31 @@ def last_lines(path: Path, count: int) -> int:
                     return position + size + 1 if left else end
                 left -= block.count(b"\n")
     except OSError:
-        pass  # Reading it says what is wrong.
+        pass  # The caller reads the file next, and reports the error.
     return 0
 
 
-def _ends_whole(file: BinaryIO, end: int) -> bool:
+def _ends_with_newline(file: BinaryIO, end: int) -> bool:
     file.seek(max(0, end - 1))
     return file.read(1) == b"\n"
 
 
 def copy_log(path: Path, position: int, out: Output) -> int:
-    """Print what was added to a log since a position; return the position of its end."""
+    """Print what was added to a log since a position; return the position of its end.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        It may not exist yet.
+    position : int
+        In bytes, like the result.
+    out : Output
+
+    Raises
+    ------
+    InputError
+        The log cannot be read.
+    """
     try:
         with open(path, "rb") as file:
             file.seek(position)

@@ -32,13 +32,13 @@ MOST_HOSTS = 2
 """The largest number of a job's hosts whose GPUs are named in a table."""
 
 MOST_TOLD = 20
-"""The largest number of failed jobs that are told one by one."""
+"""The largest number of failed jobs that have a line each."""
 
 MOST_SUMMED = 100
 """The largest number of jobs that have a line each in the summary of a run."""
 
 MOST_BEFORE = 3
-"""The largest number of jobs of a queue that are named."""
+"""The largest number of jobs that are named of those that a job waits behind."""
 
 SUMMARY = ("id", "job", "state", "time", "suspends", "lost steps", "metric")
 
@@ -86,7 +86,7 @@ def several_hosts(world: World) -> bool:
 
 
 def progress(job: Job) -> str:
-    """Return the share of the work that is done; the step, if the work is not stated."""
+    """Return the share of the work that is done, and the step; or what is known of these."""
     estimate = job.estimate
     if job.state is State.COMPLETED:
         return f"step {job.step}" if job.step else "done"
@@ -102,7 +102,7 @@ def metric(job: Job, record: Record) -> str:
 
 
 def left(job: Job) -> str:
-    """Return the time left at the recent speed; empty if it is not known."""
+    """Return the time left at the recent speed; empty if it is unknown."""
     if job.state is not State.RUNNING:
         return ""
     seconds = job.estimate.left_s(total(job.held))
@@ -110,7 +110,7 @@ def left(job: Job) -> str:
 
 
 def goodput(job: Job) -> str:
-    """Return the goodput of a job that reports it, in short; empty for others."""
+    """Return the goodput of a job in short; empty if the job does not report it."""
     found = worth_of(job)
     if found is None:
         return ""
@@ -118,7 +118,7 @@ def goodput(job: Job) -> str:
 
 
 def goodput_sentence(job: Job) -> str:
-    """Return the goodput of a job, and the gain from one more GPU; empty for jobs without it."""
+    """Return a sentence on the goodput of a job; empty if the job does not report it."""
     found = worth_of(job)
     if found is None:
         return ""
@@ -132,14 +132,14 @@ def goodput_sentence(job: Job) -> str:
 
 
 def why(job: Job, record: Record, instead: str = "") -> list[str]:
-    """Return why a job waits, or runs as it does; its last loss, its goodput and its warnings.
+    """Return sentences: why a job waits or runs as it does, its last loss, goodput and warnings.
 
     Parameters
     ----------
     job : Job
     record : Record
     instead : str
-        The reason to wait, if it is not the job's own.
+        Why the job waits, if that is not what the policy says.
     """
     why = instead or reason(job)
     because = f": {why}" if why else ""
@@ -149,7 +149,7 @@ def why(job: Job, record: Record, instead: str = "") -> list[str]:
 
 
 def undecided(world: World, *, alive: bool = True) -> str:
-    """Return that the policy's decision is awaited, or not followed, and why; empty for neither.
+    """Return a sentence if the policy's decision is awaited or not followed; empty otherwise.
 
     Parameters
     ----------
@@ -167,7 +167,14 @@ def undecided(world: World, *, alive: bool = True) -> str:
 
 
 def before(world: World, job: Job) -> str:
-    """Return which jobs precede one that waits behind others in the queue; empty for other jobs."""
+    """Return which jobs precede one that waits behind others in the queue; empty if it does not.
+
+    Parameters
+    ----------
+    world : World
+    job : Job
+        The waiting job.
+    """
     if not job.why.startswith(BEHIND):
         return ""
     queue = itertools.takewhile(lambda each: each.id != job.id, world.unfinished())
@@ -186,7 +193,7 @@ def unsaved(jobs: Iterable[Job]) -> list[str]:
 
 
 def outlook_sentence(engine: Engine) -> str:
-    """Return how well nodes are used, if jobs report their goodput; empty otherwise."""
+    """Return a sentence on the utility of the nodes; empty if no job reports its goodput."""
     found = outlook_of(engine.world)
     if found is None:
         return ""
@@ -197,7 +204,7 @@ def outlook_sentence(engine: Engine) -> str:
 
 
 def rows(engine: Engine) -> list[tuple[str, ...]]:
-    """Return the table of jobs, with :data:`COLUMNS`."""
+    """Return the rows of the table of jobs, with :data:`COLUMNS`."""
     several = several_hosts(engine.world)
     found = engine.world.jobs.values()
     return [row(job, engine.world.records[job.id], named=several) for job in found]
@@ -229,7 +236,15 @@ def row(job: Job, record: Record, *, named: bool) -> tuple[str, ...]:
 
 
 def summary(out: Output, engine: Engine, now_s: float) -> None:
-    """Print the outcome of a run: each job, or of many jobs those with lost steps, and totals."""
+    """Print the outcome of a run: each job, or of many jobs those with lost steps, and totals.
+
+    Parameters
+    ----------
+    out : Output
+    engine : Engine
+    now_s : float
+        Seconds since the pilot began.
+    """
     world = engine.world
     told = list(world.jobs.values())
     if len(told) > MOST_SUMMED:
@@ -247,11 +262,11 @@ def summary(out: Output, engine: Engine, now_s: float) -> None:
     span_s = makespan(world, now_s)
     busy = busy_fraction(world, span_s)
     out.line(f"{duration(span_s)} in all; GPUs were held {busy:.0%} of the time")
-    told_of_failures(out, world.jobs.values())
+    print_failures(out, world.jobs.values())
 
 
 def totals(world: World) -> str:
-    """Return the outcome of many jobs in numbers; ``hpcext status`` shows each."""
+    """Return the outcome of many jobs in numbers, as one line."""
     states = collections.Counter(display_state(job) for job in world.jobs.values())
     parts = [f"{counted(len(world.jobs), 'job')}: "]
     parts.append(", ".join(f"{number} {state}" for state, number in states.items()))
@@ -264,7 +279,7 @@ def totals(world: World) -> str:
     return "".join(parts)
 
 
-def told_of_failures(out: Output, jobs: Iterable[Job]) -> None:
+def print_failures(out: Output, jobs: Iterable[Job]) -> None:
     """Print why jobs failed; of many, only the last ones."""
     ended = [job for job in jobs if job.state in {State.FAILED, State.CANCELLED}]
     if len(ended) > MOST_TOLD:
@@ -274,11 +289,11 @@ def told_of_failures(out: Output, jobs: Iterable[Job]) -> None:
 
 
 def ending(engine: Engine) -> str:
-    """Return what a manager that was told to end still waits for; empty for nothing."""
+    """Return what a manager that was told to end still waits for; empty if nothing."""
     left = [job for job in engine.world.jobs.values() if job.state.active]
     if not left:
         return ""
     most_s = max(job.suspend_timeout_s for job in left)
     jobs = f"{counted(len(left), 'job')} {are(len(left))}"
-    says = f"ends when {jobs} suspended, in {duration(most_s)} at most; told again, at once"
-    return "\n".join([says, *unsaved(left)])
+    limit = f"in {duration(most_s)} at most; a second signal ends it at once"
+    return "\n".join([f"ends when {jobs} suspended, {limit}", *unsaved(left)])

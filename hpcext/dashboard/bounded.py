@@ -1,8 +1,8 @@
-"""Bounded HTTP servers, which strangers on the machine can connect to but not block.
+"""Bounded HTTP servers, to which strangers on the machine can connect, but which they cannot block.
 
-Connections are few, and so are threads and files. A connection that has not shown a token makes
-room: the oldest one is closed for a new one. A request must be complete by a deadline, and its
-answer received by another, however steadily bytes drip.
+The number of connections is limited, and so are threads and files. If there is no room for a new
+connection, the oldest one that has not shown a token is closed. A request must be complete by a
+deadline, and its answer be received by another, however steadily bytes drip.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hpcext.core.errors import InputError
 log = logging.getLogger(__name__)
 
 READ_S = 10.0
-"""Seconds for a request, from its first byte to its last, and for the wait before it."""
+"""Seconds to wait for a whole request."""
 
 WRITE_S = 20.0
-"""Seconds for sending an answer."""
+"""Seconds to send an answer."""
 
 MOST_CONNECTIONS = 32
 
 BACKOFF_S = 0.2
-"""Seconds without accepting connections, when the machine has no room for another one."""
+"""Seconds to wait before the next connection, if the machine has no room for another one."""
 
 TOKEN_BYTES = 24
 
@@ -51,13 +51,13 @@ class BoundedServer(ThreadingHTTPServer):
     ----------
     handler : type of BoundedHandler
     host : str
-        An address.
+        The address to listen on.
     port : int
-        0: any free port.
+        0 for any free port.
     token : str, optional
-        Requests that show it are answered; random by default.
+        Only requests that show it are answered; random by default.
     where, do : str
-        The option that says where it listens, and what to do if it cannot, for messages.
+        For error messages: the option that says where to listen, and what to do.
 
     Raises
     ------
@@ -69,7 +69,7 @@ class BoundedServer(ThreadingHTTPServer):
     request_queue_size = 128
 
     hosts: Collection[str] = ()
-    """Valid values of the header ``Host``; empty: any."""
+    """The valid values of the header ``Host``; empty if any is valid."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class BoundedServer(ThreadingHTTPServer):
     ) -> None:
         self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # A part of this process's file descriptors: answers need others.
+        # Not all file descriptors of this process, since answers need others.
         self.most = max(4, min(MOST_CONNECTIONS, files // 4))
         self._open: dict[socket.socket, bool] = {}
         self._lock = threading.Lock()
-        # Threads that were told to end may still be running.
+        # Twice as many, because threads of closed connections may still be running.
         self._threads_left = threading.BoundedSemaphore(2 * self.most)
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -98,18 +98,18 @@ class BoundedServer(ThreadingHTTPServer):
             raise InputError(f"{host} port {port}: {reason}", where=where, do=do) from None
 
     def server_bind(self) -> None:
-        """Bind, without looking up the name of the address, which may take long."""
+        """Bind without looking up the name of the address, which may take long."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     @property
     def origin(self) -> str:
-        """Origin of the server, as a browser has it."""
+        """The origin of the server, as a browser names it."""
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"http://{host}:{self.server_port}"
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; if there is no room, make some and back off."""
+        """Accept a connection; if there is no room, close another one and wait."""
         try:
             return super().get_request()
         except OSError as error:
@@ -138,7 +138,7 @@ class BoundedServer(ThreadingHTTPServer):
             self._forget(request)
 
     def trust(self, request: socket.socket) -> None:
-        """Keep this connection when others come: it has shown the token."""
+        """Note that a connection has shown the token, and is not closed to make room for others."""
         with self._lock:
             if request in self._open:
                 self._open[request] = True
@@ -155,7 +155,7 @@ class BoundedServer(ThreadingHTTPServer):
         return True
 
     def _close_oldest(self) -> bool:
-        """End the oldest connection that has shown no token; its thread wakes and closes it."""
+        """Shut down the oldest connection that has shown no token; its thread closes it."""
         oldest = next((each for each, trusted in self._open.items() if not trusted), None)
         if oldest is None:
             return False
@@ -175,19 +175,19 @@ class BoundedServer(ThreadingHTTPServer):
             log.exception("an answer could not be produced")
 
 
-class _Timed(io.RawIOBase):
-    """The incoming bytes of a connection, until a deadline."""
+class _TimedInput(io.RawIOBase):
+    """The incoming bytes of a connection, which must arrive before a deadline."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.until = 0.0
 
     def readable(self) -> bool:
-        """Return True."""
+        """Return True, as the base class demands."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read the bytes that are there, or wait for some."""
+        """Read the bytes that have arrived, or wait for some until the deadline."""
         left = self.until - time.monotonic()
         if left <= 0:
             raise TimeoutError("the request did not arrive in time")
@@ -196,7 +196,7 @@ class _Timed(io.RawIOBase):
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
-    """A read-only handler of one connection; subclasses decide who may look, and answer."""
+    """A read-only handler of one connection; subclasses check the token, and answer."""
 
     server: BoundedServer
     protocol_version = "HTTP/1.1"
@@ -209,17 +209,17 @@ class BoundedHandler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def reply(self) -> None:
-        """Answer a request that is allowed."""
+        """Answer a request that shows the token."""
         raise NotImplementedError
 
     def refusal(self) -> None:
-        """Answer a request that is not allowed."""
+        """Answer a request that does not show the token."""
         raise NotImplementedError
 
     def setup(self) -> None:
-        """Prepare reading with a deadline."""
+        """Prepare to read with a deadline."""
         super().setup()
-        self._incoming = _Timed(self.connection)
+        self._incoming = _TimedInput(self.connection)
         self.rfile = io.BufferedReader(self._incoming)
 
     def handle_one_request(self) -> None:
@@ -228,7 +228,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer the request, if it is allowed."""
+        """Answer the request, if it shows the token and names an expected host."""
         if not self._expected_host():
             self.send_error(HTTPStatus.FORBIDDEN, self.not_expected)
         elif not self.allowed():
@@ -240,18 +240,25 @@ class BoundedHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _refuse(self) -> None:
-        """Refuse a method: nothing can be changed here."""
+        """Refuse a method that would change something."""
         self.close_connection = True  # its body is not read
         self.send_error(HTTPStatus.METHOD_NOT_ALLOWED, "this is read-only")
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
     def is_token(self, said: str) -> bool:
-        """Return whether a text is the token, in constant time."""
+        """Return whether a text is the token, by a comparison in constant time."""
         return secrets.compare_digest(said.encode("latin-1"), self.server.token.encode())
 
     def answer(self, kind: str, body: bytes) -> None:
-        """Send an answer, by the deadline of answers."""
+        """Send an answer within :data:`WRITE_S`.
+
+        Parameters
+        ----------
+        kind : str
+            The media type.
+        body : bytes
+        """
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -260,7 +267,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def flush_headers(self) -> None:
-        """Send the headers; each write has the socket's timeout for all of its bytes."""
+        """Send the headers, after setting the time limit of this and of later writes."""
         self.connection.settimeout(WRITE_S)
         super().flush_headers()
 
@@ -273,7 +280,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
     def _expected_host(self) -> bool:
         """Return whether the header ``Host`` is a name of this server.
 
-        It is a second defence against DNS rebinding, besides the token.
+        This is a second defence against DNS rebinding, besides the token.
         """
         try:
             said = urlsplit(f"//{self.headers.get('Host', '')}").hostname

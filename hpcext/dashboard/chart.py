@@ -12,23 +12,30 @@ from hpcext.dashboard.document import JobView
 from hpcext.render.markup import text
 
 COLOURS = 7
-"""Number of colours: classes ``c0`` to ``c6`` of the style sheet."""
+"""The number of colours, which are classes ``c0`` to ``c6`` of the style sheet."""
 
 HATCH = (
     '<svg class="patterns" aria-hidden="true"><defs><pattern id="hatch" width="6" height="6" '
     'patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<rect class="stripe" width="2.5" height="6"/></pattern></defs></svg>'
 )
-"""The pattern that hatched shapes refer to; needed once on a page."""
+"""The pattern to which hatched shapes refer, needed once on a page."""
 
 
 def colour(job: JobView) -> str:
-    """Return the class of a job's colour."""
+    """Return the class of the colour of a job."""
     return f"c{job.place % COLOURS}"
 
 
 def chip(job: JobView, gpu: str = "") -> str:
-    """Return a job's mark; with a GPU, for the job's use of this GPU."""
+    """Return the mark of a job; with a GPU, the mark of that GPU, which the job has.
+
+    Parameters
+    ----------
+    job : JobView
+    gpu : str
+        ``HOST:INDEX``; empty for the job itself.
+    """
     title = f"{gpu}: {job.name}, {job.role}" if gpu else job.name
     index = f'<span class="index">{text(_index(gpu))}</span> ' if gpu else ""
     kind = " secondary" if job.role == "secondary" else ""
@@ -48,17 +55,25 @@ def free(gpu: str) -> str:
 
 
 def bar(share: float, words: str) -> str:
-    """Return a progress bar."""
+    """Return a progress bar.
+
+    Parameters
+    ----------
+    share : float
+        From 0 to 1.
+    words : str
+        Text beside the bar, as HTML.
+    """
     return f'<span class="done"><progress max="1" value="{share:.4f}"></progress> {words}</span>'
 
 
 def swatch(index: int) -> str:
-    """Return the colour and pattern of a part."""
+    """Return a sample of the colour and pattern of a part of :func:`stack`, for a legend."""
     return f'<svg class="swatch" aria-hidden="true">{_filled(index, "100%", "0")}</svg>'
 
 
 def stack(values: Sequence[float]) -> str:
-    """Return the parts of a whole, side by side; a table beside it has the figures."""
+    """Return the parts of a whole, side by side; a table must state the figures."""
     whole = sum(values)
     if not whole:
         return ""

@@ -1,7 +1,4 @@
-"""The data of the dashboard: one document, schema hpcext.dashboard/1, without any drawing.
-
-It is pure: readings come in, values come out.
-"""
+"""The data of the dashboard: one document, schema hpcext.dashboard/1, made from readings alone."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Gpu(msgspec.Struct, frozen=True):
     name : str
         ``HOST:INDEX``.
     job : str or None
-        Id of the job that has it.
+        The id of the job that has it.
     """
 
     name: str
@@ -56,12 +53,13 @@ class NodeView(msgspec.Struct, frozen=True):
     ----------
     name, kind : str
     gpus : tuple of Gpu
-        GPUs whose names are known. Slurm tells them when the first job has them.
+        The GPUs whose names are known. With Slurm that is after the first job has had them.
     count : int
-        GPUs that it offers; 0: it is wanted back.
+        The number of GPUs that it offers; 0 if it is wanted back.
     unnamed : dict of str to int
-        By job id, the number of GPUs of this node that the job holds and whose names are unknown.
+        Id of a job → the number of GPUs of this node that it holds and whose names are unknown.
     ends_s : float or None
+        When the node is expected to leave; None if that is unknown.
     """
 
     name: str
@@ -78,22 +76,22 @@ class JobView(msgspec.Struct, frozen=True):
     Attributes
     ----------
     place : int
-        Position among all submitted jobs, from 0 on.
+        The position among all submitted jobs, from 0 on.
     mark : str
-        Letters that stand for it wherever there is no room for its name.
+        Letters that stand for it where there is no room for its name.
     state : str
-        In plain words.
+        In words for people.
     final : bool
     gpus : int
-        Number of GPUs that it holds.
+        The number of GPUs that it holds.
     progress : float or None
-        Share of its work that is done.
+        The share of its work that is done; None if that is unknown.
     chief : tuple of (str, float)
         The most important metrics.
     left_s : float or None
-        Remaining seconds at its recent speed.
+        The remaining seconds at its recent speed.
     worth : dict or None
-        Goodput, batch, statistical efficiency and gain, where it reports them.
+        Goodput, batch, statistical efficiency and gain, if it reports them.
     """
 
     id: str
@@ -127,22 +125,22 @@ class PilotView(msgspec.Struct, frozen=True):
     ----------
     kind : {"pilot", "harvester"}
     batch : str
-        Name of the batch system in whose job it runs; empty: in none.
+        The batch system in a job of which it runs; empty if none.
     managed : bool
         Whether a manager runs it, or may do so.
     busy_fraction : float
-        Share of the GPU time so far in which a job held the GPU.
+        The share of the GPU time so far in which a job held the GPU.
     outlook : dict or None
-        Utility of the nodes, where jobs report their goodput.
+        The utility of the nodes, if jobs report their goodput.
     jobs : tuple of JobView
         In the order of submission.
     queue : tuple of str
-        Ids of waiting jobs, in order.
+        The ids of waiting jobs, in order.
     spans : tuple of Span
     harvest : dict or None
-        The account of a harvester, schema hpcext.harvest-report/1.
+        The report of a harvester, schema hpcext.harvest-report/1.
     standing : str
-        How its batch job stands, or what starts a manager; empty where one runs.
+        The state of its batch job, or what starts a manager; empty if one runs.
     """
 
     id: str
@@ -165,12 +163,12 @@ class PilotView(msgspec.Struct, frozen=True):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that it has."""
+        """The number of GPUs that it has."""
         return sum(node.count for node in self.nodes)
 
     @property
     def held(self) -> int:
-        """Number of GPUs that its jobs hold."""
+        """The number of GPUs that its jobs hold."""
         return sum(job.gpus for job in self.jobs)
 
 
@@ -197,11 +195,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     read_at : str
     machine : LocalGpus or None
-        None where it has no GPU.
+        None if it has no GPU.
     pilots : tuple of PilotView
         Newest first.
     unreadable : tuple of dict
-        Errors of those that could not be read: what, where, valid, do.
+        The errors of pilots that could not be read: what, where, valid, do.
     """
 
     schema: str = SCHEMA
@@ -214,7 +212,16 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 def document(
     found: Iterable[Reading | HpcextError], at: float, machine: LocalGpus | None = None
 ) -> Document:
-    """Make the document of some pilots, read at `at` (seconds of Unix time)."""
+    """Return the document of some pilots.
+
+    Parameters
+    ----------
+    found : iterable of Reading or HpcextError
+        An error stands for a pilot that could not be read.
+    at : float
+        When they were read, in epoch seconds.
+    machine : LocalGpus, optional
+    """
     pilots: list[PilotView] = []
     unreadable: list[dict[str, str]] = []
     for each in found:
@@ -228,7 +235,7 @@ def document(
 
 
 def pilot_view(found: Reading) -> PilotView:
-    """Make the view of one pilot."""
+    """Return the view of one pilot."""
     world, pilot = found.world, found.pilot
     outlook = outlook_of(world)
     harvest = pilot.harvest is not None
@@ -257,7 +264,7 @@ def pilot_view(found: Reading) -> PilotView:
 
 
 def mark(place: int) -> str:
-    """Return letters for a job by its position: A to Z, AA and so on."""
+    """Return the letters for a position from 0 on: A to Z, AA, AB and so on."""
     letters = ""
     left = place + 1
     while left:
@@ -271,7 +278,7 @@ def _nodes(
 ) -> tuple[NodeView, ...]:
     """Return the nodes, with the GPUs whose names are known.
 
-    For a pilot on this machine `indices` returns them from the beginning.
+    For a pilot on this machine, `indices` returns them all.
     """
     names: dict[str, set[str]] = defaultdict(set)
     for span in ran:
@@ -302,7 +309,7 @@ def _nodes(
 
 
 def natural(name: str) -> list[Any]:
-    """Return a key that sorts names as people count: ``node2`` before ``node10``."""
+    """Return a key that sorts numbers in names by value: ``node2`` before ``node10``."""
     parts = re.split(r"([0-9]{1,18})", name)
     return [int(part) if index % 2 else part for index, part in enumerate(parts)]
 

@@ -1,4 +1,4 @@
-"""The timeline of a pilot: a lane for each GPU, a block for each time that a job had it."""
+"""The timeline of a pilot: a lane for each GPU, a block for each span in which a job had it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hpcext.render.words import clock
 
 MOST_LANES = 128
 MOST_SPANS = 2000
-"""Most stretches to draw; the longest ones if there are more."""
+"""The largest number of spans to draw; of more, the longest ones."""
 
 MOST_ROWS = 300
 
 LANE_PX = 24
 
 _SIGNS = {"resumed": "↻", "resized": "↔", "promoted": "▲", "demoted": "▽"}
-"""Signs for how a stretch that is not a job's first began."""
+"""How a span began, if it is not the first of its job → its sign."""
 
 _WINDOWS = {"": "All", "86400": "Last day", "3600": "Last hour", "600": "Last 10 min"}
 
@@ -36,30 +36,36 @@ class TimeWindow(NamedTuple):
     Attributes
     ----------
     last_s : float or None
-        Seconds up to now; None: all.
+        The number of seconds up to now; None for all time.
     """
 
     last_s: float | None = None
 
     @classmethod
     def asked(cls, last: str) -> TimeWindow:
-        """Parse the window in an address; anything that is not offered means all."""
+        """Parse the window in an address; a text that is not offered means all time."""
         return cls(float(last) if last and last in _WINDOWS else None)
 
 
 def timeline(view: PilotView, window: TimeWindow) -> list[str]:
-    """Return the section: windows to choose from, the lanes, and all of it as a table."""
+    """Return the parts of the section: links to windows, the lanes, and the same as a table.
+
+    Parameters
+    ----------
+    view : PilotView
+    window : TimeWindow
+    """
     if not view.spans:
         return ["<p>No job has had a GPU yet.</p>"]
     begin_s = max(0.0, view.now_s - window.last_s) if window.last_s else 0.0
     scale = _Scale(begin_s, max(view.now_s, begin_s + 1.0))
-    seen = [span for span in view.spans if _until(span, scale) >= begin_s]
+    seen = [span for span in view.spans if _end_s(span, scale) >= begin_s]
     drawn = seen
     if len(seen) > MOST_SPANS:
-        drawn = sorted(seen, key=lambda span: span.start_s - _until(span, scale))[:MOST_SPANS]
+        drawn = sorted(seen, key=lambda span: span.start_s - _end_s(span, scale))[:MOST_SPANS]
     lanes = list(_lanes(view, drawn))
     jobs = {job.id: job for job in view.jobs}
-    parts = [_choice(window), _legend(), '<div class="lanes" aria-hidden="true">']
+    parts = [_window_links(window), _legend(), '<div class="lanes" aria-hidden="true">']
     for gpus, spans in lanes[:MOST_LANES]:
         inner = "".join(_block(span, jobs[span.job], scale) for span in spans)
         parts.append(
@@ -79,7 +85,7 @@ def timeline(view: PilotView, window: TimeWindow) -> list[str]:
 
 
 def _lanes(view: PilotView, drawn: Iterable[Span]) -> Iterator[tuple[list[str], list[Span]]]:
-    """Yield GPUs in order with what ran there; equal ones of a node are merged."""
+    """Yield GPUs in order with their spans; GPUs of a node with equal spans are merged."""
     every: dict[str, list[Span]] = {gpu.name: [] for node in view.nodes for gpu in node.gpus}
     for span in drawn:
         every.setdefault(span.gpu, []).append(span)
@@ -94,7 +100,7 @@ def _lanes(view: PilotView, drawn: Iterable[Span]) -> Iterator[tuple[list[str], 
 
 
 def _name(gpus: Sequence[str]) -> str:
-    """Return ``n1:0``, ``n1:0-3``, ``n1:0,2``."""
+    """Return a name for GPUs of one node, such as ``n1:0``, ``n1:0-3`` or ``n1:0,2``."""
     indices = [gpu.rpartition(":")[2] for gpu in gpus]
     first = whole(indices[0]) or 0
     if len(gpus) > 2 and indices == [str(first + at) for at in range(len(gpus))]:
@@ -106,8 +112,8 @@ def _host(gpu: str) -> str:
     return gpu.rpartition(":")[0]
 
 
-def _until(span: Span, scale: _Scale) -> float:
-    """Return the end of a span, or now."""
+def _end_s(span: Span, scale: _Scale) -> float:
+    """Return the end of a span; the present instant if it lasts."""
     return scale.end_s if span.end_s is None else span.end_s
 
 
@@ -122,7 +128,7 @@ class _Scale(NamedTuple):
         return min(1.0, max(0.0, share))
 
     def ticks(self) -> list[float]:
-        """Return round instants, at most eight."""
+        """Return round instants of the window, at most nine."""
         lasts_s = self.end_s - self.begin_s
         step = next((each for each in _STEPS_S if lasts_s / each <= 8), _STEPS_S[-1])
         while lasts_s / step > 8:
@@ -154,11 +160,11 @@ _STEPS_S = (
 
 
 def _block(span: Span, job: JobView, scale: _Scale) -> str:
-    """Return a stretch with the job's colour and letter, its sign, and bars if suspended."""
+    """Return a span, with the colour and letter of its job, and signs of how it began and ended."""
     left = scale.at(span.start_s)
-    width = scale.at(_until(span, scale)) - left
+    width = scale.at(_end_s(span, scale)) - left
     look = colour(job)
-    parts = [f"<title>{text(_told(span, job))}</title>"]
+    parts = [f"<title>{text(_title(span, job))}</title>"]
     parts.append(f'<rect class="{look}" width="100%" height="100%" rx="2"/>')
     if span.role == "secondary":
         parts.append('<rect width="100%" height="100%" fill="url(#hatch)"/>')
@@ -173,7 +179,7 @@ def _block(span: Span, job: JobView, scale: _Scale) -> str:
     )
 
 
-def _told(span: Span, job: JobView) -> str:
+def _title(span: Span, job: JobView) -> str:
     role = f" as {span.role}" if span.role else ""
     start = f"{job.name}{role} on {span.gpu}: {span.began} at {clock(span.start_s)}"
     return f"{start}, {span.ended} at {clock(span.end_s)}" if span.end_s is not None else start
@@ -198,7 +204,7 @@ def _legend() -> str:
     )
 
 
-def _choice(window: TimeWindow) -> str:
+def _window_links(window: TimeWindow) -> str:
     asked = "" if window.last_s is None else f"{window.last_s:.0f}"
     links = []
     for last, words in _WINDOWS.items():
@@ -208,7 +214,7 @@ def _choice(window: TimeWindow) -> str:
 
 
 def _as_table(seen: Iterable[Span], jobs: dict[str, JobView]) -> str:
-    """Return the stretches as a table, newest first, with one row for all GPUs of a stretch."""
+    """Return the spans as a table, newest first; those of one job on several GPUs share a row."""
     joined: dict[tuple[str, float], list[Span]] = defaultdict(list)
     for span in seen:
         joined[span.job, span.start_s].append(span)

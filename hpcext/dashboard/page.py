@@ -1,4 +1,4 @@
-"""The pages: HTML of a document. They read nothing, and escape every text from outside.
+"""The pages, as HTML made from a document alone; every text from outside is escaped.
 
 Links are relative, so that the pages work behind any proxy; colours and positions are classes and
 attributes of SVG, so that the style sheet is the only style.
@@ -23,10 +23,10 @@ REFRESH_S = 5
 """Seconds between two reloads of the page without JavaScript."""
 
 MOST_PILOTS = 50
-"""Most pilots to show, the newest ones: a user may have many."""
+"""The largest number of pilots to show; of more, the newest ones."""
 
 MOST_ENDED = 100
-"""Most ended jobs to show; ``data.json`` has all."""
+"""The largest number of ended jobs to show; ``data.json`` has all."""
 
 _MACHINE = ("GPU", "Kind", "Used", "Memory", "Divided or shared")
 _GIB = 1 << 30
@@ -53,7 +53,16 @@ def overview(found: Document) -> str:
 
 
 def pilot(view: PilotView, found: Document, window: lanes.TimeWindow) -> str:
-    """Return the page of one pilot or harvester."""
+    """Return the page of one pilot or harvester.
+
+    Parameters
+    ----------
+    view : PilotView
+    found : Document
+        The document that has it.
+    window : lanes.TimeWindow
+        The part of time to draw.
+    """
     body = [
         _head(view),
         chart.HATCH,
@@ -68,9 +77,9 @@ def pilot(view: PilotView, found: Document, window: lanes.TimeWindow) -> str:
 
 
 def _page(title: str, body: Iterable[str], read_at: str, root: str) -> str:
-    """Return a whole page; `root` leads to the first page."""
+    """Return a whole page; `root` is the relative address of the first page."""
     head = (
-        # Without it a browser requests /favicon.ico, which needs the token too.
+        # Without it, a browser requests /favicon.ico, whose address lacks the token.
         f'<link rel="icon" href="{root}icon.svg">',
         f'<link rel="stylesheet" href="{root}style.css">',
         f'<script src="{root}live.js" defer></script>',
@@ -252,7 +261,7 @@ def _harvest(said: dict[str, Any]) -> str:
 
 
 def _machine(found: LocalGpus | None, nodes: Collection[str] | None = None) -> str:
-    """Return the GPUs of this machine, if it has any and is one of these nodes."""
+    """Return the section of this machine's GPUs, if it has any and is one of these nodes."""
     if found is None or (nodes is not None and found.host not in nodes):
         return ""
     rows = [
@@ -283,7 +292,7 @@ def _memory(gpu: GpuFacts) -> str:
 def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of cells that are HTML; the first one of a row is its heading.
 
-    Empty columns are left out. On a narrow screen cells stand side by side, with their own labels.
+    Empty columns are left out. On a narrow screen each cell is shown with the label of its column.
     """
     every = [columns, *rows]
     used = [at for at, column in enumerate(zip(*every, strict=True)) if any(column[1:])]

@@ -1,4 +1,4 @@
-"""The addresses of the dashboard: pages and documents of the present pilots."""
+"""The addresses of the dashboard, with the pages and documents that they show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcext.manager.views.reading import REPLAY_SHARE, Reading
 Read = Callable[[], Iterator[Reading | HpcextError]]
 
 FRESH_S = 1.0
-"""Seconds for which a reading is shown to all; longer if reading takes long."""
+"""Seconds for which a reading serves all requests; longer if reading takes long."""
 
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
@@ -49,12 +49,12 @@ class Response(NamedTuple):
 
 
 class Pages:
-    """The pages of some pilots; safe for threads.
+    """The pages of some pilots; its methods are thread-safe.
 
     Parameters
     ----------
     read : callable
-        Reads them, newest first.
+        Reads the pilots, newest first.
     """
 
     def __init__(self, read: Read) -> None:
@@ -68,7 +68,7 @@ class Pages:
         }
 
     def document(self) -> Document:
-        """Return a current document, at most a moment old."""
+        """Return the present document, which may be some seconds old."""
         with self._lock:
             began_s = time.monotonic()
             if self._found is None or began_s >= self._stale_s:
@@ -79,10 +79,18 @@ class Pages:
             return self._found
 
     def answer(self, path: str, query: str) -> Response | None:
-        """Return the answer for an address below the token, such as ``pilot/ID/``, or None."""
+        """Return the answer for an address; None if there is no such page.
+
+        Parameters
+        ----------
+        path : str
+            The part of the path after the token, such as ``pilot/ID/``.
+        query : str
+            The part of the address after the question mark.
+        """
         if path in self._files:
             return self._files[path]
-        # No part of an address ever becomes part of a file path: it is looked up.
+        # Addresses are looked up, and never become a part of a file path.
         if path == "":
             return _html(page.overview(self.document()))
         if path == "data.json":

@@ -1,7 +1,7 @@
-"""The server of the dashboard: loopback only, read-only, with one token.
+"""The server of the dashboard: on a loopback address, read-only, with one token.
 
-The token is a part of the path and not a cookie: all servers of a machine share its cookies,
-whatever their ports, and on a login node those are other users'. No log contains it.
+The token is a part of the path and not a cookie, because browsers send the cookies of a host to all
+its ports, and on a login node servers there are other users'. No log contains the token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcext.dashboard.pages import Pages
 from hpcext.text import shown
 
 HEADERS = {
-    # Nothing external, nothing inline, no frames: a name that escaped escaping is inert.
+    # Nothing external, nothing inline, no frames: text that was not escaped by mistake is inert.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'self'",
@@ -35,11 +35,11 @@ class Root(NamedTuple):
     Attributes
     ----------
     prefix : str
-        Part of paths before the token, without a slash at its end.
+        The part of paths before the token, without a slash at its end.
     host : str
-        Value of the header ``Host`` behind the proxy, besides names of this machine's loopback.
+        The value of the header ``Host`` behind the proxy, besides names of the loopback address.
     origin : str
-        As ``https://HOST``; empty where only a path was given.
+        Such as ``https://HOST``; empty if only a path was given.
     """
 
     prefix: str = ""
@@ -81,7 +81,7 @@ def check_host(text: str) -> str:
     Raises
     ------
     InputError
-        It is not an address, or others could connect to it.
+        The text is not an address, or other machines could connect to it.
     """
     address = "127.0.0.1" if text == "localhost" else text
     try:
@@ -107,7 +107,7 @@ class Server(BoundedServer):
     host : str
         A loopback address.
     port : int
-        0: any free port.
+        0 for any free port.
     root : Root
 
     Raises
@@ -127,7 +127,7 @@ class Server(BoundedServer):
 
     @property
     def address(self) -> str:
-        """Address to open in a browser: on this machine, or where the proxy shows it."""
+        """The address to open in a browser, on this machine or through the proxy."""
         return f"{self.root.origin or self.origin}{self.root.prefix}/{self.token}/"
 
 
@@ -149,7 +149,7 @@ class Handler(BoundedHandler):
         return self.is_token(self._parts()[0])
 
     def refusal(self) -> None:
-        """Refuse, and say which address to use."""
+        """Send an error that says which address to use."""
         self.send_error(HTTPStatus.FORBIDDEN, "use the address that hpcext dashboard printed")
 
     def reply(self) -> None:

@@ -1,4 +1,4 @@
-"""The timeline of GPUs: which job had which one when, and how each stretch began and ended."""
+"""The timeline of GPUs: which job had which one when, and how each span began and ended."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from hpcext.core.world import World
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A stretch of time that a job had a GPU.
+    """A span of time in which a job had a GPU.
 
     Attributes
     ----------
     gpu : str
         ``HOST:INDEX``.
     job : str
-        Id of the job.
+        The id of the job.
     start_s : float
     end_s : float or None
         None while it lasts.
     role : str
     began : {"started", "resumed", "resized", "promoted", "demoted"}
     ended : str
-        "suspended", "resized", "interrupted" (it was to run again, and had saved nothing at this
-        end), or the state that the job ended in; empty while it lasts.
+        "suspended", "resized", "interrupted" (the job ran again, and had not saved at this end), or
+        the final state of the job; empty while the span lasts.
     """
 
     gpu: str
@@ -39,7 +39,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def spans(world: World) -> tuple[Span, ...]:
-    """Return the spans of all jobs, by the order of jobs and by time."""
+    """Return the spans of all jobs, in the order of jobs and then of time."""
     return tuple(span for job in world.jobs.values() for span in _of(world, job))
 
 
@@ -58,7 +58,7 @@ def _began(part: Segment, before: Segment | None) -> str:
     if before is None:
         return "started"
     if part.role is not before.role and part.role is not None and before.role is not None:
-        # MARBLE's word for a secondary that becomes a primary, by a restart or in place.
+        # As MARBLE calls it, whether by a restart or in place.
         return "promoted" if part.role is Role.PRIMARY else "demoted"
     return "resized" if part.rescaled else "resumed"
 

@@ -1,1 +1,1 @@
-"""Checks of what works for a user on a machine, what does not, and what to do about it."""
+"""Checks of what works on a machine for a user, with advice on what does not."""

@@ -1,4 +1,4 @@
-"""The table of all checks, in the order of output."""
+"""The table of all checks, in the order of the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks and their findings: each is bounded in time, and none can end the others.
+"""Checks and their findings: each check has a time limit, and none can stop the others.
 
 A check is a function that yields findings. To add one, write it and put it in the table of
 :mod:`hpcext.doctor.checks`.
@@ -19,7 +19,7 @@ from hpcext.core.errors import HpcextError
 from hpcext.text import clean
 
 Verdict = Literal["ok", "note", "wrong"]
-"""Verdict of a finding; ``note``: something is missing that only some users need."""
+"""The verdict of a finding; ``note``: something is missing that only some users need."""
 
 
 class CheckOptions(NamedTuple):
@@ -28,15 +28,15 @@ class CheckOptions(NamedTuple):
     Attributes
     ----------
     settings : Settings or None
-        None where they cannot be read.
+        None if they cannot be read.
     submit : bool
-        Whether a job may be submitted to find something out.
+        Whether a test job may be submitted to LSF.
     queue : str
-        Queue for that job; empty: the batch system's default.
+        The queue for that job; empty for the default of the batch system.
     jobs : pathlib.Path or None
-        A job file, whose first training is started and suspended.
+        A job file whose first training is started and suspended, if it is given.
     probe : str
-        A partition in which a lease is taken and preempted; empty: none.
+        A partition in which a lease is taken and preempted; empty for none.
     """
 
     settings: Settings | None
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
     says, do : str
         What was found, and what to do about it.
     why : str
-        Why it matters, unless it is ok; by default that of the table's row.
+        Why it matters, unless the verdict is ok; by default the reason of the check.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Finding(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A row of the table.
+    """A row of the table of checks.
 
     Attributes
     ----------
@@ -75,9 +75,9 @@ class Check(NamedTuple):
     run : callable
         Yields findings; an exception becomes a finding.
     why : str
-        Why its findings matter, where they do not say so.
+        Why its findings matter, if they do not say so themselves.
     within_s : float
-        Seconds after which it is not waited for.
+        Seconds to wait for it.
     """
 
     name: str
@@ -87,7 +87,14 @@ class Check(NamedTuple):
 
 
 def run_python(*words: str, within_s: float) -> subprocess.CompletedProcess[str]:
-    """Run this Python with some arguments, for what may crash the process that loads it.
+    """Run this Python in a process of its own, for code that may crash the process.
+
+    Parameters
+    ----------
+    *words : str
+        Arguments of Python.
+    within_s : float
+        Seconds to wait for its end.
 
     Raises
     ------
@@ -106,7 +113,7 @@ def run_python(*words: str, within_s: float) -> subprocess.CompletedProcess[str]
 
 
 class _Run:
-    """A running check. One that hangs, as a file system may for ever, is left in its thread."""
+    """A running check, in a thread, where it stays if it hangs on a file system for ever."""
 
     def __init__(self, check: Check, asked: CheckOptions) -> None:
         self._check = check
@@ -128,7 +135,7 @@ class _Run:
             self._found.append(Finding(name, "wrong", f"could not be checked: {said}"))
 
     def found(self, until: float) -> list[Finding]:
-        """Return its findings up to an instant of the monotonic clock."""
+        """Return the findings once the check has ended, or at an instant of the monotonic clock."""
         self._thread.join(max(0.0, until - time.monotonic()))
         late = self._thread.is_alive()
         findings = list(self._found)
@@ -144,13 +151,7 @@ class _Run:
 
 
 def examine(checks: Sequence[Check], asked: CheckOptions) -> Iterator[Finding]:
-    """Run all checks at once, and yield their findings in order.
-
-    Parameters
-    ----------
-    checks : sequence of Check
-    asked : CheckOptions
-    """
+    """Run all checks at once, and yield their findings in the order of the checks."""
     began = time.monotonic()
     for check, run in [(check, _Run(check, asked)) for check in checks]:
         yield from run.found(began + check.within_s)

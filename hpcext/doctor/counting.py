@@ -1,7 +1,6 @@
-"""A small training for a probe: it counts its steps, and fails if it loses one.
+"""A small training for a probe, which counts its steps and fails if it loses one.
 
-Run it as ``python -m hpcext.doctor.counting SECONDS``: it lasts at most that long, however often it
-is suspended.
+Run it as ``python -m hpcext.doctor.counting SECONDS``, the longest time of the training.
 """
 
 from __future__ import annotations

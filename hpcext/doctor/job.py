@@ -1,15 +1,14 @@
-"""A check that a training survives a suspension here: it is started, suspended, and resumed.
+"""A check that a training survives a suspension: it is started, suspended, and resumed.
 
-Before and after, the training records its state and its losses: the state after the suspension is
-compared with that of a training that went on (:mod:`hpcext.training.rehearsal`).
+The training records its state and its losses (:mod:`hpcext.training.rehearsal`). Those after the
+resumption are compared with those of the suspended training, which goes on for a few steps.
 
-It runs as under ``hpcext run``, the first job of its file, in a directory of its own that is
-removed afterwards, with its checkpoints.
+The first job of a file runs as under ``hpcext run``, in a directory of its own, which is removed
+afterwards with its checkpoints.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 import tempfile
 import time
@@ -22,20 +21,20 @@ from hpcext.core.values import Job, Record
 from hpcext.doctor import own_checkpoint
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.keeper import END_S, PILOT
-from hpcext.doctor.rehearsed import compared, told
+from hpcext.doctor.rehearsed import compared, read_attempt
 from hpcext.doctor.rehearsed import steps as steps_after
-from hpcext.doctor.trial import EndedError, TrialManager, parts, steps
+from hpcext.doctor.trial import EndedError, TrialManager, grace_needed, parts, steps
 from hpcext.jobfile import read_jobs
 from hpcext.jobspec import JobSpec
 
 BEGIN_S = 180.0
-"""Seconds within which a training must make its first step: it imports, compiles, reads data."""
+"""Seconds to wait for the first step of a training, which imports, compiles and reads data."""
 
 TRAIN_S = 10.0
-"""Seconds that it trains before it is suspended, unless it ends before."""
+"""Seconds of training before the suspension."""
 
 MOST_S = 7200.0
-"""Seconds within which all of it ends: each wait has a limit, one of which a job states."""
+"""Seconds for the whole check; each wait in it has a limit, of which the job file states one."""
 
 _TOO_SOON = "the job ended before it could be suspended"
 
@@ -44,7 +43,7 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
     """Rehearse a suspension, if a job file is given."""
     if asked.jobs is None:
         return
-    # Read as a manager reads it, so that errors are the same.
+    # Read as by a manager, so that the errors are the same.
     first = read_jobs(asked.jobs)[0]
     if first.nodes.min > 1:
         says = f"{first.name} needs {first.nodes.min} nodes"
@@ -53,7 +52,7 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
     directory = Path(tempfile.mkdtemp(prefix="hpcext-doctor-"))
     trial = TrialManager(_manager(asked.jobs, first, directory), directory, first.name)
     try:
-        yield from _tried(trial, first)
+        yield from _rehearse(trial, first)
     except EndedError as error:
         line = trial.log()
         says = f"{first.name} {error.what}" + (f": {line}" if line else "")
@@ -71,11 +70,11 @@ def _manager(jobs: Path, first: JobSpec, directory: Path) -> list[str]:
     return [*rehearsal, sys.executable, "-m", "hpcext", *words, "--dir", str(directory / PILOT)]
 
 
-def _tried(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
+def _rehearse(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
     trial.wait(END_S, lambda job, _: job.state.active)
     trial.hold_others()
     if first.checkpoint is not None:
-        yield from own_checkpoint.tried(trial, first, train_s=TRAIN_S)
+        yield from own_checkpoint.rehearse(trial, first, train_s=TRAIN_S)
         return
     job, record = trial.wait(BEGIN_S, lambda job, record: job.run.registered and steps(record) > 0)
     if not job.run.registered:
@@ -94,15 +93,14 @@ def _tried(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
         yield Finding("job", "wrong", says, "let it make shorter steps, or run it in a pilot")
         return
     yield Finding("job", "ok", f"{first.name} completes steps: {job.step} so far")
-    until = time.monotonic() + TRAIN_S
-    trial.wait(TRAIN_S, lambda *_: time.monotonic() > until)
+    trial.run_for(TRAIN_S)
     began = time.monotonic()
     trial.ask("suspend")
     job, record = trial.wait(
         first.suspend_timeout_s + END_S, lambda job, _: job.on_hold and not job.state.active
     )
     attempt = job.attempt
-    before = told(trial.attempt(job.id, attempt))
+    before = read_attempt(trial.attempt(job.id, attempt))
     took_s = time.monotonic() - began - (before["went_on_s"] if before else 0.0)
     if not record.suspends:
         says = f"{first.name} was not suspended in {took_s:.0f} s, and its last steps are lost"
@@ -111,15 +109,12 @@ def _tried(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
     step = job.step
     into = parts(record.segments[-1].suspend_s)
     says = f"{first.name} was suspended at step {step} in {took_s:.1f} s{into}"
-    limits = (
-        f"where it is preempted, GraceTime or KillWait must be longer than {math.ceil(took_s)} s"
-    )
-    yield Finding("job", "ok", says, limits)
+    yield Finding("job", "ok", says, grace_needed(took_s))
     trial.ask("resume")
     again = steps_after(before)
 
     def goes_on(job: Job, record: Record) -> bool:
-        there = steps_after(told(trial.attempt(job.id, job.attempt))) >= again
+        there = steps_after(read_attempt(trial.attempt(job.id, job.attempt))) >= again
         return job.run.registered and job.step > step and there
 
     job, record = trial.wait(BEGIN_S, goes_on)
@@ -134,11 +129,11 @@ def _tried(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
         yield Finding(
             "job", "ok", f"{first.name} continues where it was, and no step is lost{into}"
         )
-        yield from compared(first.name, before, told(trial.attempt(job.id, job.attempt)))
+        yield from compared(first.name, before, read_attempt(trial.attempt(job.id, job.attempt)))
     yield from _notes(first, record)
 
 
 def _notes(first: JobSpec, record: Record) -> Iterator[Finding]:
-    """Yield the notes of the training itself."""
+    """Yield the warnings of the training itself as findings."""
     for note in record.notes:
         yield Finding("job", "wrong", f"{first.name} says: {note}")

@@ -1,9 +1,9 @@
-"""A keeper, which ends everything that a check has begun when the check ends or is killed.
+"""A keeper: a process that ends everything that a check has begun, if need be after its death.
 
-The check has the other end of its standard input, which the kernel closes whatever becomes of the
-check: so there is one way in which things end. Run as ``python -m hpcext.doctor.keeper DIRECTORY
-[JOB...] -- COMMAND...``: the command is a manager of ``DIRECTORY/pilot``, jobs are ``SYSTEM:NAME``,
-with their names in a batch system.
+The check holds the other end of the keeper's standard input, which the kernel closes when the check
+ends or is killed. Run as ``python -m hpcext.doctor.keeper DIRECTORY [JOB...] -- COMMAND...``: the
+command is a manager of ``DIRECTORY/pilot``; jobs are ``SYSTEM:NAME``, by their names in a batch
+system.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hpcext.core.world import World
 from hpcext.manager import journal, spool
 from hpcext.manager import pilot as pilots
 
-PILOT, SAID, ENDED = "pilot", "said.txt", "ended"
+PILOT, OUTPUT, ENDED = "pilot", "output.txt", "ended"
 """Names in the directory: the pilot, its manager's output, and the mark of the manager's end."""
 
 END_S = 60.0
-"""Most seconds for ending all jobs, and again for ending their manager."""
+"""Seconds to wait for the end of all jobs, and again for that of their manager."""
 
 _LOOK_S = 0.2
 
@@ -41,9 +41,18 @@ def world(directory: Path) -> World | None:
 
 
 def keep(directory: Path, jobs: Sequence[str], command: Sequence[str]) -> None:
-    """Run the manager until standard input closes; then end it, and remove the directory."""
-    with (directory / SAID).open("wb") as said:
-        manager = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    """Run the manager until standard input closes; then end it, and remove the directory.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    jobs : sequence of str
+        Jobs of batch systems to cancel, as ``SYSTEM:NAME``.
+    command : sequence of str
+        The manager.
+    """
+    with (directory / OUTPUT).open("wb") as output:
+        manager = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     while not select.select([0], [], [], _LOOK_S)[0]:
         if manager.poll() is not None:
             (directory / ENDED).touch()
@@ -55,7 +64,7 @@ def keep(directory: Path, jobs: Sequence[str], command: Sequence[str]) -> None:
 
 
 def _cancel(named: str) -> list[str]:
-    """End the jobs of a name, which is ``SYSTEM:NAME``."""
+    """Return the command that cancels the jobs ``SYSTEM:NAME``."""
     system, _, name = named.partition(":")
     return lsf.cancel_named_command(name) if system == "lsf" else slurm.cancel_named_command(name)
 
@@ -78,7 +87,7 @@ def _remove(directory: Path) -> None:
     register = None
     with contextlib.suppress(NoManagerError):
         pilot = pilots.load(directory / PILOT)
-        # The link by which a pilot with a directory of its own is found by its name.
+        # The link by which a pilot outside the state directory is found by its name.
         register = Path(pilot.profiles).parent / "pilots" / pilot.id
     shutil.rmtree(directory, ignore_errors=True)
     if register is not None and register.is_symlink():
@@ -86,12 +95,18 @@ def _remove(directory: Path) -> None:
 
 
 def main(words: Iterable[str]) -> None:
-    """Keep what the command line says."""
+    """Run the keeper.
+
+    Parameters
+    ----------
+    words : iterable of str
+        The arguments of the command line.
+    """
     before, command = list(words), []
     if "--" in before:
         at = before.index("--")
         before, command = before[:at], before[at + 1 :]
-    # Signals to a terminal's processes are not for this one, which must clean up then.
+    # A signal that ends the check must not end the keeper, which cleans up afterwards.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     keep(Path(before[0]), before[1:], command)

@@ -1,4 +1,4 @@
-"""Checks whether a Slurm lends nodes as a harvester needs it: rules over its configuration.
+"""Checks that Slurm lends nodes as a harvester needs it: rules for its configuration.
 
 Each rule is a pure function of one partition. To add one, write it and put it in :data:`RULES`.
 """
@@ -16,10 +16,10 @@ from hpcext.harvest.leases import Terms
 from hpcext.text import listed, shown
 
 QUEUE_DEPTH = 500
-"""Default of bf_max_job_test; slurm.conf(5)."""
+"""The default of bf_max_job_test (slurm.conf(5))."""
 
 SLOW_S = 120
-"""Interval of backfill, in seconds, beyond which it misses most holes."""
+"""The interval of backfill, in seconds, beyond which it misses most holes."""
 
 FEWEST_RPCS = 10
 """slurm.conf(5), max_rpc_cnt: "a value of 10 or higher is recommended"."""
@@ -32,18 +32,20 @@ class SlurmConfiguration(NamedTuple):
 
     Attributes
     ----------
-    release : tuple of int
+    release : (int, int)
+        Such as ``(24, 11)``.
     config : Mapping[str, str]
-        Output of ``scontrol show config``.
+        The settings that ``scontrol show config`` prints.
     partitions : Mapping[str, Mapping[str, str]]
+        Partition → its settings.
     members : Mapping[str, frozenset of str]
-        Nodes by partition.
+        Partition → its nodes.
     waiting : int
-        Pending jobs that are visible.
+        The number of visible pending jobs.
     leases : int
-        Most leases that a harvester requests.
+        The largest number of leases that a harvester requests.
     saving_s : float or None
-        Seconds of the slowest suspension of this user's jobs; None: none was measured.
+        The duration of the slowest suspension of this user's jobs; None if none was measured.
     """
 
     release: tuple[int, int]
@@ -55,12 +57,19 @@ class SlurmConfiguration(NamedTuple):
     saving_s: float | None
 
     def of(self, partition: str, key: str) -> str:
-        """Return a setting of a partition."""
+        """Return a setting of a partition; empty if it is not there."""
         return self.partitions.get(partition, {}).get(key, "")
 
 
-def look(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
-    """Yield the findings of all rules."""
+def check(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
+    """Apply all rules to a partition; yield their findings.
+
+    Parameters
+    ----------
+    site : SlurmConfiguration
+    partition : str
+        The partition of leases.
+    """
     for rule in RULES:
         yield from rule(site, partition)
 
@@ -79,7 +88,7 @@ def preemption(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
         )
         return
     if kind != "preempt/partition_prio":
-        # The database defines which QOS preempts which.
+        # Which QOS preempts which is in the database of slurmdbd.
         yield Finding(
             name,
             "note",
@@ -104,7 +113,7 @@ def preemption(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
 
 
 def _tiers(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
-    """Check that every other partition with these nodes is of a higher tier."""
+    """Check that all other partitions with these nodes have a higher PriorityTier."""
     name = "preemption"
     nodes = site.members.get(partition, frozenset())
     tier = whole(site.of(partition, "PriorityTier"))
@@ -136,7 +145,17 @@ def above(
     members: Mapping[str, Collection[str]],
     nodes: Collection[str],
 ) -> list[str]:
-    """Return partitions of a higher tier that have any of these nodes, the lowest first."""
+    """Return partitions with a higher PriorityTier that have any of these nodes, the lowest first.
+
+    Parameters
+    ----------
+    partition : str
+    partitions : Mapping of str to Mapping of str to str
+        Partition → its settings.
+    members : Mapping of str to collection of str
+        Partition → its nodes.
+    nodes : collection of str
+    """
 
     def tier(name: str) -> int:
         return whole(partitions.get(name, {}).get("PriorityTier", ""))
@@ -146,7 +165,7 @@ def above(
 
 
 def grace(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
-    """Check the time to save before a preemption, a time limit or scancel ends a job."""
+    """Check the time for saving when a preemption, a time limit or scancel ends a job."""
     saving = site.saving_s
     needs = "" if saving is None else f", and saving took {saving:.1f} s"
     kill_s = whole(site.config.get("KillWait", ""))
@@ -175,12 +194,12 @@ def grace(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
 
 
 def _suggested(saving_s: float | None) -> int:
-    """Return the seconds to suggest: twice what was needed, as file systems can be slow."""
+    """Return the seconds to suggest: twice the measured ones, since file systems can be slow."""
     return max(60, math.ceil((saving_s or 0) / 30) * 60)
 
 
 def notice(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:
-    """Check that the signal that a batch job requested also comes at a preemption."""
+    """Check that a preemption sends the signal that a batch job has asked for."""
     name = "signal at preemption"
     key, word = signal_at_preemption(site.release)
     if word in words(site.config.get(key, "")):
@@ -215,7 +234,7 @@ _HIDDEN: Mapping[str, tuple[Verdict, str]] = {
     "jobs": ("note", "the end of a hole is not known, so more leases are preempted"),
     "reservations": ("note", "a lease that would overlap a reservation waits 45 s for nothing"),
 }
-"""Values of PrivateData that matter, with verdict and reason."""
+"""Value of PrivateData → verdict and reason."""
 
 
 def private(site: SlurmConfiguration, partition: str) -> Iterator[Finding]:

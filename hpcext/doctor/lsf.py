@@ -1,4 +1,4 @@
-"""Checks of LSF: the abilities of the engine, its queues, our esub and starter, and a test job."""
+"""Checks of LSF: what the engine can do, its queues, our esub and starter, and a test job."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 from hpcext import __version__, protocol, state
 from hpcext.admin import manifest
 from hpcext.batch import lsf, runner
-from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.engine import NEEDED, LsfEngine
 from hpcext.batch.lsf.probe import ANSWER_S
+from hpcext.batch.lsf.queues import LsfQueue, parse_queues, queues_command
 from hpcext.core.errors import BatchError
 from hpcext.doctor import lsf_abilities, lsf_conf, lsf_queues
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.text import clean, listed, shown
 
 JOB_S = 300.0
-"""Most seconds for a test job to wait and run; the one with a warning runs over a minute."""
+"""Seconds to wait for the end of a test job; one that waits for a signal runs over a minute."""
 
 _POLL_S = 1.0
 _INSTALL = "the owner of LSF_SERVERDIR runs hpcext-admin install lsf"
 
 
 def check(asked: CheckOptions) -> Iterator[Finding]:
-    """Check whatever can be known without a job."""
+    """Check all that does not take a job."""
     if not lsf_probe.is_there():
         yield Finding("lsf", "note", "there are no LSF commands on this machine")
         return
@@ -40,20 +40,20 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
     cluster = release.cluster or "no LSF answers"
     says = f"{release.product} {release.number}, cluster {cluster}"
     yield Finding("lsf", "ok" if release.cluster else "wrong", clean(says))
-    yield from lsf_abilities.look(
+    yield from lsf_abilities.check(
         engine, asked.settings.lsf_launcher if asked.settings else "blaunch"
     )
     yield from _queues(engine, asked)
-    yield from lsf_conf.look()
+    yield from lsf_conf.check()
     yield _scripts()
     if not asked.submit:
         do = "hpcext doctor --submit runs one"
-        says = "whether arguments of -a, commands with quotes and -wa work only a job can tell"
+        says = "only a job can tell whether arguments of -a, commands with quotes and -wa work"
         yield Finding("lsf", "note", says, do)
 
 
 def _queues(engine: LsfEngine, asked: CheckOptions) -> Iterator[Finding]:
-    queues = lsf_idle.parse_queues(runner.run(["bqueues", "-l"], timeout_s=ANSWER_S))
+    queues = parse_queues(runner.run(queues_command(), timeout_s=ANSWER_S))
     started = [queue.name for queue in queues if "hpcext-starter" in queue.starter]
     again = [queue.name for queue in queues if "85" in queue.requeue.split()]
     if started:
@@ -68,15 +68,15 @@ def _queues(engine: LsfEngine, asked: CheckOptions) -> Iterator[Finding]:
         most = lsf_probe.parameters().get("MAX_JOB_REQUEUE")
         if most is not None:
             yield Finding("lsf queues", "ok", f"a job is requeued {clean(most)} times at most")
-    yield from judged(asked, queues)
+    yield from _lease_queue(asked, queues)
 
 
-def judged(asked: CheckOptions, queues: Sequence[lsf_idle.LsfQueue]) -> Iterator[Finding]:
+def _lease_queue(asked: CheckOptions, queues: Sequence[LsfQueue]) -> Iterator[Finding]:
     """Check the queue of leases, which the settings or ``--probe`` name."""
     wanted = asked.probe or (asked.settings.harvest_partition if asked.settings else "")
     for queue in queues:
         if queue.name == wanted:
-            yield from lsf_queues.look(queue, queues)
+            yield from lsf_queues.check(queue, queues)
             return
     if wanted:
         do = f"set one of {listed(queue.name for queue in queues)}"
@@ -88,7 +88,7 @@ def judged(asked: CheckOptions, queues: Sequence[lsf_idle.LsfQueue]) -> Iterator
 
 
 def _scripts() -> Finding:
-    """Check that the esub and the starter are those that hpcext-admin installed."""
+    """Check that the esub and the starter are as hpcext-admin has installed them."""
     name = "lsf scripts"
     place = protocol.environ().get("LSF_SERVERDIR", "")
     if not place:
@@ -108,7 +108,7 @@ def _scripts() -> Finding:
 
 
 def job(asked: CheckOptions) -> Iterator[Finding]:
-    """Submit a test job and check whatever only a job can tell."""
+    """Submit a test job, and check what only a job can show."""
     if not asked.submit or not lsf_probe.is_there():
         return
     name = "lsf job"
@@ -122,7 +122,7 @@ def job(asked: CheckOptions) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory(dir=asked.settings.state_dir, prefix="doctor-") as scratch:
         output = Path(scratch) / "out"
         words = lsf_probe.trial_command(engine, str(output), asked.queue, esub=esub)
-        # Without it: the variable would reach the job even if no esub worked.
+        # The variable would reach the job even if no esub worked.
         environ = {k: v for k, v in protocol.environ().items() if k != "HPCEXT_GPUS"}
         said = runner.run(words, environ=environ, timeout_s=ANSWER_S)
         job_id = lsf.parse_job_id(said)
@@ -160,7 +160,7 @@ def job(asked: CheckOptions) -> Iterator[Finding]:
 
 
 def _wait(output: Path, job_id: int) -> str | None:
-    """Wait for the job's end and return its output, or None if it has not ended in time."""
+    """Wait for the end of a job, and return its output; None if it does not end in time."""
     until = time.monotonic() + JOB_S
     while time.monotonic() < until:
         ended = _has_ended(job_id)

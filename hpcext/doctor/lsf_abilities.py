@@ -1,6 +1,6 @@
-"""The abilities of an LSF-compatible engine that hpcext uses: which work, or in what other way.
+"""Checks of the features of an LSF-compatible engine that hpcext uses.
 
-A row of :data:`TABLE` states what is wanted, how to check for it, and what is done without it. If
+A row of :data:`TABLE` states a feature, how to check for it, and what hpcext does without it. If
 hpcext is to use another feature of LSF, add its row.
 """
 
@@ -18,26 +18,26 @@ from hpcext.doctor.checkup import Finding
 from hpcext.text import clean, listed
 
 FIELDS = (*lsf.FIELDS, "exec_host", "job_description", "pend_reason")
-"""All fields of ``bjobs -o`` that are used."""
+"""All fields of ``bjobs -o`` that hpcext uses."""
 
 NAME = "lsf can"
 
 
 class Ability(NamedTuple):
-    """An ability of an engine: a row of the table.
+    """A feature of an engine: a row of the table.
 
     Attributes
     ----------
     name : str
-        What the ability is for.
+        Its purpose.
     words : str
         The command and options that provide it.
     there : callable
-        Returns whether an engine has them; None if that is not known yet.
+        Returns whether an engine has them; None if that is unknown yet.
     instead : str
-        The other way, which hpcext takes automatically; empty if there is none.
+        What hpcext uses instead, by itself; empty if there is nothing.
     without : str
-        The consequence if there is no other way, or of the other way.
+        The consequence of its absence, or of what is used instead.
     """
 
     name: str
@@ -46,8 +46,8 @@ class Ability(NamedTuple):
     instead: str = ""
     without: str = ""
 
-    def look(self, engine: LsfEngine) -> Finding:
-        """Check an engine for this ability."""
+    def check(self, engine: LsfEngine) -> Finding:
+        """Check whether an engine has this feature."""
         there = self.there(engine)
         if there:
             return Finding(NAME, "ok", f"{self.name}: {self.words}")
@@ -62,7 +62,7 @@ class Ability(NamedTuple):
 
 
 def _has(command: str, *options: str) -> Callable[[LsfEngine], bool]:
-    """Make a check for options by the help of a command; a command without help counts as IBM's."""
+    """Return a check of a command's help text for options; without one, it has all of IBM's."""
     return lambda engine: command in engine.commands and not engine.lacks(command, *options)
 
 
@@ -143,8 +143,8 @@ TABLE: tuple[Ability, ...] = (
 )
 
 
-def look(engine: LsfEngine, launcher: str) -> Iterator[Finding]:
-    """Check an engine for each ability, and for the fields of ``bjobs -o``.
+def check(engine: LsfEngine, launcher: str) -> Iterator[Finding]:
+    """Check an engine for each feature, and for the fields of ``bjobs -o``.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def look(engine: LsfEngine, launcher: str) -> Iterator[Finding]:
         The setting ``lsf_launcher``.
     """
     for row in TABLE:
-        yield _launcher(row, engine, launcher) if row.words == "blaunch" else row.look(engine)
+        yield _launcher(row, engine, launcher) if row.words == "blaunch" else row.check(engine)
     if not engine.lacks("bjobs", "-o", "-json"):
         yield _fields()
 
@@ -171,12 +171,12 @@ def _launcher(row: Ability, engine: LsfEngine, wanted: str) -> Finding:
 
 
 def _fields() -> Finding:
-    """Find which of the fields that are used this bjobs has; it tells only if there is a job."""
+    """Check which fields bjobs knows, which it shows only if there is a job."""
     name = "fields of jobs"
     found: object = None
     try:
         for field in FIELDS:
-            # One by one, since bjobs ends at the first field that it does not have.
+            # One by one, because bjobs ends at the first field that it does not know.
             found = lsf_jobs.ask(dict.fromkeys(("jobid", field)), ["-u", "all"])
             if not found:
                 break

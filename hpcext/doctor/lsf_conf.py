@@ -1,4 +1,4 @@
-"""What lsf.conf must say so that jobs of several slots hear of their end before it comes."""
+"""A check of lsf.conf: whether jobs of several slots are notified before they are killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEQUENTIAL = "LSB_USE_SEQUENTIAL_SIGNAL"
 
 
 def parse(text: str) -> dict[str, str]:
-    r"""``NAME=VALUE`` of each line; lsf.conf(5).
+    r"""Parse lines of the form ``NAME=VALUE`` (lsf.conf(5)).
 
     Examples
     --------
@@ -26,7 +26,7 @@ def parse(text: str) -> dict[str, str]:
     return {name: value.strip().strip("\"'") for name, value in _LINE.findall(text)}
 
 
-def look() -> Iterator[Finding]:
+def check() -> Iterator[Finding]:
     """Check how bkill(1), brequeue(1), bmig(1) and TERMINATE_WHEN end a job of several slots."""
     name = "lsf.conf"
     place = protocol.environ().get("LSF_ENVDIR", "")

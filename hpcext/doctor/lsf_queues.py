@@ -1,4 +1,4 @@
-"""Rules for the queue of leases on LSF: whether it lends hosts and takes them back as needed.
+"""Rules for the queue of leases on LSF: whether it lends hosts, and takes them back in time.
 
 Each rule is a pure function of one queue among all. To add one, write it and put it in
 :data:`RULES`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hpcext.batch.lsf.idle import LsfQueue
+from hpcext.batch.lsf.queues import LsfQueue
 from hpcext.doctor.checkup import Finding
 from hpcext.protocol import EXIT_SUSPENDED
 from hpcext.text import listed, shown
@@ -17,14 +17,29 @@ from hpcext.text import listed, shown
 _OWNER = "an administrator has lsb.queues say"
 
 
-def look(queue: LsfQueue, queues: Sequence[LsfQueue]) -> Iterator[Finding]:
-    """Apply all rules to a queue."""
+def check(queue: LsfQueue, queues: Sequence[LsfQueue]) -> Iterator[Finding]:
+    """Apply all rules to a queue; yield their findings.
+
+    Parameters
+    ----------
+    queue : LsfQueue
+        The queue of leases.
+    queues : sequence of LsfQueue
+        All queues.
+    """
     for rule in RULES:
         yield from rule(queue, queues)
 
 
 def above(queue: LsfQueue, queues: Iterable[LsfQueue]) -> list[LsfQueue]:
-    """Find the queues whose jobs preempt those of a queue, the most urgent first (PREEMPTION)."""
+    """Return the queues whose jobs preempt those of a queue, the highest priority first.
+
+    Parameters
+    ----------
+    queue : LsfQueue
+    queues : iterable of LsfQueue
+        All queues, among which may be `queue`.
+    """
     found = [
         each
         for each in queues
@@ -38,7 +53,7 @@ def above(queue: LsfQueue, queues: Iterable[LsfQueue]) -> list[LsfQueue]:
 
 
 def _names(preemption: str, kind: str, name: str) -> bool:
-    """Return whether PREEMPTIVE or PREEMPTABLE applies to a queue: to all if it lists none."""
+    """Return whether PREEMPTIVE or PREEMPTABLE names a queue; without a list, it means all."""
     found = re.search(rf"\b{kind}\b(?:\[([^\]]*)\])?", preemption)
     if found is None:
         return False
@@ -47,7 +62,7 @@ def _names(preemption: str, kind: str, name: str) -> bool:
 
 
 def preemption(queue: LsfQueue, queues: Sequence[LsfQueue]) -> Iterator[Finding]:
-    """Check that jobs of other queues take hosts back from leases."""
+    """Check that jobs of other queues preempt leases."""
     name, of = "preemption", shown(queue.name)
     if first := above(queue, queues):
         says = f"jobs of {listed(each.name for each in first)} preempt those of {of}"
@@ -59,13 +74,13 @@ def preemption(queue: LsfQueue, queues: Sequence[LsfQueue]) -> Iterator[Finding]
 
 
 def suspension(queue: LsfQueue, _queues: Sequence[LsfQueue]) -> Iterator[Finding]:
-    """Check that a lease receives the signal by which a host is taken back."""
+    """Check that a lease receives the signal of a preemption."""
     name, of = "job controls", shown(queue.name)
     said = queue.controls.get("SUSPEND", "")
     if said.endswith("SIGTSTP") or "hpcext-job-control" in said:
-        yield Finding(name, "ok", f"{of}: jobs hear SUSPEND[{said}]")
+        yield Finding(name, "ok", f"{of}: jobs get SUSPEND[{said}]")
     elif "PREEMPT" in queue.terminate_when.split():
-        yield Finding(name, "ok", f"{of}: jobs hear TERMINATE_WHEN = PREEMPT")
+        yield Finding(name, "ok", f"{of}: jobs get TERMINATE_WHEN = PREEMPT")
     elif said:
         says = f"{of}: SUSPEND[{said}] is not that of hpcext"
         do = "make sure that it sends jobs SIGTSTP before it stops them"
@@ -74,16 +89,16 @@ def suspension(queue: LsfQueue, _queues: Sequence[LsfQueue]) -> Iterator[Finding
             "note",
             says,
             do,
-            "jobs that do not hear it lose the work since their last checkpoint",
+            "jobs that do not get it lose the work since their last checkpoint",
         )
     else:
-        says = f"{of}: no JOB_CONTROLS: jobs of one slot are stopped by SIGSTOP, which nobody hears"
+        says = f"{of}: no JOB_CONTROLS: SIGSTOP stops jobs of one slot, and cannot be handled"
         do = f"{_OWNER} JOB_CONTROLS = SUSPEND[SIGTSTP]"
         yield Finding(name, "note", says, do, "such leases are killed, and lose unsaved work")
 
 
 def rerunnable(queue: LsfQueue, _queues: Sequence[LsfQueue]) -> Iterator[Finding]:
-    """Check that jobs of the queue are rerunnable: LSF takes GPUs back from no others."""
+    """Check that jobs of the queue are rerunnable, because LSF takes GPUs from no others."""
     name, of = "rerunnable", shown(queue.name)
     if queue.rerunnable:
         yield Finding(name, "ok", f"{of}: RERUNNABLE; a lease that is restarted ends at once")
@@ -94,7 +109,7 @@ def rerunnable(queue: LsfQueue, _queues: Sequence[LsfQueue]) -> Iterator[Finding
 
 
 def exit_values(queue: LsfQueue, _queues: Sequence[LsfQueue]) -> Iterator[Finding]:
-    """Check that no exit value begins a finished job again, except that of a suspension."""
+    """Check that no exit value restarts a finished job, and that of a suspension does."""
     name, of = "exit values", shown(queue.name)
     values = queue.requeue.split()
     if "0" in values or any(value.lower() == "all" for value in values):

@@ -1,4 +1,4 @@
-"""Checks of this machine: Python, packages, GPUs, settings, the directory of pilots' state."""
+"""Checks of this machine: Python, packages, GPUs, settings, the state directory."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from hpcext.text import clean, counted, sized
 PACKAGES = (
     "numpy", "filelock", "msgspec", "psutil", "rich", "scipy", "threadpoolctl", "nvidia-ml-py",
 )  # fmt: skip
-"""Packages of install_requires in setup.cfg. A test keeps both lists equal."""
+"""Packages in install_requires of setup.cfg; a test keeps both lists equal."""
 
 IMPORT_S = 100.0
-"""Seconds for importing a framework, which may take a minute from a slow file system."""
+"""Seconds to wait for the import of a framework; a slow file system takes a minute."""
 
 SIZES_S = 20.0
-"""Most seconds for counting the files of pilots; a hundred thousand jobs would take minutes."""
+"""The longest time for counting files of pilots; those of 100,000 jobs would take minutes."""
 
 OLD_S = 30 * 86_400.0
-"""Seconds without any change after which a pilot is old."""
+"""Seconds without a change after which a pilot is old."""
 
 SHARED = frozenset(
     {
@@ -63,7 +63,7 @@ _AMDSMI = "install amd-smi-lib of ROCm 6.3 or later, and pip install /opt/rocm/s
 
 
 def python(asked: CheckOptions) -> Iterator[Finding]:
-    """Check the interpreter, and this hpcext."""
+    """Show the release of hpcext and that of the interpreter."""
     here = Path(hpcext.__file__).parent
     yield Finding("hpcext", "ok", f"{hpcext.__version__} in {clean(str(here))}")
     yield Finding("python", "ok", f"{platform.python_version()}, {clean(sys.executable)}")
@@ -84,12 +84,12 @@ def packages(asked: CheckOptions) -> Iterator[Finding]:
 
 
 def torch(asked: CheckOptions) -> Iterator[Finding]:
-    """Check PyTorch, as trainings would import it."""
+    """Check that trainings can import PyTorch, and see the GPUs."""
     yield _framework("torch")
 
 
 def tensorflow(asked: CheckOptions) -> Iterator[Finding]:
-    """Check TensorFlow, as trainings would import it."""
+    """Check that trainings can import TensorFlow, and see the GPUs."""
     yield _framework("tensorflow")
 
 
@@ -162,7 +162,7 @@ def _nvidias() -> Iterator[Finding]:
 
 
 def _used(found: Iterable[GpuFacts], usable: Iterable[int], tool: str) -> Iterator[Finding]:
-    """Yield GPUs on which something runs already."""
+    """Yield a note for each GPU on which something runs already."""
     why = "a training beside it is slow or runs out of memory"
     do = f"{tool} shows whose they are; hpcext run --gpus N uses fewer GPUs"
     for gpu in found:
@@ -175,7 +175,7 @@ def _used(found: Iterable[GpuFacts], usable: Iterable[int], tool: str) -> Iterat
 
 
 def _sharing(found: tuple[GpuFacts, ...]) -> Iterator[Finding]:
-    """Yield whether GPUs are divided or shared by means other than hpcext's."""
+    """Yield a note if GPUs are divided or shared by MIG or MPS."""
     daemon = "the MPS daemon is running" if gpu_facts.mps_runs() else ""
     if says := "; ".join(filter(None, (gpu_facts.sharing(found), daemon))):
         # NVIDIA's MIG User Guide, "CUDA Device Enumeration".
@@ -189,14 +189,14 @@ def _names(nvml: Any) -> list[str]:
 
 
 def settings(asked: CheckOptions) -> Iterator[Finding]:
-    """Check that all settings can be read, and list where non-defaults come from."""
+    """Check that all settings can be read; list those that are not defaults, with their origins."""
     found = config.load_settings()
     stated = [f"{name} ({origin})" for name, origin in found.origins.items() if origin != "default"]
     yield Finding("settings", "ok", ", ".join(stated) or "all are defaults")
 
 
 def state_directory(asked: CheckOptions) -> Iterator[Finding]:
-    """Check that pilots can keep their directories, and that nodes can see them."""
+    """Check that the state directory can be written and locked, and that nodes can see it."""
     name = "state_dir"
     if asked.settings is None:
         yield Finding(name, "note", "not checked, because the settings cannot be read")
@@ -225,7 +225,7 @@ def state_directory(asked: CheckOptions) -> Iterator[Finding]:
 
 
 def pilots(asked: CheckOptions) -> Iterator[Finding]:
-    """Check how much disk space pilots hold."""
+    """Check how much disk space pilots occupy."""
     if asked.settings is None:
         yield Finding("pilots", "note", "not checked, because the settings cannot be read")
         return
@@ -255,19 +255,19 @@ def batch(asked: CheckOptions) -> Iterator[Finding]:
     try:
         yield Finding("batch", "ok", backends.choose(asked.settings.batch).title)
     except InputError as error:
-        # If both are there the user must decide.
+        # With several of them, the user must choose.
         none = not any(map(backends.is_here, map(backends.find, backends.BUILT_IN)))
         yield Finding("batch", "note" if none else "wrong", error.what, error.do)
 
 
 def file_system(path: Path) -> str:
-    """Return the type of a path's file system; proc(5), ``/proc/PID/mountinfo``."""
+    """Return the type of a path's file system, from ``/proc/self/mountinfo`` (proc(5))."""
     path = path.resolve()
     best, kind = 0, "unknown"
     for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
         before, _, after = line.partition(" - ")
         point = Path(before.split()[4].encode().decode("unicode_escape"))
-        # Of several mounts at one place the last is visible.
+        # Of several mounts at one place, the last one is visible.
         if path.is_relative_to(point) and len(point.parts) >= best:
             best, kind = len(point.parts), after.split()[0]
     return kind

@@ -1,4 +1,4 @@
-"""Measurements from this user's own pilots: how long it takes to save a training."""
+"""Measurements in this user's own pilots: how long it takes to save a training."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hpcext.manager import journal
 from hpcext.manager import pilot as pilots
 
 NEWEST = 20
-"""Newest pilots to read: older ones may have trained something else."""
+"""The number of newest pilots to read; older ones may have trained something else."""
 
 MOST_BYTES = 16 << 20
-"""Largest journal to read, because the user waits."""
+"""The size of the largest journal to read, because the user waits."""
 
 
 def saving_s(state_dir: Path) -> float | None:
@@ -26,12 +26,12 @@ def saving_s(state_dir: Path) -> float | None:
     Returns
     -------
     float or None
-        Seconds; None where nothing was suspended.
+        Seconds; None if nothing was suspended.
     """
     found = []
     for directory, _ in pilots.known(state_dir)[:NEWEST]:
         path = directory / "journal.jsonl"
-        # A pilot that has not begun, or one that is damaged, has measured nothing.
+        # A pilot that has not begun, or is damaged, has no measurement.
         with contextlib.suppress(OSError, JournalError, InputError):
             if path.stat().st_size > MOST_BYTES:
                 continue

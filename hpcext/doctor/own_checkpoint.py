@@ -1,8 +1,7 @@
-"""A check that a command which saves by its own means does so when it is asked, and goes on."""
+"""A check that a command that saves by its own means does so on request, and goes on later."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 
@@ -10,26 +9,27 @@ from hpcext.core.saving import counted_lost_s
 from hpcext.core.values import Job, Record, State
 from hpcext.doctor.checkup import Finding
 from hpcext.doctor.keeper import END_S
-from hpcext.doctor.trial import TrialManager, parts
+from hpcext.doctor.trial import TrialManager, grace_needed, parts
 from hpcext.jobspec import JobSpec
 
 NOTICEABLE_S = 1.0
-"""Seconds of work that may be lost before somebody is told: between a checkpoint and the end."""
+"""Seconds of work between the checkpoint and the end that may be lost without a note."""
 
 
-def tried(trial: TrialManager, first: JobSpec, *, train_s: float) -> Iterator[Finding]:
-    """Let a job begin, suspend it, let it begin again, and say what was lost.
+def rehearse(trial: TrialManager, first: JobSpec, *, train_s: float) -> Iterator[Finding]:
+    """Start a job, suspend it, and resume it; check what was lost.
 
     Parameters
     ----------
     trial : TrialManager
     first : JobSpec
+        The job.
     train_s : float
-        Seconds that it trains before it is suspended, and after it has begun again.
+        Seconds of training before the suspension, and again after it.
     """
     name = first.name
     job, _ = trial.wait(END_S, lambda job, _: job.run.registered)
-    _train(trial, train_s)
+    trial.run_for(train_s)
     began = time.monotonic()
     trial.ask("suspend")
     job, record = trial.wait(
@@ -47,10 +47,7 @@ def tried(trial: TrialManager, first: JobSpec, *, train_s: float) -> Iterator[Fi
     as_it_is = first.checkpoint is not None and first.checkpoint.transparent
     how = "as it is" if as_it_is else "by its own means"
     says = f"{name} was suspended {how} in {took_s:.1f} s{into}"
-    limits = (
-        f"where it is preempted, GraceTime or KillWait must be longer than {math.ceil(took_s)} s"
-    )
-    yield Finding("job", "ok", says, limits)
+    yield Finding("job", "ok", says, grace_needed(took_s))
     yield _loss(name, record)
     trial.ask("resume")
     attempt = job.attempt
@@ -75,12 +72,7 @@ def tried(trial: TrialManager, first: JobSpec, *, train_s: float) -> Iterator[Fi
             yield Finding("job", "ok", f"{name} was resumed, and {does}")
             return
         says = f"{name} was begun again with the same command, and {does}"
-        yield Finding("job", "ok", says, "whether it goes on from its checkpoint its log tells")
-
-
-def _train(trial: TrialManager, train_s: float) -> None:
-    until = time.monotonic() + train_s
-    trial.wait(train_s, lambda *_: time.monotonic() > until)
+        yield Finding("job", "ok", says, "see in its log whether it continues from its checkpoint")
 
 
 def _lost(record: Record) -> str:

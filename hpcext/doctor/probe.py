@@ -1,7 +1,7 @@
-"""A probe of leases: one is taken, trained on, preempted and taken again.
+"""A probe of leases: one is taken, used by a training, preempted, and replaced.
 
 A harvester of one node runs a small training in the partition, and a job in a higher partition then
-requests that node. A keeper ends both; if that is killed too, the lease ends by its time limit.
+requests that node. A keeper ends both; if it is killed, too, the lease ends by its time limit.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from hpcext.manager.waiting import comes_true
 from hpcext.text import clean, shown
 
 LEASE_S = 600.0
-"""Time limit of the lease, and longest time of the training, in seconds."""
+"""The time limit of the lease, and the longest time of the training, in seconds."""
 
 BEGIN_S = 180.0
-"""Most seconds until the lease begins, and until the training's first step."""
+"""Seconds to wait for the lease, and for the first step of the training."""
 
 TRAIN_S = 3.0
 MAIN_S = 180.0
-"""Most seconds that the preempting job may wait, besides the grace time."""
+"""Seconds to wait for the suspension, and for the start of the preempting job."""
 
 MOST_S = 1800.0
-"""Seconds within which all of it ends."""
+"""Seconds to wait for the whole check."""
 
 BLIND = "has no GPUs"
-"""Part of the harvester's message about a lease on which nothing will ever be trained."""
+"""A part of the harvester's message about a lease without GPUs, which is of no use."""
 
 _LOOK_S = 0.2
 _NAME = "probe"
@@ -61,7 +61,7 @@ class _Probe:
     Parameters
     ----------
     node : Idle
-        One that is idle, as those are that may be had.
+        An idle node; the lease may get another one like it.
     terms : Terms
     main : MainJobSystem
     settings : Settings
@@ -100,7 +100,7 @@ class _Probe:
         self._trial = TrialManager(command, directory, _NAME, names)
 
     def end(self) -> None:
-        """End everything."""
+        """End the harvester and the preempting job."""
         self._trial.end()
 
     def run(self) -> Iterator[Finding]:
@@ -110,16 +110,15 @@ class _Probe:
         if node is None:
             return
         _, record = self._trial.wait(
-            BEGIN_S, lambda _, record: steps(record) > 0 or bool(self._trial.said(BLIND))
+            BEGIN_S, lambda _, record: steps(record) > 0 or bool(self._trial.output_line(BLIND))
         )
-        if not steps(record) and (line := self._trial.said(BLIND)):
+        if not steps(record) and (line := self._trial.output_line(BLIND)):
             do = "see gres.conf: without File= Slurm gives jobs no CUDA_VISIBLE_DEVICES"
             yield _wrong(f"the harvester says: {line}", do)
             return
         if not steps(record):
-            says = (
-                f"the training completed no step in {BEGIN_S:g} s: {self._trial.log() or 'no word'}"
-            )
+            printed = self._trial.log() or "it printed nothing"
+            says = f"the training completed no step in {BEGIN_S:g} s: {printed}"
             yield _wrong(
                 says,
                 "make sure that this Python and hpcext are on a file system that all nodes share",
@@ -128,11 +127,10 @@ class _Probe:
         took_s = time.monotonic() - began_s
         into = parts(record.segments[-1].resume_s)
         yield _ok(f"trains: first step {took_s:.1f} s after the harvester began{into}")
-        until = time.monotonic() + TRAIN_S
-        self._trial.wait(TRAIN_S, lambda *_: time.monotonic() > until)
+        self._trial.run_for(TRAIN_S)
         if not (yield from self._preempt(node)):
             return
-        yield from self._again()
+        yield from self._resumed()
 
     def _lease(self, began_s: float) -> Generator[Finding, None, str | None]:
         """Wait for the lease; return its node, or None if there is none."""
@@ -152,7 +150,7 @@ class _Probe:
         path, seen_s = found[0]
         facts = documents.read_json(path, agent.AGENT)
         late_s = max(0.0, seen_s - float(facts["at"]))
-        # As the batch system calls them; on its node an agent may not be told.
+        # The names of the batch system, which an agent on the node may not know.
         held = [each for each in self._leasing.held(self._leases) if each.node]
         node = held[0].node if held else str(facts["node"])
         self._lease_id = held[0].job_id if held else 0
@@ -167,12 +165,12 @@ class _Probe:
         return ""
 
     def _preempt(self, node: str) -> Generator[Finding, None, bool]:
-        """Preempt the node by a job of a higher partition; return whether it became free."""
+        """Submit a job of a higher partition for the node; return whether the node became free."""
         lease = self._lease_id
         job_id, refused = self._main.submit(
             self._partition, self._like._replace(name=node), self._name
         )
-        how = f"preempted by job {job_id}" if job_id else self._main.press(lease) if lease else ""
+        how = f"preempted by job {job_id}" if job_id else self._main.imitate(lease) if lease else ""
         if not how:
             why = "it was not tested whether a training survives a preemption here"
             yield Finding(_NAME, "note", f"not preempted: {refused}", _DO_MAIN, why)
@@ -202,7 +200,7 @@ class _Probe:
     def _given_back(
         self, job_id: int | None, lease: int, asked_s: float
     ) -> Generator[Finding, None, bool]:
-        """Check that the node is free: the main job begins, or without one the lease ends."""
+        """Check that the node is given back: the main job begins, or else the lease ends."""
         if job_id is not None:
             if not comes_true(
                 lambda: self._main.state(job_id) not in {"pending", ""}, MAIN_S, _LOOK_S
@@ -221,8 +219,8 @@ class _Probe:
         yield _ok(f"given back: lease {lease} ended {time.monotonic() - asked_s:.1f} s later")
         return True
 
-    def _again(self) -> Iterator[Finding]:
-        """Check that the training goes on."""
+    def _resumed(self) -> Iterator[Finding]:
+        """Check that the training continues on another lease."""
         began_s = time.monotonic()
         suspended = self._trial.wait(0, lambda *_: True)[0].step
         job, record = self._trial.wait(
@@ -233,7 +231,7 @@ class _Probe:
             yield _wrong(f"it has completed no step in {BEGIN_S:g} s since", self._main.queue_do)
         elif record.lost_steps:
             says = f"restarted from an earlier step: {lost(record)} were lost"
-            yield _wrong(says, "hpcext doctor says what is wrong with the state directory")
+            yield _wrong(says, "run hpcext doctor, which checks the state directory")
         else:
             into = parts(record.segments[-1].resume_s)
             says = f"the work survived: it goes on after step {suspended}, {took_s:.1f} s later"
@@ -270,14 +268,14 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
 
 
 def _main(settings: Settings) -> MainJobSystem | None:
-    """Return the batch system that the settings name, or the one found on this machine."""
+    """Return the batch system of the settings, or one that is on this machine."""
     if settings.batch != "slurm" and lsf_probe.is_there():
         return LsfMain(settings)
     return SlurmMain() if doctor_slurm.is_there() else None
 
 
 def _terms(partition: str, idle: list[Idle], name: str, settings: Settings) -> Terms:
-    """Return the terms of a harvester of one GPU of one node, or a slot if there are none."""
+    """Return the terms of a harvester of one GPU on one node, or of a slot instead of a GPU."""
     return Terms(
         partition=partition,
         system=name,

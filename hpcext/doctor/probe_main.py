@@ -1,4 +1,4 @@
-"""The main job, which takes back the node of a probe's lease, on Slurm and on LSF."""
+"""The main job, which preempts the lease of a probe, on Slurm and on LSF."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 from hpcext.allocation import without_slurm
 from hpcext.batch import lsf, runner, slurm
 from hpcext.batch.leasing import Idle
-from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf import leasing as lsf_leasing
 from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.queues import parse_queues, queues_command
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError
@@ -20,14 +20,15 @@ from hpcext.text import clean
 
 
 class MainJobSystem(Protocol):
-    """The main job's batch system.
+    """The batch system of the main job.
 
     Attributes
     ----------
     name : str
-        Name of the batch system, as in :data:`hpcext.backends.BUILT_IN`.
+        The name of the batch system, as in :data:`hpcext.backends.BUILT_IN`.
     queue_do, slow_do, grace_do : str
-        Advice if the lease does not begin, if the main job does not, or if saving took too long.
+        Advice if the lease does not begin, if the main job does not, and if the lease is not
+        suspended in time.
     """
 
     name: str
@@ -36,13 +37,38 @@ class MainJobSystem(Protocol):
     grace_do: str
 
     def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
-        """Submit a job for a node with precedence over a partition; return its id, or why not."""
+        """Submit a job for a node that preempts jobs of a partition.
 
-    def press(self, lease: int) -> str:
-        """Send a lease what a preemption sends; return how, or "" if that takes a job."""
+        Parameters
+        ----------
+        partition : str
+            The partition or queue of the lease.
+        node : Idle
+        name : str
+            The name of the job.
+
+        Returns
+        -------
+        (int or None, str)
+            The id of the job; or None, and the reason.
+        """
+
+    def imitate(self, lease: int) -> str:
+        """Send a lease what a preemption would send.
+
+        Parameters
+        ----------
+        lease : int
+            The id of its job.
+
+        Returns
+        -------
+        str
+            What was done; empty if only another job can do that.
+        """
 
     def state(self, job_id: int) -> str:
-        """Return the state of a job; empty if it is not known."""
+        """Return the state of a job; empty if it is unknown."""
 
 
 class SlurmMain:
@@ -76,8 +102,8 @@ class SlurmMain:
                 said = f"{each}: {clean(error.what)}"
         return None, said
 
-    def press(self, lease: int) -> str:
-        """Return an empty string: no user can send what a preemption sends."""
+    def imitate(self, lease: int) -> str:
+        """Return an empty string: users cannot send what a preemption sends."""
         return ""
 
     def state(self, job_id: int) -> str:
@@ -105,7 +131,7 @@ class LsfMain:
 
     def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
         """Submit the job to the first queue that accepts it; return its id, or why not."""
-        queues = lsf_idle.parse_queues(runner.run(["bqueues", "-l"]))
+        queues = parse_queues(runner.run(queues_command()))
         mine = [each for each in queues if each.name == partition]
         above = lsf_queues.above(mine[0], queues) if mine else []
         said = f"according to bqueues, no queue preempts jobs of {partition}"
@@ -125,8 +151,8 @@ class LsfMain:
                 said = f"{each.name}: {clean(error.what)}"
         return None, said
 
-    def press(self, lease: int) -> str:
-        """Stop a lease by bstop(1), on which LSF applies JOB_CONTROLS as at a preemption."""
+    def imitate(self, lease: int) -> str:
+        """Stop a lease by bstop(1), for which LSF applies JOB_CONTROLS, as for a preemption."""
         runner.run(["bstop", str(lease)])
         return "stopped by bstop, as a preemption would"
 

@@ -1,4 +1,4 @@
-"""The records of a rehearsal's two attempts: the suspended one, and the one that went on."""
+"""The records of the two attempts of a rehearsal: the suspended one, and the resumed one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ from hpcext.executors.attempt.readings import MAX_NUMBER, is_number
 from hpcext.text import counted, listed
 
 _SAME = 1e-3
-"""Relative difference below which losses are the same: GPUs add in any order."""
+"""The relative difference up to which losses are the same, since GPUs add in any order."""
 
 _DO = (
     "give Session(...) each object that has a state (model, optimizer, scheduler, scaler, averages "
     "of weights), by itself and not as a copy; and read data through the session"
 )
 
-Told = Mapping[str, Any]
+AttemptRecord = Mapping[str, Any]
+"""The content of an attempt's file, as :mod:`hpcext.training.rehearsal` writes it."""
 
 
-def told(attempt: Path) -> Told | None:
-    """Return the record of an attempt; None if there is none that makes sense."""
+def read_attempt(attempt: Path) -> AttemptRecord | None:
+    """Return the record of an attempt; None if there is none, or it is invalid.
+
+    Parameters
+    ----------
+    attempt : pathlib.Path
+        The directory of the attempt.
+    """
     try:
         found = documents.read_json(attempt / protocol.REHEARSAL_FILE, protocol.REHEARSAL)
         steps = [(each["step"], each["metrics"].items()) for each in found["steps"]]
@@ -34,20 +41,22 @@ def told(attempt: Path) -> Told | None:
     return found if all(isinstance(step, int) for step, _ in steps) else None
 
 
-def steps(found: Told | None) -> int:
-    """Return how many steps an attempt made after the compared one."""
+def steps(found: AttemptRecord | None) -> int:
+    """Return how many steps are recorded after the step of the suspension."""
     return len(found["steps"]) if found else 0
 
 
-def compared(name: str, before: Told | None, after: Told | None) -> Iterator[Finding]:
-    """Check whether a training is the same after its suspension.
+def compared(
+    name: str, before: AttemptRecord | None, after: AttemptRecord | None
+) -> Iterator[Finding]:
+    """Check that a training is the same after its suspension.
 
     Parameters
     ----------
     name : str
-        Name of the job.
+        The name of the job.
     before, after : mapping or None
-        Records of its two attempts.
+        The records of the suspended and of the resumed attempt.
     """
     if before is None or after is None:
         says = f"it is unknown whether {name} has kept all of its state: only its steps were seen"
@@ -60,7 +69,9 @@ def compared(name: str, before: Told | None, after: Told | None) -> Iterator[Fin
     yield from _losses(name, before, after, kept=not lost)
 
 
-def _losses(name: str, before: Told, after: Told, *, kept: bool) -> Iterator[Finding]:
+def _losses(
+    name: str, before: AttemptRecord, after: AttemptRecord, *, kept: bool
+) -> Iterator[Finding]:
     without, since = _by_step(before), _by_step(after)
     both = sorted(without.keys() & since.keys())
     for step, metric in both:
@@ -85,11 +96,11 @@ def _losses(name: str, before: Told, after: Told, *, kept: bool) -> Iterator[Fin
         yield Finding("job", "ok", says)
 
 
-def _states(found: Told) -> list[tuple[int, Any]]:
+def _states(found: AttemptRecord) -> list[tuple[int, Any]]:
     return [(each["step"], each.get("state")) for each in found["steps"]]
 
 
-def _by_step(found: Told) -> dict[tuple[int, str], Any]:
+def _by_step(found: AttemptRecord) -> dict[tuple[int, str], Any]:
     """Return the losses of an attempt, by step and name."""
     return {
         (each["step"], metric): value
@@ -100,12 +111,12 @@ def _by_step(found: Told) -> dict[tuple[int, str], Any]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    # null is what is no number any more.
+    # None stands for a loss that is not finite.
     return one is other if None in (one, other) else math.isclose(one, other, rel_tol=_SAME)
 
 
 def _is_figure(value: Any) -> bool:
-    # Compared before it is converted: an int may be too large for that.
+    # Compared without a conversion, for which an int may be too large.
     return is_number(value) and -MAX_NUMBER <= value <= MAX_NUMBER
 
 

@@ -16,10 +16,10 @@ from hpcext.manager import locks, spool
 from hpcext.text import clean, counted
 
 APART_S = 5.0
-"""Most seconds by which the clock of a file server may differ from this one."""
+"""The largest difference, in seconds, between the clocks of a file server and this machine."""
 
 SEEN_S = 10.0
-"""Most seconds until another process sees a file that was renamed into place."""
+"""The longest time, in seconds, until another process sees a renamed file."""
 
 MOST_PILOTS = 1000
 
@@ -37,13 +37,13 @@ with open("lock", "a") as lock:
 os.rename("made", "renamed")
 print(time.time(), flush=True)
 """
-"""A process that tries a lock that the check holds, renames a file, and prints result and time."""
+"""A program that tries to get a lock that the check holds, renames a file, and prints the time."""
 
 _ELSEWHERE = "set a state_dir on another file system"
 
 
 def check(asked: CheckOptions) -> Iterator[Finding]:
-    """Run all checks in a directory that is removed afterwards."""
+    """Run all checks, in a directory that is removed afterwards."""
     if asked.settings is None:
         return
     state_dir = asked.settings.state_dir
@@ -53,14 +53,14 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
         return  # the finding on state_dir says so
     with tempfile.TemporaryDirectory(dir=place, prefix=".hpcext-doctor-") as name:
         scratch = Path(name)
-        yield _replaced(scratch)
+        yield _replace(scratch)
         yield _clock(scratch)
         with locks.held(scratch / "lock", do=_ELSEWHERE):
             yield from _other_process(scratch)
 
 
 def _private(state_dir: Path) -> Iterator[Finding]:
-    """Check that directories in which files are orders belong to this user alone."""
+    """Check that directories in which files are requests belong to this user alone."""
     name = "spool"
     register = state_dir / "pilots"
     found = [register, *register.glob("*/")][: MOST_PILOTS + 1] if register.exists() else []
@@ -78,7 +78,7 @@ def _private(state_dir: Path) -> Iterator[Finding]:
         yield Finding(name, "ok", f"{pilots}; nobody else can read them or give them commands")
 
 
-def _replaced(scratch: Path) -> Finding:
+def _replace(scratch: Path) -> Finding:
     """Check that documents can be replaced while others read them."""
     name = "rename"
     old, new = scratch / "document", scratch / "next"
@@ -88,7 +88,7 @@ def _replaced(scratch: Path) -> Finding:
         os.replace(new, old)
         try:
             before = reader.read()
-        except OSError as error:  # ESTALE of some file servers
+        except OSError as error:  # ESTALE, with some file servers
             before = clean(str(error.strerror))
     if (before, old.read_text()) == ("old", "new"):
         return Finding(
@@ -101,7 +101,7 @@ def _replaced(scratch: Path) -> Finding:
 
 
 def _clock(scratch: Path) -> Finding:
-    """Check the times of files, which are those of the machine that stores them."""
+    """Check the times of files, which are by the clock of the file server."""
     name = "clock of files"
     file = scratch / "touched"
     before_s = time.time()

@@ -18,16 +18,16 @@ from hpcext.doctor.measured import saving_s
 from hpcext.text import clean, counted, shown
 
 ANSWER_S = 20.0
-"""Seconds to wait for an answer, because the user waits."""
+"""Seconds to wait for an answer of Slurm, because the user waits."""
 
 REQUEUE_S = 30
-"""A wait that is hardly longer than a training takes to begin."""
+"""A delay in seconds that is hardly longer than a training takes to begin."""
 
 _CONFIG = Path("/etc/slurm/slurm.conf")
-"""Slurm's default configuration file; only machines of a cluster have it."""
+"""The default configuration file of Slurm, which only machines of a cluster have."""
 
 APART_S = 5.0
-"""Harmless difference of clocks in seconds: a lease ends half a minute before its hole does."""
+"""A harmless difference of clocks, in seconds: leases end half a minute before their holes."""
 
 
 def check(asked: CheckOptions) -> Iterator[Finding]:
@@ -36,14 +36,14 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
         yield Finding("slurm", "note", "there are no Slurm commands on this machine")
         return
     try:
-        version = _said(slurm.version_command()).strip()
+        version = _output(slurm.version_command()).strip()
         runner.run(["scontrol", "ping"], timeout_s=ANSWER_S)
     except BatchError as error:
         yield _no_controller(asked, error)
         return
     yield Finding("slurm", "ok", f"{clean(version)}, its controller answers")
     yield _clock()
-    config = slurm_site.parse_config(_said(slurm_site.config_command()))
+    config = slurm_site.parse_config(_output(slurm_site.config_command()))
     release = slurm.parse_version(version)
     yield slurm_plugin.plugin(config, release, within_s=ANSWER_S)
     yield slurm_plugin.rules(config)
@@ -57,7 +57,7 @@ def is_there() -> bool:
 
 
 def _no_controller(asked: CheckOptions, error: BatchError) -> Finding:
-    """Return a fault on a machine of a cluster, or else a note: mere commands are harmless."""
+    """Return that no controller answers: wrong on a machine of a cluster, else only a note."""
     says = "Slurm's commands are here, but no controller answers"
     wanted = asked.settings is not None and asked.settings.batch == "slurm"
     if wanted or "SLURM_CONF" in protocol.environ() or _CONFIG.exists():
@@ -66,7 +66,7 @@ def _no_controller(asked: CheckOptions, error: BatchError) -> Finding:
     return Finding("slurm", "note", says, "this is fine if you do not use Slurm here")
 
 
-def _said(command: list[str]) -> str:
+def _output(command: list[str]) -> str:
     return runner.run(command, timeout_s=ANSWER_S)
 
 
@@ -75,7 +75,7 @@ def _clock() -> Finding:
     name = "clock"
     before_s = time.time()
     try:
-        theirs_s = slurm_site.parse_clock(_said(slurm_site.clock_command()))
+        theirs_s = slurm_site.parse_clock(_output(slurm_site.clock_command()))
     except BatchError as error:
         return Finding(name, "note", f"the clock of the controller is unknown: {clean(error.what)}")
     if theirs_s is None:
@@ -90,7 +90,7 @@ def _clock() -> Finding:
 
 
 def _requeue(config: Mapping[str, str]) -> Finding:
-    """So long what is preempted waits before it may begin again; slurm.conf(5), AuthInfo."""
+    """Check how long a requeued job waits before it may begin again (slurm.conf(5), AuthInfo)."""
     name = "wait after a requeue"
     wait_s = slurm_site.requeue_delay_s(config)
     says = f"a job that is preempted and requeued waits {wait_s} s (BeginTime) before it may begin"
@@ -116,7 +116,7 @@ def _harvest(
         yield Finding(name, "note", "not set: harvesters need --partition", do, why)
         return
     partition = settings.harvest_partition
-    nodes = slurm_idle.parse_idle(_said(slurm_idle.idle_command(partition)))
+    nodes = slurm_idle.parse_idle(_output(slurm_idle.idle_command(partition)))
     if not nodes:
         says = f"{shown(partition)} has no nodes, or is not a partition"
         why = "harvesters and tickets find no nodes"
@@ -127,11 +127,11 @@ def _harvest(
     site = leases.SlurmConfiguration(
         release=release,
         config=config,
-        partitions=slurm_site.parse_partitions(_said(slurm_site.partitions_command())),
-        members=slurm_site.parse_members(_said(slurm_site.members_command())),
-        waiting=len(_said(slurm_site.waiting_command()).splitlines()),
+        partitions=slurm_site.parse_partitions(_output(slurm_site.partitions_command())),
+        members=slurm_site.parse_members(_output(slurm_site.members_command())),
+        waiting=len(_output(slurm_site.waiting_command()).splitlines()),
         leases=settings.harvest_max_nodes,
         saving_s=saving_s(settings.state_dir),
     )
     for each in partition.split(","):
-        yield from leases.look(site, each)
+        yield from leases.check(site, each)

@@ -1,4 +1,4 @@
-"""Checks of what hpcext-admin installed into a Slurm: the plugin for it, and the Lua rules."""
+"""Checks of what hpcext-admin installs for Slurm: the plugin, and the rules in Lua."""
 
 from __future__ import annotations
 
@@ -26,14 +26,26 @@ _ASK = """\
 import ctypes, os, sys
 print(ctypes.c_uint.in_dll(ctypes.CDLL(sys.argv[1], os.RTLD_LAZY), "plugin_version").value)
 """
-"""A program that prints a plugin's version, which SPANK_PLUGIN of spank.h defines; RTLD_LAZY leaves
-the plugin's calls unresolved."""
+"""A program that prints the version of a plugin, which SPANK_PLUGIN of spank.h defines.
+
+With RTLD_LAZY the functions of Slurm that the plugin calls stay unresolved.
+"""
 
 _SCRIPTS = {"JobSubmitPlugins": "job_submit.lua", "CliFilterPlugins": "cli_filter.lua"}
 
 
 def plugin(config: Mapping[str, str], release: tuple[int, int], *, within_s: float) -> Finding:
-    """Check that the plugin is loaded, was built for this Slurm, and is of this hpcext."""
+    """Check that the plugin is loaded, was built for this Slurm, and is of this hpcext.
+
+    Parameters
+    ----------
+    config : Mapping of str to str
+        The settings that ``scontrol show config`` prints.
+    release : (int, int)
+        The release of Slurm, such as ``(24, 11)``.
+    within_s : float
+        Seconds to wait for a command.
+    """
     name = "slurm plugin"
     works = FLAG in runner.everything_said(["sbatch", "--help"], timeout_s=within_s)
     found = _line_of_plugstack(config)
@@ -58,7 +70,7 @@ def plugin(config: Mapping[str, str], release: tuple[int, int], *, within_s: flo
 
 
 def _built_for(path: Path, within_s: float) -> tuple[int, int] | None:
-    """Return the release of Slurm that a plugin says it was built for, or None."""
+    """Return the release of Slurm that a plugin was built for; None if it cannot be loaded."""
     ended = run_python("-I", "-c", _ASK, str(path), within_s=within_s)
     number = whole(ended.stdout.strip())
     if ended.returncode or number is None:
@@ -68,7 +80,7 @@ def _built_for(path: Path, within_s: float) -> tuple[int, int] | None:
 
 
 def _of_this_release(path: Path, options: str) -> Finding:
-    """Check that the loaded plugin is of this release, and runs a command that exists."""
+    """Check that the loaded plugin is of this hpcext, and runs a command that exists."""
     name = "slurm plugin"
     command = dict(word.partition("=")[::2] for word in options.split()).get("command", "")
     if not os.access(command, os.X_OK):
@@ -87,7 +99,7 @@ def _of_this_release(path: Path, options: str) -> Finding:
 
 
 def _line_of_plugstack(config: Mapping[str, str]) -> tuple[Path, str] | None:
-    """Return the plugin and its arguments from ``plugstack.conf`` and included files."""
+    """Return the plugin and its arguments from ``plugstack.conf``, or from an included file."""
     said = config.get("PlugStackConfig", "")
     # "(null)" is the default: slurm.conf(5), "plugstack.conf in the directory of slurm.conf".
     default = not said or said.startswith("(")
@@ -103,7 +115,7 @@ def _line_of_plugstack(config: Mapping[str, str]) -> tuple[Path, str] | None:
 
 
 def rules(config: Mapping[str, str]) -> Finding:
-    """Check that the site's Lua scripts are in use, and load hpcext's rules."""
+    """Check that Slurm runs the site's Lua scripts, and that these load the rules of hpcext."""
     name = "slurm rules"
     missing = []
     for key, script in _SCRIPTS.items():

@@ -1,8 +1,9 @@
-"""A manager that a check starts, watches and ends, and one of its jobs."""
+"""A manager that a check starts, watches and ends, with one job of interest."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import subprocess
 import sys
 import time
@@ -16,29 +17,29 @@ from hpcext.manager import spool
 from hpcext.text import clean
 
 END_S = 4 * keeper.END_S
-"""Seconds within which a keeper ends everything."""
+"""Seconds to wait for a keeper to end everything."""
 
 LOOK_S = 0.2
 _LOG_BYTES = 4096
 
 
 class EndedError(HpcextError):
-    """The job ended before the awaited event."""
+    """An error because the job ended before the awaited event."""
 
 
 class TrialManager:
-    """A manager, held by a keeper.
+    """A manager that a keeper runs and ends.
 
     Parameters
     ----------
     command : sequence of str
-        The manager, of the pilot in ``DIRECTORY/pilot``.
+        The command of the manager, for the pilot in ``DIRECTORY/pilot``.
     directory : pathlib.Path
-        Removed at the end.
+        It is removed at the end.
     name : str
-        Name of the watched job.
+        The name of the watched job.
     jobs : sequence of str
-        Jobs of a batch system that are to end with it, as ``SYSTEM:NAME``.
+        Jobs of batch systems that are cancelled at the end, as ``SYSTEM:NAME``.
     """
 
     def __init__(
@@ -53,17 +54,24 @@ class TrialManager:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Ctrl-C is for the check, whose end the keeper notices.
+            # Ctrl-C is for the check; the keeper notices its end.
             start_new_session=True,
         )
 
     def wait(self, within_s: float, holds: Callable[[Job, Record], bool]) -> tuple[Job, Record]:
-        """Wait at most `within_s` seconds until a condition holds; return job and record then.
+        """Wait until a condition holds or the time is over; return the job and its record then.
+
+        Parameters
+        ----------
+        within_s : float
+            Seconds to wait at most.
+        holds : callable
+            Tells from the job and its record whether the condition holds.
 
         Raises
         ------
         HpcextError
-            The job has ended, or the manager.
+            The job or the manager has ended, or the manager has not begun in time.
         """
         deadline = time.monotonic() + within_s
         while True:
@@ -81,44 +89,57 @@ class TrialManager:
             self.check()
             time.sleep(LOOK_S)
 
+    def run_for(self, seconds: float) -> None:
+        """Let the job run for some seconds; raise HpcextError if it ends, or the manager."""
+        until = time.monotonic() + seconds
+        self.wait(seconds, lambda *_: time.monotonic() > until)
+
     def check(self) -> None:
         """Raise HpcextError if the manager has ended."""
         if (self._directory / keeper.ENDED).exists() or self._keeper.poll() is not None:
-            said = last_line(self._directory / keeper.SAID)
-            raise HpcextError(f"its manager failed: {said or 'it said nothing'}")
+            said = last_line(self._directory / keeper.OUTPUT)
+            raise HpcextError(f"its manager failed: {said or 'it printed nothing'}")
 
     def ask(self, verb: str) -> None:
-        """Suspend or resume the job."""
+        """Send a request to suspend or to resume the job."""
         spool.ask(self.pilot, verb, job=self._name)
 
     def hold_others(self) -> None:
-        """Suspend the other jobs, so that none starts where the first one is suspended."""
+        """Suspend the other jobs, so that none starts on the GPUs of the suspended one."""
         world = keeper.world(self._directory)
         for job in world.jobs.values() if world else ():
             if job.name != self._name:
                 spool.ask(self.pilot, "suspend", job=job.id)
 
     def attempt(self, job: str, number: int) -> Path:
-        """Return the directory of an attempt of a job."""
+        """Return the directory of an attempt of a job.
+
+        Parameters
+        ----------
+        job : str
+            Its id.
+        number : int
+            The number of the attempt.
+        """
         return self.pilot / "jobs" / job / f"attempt-{number:04d}"
 
-    def said(self, words: str) -> str:
-        """Return the line of the manager's output that contains some words; empty if none."""
+    def output_line(self, words: str) -> str:
+        """Return the first line of the manager's output with some words; empty if there is none."""
         with contextlib.suppress(OSError):
-            for line in (self._directory / keeper.SAID).read_text(errors="replace").splitlines():
+            for line in (self._directory / keeper.OUTPUT).read_text(errors="replace").splitlines():
                 if words in line:
                     return clean(line)
         return ""
 
     def log(self) -> str:
-        """Return the last line that the job has printed."""
+        """Return the last line that the job has printed; empty if there is none."""
         for path in sorted(self.pilot.glob("jobs/*/log.txt")):
             if line := last_line(path):
                 return line
         return ""
 
     def end(self) -> None:
-        """Make the keeper end everything."""
+        """Have the keeper end everything, and wait for it."""
         if self._keeper.stdin:
             self._keeper.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -126,19 +147,30 @@ class TrialManager:
 
 
 def steps(record: Record) -> int:
-    """Return how many steps the job has made in all."""
+    """Return how many steps all attempts of a job have made."""
     return sum(part.steps for part in record.segments)
 
 
 def parts(seconds: Mapping[str, float] | None) -> str:
-    """Return the measured parts of a time, for the end of a sentence."""
+    """Return the measured parts of a duration in parentheses; empty if there are none.
+
+    Parameters
+    ----------
+    seconds : Mapping of str to float, or None
+        Part → its seconds.
+    """
     known = (seconds or {}).items()
     said = ", ".join(f"{name.removesuffix('_s')} {each:.1f}" for name, each in known)
     return f" ({said} s)" if said else ""
 
 
+def grace_needed(took_s: float) -> str:
+    """Return advice on the time that a preemption must leave for a suspension of this duration."""
+    return f"where it is preempted, GraceTime or KillWait must be longer than {math.ceil(took_s)} s"
+
+
 def last_line(path: Path) -> str:
-    """Return the last line of a text that another process writes; empty if there is none."""
+    """Return the last line of a file that another process writes; empty if there is none."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LOG_BYTES))
         lines = file.read().decode(errors="replace").strip().splitlines()

@@ -81,7 +81,7 @@ class AllocationExecutor(ProcessExecutor):
         super().close()
 
     def _over(self, watch: Watch, ended: Ended) -> None:
-        if watch.files.noticed():
+        if watch.files.ends.noticed():
             self._later(self._noticed(watch, ended))
         else:
             self._finish(watch, ended)
@@ -101,4 +101,4 @@ class AllocationExecutor(ProcessExecutor):
     def _lost(self, watch: Watch) -> Ended:
         # With its allocation, this one or the last: no fault of its own.
         over = self._walltime.leaving or watch.files.begun_in() != self._allocation
-        return watch.files.lost(watch.why, Outcome.EVICTED if over else Outcome.LOST)
+        return watch.files.ends.lost(watch.why, Outcome.EVICTED if over else Outcome.LOST)

@@ -165,7 +165,7 @@ class LocalExecutor(ProcessExecutor):
             pause_s = min(2 * pause_s, SWEEP_PAUSE_MAX_S)
         if seat is not None:
             await asyncio.to_thread(seat.leave)
-        self._finish(watch, watch.files.ended() or self._lost(watch))
+        self._finish(watch, watch.files.ends.ended() or self._lost(watch))
 
     async def _bar(self, watch: Watch) -> bool:
         """Claim an attempt that no supervisor has; return False if one has by now.
@@ -183,12 +183,12 @@ class LocalExecutor(ProcessExecutor):
         if files.machine_restarted():
             return "the machine was restarted"
         last = "its supervisor was killed" if files.claimed() else "its supervisor did not start"
-        return files.supervisor_said() or last
+        return files.ends.supervisor_said() or last
 
     def _lost(self, watch: Watch) -> Ended:
         # With the machine: no fault of its own, however often that happens.
         restarted = watch.files.machine_restarted()
-        return watch.files.lost(watch.why, Outcome.EVICTED if restarted else Outcome.LOST)
+        return watch.files.ends.lost(watch.why, Outcome.EVICTED if restarted else Outcome.LOST)
 
     # GPUs.
 

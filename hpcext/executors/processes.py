@@ -18,7 +18,8 @@ from typing import Any
 from hpcext import private
 from hpcext.core.facts import Ended, Outcome, Rescaled, Started
 from hpcext.core.values import Action, Kind
-from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
+from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.attempt.ends import SUPERVISOR_LOG
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.attempts import AttemptExecutor
 from hpcext.process import Process
@@ -172,7 +173,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
 
     def _take_over(self, watch: Watch) -> None:
         files = watch.files
-        if files.claimed() or files.ended() is not None or self._recorded(watch) is not None:
+        if files.claimed() or files.ends.ended() is not None or self._recorded(watch) is not None:
             self._settle(watch)
             return
         # The last manager died before a supervisor began. If one is on its way all the same, only
@@ -232,7 +233,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         if owner is not None and owner.alive():
             self._watch(watch, owner)
         # In this order: it writes down its end before it ends.
-        elif ended := watch.files.ended():
+        elif ended := watch.files.ends.ended():
             self._over(watch, ended)
         else:
             watch.why = watch.why or self._why_lost(watch.files, owner)
@@ -244,7 +245,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
 
     def _lost(self, watch: Watch) -> Ended:
         """Return the end of an attempt that is gone, and has not said how."""
-        return watch.files.lost(watch.why)
+        return watch.files.ends.lost(watch.why)
 
     def _later(self, rest: Coroutine[Any, Any, None]) -> None:
         """Run the rest beside everything else, for as long as this executor is open."""

@@ -158,7 +158,7 @@ class StepExecutor(AllocationExecutor):
         if files.claimed() and process is None:
             return "its allocation has ended"
         last = "its step was ended" if files.claimed() else "its step did not start"
-        return files.supervisor_said() or last
+        return files.ends.supervisor_said() or last
 
     def _ordered(self, watch: Watch) -> None:
         """Handle that an order was written down."""

@@ -314,7 +314,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             if part in trains:
                 # What is left waits for ranks that do not come back, unless it knew, or is about to
                 # end as well.
-                waits = self._stays(watch, part) and not files.completed_on(part.index)
+                waits = self._stays(watch, part) and not files.ends.completed_on(part.index)
                 if waits and not watch.to_end and not watch.suspends():
                     self._order_to(watch, "end")
             elif part.resize == requested and part.gpus[0] in held:
@@ -343,7 +343,9 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         files = watch.files
         gone = [part.node for part in watch.members() if not part.has_ended(files)]
         why = f"{', '.join(gone)} was lost"
-        ended = files.ended() or files.lost(why, Outcome.EVICTED if gone else Outcome.LOST)
+        ended = files.ends.ended() or files.ends.lost(
+            why, Outcome.EVICTED if gone else Outcome.LOST
+        )
         if gone and ended.outcome not in {Outcome.SUSPENDED, Outcome.EVICTED}:
             # The other parts failed because of it, or were told to end.
             ended = msgspec.structs.replace(ended, outcome=Outcome.EVICTED, why=why)

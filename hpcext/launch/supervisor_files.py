@@ -78,15 +78,15 @@ class SupervisorFiles:
             try:
                 file.write(json.dumps(document).encode() + b"\n")
                 file.flush()
+                # On disk before it has its name, and its name before the command begins: after a
+                # crash of the machine too, it is known that this attempt has run, on which boot.
+                os.fsync(file.fileno())
                 # A link to a finished file is exclusive, and shows it complete from the beginning.
                 os.link(temporary, target)
             except FileExistsError:
                 return False
             finally:
                 os.unlink(temporary)
-            # On disk before the command begins: after a crash of the machine too, it is known
-            # that this attempt has run.
-            os.fsync(file.fileno())
         documents.sync_directory(self._own)
         return True
 

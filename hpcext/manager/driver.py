@@ -132,6 +132,11 @@ class Driver:
         news : iterable of Fact
             Facts that the engine does not know yet. The ends of attempts come first: a job that
             completed before its node was lost is complete.
+
+        Raises
+        ------
+        JournalError
+            It was told to leave, and could not write down what happened last.
         """
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(NEWS_SIGNAL, self._on_news)
@@ -149,6 +154,7 @@ class Driver:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._awake.wait(), self._pause_s())
                 self._awake.clear()
+            self._write_the_rest()
         finally:
             self._decider.close()
             executor.close()
@@ -195,6 +201,17 @@ class Driver:
         if self._facts:
             self._awake.set()  # they came while something could not be written down
         self._observe(self.engine, now_s)
+
+    def _write_the_rest(self) -> None:
+        """Write down what still is not, or raise: what it believes is not all to be believed."""
+        try:
+            self._journal.commit()
+        except JournalError as error:
+            raise JournalError(
+                f"{error.what}, so it lacks what happened last",
+                where=error.where,
+                do="free some space and start a manager again, which finds out what happened",
+            ) from None
 
     def _step(self, now_s: float, facts: tuple[Fact, ...]) -> None:
         """Give the engine facts, and hold its actions back until the journal has the facts."""

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from hpcext.core.engine import Engine
 from hpcext.core.values import State
-from hpcext.executors.attempt.directory import ATTEMPTS, CHECKPOINT
+from hpcext.executors.attempt.directory import ATTEMPTS
+from hpcext.executors.attempt.launch_file import CHECKPOINT
 from hpcext.launch.transparent.manifest import IMAGES
 
 KEEP_COMPLETED = 64

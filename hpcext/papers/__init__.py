@@ -1,7 +1,7 @@
-"""Registry of the papers' experiments on the simulator, and of the papers' results.
+"""The registry of the papers' experiments on the simulator, with the papers' results.
 
-A paper is a module with a function ``study(how: How) -> Study``, imported when it is asked for.
-Installed packages bring more of them (:data:`hpcext.seams.PAPERS`).
+A paper is a module with a function ``study(how: Extent) -> Study``, imported when it is needed.
+Installed packages provide further ones (:data:`hpcext.seams.PAPERS`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcext.papers.study import Extent, Study
 class Paper(NamedTuple):
     """A paper: its title, and the module of this package that reproduces it.
 
-    `wants` is the module of an extra without which some of it is left out.
+    `wants` is the module of an extra that some of the experiments need.
     """
 
     title: str
@@ -46,7 +46,13 @@ ALL = "all"
 
 
 def find_papers(name: str, where: str) -> Sequence[str]:
-    """Return the names of the papers that a name stands for: its own, or all of hpcext's.
+    """Return the names of the papers that a name stands for: itself, or all of hpcext's.
+
+    Parameters
+    ----------
+    name : str
+    where : str
+        The argument that has the name, for messages.
 
     Raises
     ------
@@ -63,10 +69,15 @@ def find_papers(name: str, where: str) -> Sequence[str]:
 def reproduce(name: str, how: Extent) -> Study:
     """Run the experiments of a paper.
 
+    Parameters
+    ----------
+    name : str
+    how : Extent
+
     Raises
     ------
     InputError
-        An installed package promises it, and does not bring it.
+        An installed package registers the paper, but does not provide it.
     """
     found: Study = _module(name).study(how)
     return found

@@ -28,14 +28,14 @@ from hpcext.sim.workloads.capes import (
 )
 
 NODES, GPUS = 8, 8
-"""Nodes, and GPUs of each: 64 GPUs (section 7), on nodes like that of section 5."""
+"""Number of nodes, and GPUs of each: 64 GPUs (section 7), on nodes like that of section 5."""
 
 TURN_S = 600.0
-"""Turn of a job of fixed size while others wait, in seconds: an interval of Optimus, which the
+"""Turn of a job of fixed size while others wait, in seconds: the interval of Optimus, which the
 paper extends."""
 
 REPORT_S = 30.0
-"""Seconds between reports of a job that is explored; it is measured from the first one on."""
+"""Seconds between reports of a job that is explored; measurements begin with the first one."""
 
 
 class Strategy(NamedTuple):
@@ -46,7 +46,7 @@ class Strategy(NamedTuple):
     policy : str
         Name and options, as :func:`~hpcext.policies.find_policy` takes them.
     paper : tuple of float
-        The paper's hours, by contention; empty where it has none.
+        Hours in the paper, by contention; empty if it has none.
     stated : bool
         Whether the policy knows the speeds of Table 2, as *precompute* does.
     reports : bool
@@ -68,7 +68,7 @@ _FIXED = {
 
 PAPERS: Mapping[str, Strategy] = {
     "Precompute": Strategy("doubling:strategy=precompute", (7.63, 2.63, 1.40), stated=True),
-    # 150 s on each size, the first report included.
+    # 150 s on each size, including the first report.
     "Exploratory": Strategy(
         f"doubling:explore_s={150 - REPORT_S:g}", (20.42, 2.92, 1.47), reports=True
     ),
@@ -87,7 +87,7 @@ OURS: Mapping[str, Strategy] = {
         for name, (gpus, hours) in _FIXED.items()
     },
 }
-"""Strategies that the paper does not have."""
+"""Strategies that are not in the paper."""
 
 ALL = {**PAPERS, **OURS}
 
@@ -101,14 +101,14 @@ class CapesRun(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a run: mean hours of a job, and the most jobs at once."""
+    """The outcome of a run: mean hours of a job, and the largest number of jobs at once."""
 
     mean_h: float
     peak: int
 
 
 def run(case: CapesRun) -> Outcome:
-    """Simulate one strategy on the jobs of one seed."""
+    """Simulate a strategy on the jobs of a seed."""
     strategy = ALL[case.strategy]
     known = STATED if strategy.stated else replace(STATED, stated={})
     given = list(capes_jobs(arrivals_s(case.contention, case.seed), known))
@@ -125,7 +125,7 @@ def run(case: CapesRun) -> Outcome:
 
 
 def _peak(begins: Sequence[float], ends: Sequence[float]) -> int:
-    """Return the most jobs that were there at once."""
+    """Return the largest number of jobs at once."""
     events = sorted([(when, -1) for when in ends] + [(when, 1) for when in begins])
     most = here = 0
     for _, change in events:
@@ -135,10 +135,10 @@ def _peak(begins: Sequence[float], ends: Sequence[float]) -> int:
 
 
 def study(how: Extent) -> Study:
-    """Reproduce Table 3; quick: without extreme contention, and with one seed."""
+    """Reproduce Table 3; a quick study has no extreme contention, and one seed."""
     contentions = [name for name in JOBS if not how.quick or name != "extreme"]
     seeds = how.seeds[:1] if how.quick else how.seeds
-    # Extreme contention comes first and takes longest.
+    # Extreme contention takes longest, so it comes first.
     cases = [CapesRun(name, level, seed) for level in contentions for name in ALL for seed in seeds]
     outcomes = many(run, cases, how.workers)
     found = {
@@ -181,7 +181,7 @@ def _table(level: str, found: Found) -> Table:
 
 
 def _why(name: str, level: str) -> str:
-    """Return why a figure is far from the paper's."""
+    """Return the reason why a figure is far from the paper's."""
     if name.endswith("without turns"):
         return _why_turns(name.removesuffix(", without turns"), level)
     if name == "Exploratory" and level == "extreme":

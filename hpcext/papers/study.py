@@ -1,4 +1,4 @@
-"""The reproduction of a paper: its cases, its figures, hpcext's beside them, the assumptions."""
+"""The reproduction of a paper: its figures, hpcext's beside them, and the assumptions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Row(msgspec.Struct, frozen=True):
     ----------
     what : str
     ours : float or None
-        Our figure; None if it was not measured, for the reason in `why`.
+        hpcext's figure; None if it was not measured, for the reason in `why`.
     paper : float or None
         The paper's figure; None if it has none.
     unit : str
     why : str
-        Why ours differs, or what else the reader should know.
+        Why the two differ, or what else the reader should know.
     """
 
     what: str
@@ -40,7 +40,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float | None:
-        """Our figure as a multiple of the paper's."""
+        """The figure of hpcext as a multiple of the paper's."""
         return None if self.ours is None or not self.paper else self.ours / self.paper
 
     @property
@@ -58,14 +58,14 @@ def figure(
     *,
     more: str = "",
 ) -> Row:
-    """Return a row that has its reason only where it is far from the paper's, or not measured.
+    """Return a row, with its reason only if it is far from the paper's figure or not measured.
 
     Parameters
     ----------
     what, ours, paper, unit, why
         As for :class:`Row`.
     more : str
-        A remark that the row has in any case, after the reason.
+        A remark that is always shown, after the reason.
     """
     row = Row(what, ours, paper, unit)
     needed = why if row.far or ours is None else ""
@@ -81,7 +81,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Study(msgspec.Struct, frozen=True):
-    """All that is reproduced of a paper, and what was assumed where it is silent."""
+    """The reproduction of a paper, and the assumptions where the paper is silent."""
 
     paper: str
     title: str
@@ -95,12 +95,13 @@ class Extent(msgspec.Struct, frozen=True):
     Attributes
     ----------
     data : Path or None
-        The folder of recorded data (``--data``); without it, only what needs none is reproduced.
+        The folder of recorded data (``--data``); without it, experiments that need data are left
+        out.
     seeds : tuple of int
     workers : int
         Processes that simulate at once.
     quick : bool
-        Whether to reproduce only a representative part, in a minute or so.
+        Whether to reproduce only a representative part, in about a minute.
     """
 
     data: Path | None = None
@@ -112,14 +113,14 @@ class Extent(msgspec.Struct, frozen=True):
 def many(
     simulate: Callable[[Case], Answer], cases: Iterable[Case], workers: int = 1
 ) -> dict[Case, Answer]:
-    """Return the result of each case, in their order, on any number of processes.
+    """Return the result of each case, in their order, computed by some number of processes.
 
     Parameters
     ----------
     simulate : callable
-        A function of a module, which depends on its case alone.
+        A function of a module, whose result depends on its argument alone.
     cases : iterable
-        The cases; those that take longest should come first.
+        The cases, those that take longest first.
     workers : int
         Number of processes.
     """

@@ -1,8 +1,7 @@
-"""Policies, which map a snapshot to a target, one paper per module; this is their registry.
+"""The registry of policies, each of which maps a snapshot to a target.
 
-A policy is given by its name, as in ``pollux``, or with options, as in
-``pollux:p=-1,interval_s=30``. Installed packages bring more of them
-(:data:`hpcext.seams.POLICIES`).
+A policy is named alone, as in ``pollux``, or with options, as in ``pollux:p=-1,interval_s=30``.
+Installed packages provide further ones (:data:`hpcext.seams.POLICIES`).
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class Known(NamedTuple):
     options : type or None
         Its options with their defaults, where it has any.
     quick : bool
-        It goes once over the queue and solves nothing: however many jobs there are, its answer
-        comes in some milliseconds, and a manager does not need another process for it.
+        Whether it answers within milliseconds for any number of jobs, because it passes over the
+        queue once and solves nothing. A manager then needs no other process for it.
     """
 
     allocate: Callable[..., Target]
@@ -69,12 +68,19 @@ POLICIES: dict[str, Known] = {
 
 
 def find_policy(text: str, where: str = "--policy") -> Policy:
-    """Return the policy of this name, with the options that follow it.
+    """Return the policy that a text names, with its options.
+
+    Parameters
+    ----------
+    text : str
+        A name, or ``NAME:OPTION=VALUE,...``.
+    where : str
+        The option or file that the text is from, for messages.
 
     Raises
     ------
     InputError
-        There is no such policy, or it has no such option, or the value is not valid.
+        There is no such policy, it has no such option, or the value is not valid.
     """
     name, _, given = text.partition(":")
     known = POLICIES.get(name) or _installed(name, where)
@@ -88,17 +94,17 @@ def find_policy(text: str, where: str = "--policy") -> Policy:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all policies: ours, and those that installed packages bring."""
+    """Return the names of all policies: the built-in ones, and those of installed packages."""
     return (*POLICIES, *(each for each in foreign.names(foreign.POLICIES) if each not in POLICIES))
 
 
 def _installed(name: str, where: str) -> Known:
-    """Find a policy that an installed package brings.
+    """Return a policy that an installed package provides.
 
     Raises
     ------
     InputError
-        None does, or what it brings is no policy.
+        No package provides it, or what it provides is not a policy.
     """
     try:
         module = foreign.load(foreign.POLICIES, name)
@@ -119,6 +125,6 @@ def _installed(name: str, where: str) -> Known:
 
 
 def is_quick(text: str) -> bool:
-    """Whether a policy, named as for :func:`find_policy`, answers at once."""
+    """Return whether a policy, named as for :func:`find_policy`, answers at once."""
     known = POLICIES.get(text.partition(":")[0])
     return known is not None and known.quick

@@ -32,20 +32,20 @@ from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.tables import ValueTable
 
 TRIED = 128
-"""Most numbers of nodes that are compared: all up to this one, else as many, spaced evenly by their
-logarithms."""
+"""Largest number of node counts to compare: all of a small range, else this many, evenly spaced on
+a logarithmic scale."""
 
 NOTHING = 1e-9
 """Relative gain in the sum of speed-ups below which nodes are useless."""
 
 
 class AvailableNodes(NamedTuple):
-    """Nodes that could be had.
+    """The nodes that are available.
 
     Attributes
     ----------
     most : int
-        Most nodes.
+        Largest number of nodes.
     gpus : int
         GPUs of each node.
     kind : str
@@ -65,7 +65,7 @@ def gains(
     Parameters
     ----------
     jobs : sequence of Job
-        In the order of the queue. Those that are not ready get nothing.
+        In the order of the queue. Jobs that are not ready get nothing.
     nodes : AvailableNodes
     counts : iterable of int, optional
         Numbers of nodes, ascending; by default those of :func:`tried`.
@@ -77,7 +77,7 @@ def gains(
     machine = {
         str(number): Node(str(number), nodes.gpus, nodes.kind) for number in range(nodes.most)
     }
-    # Ignore what they have now, on other nodes.
+    # Ignore their present GPUs, which are on other nodes.
     free = tuple(replace(job, goal=None) for job in jobs)
     asks = asks_of(Snapshot(0.0, machine, free, Cause.TIME))
     asks = allowed([ask for ask in asks if ask.shapes])
@@ -94,7 +94,15 @@ def gains(
 
 
 def tried(most: int, also: int = 0) -> list[int]:
-    """Return the numbers of nodes to compare, ascending, with `also` among them if it is valid."""
+    """Return the numbers of nodes to compare, ascending, including `also` if it is valid.
+
+    Parameters
+    ----------
+    most : int
+        The largest number.
+    also : int
+        A further number; 0 for none.
+    """
     if most <= TRIED:
         return list(range(1, most + 1))
     spaced = np.rint(np.geomspace(1, most, TRIED)).astype(int).tolist()
@@ -102,7 +110,15 @@ def tried(most: int, also: int = 0) -> list[int]:
 
 
 def utilities(found: Mapping[int, float], gpus: int) -> dict[int, float]:
-    """Return the utility of each number of nodes, without numbers that have useless nodes."""
+    """Return the utility of each number of nodes, except numbers that include useless nodes.
+
+    Parameters
+    ----------
+    found : Mapping[int, float]
+        Sum of speed-ups by number of nodes, as from :func:`gains`.
+    gpus : int
+        GPUs of each node.
+    """
     most, left = 0.0, {}
     for count, gain in found.items():
         if gain > most * (1 + NOTHING):
@@ -115,8 +131,9 @@ def choose(
 ) -> int:
     """Choose the number of nodes to have.
 
-    It changes only out of the band, only to where the utility is nearer to the middle, and above
-    the band to more nodes, below it to fewer: while utilities stay as they are it comes to rest.
+    The number changes only when its utility is outside the band, and only to one whose utility is
+    nearer to the middle: to more nodes above the band, to fewer below it. So it settles while the
+    utilities stay the same.
 
     Parameters
     ----------
@@ -124,15 +141,15 @@ def choose(
         Utility by the number of nodes, ascending; not empty.
     band : Band
     had : int, optional
-        The number before.
+        The present number; None: none was chosen yet.
     grows : bool
-        Whether the middle was out of reach before, because the jobs could not use enough nodes: it
-        may be reached now.
+        Whether the middle was out of reach before, because the jobs could not use enough nodes, and
+        may be within reach now.
     """
     counts = list(utility)
 
     def key(count: int) -> tuple[float, int]:
-        """Rank numbers by distance; of equally near ones the most if above, else the fewest."""
+        """Rank by distance from the middle; of equal ones the most nodes above, else the fewest."""
         above = utility[count] - band.aim
         return abs(above), -count if above > 0 else count
 
@@ -153,7 +170,7 @@ class Autoscaler:
     ----------
     band : Band
     had : int
-        Nodes that there are already.
+        Nodes that the caller has already.
     """
 
     def __init__(self, band: Band, had: int = 0) -> None:
@@ -173,12 +190,12 @@ class Autoscaler:
         jobs : iterable of Job
             Jobs that may run, in the order of the queue.
         nodes : AvailableNodes
-            Nodes that could be had at most.
+            The nodes that are available.
         """
         ready = tuple(job for job in jobs if job.ready)
         about = tuple(job.id for job in ready)
         if not about or not nodes.most:
-            # The number for these jobs says nothing about the jobs that come next.
+            # The number for these jobs says nothing about later ones.
             self._last = None
             return nodes.most
         if about != self._about or now_s >= self._until_s or self._last is None:
@@ -200,12 +217,12 @@ class ReleaseCost(NamedTuple):
 
 
 def loss(jobs: Iterable[Job], node: str) -> ReleaseCost | None:
-    """Return what the loss of a node would cost jobs; None if one could not be suspended now.
+    """Return what the loss of a node would cost; None if a job could not be suspended now.
 
     Parameters
     ----------
     jobs : iterable of Job
-        All that hold, or are to have, anything.
+        All that hold GPUs, or are granted some.
     node : str
     """
     suspended = changed = 0
@@ -237,7 +254,15 @@ class Outlook(NamedTuple):
 
 
 def outlook(jobs: Sequence[Job], nodes: Sequence[Node]) -> Outlook | None:
-    """Predict the use of nodes that are alike; None if they are not, or nothing runs."""
+    """Predict the utility of nodes; None if they are not alike, or no job runs.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        In the order of the queue.
+    nodes : sequence of Node
+        The present nodes.
+    """
     alike = {(node.gpus, node.kind) for node in nodes}
     if len(alike) != 1:
         return None

@@ -8,7 +8,7 @@ from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, State
 from hpcext.text import counted
 
 ONE_NODE = (1, 1)
-"""Fewest and most nodes of a job that states none, under policies that share single nodes."""
+"""Fewest and most nodes of a job that states none, for policies that share single nodes."""
 
 
 def named(gpus: int) -> str:
@@ -17,20 +17,27 @@ def named(gpus: int) -> str:
 
 
 BEHIND = "waits behind others in the queue"
-"""Reason of a waiting job where none may overtake. It names no job: the first in the queue changes
-with every start, and each job of a long queue would get a new reason each time."""
+"""The reason why a job waits where jobs may not overtake. It names no job, because the first in the
+queue changes with every start, and each job of a long queue would get a new reason each time."""
 
 AS_ASKED = "as asked"
-"""Reason for a size that the user has set (``hpcext resize``)."""
+"""The reason for a size that the user has set (``hpcext resize``)."""
 
 
 def its_size(job: Job, otherwise: str = "its best size") -> str:
-    """Return a phrase for a job's size: as asked by its user, or another reason."""
+    """Return a phrase for a job's size: as its user requested it, or another reason.
+
+    Parameters
+    ----------
+    job : Job
+    otherwise : str
+        The phrase if its user has requested no size.
+    """
     return AS_ASKED if job.stated else otherwise
 
 
 def no_room(job: Job) -> str:
-    """Return why a job waits that would not fit on the nodes even if all were free."""
+    """Return the reason for the wait of a job that would not fit even if all nodes were free."""
     if (job.nodes or ONE_NODE)[0] > 1:
         return "too few nodes are large enough for it"
     return "no node is large enough for it"
@@ -42,12 +49,19 @@ def kinds_of(now: Snapshot) -> list[str]:
 
 
 def largest(job: Job, limit: int) -> int:
-    """Return the largest size of a job within a limit; 0 if it has none."""
+    """Return the largest size of a job within a limit; 0 if it has none.
+
+    Parameters
+    ----------
+    job : Job
+    limit : int
+        GPUs on each node.
+    """
     return max((size for size in job.sizes if size <= limit), default=0)
 
 
 def keep(now: Snapshot) -> dict[str, Grant]:
-    """Return what jobs have been granted and may keep."""
+    """Return the grants that jobs have and may keep."""
     return {
         job.id: Grant(job.goal, job.role or Role.PRIMARY, job.why)
         for job in now.jobs
@@ -56,13 +70,29 @@ def keep(now: Snapshot) -> dict[str, Grant]:
 
 
 def take(free: dict[str, int], alloc: Alloc, sign: int = 1) -> None:
-    """Take an allocation from the free GPUs of each node, or with `sign` -1 give it back."""
+    """Subtract an allocation from the free GPUs of each node; `sign` -1 adds it back.
+
+    Parameters
+    ----------
+    free : dict of str to int
+        Free GPUs by node; changed in place.
+    alloc : Alloc
+        GPUs by node.
+    sign : {1, -1}
+    """
     for node, gpus in alloc.items():
         free[node] -= sign * gpus
 
 
 def free_beside(now: Snapshot, grants: Mapping[str, Grant]) -> dict[str, int]:
-    """Return the GPUs of each node that grants leave free."""
+    """Return the GPUs of each node that are not in these grants.
+
+    Parameters
+    ----------
+    now : Snapshot
+    grants : Mapping[str, Grant]
+        By the id of the job.
+    """
     free = {name: node.gpus for name, node in now.nodes.items()}
     for grant in grants.values():
         take(free, grant.alloc)
@@ -70,17 +100,17 @@ def free_beside(now: Snapshot, grants: Mapping[str, Grant]) -> dict[str, int]:
 
 
 def movable(job: Job) -> bool:
-    """Return whether another size would lose no work of a job.
+    """Return whether a job can change its size without losing work.
 
-    That is so where nothing runs yet, where the job is being stopped anyway, and where its session
-    can answer a suspension. A job whose last suspension went unanswered is left alone, and so is
-    one that is changing its size until it has answered.
+    That holds if it does not run yet, if it is being stopped anyway, or if its session can answer a
+    suspension. A job that did not answer its last suspension is left alone, and so is one that is
+    being resized.
     """
     return not fixed(job)
 
 
 def fixed(job: Job) -> str:
-    """Return why a job's size cannot be changed now; empty if it can, see :func:`movable`."""
+    """Return the reason why a job's size is fixed now; empty if it is :func:`movable`."""
     if job.state in {State.PENDING, State.STOPPING}:
         return ""
     if job.state is State.RESCALING:

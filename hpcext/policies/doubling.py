@@ -1,13 +1,13 @@
 """The doubling heuristic (Capes et al., section 4.2): double the workers where it saves most.
 
-Sizes are powers of two, because all-reduce is slower on other numbers (eq. 2-4): a greedy that adds
-one worker stops at eight, because nine are slower, though sixteen would be faster. Every job gets
-one worker first, in the order of the queue; then the job doubles whose gain per new GPU (eq. 6) is
-largest.
+Sizes are powers of two, because all-reduce is slower on other numbers (eq. 2-4): a greedy method
+that adds one worker at a time stops at eight, because nine are slower, though sixteen would be
+faster. Every job gets one worker first, in the order of the queue; then the job with the largest
+gain per new GPU (eq. 6) is doubled.
 
 There are two strategies (section 7). *precompute*: speeds are known in advance, as ``scaling``
-states them. *exploratory*: a new job without known speeds gets `explore_gpus` for itself and
-measures on them its speed on 1, 2, 4 and 8, for `explore_s` each; those that it does not use
+states them. *exploratory*: a new job without known speeds gets `explore_gpus` GPUs for itself and
+measures its speed on 1, 2, 4 and 8 of them, for `explore_s` each. The GPUs that it does not use
 meanwhile stay idle, as in the paper.
 """
 
@@ -30,11 +30,11 @@ from hpcext.policies.placement.divide import Plan, settle
 from hpcext.policies.total_time import Interval
 
 LOOK_S = 1.0
-"""Shortest time, in seconds, after which a measurement is looked at again."""
+"""Shortest time, in seconds, until a measurement is checked again."""
 
 
 MUTE = 2.0
-"""Multiple of a measurement's duration after which a silent job is no longer waited for."""
+"""The multiple of a measurement's duration after which a silent job is given up."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -43,8 +43,8 @@ class Options(msgspec.Struct, frozen=True):
     Attributes
     ----------
     strategy : {"exploratory", "precompute"}
-        Precompute explores nothing: a job without known speeds is taken to scale linearly to its
-        best size.
+        Precompute does not explore: a job without known speeds is assumed to scale linearly up to
+        its best size.
     explore_s : float
         Seconds for which a job is measured on each size.
     explore_gpus : int
@@ -60,7 +60,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Explore the speeds of new jobs, and double where it gains most with the rest."""
+    """Explore the speeds of new jobs, and double the others where it gains most."""
     return periodic(now, options.interval_s, functools.partial(_allocate, options=options))
 
 
@@ -68,7 +68,7 @@ def _allocate(now: Snapshot, options: Options) -> Target:
     exploring = _exploring(now, options)
     reserved: collections.Counter[str] = collections.Counter()
     for job in now.jobs:
-        # A job that cannot change now stays as it is; the GPUs it needs later are kept too.
+        # A job that cannot change now stays as it is; the GPUs that it needs later are kept too.
         if job.id in exploring and job.goal and fixed(job):
             reserved[next(iter(job.goal))] += max(0, exploring[job.id].kept - total(job.goal))
     target = settle(now, functools.partial(_double, exploring), reserved=reserved)
@@ -104,14 +104,14 @@ class _Exploring(NamedTuple):
 
 
 def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
-    """Return the jobs that are still to be measured on a size."""
+    """Return the jobs of which a size has yet to be measured."""
     found: dict[str, _Exploring] = {}
     if options.strategy == "precompute":
         return found
     for ask in asks_of(now):
         job, sizes = ask.job, [] if ask.job.estimate.stated else list(ask.shapes)
         if job.goal and fixed(job) and now.now_s - job.since_s > MUTE * options.explore_s:
-            # It has no session, so it neither reports nor changes its size.
+            # Without a session it neither reports nor changes its size.
             continue
         # The smallest size and its doublings.
         doublings = sizes[:1]
@@ -124,12 +124,12 @@ def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
 
 
 def _seconds(job: Job, gpus: int) -> float:
-    """Return for how many seconds the job was measured on this number of GPUs."""
+    """Return the seconds for which the job was measured on this number of GPUs."""
     return sum(each.seconds for each in job.estimate.observed if each.gpus == gpus)
 
 
 def _part(job: Job, grant: Grant, size: int) -> Grant:
-    """Grant the part that is used now of the GPUs kept for exploring, on the fewest nodes."""
+    """Grant the GPUs in use, of those reserved for exploring, on the fewest nodes."""
     names, has = list(grant.alloc), total(grant.alloc)
     for nodes in range(1, len(names) + 1):
         alloc = dict.fromkeys(names[:nodes], size // nodes)

@@ -1,4 +1,4 @@
-"""Equal shares: BFTrainer's baseline, which deals nodes out equally (Liu et al., section 5.1)."""
+"""Equal shares: BFTrainer's baseline, which divides nodes equally (Liu et al., section 5.1)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Options(msgspec.Struct, frozen=True):
     Attributes
     ----------
     parallel : int or None
-        Most jobs that run at once, the first ones of the queue.
+        Largest number of jobs that run at once, the first of the queue.
     rest : {"spread", "first"}
-        Which jobs get what equal shares leave over: those that have least, one step after the
-        other; or the first of the queue as much as it may have, then the next, as in the paper's
-        own program.
+        Which jobs get what equal shares leave over: those that have least, one step at a time; or
+        the first of the queue as much as it may have, then the next, as in the paper's own program.
     """
 
     parallel: Parallel | None = None
@@ -32,15 +31,21 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Give all jobs the same share, by weight and within what each may have."""
+    """Give all jobs equal shares by weight, within the sizes that each may have."""
     decide = share if options.rest == "spread" else first_come
     return settle(now, decide, parallel=options.parallel)
 
 
 def share(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
-    """Give each job its least in the order of the queue, then more to the poorest by weight.
+    """Give each job its minimum in the order of the queue, then more to the smallest by weight.
 
     The cost grows with the GPUs that are given out, times the logarithm of the jobs.
+
+    Parameters
+    ----------
+    asks : sequence of Candidate
+    gpus : Gpus
+        Number of GPUs by kind.
     """
     sizes = [list(ask.shapes) for ask in asks]
     counts, free = [0] * len(asks), sum(gpus.values())
@@ -64,7 +69,13 @@ def share(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
 def first_come(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Give each job its share, rounded down to a valid size; then the rest to the first ones.
 
-    A job without a size that small gets nothing at first, and then its turn at the rest.
+    A job that has no size that small gets nothing at first, and then its turn at the rest.
+
+    Parameters
+    ----------
+    asks : sequence of Candidate
+    gpus : Gpus
+        Number of GPUs by kind.
     """
     free, weights = sum(gpus.values()), math.fsum(ask.job.weight for ask in asks)
     counts = [ask.most(math.floor(free * (ask.job.weight / weights))) for ask in asks]

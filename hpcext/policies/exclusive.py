@@ -52,10 +52,10 @@ def allocate(now: Snapshot) -> Target:
 def _alike(
     job: Job, free: Mapping[tuple[int, str], Mapping[str, Node]], fewest: int, most: int
 ) -> list[Node]:
-    """Return the first nodes that a job can have, all of one kind.
+    """Return the first nodes, all of one kind, on which a job fits.
 
-    `free` are the nodes by their number of GPUs and kind: a machine has few such groups, and many
-    nodes in each.
+    `free` are the nodes by their number of GPUs and kind, since a machine has few such groups and
+    many nodes in each.
     """
     by_kind: dict[str, list[Node]] = {}
     for (gpus, kind), nodes in free.items():
@@ -65,7 +65,7 @@ def _alike(
 
 
 def _resize(job: Job, grant: Grant, now: Snapshot) -> Grant:
-    """Give a job the size that its user asked for, if its node has room."""
+    """Give a job the size that its user requested, if its node has room."""
     had = per_node(grant.alloc) in job.sizes and grant.role is Role.PRIMARY
     if (had and bool(job.stated) == (AS_ASKED in grant.why)) or not movable(job):
         return grant

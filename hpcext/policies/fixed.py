@@ -1,8 +1,8 @@
 """Fixed sizes: each job has a given number of GPUs from its start to its end.
 
-That is how a batch system treats jobs that ask for a number of GPUs, first come, first served; and
+A batch system treats jobs that request a number of GPUs like this, first come, first served; and
 these are the strategies *One*, *Two*, *Four* and *Eight* of Capes et al. (section 7). No job is
-overtaken in the queue, and nothing that runs is suspended for another job.
+overtaken in the queue, and no running job is suspended for another one.
 
 With turns (`turn_s`), as under gang scheduling of a batch system, a job that has run for that long
 is suspended if others wait, and goes to the end of the queue.
@@ -40,7 +40,7 @@ class Options(msgspec.Struct, frozen=True):
     gpus : int
         GPUs of each job, on all its nodes together; 0: its best number on each node.
     turn_s : float
-        Seconds after which a job makes room for waiting ones; 0: it runs to its end.
+        Seconds after which a job makes room for waiting ones; 0: it runs until it ends.
     """
 
     gpus: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
@@ -48,7 +48,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Start the next jobs of the queue as long as each finds room.
+    """Start the next jobs of the queue as long as each fits.
 
     The cost grows with the jobs that run and with the length of the queue.
     """
@@ -83,7 +83,7 @@ def _allocate(
     """Keep some jobs, and start the first of the others that have room."""
     grants, room = dict(kept), _Room(now, kept)
     for ask in asks:
-        if ask.job.id in grants and _asked_otherwise(ask):
+        if ask.job.id in grants and _wants_other_size(ask):
             grants[ask.job.id] = _resized(ask, grants[ask.job.id], room, gpus)
     waits: dict[str, str] = {}
     blocked = False
@@ -91,7 +91,7 @@ def _allocate(
         job = ask.job
         if job.id in grants:
             continue
-        alloc = {} if blocked or not ask.shapes else room.find(_wish(ask, gpus))
+        alloc = {} if blocked or not ask.shapes else room.find(_request(ask, gpus))
         if not alloc:
             waits[job.id] = BEHIND if blocked else _needs(ask, gpus)
             blocked = True
@@ -111,38 +111,42 @@ class _Room:
     def take(self, alloc: Alloc, sign: int = 1) -> None:
         take(self._free, alloc, sign)
 
-    def find(self, wish: PlacementRequest) -> Alloc:
-        """Return nodes for a job, those with the least left free; empty if there is no room."""
-        if all(self._free[node] >= gpus for node, gpus in wish.now.items()):
-            # A job whose turn is over stays where it is, if it may go on.
-            (alloc,) = place(self._free, [wish], kinds=self._kinds)
+    def find(self, request: PlacementRequest) -> Alloc:
+        """Return nodes for a job, those with the fewest free GPUs; empty if there is no room."""
+        if all(self._free[node] >= gpus for node, gpus in request.now.items()):
+            # A job whose turn is over keeps its nodes if it may go on.
+            (alloc,) = place(self._free, [request], kinds=self._kinds)
             return alloc
-        return self.find(wish._replace(now={}))
+        return self.find(request._replace(now={}))
 
 
-def _asked_otherwise(ask: Candidate) -> bool:
-    """Return whether a job's size no longer is what its user asks for.
+def _wants_other_size(ask: Candidate) -> bool:
+    """Return whether a job has another size than its user wants.
 
-    Its user may have asked for a size (``hpcext resize``), or no longer do so.
+    Its user may have requested a size (``hpcext resize``), or undone that.
     """
     job = ask.job
     other = per_node(job.goal or {}) not in job.sizes or job.role is Role.SECONDARY
-    return bool(ask.shapes) and movable(job) and (other or bool(job.stated) != _said(job))
+    return (
+        bool(ask.shapes)
+        and movable(job)
+        and (other or bool(job.stated) != _has_requested_size(job))
+    )
 
 
-def _said(job: Job) -> bool:
+def _has_requested_size(job: Job) -> bool:
     return AS_ASKED in job.why
 
 
 def _resized(ask: Candidate, grant: Grant, room: _Room, gpus: int) -> Grant:
-    """Return the grant at the new size; the one before where there is no room."""
+    """Return the grant at the new size, or the present one if there is no room."""
     room.take(grant.alloc, -1)
-    wish = _wish(ask, gpus)
-    found = room.find(wish)
+    request = _request(ask, gpus)
+    found = room.find(request)
     room.take(found or grant.alloc)
     if per_node(found) in ask.job.sizes:
         return _granted(ask.job, found)
-    why = f"runs on {named(total(grant.alloc))}; waits for {named(wish.wanted.gpus)}"
+    why = f"runs on {named(total(grant.alloc))}; waits for {named(request.wanted.gpus)}"
     return Grant(found or grant.alloc, grant.role, why)
 
 
@@ -151,8 +155,8 @@ def _granted(job: Job, alloc: Alloc) -> Grant:
     return Grant(alloc, Role.PRIMARY, f"runs on {named(total(alloc))}, {size}")
 
 
-def _wish(ask: Candidate, gpus: int) -> PlacementRequest:
-    """Return the wish for its size: the largest up to the fixed one, or its least."""
+def _request(ask: Candidate, gpus: int) -> PlacementRequest:
+    """Return the request for its size: the largest up to the fixed one, or its minimum."""
     return PlacementRequest(ask.shapes[_size(ask, gpus)], list, ask.job.goal or {})
 
 

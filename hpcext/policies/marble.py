@@ -4,12 +4,12 @@ A *primary* runs on its best number of GPUs, a *secondary* on what was left. Whe
 running secondaries are promoted first, then the next jobs of the queue start. The queue is first
 in, first out; a job whose dependencies are not complete is skipped.
 
-Choices that the paper leaves open: a secondary is promoted only to its best size, never in between
-(line 6 asks for ``GPU_optimal``); several secondaries are promoted in the order of the queue; a job
-that cannot run on what is left (its least size is larger) keeps those behind it waiting, to
-preserve FIFO; with several nodes, a primary goes where it fits most tightly, a secondary where most
-is left. A running secondary that would end no sooner for it, as far as its speeds and the cost of
-growing are known, is not promoted.
+Choices that the paper leaves open: a secondary is promoted only to its best size, never to one in
+between (line 6 asks for ``GPU_optimal``); several secondaries are promoted in the order of the
+queue; a job that cannot run on the remaining GPUs (its smallest size is larger) blocks those behind
+it, to preserve FIFO; with several nodes, a primary goes where it fits most tightly, a secondary
+where most GPUs are left. A running secondary is not promoted if, by its speeds and the cost of
+growing, it would not end sooner.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _best(job: Job, gpus: int) -> int:
 def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Grant:
     """Promote a secondary if its own GPUs and the free ones are enough (lines 5-9).
 
-    The same step gives a job the size that its user asked for (``hpcext resize``).
+    The same step gives a job the size that its user requested (``hpcext resize``).
     """
     nodes, has = list(grant.alloc), per_node(grant.alloc)
     best = min(_best(job, now.nodes[node].gpus) for node in nodes)
@@ -81,7 +81,7 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
 
 
 def _as_it_is(job: Job, grant: Grant, nodes: list[str]) -> Grant:
-    """Keep a job's size; update the reason if its user has set or unset that size since."""
+    """Keep a job's size; update the reason if its user has set a size, or undone that, since."""
     if bool(job.stated) == (AS_ASKED in grant.why):
         return grant
     why = f"runs on {_on(per_node(grant.alloc), nodes)}, {its_size(job)}"
@@ -89,10 +89,10 @@ def _as_it_is(job: Job, grant: Grant, nodes: list[str]) -> Grant:
 
 
 def _not_worth_it(job: Job, has: int, best: int) -> str:
-    """Return why a running secondary is not promoted: it would end no sooner.
+    """Return why a running secondary is not promoted: it would not end sooner.
 
-    `has` and `best` are GPUs on all its nodes. The paper promotes whenever it can; its jobs ran for
-    so long that the cost did not count.
+    `has` and `best` are GPUs on all its nodes. The paper promotes whenever possible; its jobs ran
+    so long that the cost did not matter.
     """
     known = job.estimate
     stays_s, grows_s = known.left_s(has), known.left_s(best, like=has)
@@ -123,10 +123,10 @@ def _run_multiple_jobs(
 
 
 def _place(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
-    """Place a job as a primary if some node has enough left, else as a secondary.
+    """Place a job as a primary if some node has enough GPUs left, else as a secondary.
 
-    A job of several nodes needs the same number on each of them, all of one kind, and takes as many
-    nodes as it can use; of several kinds the one on which it is a primary, or has most.
+    A job on several nodes needs the same number on each of them, all of one kind, and takes as many
+    nodes as it can use. Of several kinds it gets the one on which it is a primary, or has the most.
     """
     kinds = [] if (job.nodes or ONE_NODE)[1] == 1 else kinds_of(now)
     if len(kinds) < 2:

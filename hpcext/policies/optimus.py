@@ -1,4 +1,4 @@
-"""Optimus' greedy, as Capes et al. compare with it: one more worker where it saves most time.
+"""The greedy method of Optimus, as Capes et al. use it: add the worker that saves the most time.
 
 Peng et al., *Optimus*, EuroSys 2018, section 4.1; without parameter servers, because jobs here
 average their gradients by all-reduce. Every job gets one worker first, in the order of the queue.
@@ -19,7 +19,7 @@ from hpcext.policies.placement.divide import Plan, settle, valued
 from hpcext.policies.total_time import Interval, time_left_s, worth
 
 NEGLIGIBLE = 1e-9
-"""Least share of the remaining time that another GPU must save: less may be rounding."""
+"""Smallest share of the remaining time that another GPU must save; less may be rounding."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def grow(
     following: Callable[[Sequence[int], int], int],
     given: Mapping[int, int] | None = None,
 ) -> Plan:
-    """Give each job its least, then take the steps that save most time per GPU, while any does.
+    """Give each job its minimum, then take the steps that save most time per GPU, while any does.
 
     The cost grows with the steps that are made, times the logarithm of the jobs.
 
@@ -58,11 +58,11 @@ def grow(
     ----------
     asks : sequence of Candidate
     gpus : mapping of str to int
-        Number by kind; where there are several, speeds are those on the slowest.
+        Number of GPUs by kind; with several kinds, speeds are those on the slowest.
     following : callable
-        Given the sizes of a job and one of them, returns the one that is tried next; 0 for none.
+        Given the sizes of a job and one of them, returns the one to try next; 0 for none.
     given : Mapping[int, int] or None
-        Number of a job → GPUs that it gets instead: first, or not at all.
+        By the index of a job, the GPUs that it gets instead: first, or not at all.
     """
     given = given or {}
     counts, free, kind = [0] * len(asks), sum(gpus.values()), only(gpus)
@@ -70,7 +70,7 @@ def grow(
     steps: list[tuple[float, int, int]] = []
 
     def consider(number: int) -> None:
-        """Gains fall into a heap; a job has one step in it at most."""
+        """Push a job's next step, if it gains; a job has at most one step in the heap."""
         has = counts[number]
         size = following(list(asks[number].shapes), has)
         if size:
@@ -90,7 +90,7 @@ def grow(
             consider(number)
     while steps:
         _, number, size = heapq.heappop(steps)
-        # A step that does not fit now never will: nothing is given back.
+        # A step that does not fit now never will, since no GPU is given back.
         if size - counts[number] <= free:
             free -= size - counts[number]
             counts[number] = size

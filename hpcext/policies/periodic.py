@@ -1,4 +1,4 @@
-"""Policies of the papers that decide at intervals, and at events that cannot wait."""
+"""The interval of policies whose papers decide periodically, and at events that cannot wait."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from hpcext.core.values import Cause, Snapshot, Target
 from hpcext.policies.common import keep
 
 AT_ONCE = Cause.SUBMITTED | Cause.NODES | Cause.REQUEST
-"""Events at which such a policy decides at any time. The end of a job is one too."""
+"""Events at which such a policy decides at any time. The end of a job is one as well."""
 
 
 def periodic(now: Snapshot, interval_s: float, allocate: Callable[[Snapshot], Target]) -> Target:
-    """Decide if something came or went, or if the interval is over; else keep everything.
+    """Decide if a job or node came or went, or the interval is over; else keep everything.
 
-    A policy that must be asked earlier than that says so by its ``wake_s``.
+    A policy that must be asked earlier says so by its ``wake_s``. A requested suspension, and all
+    that follows from it, is no reason to decide again: a policy that weighs the remaining work of
+    jobs would change its mind with every report.
 
-    A suspension that was requested, and all that follows from it, is no reason to decide again: a
-    policy that weighs what jobs have left would change its mind with every report.
+    Parameters
+    ----------
+    now : Snapshot
+    interval_s : float
+    allocate : callable
+        The decision of the policy.
     """
     memo = now.memo or {}
     about = [len(now.jobs), sum(job.ready for job in now.jobs)]
@@ -34,6 +40,6 @@ def periodic(now: Snapshot, interval_s: float, allocate: Callable[[Snapshot], Ta
     until_s = now.now_s + interval_s
     if target.wake_s is not None:
         until_s = min(until_s, target.wake_s)
-    # While nothing runs, nothing changes by itself.
+    # While no job runs, nothing changes by itself.
     wake_s = until_s if target.grants else None
     return replace(target, wake_s=wake_s, memo={"until_s": until_s, "jobs": about})

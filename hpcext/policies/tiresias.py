@@ -1,14 +1,14 @@
 """Tiresias: least attained service first, in a few queues (Gu et al., NSDI 2019, section 3.2).
 
-The service of a job is the GPUs that it held times the time that it held them, so a job needs no
-estimate of its length. A job begins in the first queue and sinks to the next one when its service
-passes a threshold; within a queue the jobs that came into it first are first, and jobs of later
-queues are suspended where those of an earlier one want their GPUs. The promotion of jobs that wait
-for long is left out, as in Pollux's evaluation (section 5.1 there), whose threshold is the default:
-16 GPU-hours.
+The service of a job is the number of GPUs that it held times the time for which it held them, so no
+estimate of its length is needed. A job begins in the first queue and sinks to the next one when its
+service passes a threshold. Within a queue jobs are ordered by their entry into it, and jobs of
+later queues are suspended when those of an earlier one need their GPUs. The promotion of jobs that
+have waited for long is left out, as in Pollux's evaluation (section 5.1 there), whose threshold is
+the default: 16 GPU-hours.
 
-The number of GPUs of a job is what its user asks for: its best size, on its fewest nodes, packed on
-as few nodes as possible. If a job states no nodes (:class:`~hpcext.core.values.Job`) its GPUs may
+A job gets the number of GPUs that its user requests: its best size, on its fewest nodes, packed on
+as few nodes as possible. If a job states no nodes (:class:`~hpcext.core.values.Job`), its GPUs may
 be spread in any way.
 """
 
@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from hpcext.core.reconcile import fits
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, total
 from hpcext.policies.common import (
     AS_ASKED,
@@ -41,7 +42,7 @@ class Options(msgspec.Struct, frozen=True):
     Attributes
     ----------
     interval_s : float
-        Seconds between two checks of which jobs have passed a threshold.
+        Seconds between two checks of the thresholds.
     thresholds : str
         GPU-seconds at which a job leaves each queue but the last, ascending: ``57600``, or
         ``3600/57600`` for three queues.
@@ -65,7 +66,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class _Memo(NamedTuple):
-    """What is remembered between decisions.
+    """The state that is kept between decisions.
 
     Attributes
     ----------
@@ -86,12 +87,20 @@ class _Memo(NamedTuple):
 
     @classmethod
     def of(cls, memo: Mapping[str, Any] | None, now_s: float, queues: int) -> _Memo:
-        """Read the memo from JSON; start anew if another policy, or other queues, left it."""
+        """Read the memo from JSON; begin with an empty one if another policy left it.
+
+        Parameters
+        ----------
+        memo : Mapping or None
+        now_s : float
+        queues : int
+            Number of queues but the first.
+        """
         known = memo or {}
         lower = known.get("queues")
         if not isinstance(lower, list) or "service" not in known:
             return cls(now_s, {}, {}, [[] for _ in range(queues)])
-        # With fewer queues than before, jobs of the removed ones are in the last.
+        # With fewer queues than before, jobs of the removed ones go to the last.
         kept = [list(each) for each in lower[:queues]] + [[] for _ in range(queues - len(lower))]
         for each in lower[queues:]:
             kept[-1].extend(each)
@@ -122,7 +131,7 @@ def _accounted(memo: _Memo, now: Snapshot) -> _Memo:
 
 
 def _demote(memo: _Memo, jobs: Sequence[Job], limits: Sequence[float]) -> None:
-    """Move jobs down to the queue of their service, never up again."""
+    """Move jobs down to the queue of their service; never up again."""
     where = {job: depth for depth, queue in enumerate(memo.queues, 1) for job in queue}
     for job in jobs:
         depth = sum(memo.service[job.id] >= limit for limit in limits)
@@ -143,10 +152,10 @@ def _order(jobs: Sequence[Job], queues: Sequence[Sequence[str]]) -> list[Job]:
 
 
 def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict[str, str]]:
-    """Return what each job gets, and why others wait.
+    """Return the grants of jobs, and why others wait.
 
-    Counts decide which jobs run: the first ones that have room together. These keep what they have;
-    what is left is dealt to the others of them in order, then to any job that has room.
+    Counts decide which jobs run: the first ones that fit together. These keep what they have; the
+    rest is given to those of them that have none in order, then to any job that fits.
     """
     kept = keep(now)
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
@@ -161,14 +170,14 @@ def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict
             runs.append(job)
     others = [job for job in rest if job not in runs and sizes[job.id]]
     has = {job.id: job.goal for job in rest if job.goal and total(job.goal) == sizes[job.id]}
-    # All running jobs keep their places before any other job looks for one.
+    # All running jobs keep their nodes before any other job is placed.
     turns = [(job, True) for job in runs if job.id in has]
     turns += [(job, False) for job in (*runs, *others)]
     for job, keeps in turns:
         if job.id in grants:
             continue
         alloc = has.get(job.id, {})
-        if not alloc or not _fits(alloc, free):
+        if not alloc or not fits(alloc, free):
             alloc = {} if keeps else _placed(job, sizes[job.id], free, now)
         if alloc:
             take(free, alloc)
@@ -182,7 +191,7 @@ def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict
 
 
 def _size(job: Job, now: Snapshot) -> int:
-    """Return the GPUs that a job's user asks for; 0 if there is no such place."""
+    """Return the GPUs that a job's user requests; 0 if they fit nowhere."""
     every = sum(node.gpus for node in now.nodes.values())
     if job.nodes is None:
         return largest(job, min(job.optimal, every))
@@ -195,7 +204,7 @@ def _size(job: Job, now: Snapshot) -> int:
 
 
 def _placed(job: Job, size: int, free: Mapping[str, int], now: Snapshot) -> dict[str, int]:
-    """Return a place of `size` free GPUs, all of one kind; empty if there is none."""
+    """Return `size` free GPUs, all of one kind; empty if there are too few."""
     for kind in kinds_of(now):
         here = {name: free[name] for name, node in now.nodes.items() if node.kind == kind}
         if job.nodes is None:
@@ -211,7 +220,7 @@ def _placed(job: Job, size: int, free: Mapping[str, int], now: Snapshot) -> dict
 
 
 def _spread(size: int, free: Mapping[str, int]) -> dict[str, int]:
-    """Return GPUs on one node if possible, the fullest that has room; else on the emptiest ones."""
+    """Return GPUs on one node if possible, the fullest that has room, else on the emptiest ones."""
     one = min((gpus for gpus in free.values() if gpus >= size), default=0)
     if one:
         return {next(name for name, gpus in free.items() if gpus == one): size}
@@ -227,7 +236,3 @@ def _granted(job: Job, alloc: Alloc) -> Grant:
     has = named(total(alloc))
     size = f"{has}, {AS_ASKED}" if job.stated else f"the {has} that it asks for"
     return Grant(alloc, Role.PRIMARY, f"runs on {size}: others have had more GPU time")
-
-
-def _fits(alloc: Alloc, free: Mapping[str, int]) -> bool:
-    return all(free.get(node, 0) >= gpus for node, gpus in alloc.items())

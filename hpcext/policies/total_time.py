@@ -23,7 +23,7 @@ from hpcext.policies.placement.divide import Plan
 from hpcext.scaling.estimator import GpuCounts, alone_s, speedups
 
 UNKNOWN_S = 3600.0
-"""Assumed least remaining time, in seconds on one GPU, of a job of which nothing is known."""
+"""Assumed least remaining time, in seconds on one GPU, of a job without progress and work."""
 
 Interval = Annotated[float, msgspec.Meta(ge=1, le=1e6)]
 
@@ -48,15 +48,22 @@ def allocate(now: Snapshot, options: Options) -> Target:
 def least(asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     """Return the division with the least total time.
 
-    The paper gives each job at least one worker. Where there are more jobs than that allows,
-    waiting costs more than all else: as many jobs run as possible, and the longest wait. A change
-    of size costs a running job the seconds that it is known to take.
+    The paper gives each job at least one worker. With more jobs than that allows, waiting costs
+    more than all else: as many jobs run as possible, and the longest ones wait. A running job pays
+    for a change of size with the seconds that it is known to take.
     """
     return divide.best(worth(asks, gpus), asks, gpus)
 
 
 def worth(asks: Sequence[Candidate], kinds: Collection[str]) -> divide.Worth:
-    """Return the values of sizes: minus the seconds that are left to the job."""
+    """Return the values of sizes: minus the remaining seconds of the job.
+
+    Parameters
+    ----------
+    asks : sequence of Candidate
+    kinds : collection of str
+        Kinds of the GPUs.
+    """
     times = {
         (ask.job.id, kind): time_left_s(ask.job, ask.sizes_on(kind), kind)
         for ask in asks
@@ -76,7 +83,15 @@ def worth(asks: Sequence[Candidate], kinds: Collection[str]) -> divide.Worth:
 
 
 def time_left_s(job: Job, sizes: GpuCounts, kind: str) -> Values:
-    """Return ``t_j`` on each size, times the job's weight; infinite on none."""
+    """Return ``t_j`` on each size, times the job's weight; infinite on size 0.
+
+    Parameters
+    ----------
+    job : Job
+    sizes : GpuCounts
+    kind : str
+        Kind of the GPUs; empty if all are alike.
+    """
     known = speedups(job.estimate, sizes, kind, ring=True)
     if known is None:
         known = speeds(job, sizes, kind)
@@ -88,9 +103,9 @@ def time_left_s(job: Job, sizes: GpuCounts, kind: str) -> Values:
 
 
 def _spent_s(job: Job) -> float:
-    """Return the work that the job has done so far, in seconds of one GPU.
+    """Return the work that the job has done so far, in seconds on one GPU.
 
-    A job whose end is unknown is assumed to have as much left: the older, the longer.
+    A job whose end is unknown is assumed to have as much left, so the older, the longer.
     """
     seen = job.estimate.observed
     if not seen:
@@ -108,7 +123,15 @@ def _spent_s(job: Job) -> float:
 
 
 def change_s(job: Job, sizes: GpuCounts, on: On) -> Values:
-    """Return the cost of a running job's change to each size, in seconds times its weight."""
+    """Return the cost of a running job's change to each size, in seconds times its weight.
+
+    Parameters
+    ----------
+    job : Job
+    sizes : GpuCounts
+    on : On
+        Kind of the GPUs, and of the present ones.
+    """
     has = total(job.goal)
     up_s, down_s = changes_s(job)
     if not has:

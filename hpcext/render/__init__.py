@@ -1,1 +1,1 @@
-"""How figures look: on a page, in a picture, in a table of a terminal, in a file."""
+"""How figures look: on a page, in a plot, in a table of a terminal, in a file."""

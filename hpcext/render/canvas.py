@@ -1,4 +1,4 @@
-"""The common look of all pictures, on a page or in a file (matplotlib)."""
+"""The common look of all plots, on a page or in a file (matplotlib)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 INCHES_WIDE = 8.6
 
 LABEL_CHARS = 30
-"""Most characters of a label beside a bar; tables have the whole label."""
+"""The largest width of a label beside a bar, in characters; tables have the whole label."""
 
 _SETTINGS = {
-    # Text stays text, so that it can be read aloud and searched.
+    # Text stays text, so that it can be searched and read aloud.
     "svg.fonttype": "none",
-    # A name such as "$x$" is a name.
+    # The name of a job may look like a formula: "$x$".
     "text.parse_math": False,
     "font.size": 9.0,
     "axes.spines.top": False,
@@ -51,12 +51,12 @@ _SETTINGS = {
 
 @contextlib.contextmanager
 def styled(name: str) -> Iterator[None]:
-    """Draw and write in this context with hpcext's own settings.
+    """Set the look of plots that are drawn and written in this context.
 
     Parameters
     ----------
     name : str
-        Ids of parts of an SVG are derived from it.
+        The ids of parts of an SVG are derived from it.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def styled(name: str) -> Iterator[None]:
     styles = need("matplotlib.style")
     settings = {**_SETTINGS, "svg.hashsalt": name}
     with styles.context(["default", settings]), warnings.catch_warnings():
-        # matplotlib's fonts may lack a letter of some name; the reader's fonts have it.
+        # matplotlib's fonts may lack a letter of a name that the reader's fonts have.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield
 

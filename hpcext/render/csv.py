@@ -12,7 +12,7 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def as_csv(lines: Iterable[Sequence[object]]) -> bytes:
-    """Return lines as CSV; unknown values are empty."""
+    """Return lines as CSV, in UTF-8; None becomes an empty cell."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     for line in lines:
@@ -23,6 +23,6 @@ def as_csv(lines: Iterable[Sequence[object]]) -> bytes:
 def _cell(words: str) -> str:
     """Return text as a cell: one line, and not a formula of a spreadsheet.
 
-    The names of other people's jobs must not do anything in the program that opens the file.
+    The name of somebody else's job must not run in the program that opens the file.
     """
     return clean(f"'{words}" if words.startswith(_FORMULA) else words)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hpcext.render.style import CSS
 from hpcext.text import clean
 
-# Nothing is fetched and nothing runs: even a name that escaped escaping could do no harm.
+# Nothing is fetched and nothing runs, so that even text that was not escaped could do no harm.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -50,20 +50,36 @@ def document(title: str, head: Iterable[str], body: Iterable[str]) -> str:
 
 
 def page(title: str, body: Iterable[str]) -> str:
-    """Return a document that needs no other file."""
+    """Return a document that needs no other file.
+
+    Parameters
+    ----------
+    title : str
+    body : iterable of str
+        HTML; empty parts are left out.
+    """
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     return document(title, (policy, f"<style>{CSS}</style>"), ("<main>", *body, "</main>"))
 
 
 def section(name: str, title: str, *body: str) -> str:
-    """Return a part of the page with its heading; `name` is its id."""
+    """Return a section of a page.
+
+    Parameters
+    ----------
+    name : str
+        The id of its heading.
+    title : str
+    *body : str
+        HTML; empty parts are left out.
+    """
     inner = "\n".join(part for part in body if part)
     heading = f'<h2 id="{name}">{text(title)}</h2>'
     return f'<section aria-labelledby="{name}">\n{heading}\n{inner}\n</section>'
 
 
 def paragraph(words: str, kind: str = "") -> str:
-    """Return a paragraph of plain text."""
+    """Return a paragraph of plain text; `kind` is its class."""
     return f'<p class="{kind}">{text(words)}</p>' if kind else f"<p>{text(words)}</p>"
 
 
@@ -82,7 +98,7 @@ def table(
     columns : sequence of str
     rows : iterable of sequence of str
     words : sequence of int
-        Columns that hold text, not figures.
+        Indices of columns that hold text, not figures.
     """
     kinds = [' class="words"' if column in words else "" for column in range(len(columns))]
     head = "".join(
@@ -105,7 +121,15 @@ def table(
 
 
 def figure(svg: str, caption: str, title: str = "", before: str = "") -> str:
-    """Return a plot with its caption; `svg` and `before` are HTML."""
+    """Return a plot with its caption.
+
+    Parameters
+    ----------
+    svg : str
+    caption, title : str
+    before : str
+        HTML between the title and the plot.
+    """
     heading = f"<h3>{text(title)}</h3>" if title else ""
     return f"<figure>{heading}{before}\n{svg}\n<figcaption>{text(caption)}</figcaption></figure>"
 
@@ -116,7 +140,7 @@ def legend(entries: Sequence[tuple[str, str, Sequence[float] | None]]) -> str:
     Parameters
     ----------
     entries : sequence of (words, colour, dash)
-        The name of the colour; a dash as in :mod:`hpcext.render.style`, None for an area.
+        A dash is as in :mod:`hpcext.render.style`, or None for an area.
     """
     return (
         '<ul class="legend">'
@@ -130,7 +154,7 @@ def legend(entries: Sequence[tuple[str, str, Sequence[float] | None]]) -> str:
 
 
 def terms(entries: Mapping[str, Sequence[str]], kind: str = "") -> str:
-    """Return a list of terms and their descriptions."""
+    """Return a list of terms, each with the lines of its description; `kind` is its class."""
     given = f' class="{kind}"' if kind else ""
     lines = [
         f"<dt>{text(name)}</dt><dd>{'<br>'.join(text(words) for words in described)}</dd>"
@@ -140,7 +164,7 @@ def terms(entries: Mapping[str, Sequence[str]], kind: str = "") -> str:
 
 
 def bullets(entries: Iterable[str]) -> str:
-    """Return a list of plain texts."""
+    """Return a bulleted list of plain texts."""
     return f"<ul>{''.join(f'<li>{text(words)}</li>' for words in entries)}</ul>"
 
 

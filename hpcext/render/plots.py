@@ -1,8 +1,7 @@
 """The plots, as SVG that stands in a page and takes its colours from there (matplotlib).
 
-The same values give the same bytes with the same matplotlib: there are no dates and no settings of
-the user, and ids derive from the plot's name. Text stays text, so that it can be read aloud and
-searched.
+With the same matplotlib, the same values give the same bytes: there are no dates and no settings of
+the user, and ids are derived from the name of the plot.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 BAR_INCHES = 0.36
 ROW_INCHES = 0.22
 CHARS_WIDE = 130
-"""Width of a timeline in small letters."""
+"""The width of a timeline in small letters."""
 
 LOG_RATIO = 50.0
-"""Ratio of times beyond which the axis is logarithmic."""
+"""The ratio of the longest to the shortest time beyond which the axis is logarithmic."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,14 +37,14 @@ _COLOURS = {value: name for name, value in LIGHT.items()}
 
 
 class Plot(NamedTuple):
-    """The common properties of plots.
+    """The properties that all plots have.
 
     Attributes
     ----------
     name : str
-        Unique in the page: letters, digits, dashes.
+        Unique in the page, of letters, digits and dashes.
     title, description : str
-        Read aloud in its place.
+        Text for readers who do not see the plot.
     """
 
     name: str
@@ -60,10 +59,12 @@ class Bar(NamedTuple):
     ----------
     label : str
     parts : sequence of float
-        Shares in 0 to 1, from the left.
+        Shares from 0 to 1, from the left.
     end, spread : float
-        Position of the whisker, and its reach to both sides; no whisker if 0.
+        The position of the whisker, and its length to each side, both as shares; no whisker if the
+        length is 0.
     words : str
+        The text beside the bar.
     """
 
     label: str
@@ -80,11 +81,11 @@ class Stretch(NamedTuple):
     ----------
     row : int
     start, end : float
-        Begin and end on the axis of time.
+        On the axis of time.
     colour : str
-        Name of the colour.
+        The name of the colour.
     words : str
-        Text in it, where there is room.
+        Text in it, if there is room.
     """
 
     row: int
@@ -97,15 +98,16 @@ class Stretch(NamedTuple):
 def timeline(
     plot: Plot, rows: Sequence[str], stretches: Sequence[Stretch], end: float, xlabel: str
 ) -> str:
-    """Plot a row for each place over time, the first one above.
+    """Plot rows of stretches over time, the first row on top.
 
     Parameters
     ----------
     plot : Plot
     rows : sequence of str
+        The labels.
     stretches : sequence of Stretch
     end : float
-        End of the axis of time, which begins at 0.
+        The end of the axis of time, which begins at 0.
     xlabel : str
     """
 
@@ -145,11 +147,10 @@ def curves(
     ----------
     plot : Plot
     series : sequence of (x, y)
-        Curves, of few enough points to be drawn; the place in the sequence
-        decides the look.
+        Arrays of the same length, ascending; the index in the sequence decides the look.
     xlabel, ylabel : str
     mark : float, optional
-        Position of a line to mark a meaningful value.
+        The position of a vertical line at a meaningful value.
     """
     shown = [(index, x, y) for index, (x, y) in enumerate(series) if len(x)]
     lowest = min(float(x[0]) for _, x, _ in shown)
@@ -171,7 +172,7 @@ def curves(
                 [0, *y, y[-1]],
                 where="post",
                 color=LIGHT[colour],
-                # Solid lines are drawn below dashed ones, which would else be hidden.
+                # Solid lines are drawn below dashed ones, which they would hide.
                 zorder=2 + bool(dash),
                 dashes=dash or (None, None),
             )
@@ -183,7 +184,16 @@ def curves(
 
 
 def bars(plot: Plot, rows: Sequence[Bar], colours: Sequence[str], xlabel: str) -> str:
-    """Plot shares, one bar below the other, from 0 to 100 %."""
+    """Plot bars of shares, one below the other, from 0 to 100 %.
+
+    Parameters
+    ----------
+    plot : Plot
+    rows : sequence of Bar
+    colours : sequence of str
+        The name of the colour of each part.
+    xlabel : str
+    """
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -218,7 +228,7 @@ def drawn(plot: Plot, inches_high: float, draw: Callable[[Figure], None]) -> str
     plot : Plot
     inches_high : float
     draw : callable
-        It is given the empty figure.
+        Draws on the empty figure that it is given.
     """
     with canvas.styled(plot.name):
         figure = canvas.new_figure(inches_high)
@@ -230,7 +240,7 @@ def drawn(plot: Plot, inches_high: float, draw: Callable[[Figure], None]) -> str
 
 
 def _inline(plot: Plot, svg: str) -> str:
-    """Return an SVG for use in a page: no head, unique ids, and colours of the page."""
+    """Return an SVG for a page: without a head, with unique ids, in the colours of the page."""
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     _, box, inner = re.split(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', svg, maxsplit=1)
     # Text between tags stays as it is: a label may look like a colour.
@@ -247,7 +257,7 @@ def _inline(plot: Plot, svg: str) -> str:
 def _tag(tag: str) -> str:
     if tag.startswith("<g id="):
         return re.sub(r' id="[^"]*"', "", tag)
-    # Rounding to a hundredth of a point is invisible, and halves the page.
+    # Rounding to a hundredth of a point is invisible, and halves the size of the page.
     if tag.startswith("<path"):
         tag = re.sub(r"(\.[0-9]{2})[0-9]+", r"\1", tag)
     return re.sub(r"#[0-9a-f]{6}\b", _variable, tag)

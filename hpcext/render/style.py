@@ -1,4 +1,4 @@
-"""The look of the report: its colours, light and dark, and its style sheet.
+"""The look of reports: their colours, light and dark, and their style sheet.
 
 The colours of curves were chosen so that every two of them differ for people with any kind of
 colour blindness (distance in OKLab of at least 0.1 after the simulation of Machado et al. 2009),
@@ -49,14 +49,14 @@ DARK: dict[str, str] = {
 }
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (6, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1.5))
-"""Lengths of dashes and gaps, in widths of the line; () is a solid line."""
+"""The lengths of dashes and gaps, in widths of the line; () is a solid line."""
 
 MOST_CURVES = len(CURVES) * len(DASHES)
-"""Most curves that look different."""
+"""The largest number of curves that look different."""
 
 
 def look(index: int) -> tuple[str, tuple[float, ...]]:
-    """Return the colour name and dash of a curve; unique below :data:`MOST_CURVES`."""
+    """Return the name of the colour and the dash of a curve; no two below MOST_CURVES are alike."""
     row = index // len(CURVES)
     return CURVES[index % len(CURVES)], DASHES[(index + row) % len(DASHES)]
 

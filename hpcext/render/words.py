@@ -1,4 +1,4 @@
-"""Figures as people read them, the same on a page, in a table and on a terminal."""
+"""Figures as text for people, the same on a page, in a table and on a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Scale(NamedTuple):
 
 
 def time_scale(longest_s: float) -> Scale:
-    """Return the largest unit in which a length of time is at least 2."""
+    """Return the largest unit in which a duration is at least 2."""
     for divisor, unit in _TIMES:
         if longest_s >= 2 * divisor:
             return Scale(divisor, unit)
@@ -26,14 +26,21 @@ def time_scale(longest_s: float) -> Scale:
 
 
 def decimals(value: float, digits: int = 3) -> int:
-    """Count the decimals that show `digits` significant digits, at most 6."""
+    """Return how many decimals show `digits` significant digits; at most 6."""
     if not value:
         return 0
     return min(6, max(0, digits - 1 - math.floor(math.log10(abs(value)))))
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Format with `digits` significant digits, or all before the point; group thousands."""
+    """Format a number with `digits` significant digits, but all before the point, and commas.
+
+    Parameters
+    ----------
+    value : float
+    digits : int
+        The number of significant digits.
+    """
     if not math.isfinite(value):
         return str(value)
     return f"{value:,.{decimals(value, digits)}f}"
@@ -50,12 +57,12 @@ def hours(value: float) -> str:
 
 
 def times(count: int) -> str:
-    """Format a number of times; empty for none."""
+    """Format a number of times, such as ``twice``; empty for 0."""
     return {0: "", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def duration(seconds: float) -> str:
-    """Format a length of time in the largest two units that matter.
+    """Format a duration in its largest two units.
 
     Examples
     --------
@@ -74,7 +81,7 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Format a length of time like a clock, for a dense page.
+    """Format a duration like a clock, for a dense page.
 
     Examples
     --------

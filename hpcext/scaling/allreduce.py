@@ -1,7 +1,7 @@
 """The speed of a training by the number of its workers: Capes et al., section 3.2.
 
-The algorithms by which workers add up their gradients (eq. 2 to 4) have times of one form (eq. 5),
-whose coefficients are fitted to measured speeds.
+The times of the algorithms by which workers add up their gradients (eq. 2 to 4) have one form
+(eq. 5), whose coefficients are fitted to measured speeds.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 COLUMNS = {1: (0,), 2: (0, 2, 3)}
-"""Coefficients to fit, by how many numbers of workers were measured; all of them from three on."""
+"""Coefficients to fit, by the count of measured numbers of workers; all of them from three on."""
 
 
 LEAST = 0.1
-"""Least divided time of one worker, relative to the shortest measured time: where more workers only
-harm, least squares may attribute nothing to divided work."""
+"""Lower limit of one worker's divided time, relative to the shortest measured time: where more
+workers only slow a job down, least squares may attribute nothing to divided work."""
 
 
 class AllReduce(NamedTuple):
     """The resource model of a job (eq. 5), speed = 1 / (c0 / w + c1 (w - 1) + c2 (w - 1) / w + c3).
 
-    The paper's batch m and model size n do not change with the workers, so they are part of the
-    coefficients here: c0 = theta0 m, c1 = theta1, c2 = theta2 n, c3 = theta3. All are 0 or more, so
-    no speed-up is larger than the number of workers.
+    The paper's batch m and model size n do not depend on the number of workers, so they are part of
+    the coefficients here: c0 = theta0 m, c1 = theta1, c2 = theta2 n, c3 = theta3. None is negative,
+    so no speed-up exceeds the number of workers.
 
     Attributes
     ----------
     divided : float
-        c0, the time that workers divide: for a unit of work on one worker.
+        c0, the time that workers divide, for a unit of work on one worker.
     latency : float
-        c1, the latency of messages, more of them with each worker.
+        c1, the latency of messages, whose number grows with the workers.
     sent : float
         c2, the time to send and add up the gradients of a worker.
     constant : float
@@ -47,7 +47,7 @@ class AllReduce(NamedTuple):
     constant: float
 
     def speed(self, workers: ArrayLike) -> Floats:
-        """Return the speed on numbers of workers, in the unit of the fitted ones; 0 on none.
+        """Return the speed on numbers of workers, in the unit of the fitted ones; 0 on no worker.
 
         Parameters
         ----------
@@ -60,24 +60,24 @@ class AllReduce(NamedTuple):
 def fit(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None = None) -> AllReduce:
     """Fit the coefficients to measured speeds, by non-negative least squares.
 
-    The time of a unit of work, 1 / speed, is linear in them; its relative errors are minimised, and
-    so, as far as they are small, are those of the speed.
+    The time of a unit of work, 1 / speed, is linear in them; its relative errors are minimised,
+    and, as far as they are small, so are those of the speed.
 
-    One number of workers says nothing about how a job scales: perfect scaling is assumed, c0 alone.
-    Two determine two unknowns: a time that falls, or rises, with 1 / w towards a limit, c0, c2 and
-    c3, as in Amdahl's law; a latency (c1), with which more workers become harmful somewhere, is
-    assumed only once three show it. The columns 1 / w, (w - 1) / w and 1 are linearly dependent, so
-    c0, c2 and c3 are no more than two unknowns together, whatever is measured. Of the coefficients
-    that give the same speeds, those with the least c2 are returned.
+    One number of workers says nothing about how a job scales, so perfect scaling is assumed: c0
+    alone. Two determine two unknowns: a time that falls, or rises, with 1 / w towards a limit (c0,
+    c2 and c3, as in Amdahl's law). A latency (c1), with which further workers become harmful at
+    some number, is assumed only once three numbers show it. The columns 1 / w, (w - 1) / w and 1
+    are linearly dependent, so c0, c2 and c3 together are only two unknowns, whatever is measured.
+    Of the coefficients that give the same speeds, those with the smallest c2 are returned.
 
     Parameters
     ----------
     workers : int or array of int, shape (n,)
-        At least 1; several points may have the same.
+        At least 1; several points may have the same number.
     speeds : float or array of float, shape (n,)
         Work per time, > 0, in any unit.
     weights : float or array of float, shape (n,), optional
-        How much each squared error counts, > 0.
+        Weight of each squared error, > 0.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def fit(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None = None)
             raise ValueError(f"point {at}: {name} {values[at]}: must be > 0 and finite")
     columns = list(COLUMNS.get(len(np.unique(counts)), (0, 1, 2, 3)))
     rows = (_rows(counts) * measured[:, None])[:, columns]
-    # In normalised units: what is negligible is judged by the largest entry.
+    # In normalised units, since the largest entry determines what is negligible.
     units = np.abs(rows).max(axis=0)
     units[units == 0] = 1.0
     roots = np.sqrt(weight / weight.max())

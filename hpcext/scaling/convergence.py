@@ -1,4 +1,4 @@
-"""When a training will have converged: Capes et al., section 3.1, after Optimus.
+"""The predicted convergence of a training: Capes et al., section 3.1, after Optimus.
 
 Stochastic gradient descent converges as 1 / k, so the loss after k steps is modelled as
 
@@ -23,37 +23,37 @@ from hpcext.core.history.losses import Point
 Floats = NDArray[np.float64]
 
 LEAST_POINTS = 8
-"""Fewest points that a curve is fitted to."""
+"""Fewest points to which a curve is fitted."""
 
 UNKNOWNS = 3
 
 RATIOS = np.geomspace(1e-3, 1e2, 41)
-"""Values of beta1 / beta0 to start from, in units of the steps made. Above them a curve is
-indistinguishable from a straight line, below them beta1 is negligible."""
+"""Values of beta1 / beta0 to start from, in units of the steps made. Above them, a curve cannot be
+distinguished from a straight line; below them, beta1 is negligible."""
 
 OUTLIER = 5.0
 """Standard deviations from the curve beyond which a point is an outlier."""
 
 NORMAL = 1.4826
-"""Standard deviation of normal noise in units of its median absolute deviation."""
+"""Standard deviation of normal noise, in units of its median absolute deviation."""
 
 ROUNDING = 1e-9
 """Negligible difference, relative to the largest loss."""
 
 ROUNDS = 5
-"""Most rounds of outlier removal; each fit without outliers may show others."""
+"""Largest number of rounds of outlier removal; each fit without outliers may show others."""
 
 BELOW = 10.0
-"""Most that the limit of losses that can be negative lies below them, in units of their fall."""
+"""Largest distance of the limit below losses that can be negative, in units of their fall."""
 
 FALLS = 0.95
-"""Confidence with which a loss must fall: chance would make it seem so in the rest of cases."""
+"""Confidence with which a loss must fall: in the other cases, chance would make it seem so."""
 
 MOST_FOLLOWING = 0.9
-"""Largest autocorrelation of noise to allow for; from few points it is badly known."""
+"""Largest autocorrelation of noise to allow for, since it is badly known from few points."""
 
 SECTIONS = 20
-"""Golden sections in the search for a ratio: they shorten its bracket to 1e-4."""
+"""Golden sections in the search for a ratio: they narrow its bracket to 1e-4."""
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -82,7 +82,7 @@ class Convergence(NamedTuple):
     noise : float
         Standard deviation of a single reported loss from the curve.
     used : tuple of Point
-        The points that it was fitted to: those of the history without outliers.
+        The points to which it was fitted: those of the history without outliers.
     """
 
     beta0: float
@@ -92,17 +92,17 @@ class Convergence(NamedTuple):
     used: tuple[Point, ...]
 
     def loss(self, steps: ArrayLike) -> Floats:
-        """Return the loss after numbers of steps, without noise."""
+        """Return the loss after these numbers of steps, without noise."""
         k = np.asarray(steps, dtype=np.float64)
         return np.asarray(1.0 / (self.beta0 * k + self.beta1) + self.beta2)
 
     def steps_to(self, loss: float, share: float = 0.9) -> Interval:
-        """Return after how many steps the curve is as low as a given loss.
+        """Return the number of steps after which the curve is as low as a given loss.
 
         The interval is that of the profile likelihood: it holds the k for which some curve with
         l(k) = `loss` fits the reports not significantly worse than the best one, by an F test. It
         assumes that eq. 1 holds; where a loss falls faster, as when the learning rate decays, all
-        bounds are too high. Autocorrelated noise is allowed for by its first autocorrelation.
+        bounds are too high. Autocorrelation of the noise is allowed for by its first coefficient.
 
         Parameters
         ----------
@@ -114,8 +114,8 @@ class Convergence(NamedTuple):
         Returns
         -------
         Interval
-            In steps since the start of the training, 0 or more; infinite where the loss is not
-            above the limit that the curve has, for `best`, or may have, for `high`.
+            In steps since the start of the training, 0 or more. `best` is infinite if the loss is
+            not above the limit of the curve, and `high` if it may not be.
 
         Raises
         ------
@@ -172,11 +172,11 @@ def fit(history: Sequence[Point]) -> Convergence | None:
     For a given beta1 / beta0 the loss is linear in 1 / beta0 and beta2. These are found by
     non-negative least squares, weighted by the number of reports, and that ratio by a search in one
     dimension. So the errors of the loss itself are minimised. (With beta2 given, eq. 1 is linear in
-    beta0 and beta1 as well; but then errors are those of 1 / (l - beta2), which is biased where
-    noise is as large as what is left to gain, and undefined for points below beta2.)
+    beta0 and beta1 as well; but then the errors are those of 1 / (l - beta2), which is biased where
+    the noise is as large as the remaining fall, and undefined for points below beta2.)
 
     beta2 is not negative if no loss is; otherwise it is at most `BELOW` times as far below the
-    lowest loss as that is below the highest. As in Optimus outliers are left out: points that are
+    lowest loss as that is below the highest. As in Optimus, outliers are left out: points that are
     more than `OUTLIER` standard deviations from the curve, as estimated from their median
     deviation.
 
@@ -188,7 +188,7 @@ def fit(history: Sequence[Point]) -> Convergence | None:
     Returns
     -------
     Convergence or None
-        None where fewer than `LEAST_POINTS` are left, or the loss does not fall significantly (an F
+        None if fewer than `LEAST_POINTS` are left, or the loss does not fall significantly (an F
         test against a constant).
     """
     from scipy.special import fdtri  # noqa: PLC0415
@@ -197,7 +197,7 @@ def fit(history: Sequence[Point]) -> Convergence | None:
     if len(points) < LEAST_POINTS:
         return None
     everything = _Curves(points)
-    # A spike may tilt a curve so far that it seems to lie on it; and a steep fall may look like a
+    # A spike may tilt a curve so far that it seems to lie on it, and a steep fall may look like a
     # spike. So the search starts from all points, and from those near their neighbours.
     starts = dict.fromkeys((points, everything.smooth()))
     tried = [_without_outliers(everything, start) for start in starts]
@@ -214,7 +214,7 @@ def fit(history: Sequence[Point]) -> Convergence | None:
 
 
 def _without_outliers(everything: _Curves, used: tuple[Point, ...]) -> Convergence | None:
-    """Fit and leave out the outliers among all points, until nothing changes."""
+    """Fit, and leave out the outliers among all points, until nothing changes."""
     found = None
     for _ in range(ROUNDS):
         if len(used) < LEAST_POINTS:
@@ -230,14 +230,14 @@ def _without_outliers(everything: _Curves, used: tuple[Point, ...]) -> Convergen
 
 
 class _Curves:
-    """Points to fit curves to, in units in which the last step made is 1.
+    """The points to which curves are fitted, in units in which the last step made is 1.
 
     Attributes
     ----------
     unit : float
         Number of steps made.
     floor : float
-        Least beta2.
+        Lower limit of beta2.
     spread : float
         Sum of the squared errors of the best constant.
     rounding : float
@@ -264,7 +264,13 @@ class _Curves:
         return OUTLIER * max(NORMAL * float(np.median(off)), self.rounding)
 
     def near(self, off: Floats) -> tuple[Point, ...]:
-        """Return the points without outliers, given the distance of each."""
+        """Return the points without outliers, given the distance of each.
+
+        Parameters
+        ----------
+        off : array of float, shape (n,)
+            Distances from a curve, as of :meth:`off`.
+        """
         within = (off <= self.bound(off)).tolist()
         return tuple(itertools.compress(self.points, within))
 
@@ -320,7 +326,7 @@ class _Curves:
         return np.asarray((self.loss - slope * inverse - found.beta2) * np.sqrt(self.weight))
 
     def through(self, steps: Floats, loss: float) -> Floats:
-        """Return the least squared errors of curves through a loss at given steps, shape (g,).
+        """Return the smallest squared errors of curves through a loss at given steps, shape (g,).
 
         They are found by golden sections in the logarithm of the ratio, for all steps at once.
         """

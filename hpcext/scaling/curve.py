@@ -6,14 +6,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 NEAR_BEST = 0.02
-"""Relative difference below which speeds are equal for a scheduler's purposes."""
+"""Relative difference below which speeds are equal for the purposes of a scheduler."""
 
 
 def fewest_near_best(curve: Mapping[int, float], within: float = NEAR_BEST) -> int:
-    """Return the fewest GPUs that run at practically the best speed.
+    """Return the smallest number of GPUs that runs at practically the best speed.
 
     MARBLE (section V-D) takes a job's optimal number of GPUs from its measured curve. Measured
-    curves are never quite flat where more GPUs no longer help, hence the margin.
+    curves are never quite flat where further GPUs no longer help, hence the margin.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ def fewest_near_best(curve: Mapping[int, float], within: float = NEAR_BEST) -> i
 def interpolate(curve: Mapping[int, float], gpus: float) -> float:
     """Return the speed on any number of GPUs, interpolated on a curve.
 
-    It is linear between two points, and below the first one (towards no speed on no GPU); past the
-    last point it stays flat.
+    Interpolation is linear between two points, and below the first one (towards no speed on no
+    GPU). Beyond the last point the curve is flat.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ def interpolate(curve: Mapping[int, float], gpus: float) -> float:
 def robust_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     """Return the weighted mean without the value that is farthest from the median.
 
-    One measurement on a disturbed node, however long it took, must not move a curve: of three
-    values or more one is left out, so the result lies among the others.
+    One measurement on a disturbed node, however long it took, must not move a curve. So of three
+    values or more one is left out, and the result lies among the others.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """Estimates of a job's speed and its end, from what the job states and reports.
 
-This is the only place that makes them, live and simulated. Nothing is remembered here: the same
-:class:`~hpcext.core.estimate.Estimate` gives the same answer, so a replayed journal decides alike.
+No other module makes them, live or simulated. Nothing is remembered here: the same
+:class:`~hpcext.core.estimate.Estimate` gives the same answer, so that a replayed journal leads to
+the same decisions.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from hpcext.scaling.kinds import curve_of
 Floats = NDArray[np.float64]
 
 STEP = 0.02
-"""Relative difference below which speeds are the same observation: no model is fitted anew for
-a difference that a scheduler could not use (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
+"""Relative difference below which speeds are the same observation: no model is fitted again for a
+difference that a scheduler could not use (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
 
 
 MOST = 1e15
-"""Largest speed, batch, loss, and inverse of a speed: anything beyond is a mistake."""
+"""Largest speed, batch, loss, and inverse of a speed; anything beyond is a mistake."""
 
 
 class GpuCounts(NamedTuple):
-    """Numbers of GPUs, and of their nodes: two arrays of one shape; 0 GPUs are on 0 nodes."""
+    """Numbers of GPUs, and of their nodes: two arrays of one shape. 0 GPUs are on 0 nodes."""
 
     gpus: NDArray[Any]
     nodes: NDArray[np.int64]
 
     @classmethod
     def on_one_node(cls, gpus: NDArray[Any]) -> GpuCounts:
-        """Return sizes that are each on one node."""
+        """Return these numbers of GPUs, each on one node."""
         return cls(gpus, (gpus > 0).astype(np.int64))
 
 
@@ -53,29 +54,42 @@ def speedups(
 ) -> Floats | None:
     """Return speeds as multiples of that on one GPU; None if no speed is known.
 
-    Where kinds of GPUs are told apart, that one GPU is of the kind on which the job is slowest, so
-    that the values of different kinds are comparable. On a kind for which nothing is stated the job
-    is taken to be as slow as on that one; without any statement, on a kind that it has not used, as
-    fast as on the kind that it used longest, or that it last reported its throughput on.
+    If kinds of GPU are distinguished, that one GPU is of the kind on which the job is slowest, so
+    that the values of different kinds are comparable. A kind for which nothing is stated is assumed
+    to be as slow as that one. Without any statement, a kind that the job has not used is assumed to
+    be as fast as the one that it used longest, or on which it last reported its throughput.
 
     If the job reports its goodput, that is its speed, with the best batch of each size
-    (:mod:`~hpcext.scaling.goodput`). It needs parameters of the throughput: those that the job
-    reports, else those fitted to measurements, if its work is in samples; only steps with as many
-    samples as the report allows count, and without any such step there is no goodput.
+    (:mod:`~hpcext.scaling.goodput`). It needs the parameters of the throughput: those that the job
+    reports, or else those fitted to measurements, if its work is in samples. Only steps with as
+    many samples as the report allows count, and without any such step there is no goodput.
 
-    Otherwise the speed is what the job states, interpolated linearly between its points and beyond
-    them as in :func:`~hpcext.scaling.curve.interpolate`. Otherwise a model is fitted to
-    measurements: Pollux's (:mod:`~hpcext.scaling.throughput`), by which a job is taken to scale
-    perfectly where it has not been yet.
+    Otherwise the speed is the stated one, interpolated linearly between its points and beyond them
+    as in :func:`~hpcext.scaling.curve.interpolate`. Otherwise a model is fitted to measurements:
+    Pollux's (:mod:`~hpcext.scaling.throughput`), by which a job is assumed to scale perfectly on
+    sizes that it has not tried.
 
     With `ring` goodput is ignored, and the model is that of Capes et al.
-    (:mod:`~hpcext.scaling.allreduce`), which does not look at nodes.
+    (:mod:`~hpcext.scaling.allreduce`), which does not consider nodes.
 
-    If a curve does not begin at one GPU, speed is taken to be proportional below its first point.
+    If a curve does not begin at one GPU, speed is assumed to be proportional below its first point.
+
+    Parameters
+    ----------
+    known : Estimate
+    sizes : GpuCounts
+    kind : str
+        The kind of the GPUs; empty if kinds are not distinguished.
+    ring : bool
+
+    Returns
+    -------
+    array of float or None
+        In the shape of the sizes.
 
     Examples
     --------
-    >>> sizes = Sizes.on_one_node(np.array([0, 1, 2, 4]))
+    >>> sizes = GpuCounts.on_one_node(np.array([0, 1, 2, 4]))
     >>> speedups(Estimate(stated={1: 4.0, 2: 6.0}), sizes).tolist()
     [0.0, 1.0, 1.5, 1.5]
     >>> kinds = {"a100": {1: 9.0, 2: 18.0}, "v100": {1: 4.0, 2: 6.0}}
@@ -87,10 +101,16 @@ def speedups(
 
 
 def rate_alone(known: Estimate, *, ring: bool = False) -> float | None:
-    """Return work per second on the GPU that :func:`speedups` compares with, or None.
+    """Return work per second on the GPU to which :func:`speedups` relates, or None.
 
-    It is the speed that the job had for longest, scaled down to one GPU; before it has shown any,
-    the stated curve is taken for work per second.
+    It is the speed that the job had for longest, scaled down to one GPU. Before a speed is
+    measured, the stated curve is taken as work per second.
+
+    Parameters
+    ----------
+    known : Estimate
+    ring : bool
+        As for :func:`speedups`.
     """
     if not known.observed:
         return _alone(known, ring)
@@ -101,16 +121,16 @@ def rate_alone(known: Estimate, *, ring: bool = False) -> float | None:
 
 
 class Worth(NamedTuple):
-    """How a job that reports its goodput performs where it is.
+    """The performance of a job that reports its goodput, on its present GPUs.
 
     Attributes
     ----------
     goodput : float
         Samples per second, converted to those of the initial batch.
     batch : int
-        Samples in a step: as reported, else the best.
+        Samples in a step: as reported, or else the best number.
     statistical_efficiency : float
-        Progress of a sample in that batch, relative to one in the initial batch.
+        Progress by a sample in that batch, relative to one in the initial batch.
     gain : float
         Relative gain in goodput with one more GPU, with the best batch of each.
     """
@@ -122,7 +142,15 @@ class Worth(NamedTuple):
 
 
 def worth(known: Estimate, gpus: int, nodes: int, kind: str = "") -> Worth | None:
-    """Return a job's goodput on these GPUs, from its reports; None where they say nothing."""
+    """Return a job's goodput on these GPUs, from its reports; None if these do not suffice.
+
+    Parameters
+    ----------
+    known : Estimate
+    gpus, nodes : int
+        GPUs in all, and the nodes on which they are.
+    kind : str
+    """
     model = _goodput(known, kind)
     if model is None or gpus < 1:
         return None
@@ -143,16 +171,23 @@ def worth(known: Estimate, gpus: int, nodes: int, kind: str = "") -> Worth | Non
 
 
 def alone_s(known: Estimate, *, ring: bool = False) -> float | None:
-    """Return the seconds until the job would be done on one GPU; None if unknown."""
+    """Return the seconds until the job would be done on one GPU; None if unknown.
+
+    Parameters
+    ----------
+    known : Estimate
+    ring : bool
+        As for :func:`speedups`.
+    """
     left, rate = work_left(known), rate_alone(known, ring=ring)
     return None if left is None or rate is None else left / rate
 
 
 def work_left(known: Estimate) -> float | None:
-    """Return the work that is left, in the job's own unit; None if its end is unknown.
+    """Return the remaining work, in the job's own unit; None if its end is unknown.
 
-    It is what the job says, else what its loss predicts until it reaches the job's target (Capes et
-    al., eq. 1).
+    It is as the job states, or else as its loss predicts until it reaches the job's target (Capes
+    et al., eq. 1).
     """
     if known.work is not None:
         return max(0.0, known.work - known.done)
@@ -228,14 +263,14 @@ def _modelled(seen: tuple[_Seen, ...], sizes: GpuCounts, ring: bool) -> Floats:
 
 @functools.lru_cache(maxsize=4096)
 def _one(seen: tuple[_Seen, ...], ring: bool) -> Floats:
-    """Return the speed that all others are compared with."""
+    """Return the speed to which all others are relative."""
     found = _modelled(seen, ONE, ring)
     found.setflags(write=False)
     return found
 
 
 def _goodput(known: Estimate, kind: str) -> Goodput | None:
-    """Return the model of a job that reports one and can run by it; else None."""
+    """Return the model of a job that reports goodput, if it can be predicted; else None."""
     said = known.goodput
     if said is None:
         return None
@@ -251,9 +286,9 @@ def _goodput(known: Estimate, kind: str) -> Goodput | None:
 
 
 def _reported(known: Estimate, last: Throughput, kind: str) -> throughput.Throughput:
-    """Return the throughput that was reported on a kind, or what the last report says of it.
+    """Return the throughput that was reported on a kind, or derive it from the last report.
 
-    Of a kind on which nothing was reported, only stated curves know how it compares.
+    Only stated curves show how a kind compares on which nothing was reported.
     """
     if kind in known.throughputs:
         return throughput.Throughput(*known.throughputs[kind])
@@ -266,7 +301,13 @@ def _reported(known: Estimate, last: Throughput, kind: str) -> throughput.Throug
 
 
 def goodput_of(said: GoodputReport, theta: throughput.Throughput) -> Goodput:
-    """Return the model of a job with these parameters of its throughput, by its report."""
+    """Return the goodput of a job by its report and the parameters of its throughput.
+
+    Parameters
+    ----------
+    said : GoodputReport
+    theta : Throughput
+    """
     return Goodput(
         theta,
         said.noise_scale,
@@ -290,9 +331,10 @@ def _fitted(said: GoodputReport, observed: Sequence[Observed]) -> throughput.Thr
 def _goodputs(model: Goodput, sizes: GpuCounts) -> Floats:
     """Return samples per second with the best batch, converted to those of the initial one.
 
-    A job file may allow sizes on which the job cannot run by its report. There it is taken to be as
-    slow as on the fewest GPUs on which it can, and with fewer slower in proportion: any size that a
-    job has is of some use to it. Between whole numbers of GPUs it is interpolated linearly.
+    A job file may allow sizes on which the job cannot run by its report. There it is assumed to be
+    as slow as on the fewest GPUs on which it can, and on fewer GPUs proportionally slower, because
+    any size that a job has is of some use to it. Between whole numbers of GPUs, it is interpolated
+    linearly.
     """
     low, high = np.floor(sizes.gpus).astype(np.int64), np.ceil(sizes.gpus).astype(np.int64)
     fewest = _fewest(model)
@@ -310,7 +352,7 @@ def _goodputs(model: Goodput, sizes: GpuCounts) -> Floats:
 
 
 def _fewest(model: Goodput) -> int:
-    """Return on how many GPUs the initial batch fits; if not on these, the job can run on none."""
+    """Return the fewest GPUs on which the initial batch fits; if none do, the job cannot run."""
     if model.most_per_gpu is None or model.accumulates:
         return 1
     return -(-model.initial_batch // model.most_per_gpu)
@@ -324,7 +366,7 @@ def _best(model: Goodput, gpus: tuple[int, ...], nodes: tuple[int, ...]) -> Floa
 
 
 class _Seen(NamedTuple):
-    """An observation at the precision that matters: speed in steps of its logarithm."""
+    """An observation at the precision that matters: the logarithm of the speed is rounded."""
 
     gpus: int
     nodes: int
@@ -335,7 +377,7 @@ class _Seen(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _rounded(observed: tuple[Observed, ...]) -> tuple[_Seen, ...]:
     def step(number: float) -> float:
-        # A job may report any number; one job's nonsense must not break a decision for all.
+        # A job may report any number; an absurd one must not break a decision for all jobs.
         number = min(max(number, 1 / MOST), MOST)
         return math.exp(STEP * round(math.log(number) / STEP))
 
@@ -360,7 +402,7 @@ def _pollux(seen: tuple[_Seen, ...]) -> throughput.Throughput:
     if float(found.samples_per_s(1, 1, alone)[0]) <= max(each.rate for each in seen) or 1 in gpus:
         return found
     # A job never seen on one GPU may seem to do nothing but synchronise, and would be infinitely
-    # fast on one; in that case all of the measured time is taken for computing.
+    # fast on one. In that case all of the measured time is attributed to computing.
     one = np.ones_like(gpus)
     return throughput.fit(steps._replace(gpus=one, nodes=one))
 
@@ -381,8 +423,8 @@ def _convergence(losses: tuple[Point, ...]) -> convergence.Convergence | None:
 def _batch(seen: tuple[_Seen, ...], gpus: Floats) -> Floats:
     """Return the work of a step on numbers of GPUs, interpolated between measured ones.
 
-    It may be the same on all numbers of GPUs, in proportion to them, or anything else; beyond the
-    observations it stays constant, or proportional if it has always been.
+    It may be constant, proportional to the GPUs, or anything else. Beyond the observations it stays
+    constant, or proportional if it has been so far.
     """
     known = {each.gpus: each.batch for each in seen}
     points = sorted(known)

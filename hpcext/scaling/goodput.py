@@ -1,8 +1,8 @@
 """Goodput, the progress of a training per second, and the batch that maximises it.
 
 Pollux, sections 3.1 and 4.3. Goodput is throughput times statistical efficiency (eq. 4): a larger
-batch keeps GPUs busier, but its samples teach less. On given GPUs a job is as good as its best
-batch (eq. 13).
+batch keeps GPUs busier, but its samples teach less. The goodput of a job on given GPUs is that with
+its best batch (eq. 13).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from hpcext.scaling.throughput import Floats, Throughput, overlapped
 Ints = NDArray[np.int64]
 
 MOST_TIMES = 32
-"""Section 3.1: total batches up to this many times the initial one work well in most cases."""
+"""Section 3.1: total batches up to this multiple of the initial one work well in most cases."""
 
 CANDIDATES = 256
-"""Most per-GPU batches to compare: all up to this size, else as many, spaced evenly by their
-logarithms."""
+"""Largest number of per-GPU batches to compare: all of a small range, else this many, evenly spaced
+on a logarithmic scale."""
 
 
 class Choice(NamedTuple):
-    """The best way to train on given GPUs; arrays in the shape of the arguments.
+    """The best batch on given GPUs; arrays in the shape of the arguments.
 
     Attributes
     ----------
     goodput : array of float
-        Samples per second, converted to those of the initial batch; 0 where the job cannot run.
+        Samples per second, converted to those of the initial batch; 0 if the job cannot run.
     batch : array of int
-        Samples on each GPU in each pass; 0 where it cannot run. Where GPUs times passes do not
-        divide the total batch it is the largest share, which the others wait for.
+        Samples on each GPU in each pass; 0 if the job cannot run. If GPUs times passes do not
+        divide the total batch, this is the largest share, for which the others wait.
     accumulation : array of int
         Passes before the one that synchronises.
     """
@@ -51,17 +51,17 @@ class Goodput(NamedTuple):
     throughput : Throughput
         In samples.
     noise_scale : float
-        The gradient noise scale phi (eq. 5) in samples, 0 or more; it may be infinite, where no
-        batch is too large. For a job of fixed batch see `most_batch`.
+        The gradient noise scale phi (eq. 5) in samples, 0 or more; if it is infinite, no batch is
+        too large. For a job of fixed batch see `most_batch`.
     initial_batch : int
-        The total batch that the user chose, M0, at least 1; smaller ones are not considered.
+        The total batch that the user chose, M0, at least 1. Smaller ones are not considered.
     most_batch : int, optional
         Largest total batch; default 32 times the initial one. With `initial_batch` itself the batch
         is fixed, and statistical efficiency is 1 (section 4.2, "non-adaptive jobs").
     least_per_gpu : int
-        Fewest samples of a GPU in a pass: batch normalisation needs some.
+        Fewest samples on a GPU in a pass: batch normalisation needs some.
     most_per_gpu : int, optional
-        Most samples of a GPU in a pass that fit in its memory; by default no bound.
+        Most samples on a GPU in a pass that fit in its memory; unlimited by default.
     accumulates : bool
         Whether the training can add up the gradients of several passes.
     """
@@ -91,14 +91,14 @@ class Goodput(NamedTuple):
         """Find the per-GPU batch and the passes with the highest goodput (eq. 13).
 
         A total batch M lies between `initial_batch` and `most_batch`. It is K * m * (s + 1) on K
-        GPUs; where that is more than `most_batch`, the shares of some GPUs are smaller and M is
-        `most_batch`, so a fixed batch is possible on any K. Each GPU has a share: a job with K *
-        `least_per_gpu` > `most_batch` cannot run, nor can one whose initial batch does not fit into
-        memory and that does not accumulate.
+        GPUs; if that exceeds `most_batch`, the shares of some GPUs are smaller and M is
+        `most_batch`, so that a fixed batch is possible on any K. Each GPU has a share, so a job
+        with K * `least_per_gpu` > `most_batch` cannot run. Nor can a job whose initial batch does
+        not fit into memory and that does not accumulate.
 
-        Section 4.3 tries total batches and takes the fewest passes for each. Here per-GPU batches
-        are tried: for a given one the best number of passes has a closed form. So the answer is
-        exact over all integers up to `CANDIDATES` samples per GPU, and nearly so above.
+        Section 4.3 tries total batches, with the fewest passes for each. Here per-GPU batches are
+        tried, because the best number of passes for each has a closed form. So the result is exact
+        over all integers up to `CANDIDATES` samples per GPU, and nearly exact above.
 
         Parameters
         ----------
@@ -112,7 +112,8 @@ class Goodput(NamedTuple):
         Raises
         ------
         ValueError
-            There are fewer GPUs than nodes, or GPUs on no node; or the job contradicts itself.
+            There are fewer GPUs than nodes, or GPUs on no node; or the job's parameters are not
+            valid.
         """
         most = self._checked()
         gpus, nodes = np.broadcast_arrays(np.asarray(gpus), np.asarray(nodes))
@@ -125,11 +126,11 @@ class Goodput(NamedTuple):
         sync_s = self.throughput.sync_s(count, nodes.reshape(-1, 1))
         last_s = overlapped(gradient_s, sync_s, self.throughput.gamma)
         low, high = self._passes(count, batch, most)
-        # (n G + D) (phi + K m n) / n is least at sqrt(D phi / (G K m)), for n passes of G seconds
-        # and D more for the last one. An infinite phi is as good as a very large one.
+        # (n G + D) (phi + K m n) / n is smallest at sqrt(D phi / (G K m)), for n passes of G
+        # seconds and D more for the last one. An infinite phi is replaced by a very large one.
         samples = min(self.noise_scale, 1e30) / (count * batch)
         wanted = np.sqrt((last_s - gradient_s) / gradient_s * samples)
-        # This does not hold for `high`, whose last pass may be cut short: try that one as well.
+        # This does not hold for `high`, whose last pass may be cut short, so that is tried as well.
         first = np.clip(wanted, low, np.maximum(low, high - 1)).astype(np.int64)
         passes = np.hstack([first, np.minimum(first + 1, np.maximum(high, 1))])
         total = np.minimum(np.tile(count * batch, 2) * passes, most)
@@ -174,7 +175,7 @@ class Goodput(NamedTuple):
         return chosen
 
     def _passes(self, count: Ints, batch: Ints, most: int) -> tuple[Ints, Ints]:
-        """Return the fewest and the most passes; the most are fewer where there is no way."""
+        """Return the fewest and the most passes; the most are fewer where the job cannot run."""
         low = _ceil(self.initial_batch, count * batch)
         high = _ceil(most, count * batch) if self.accumulates else np.ones_like(low)
         high = np.minimum(high, most // (count * self.least_per_gpu))

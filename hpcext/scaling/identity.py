@@ -9,17 +9,23 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOST = 4096
-"""Most answers to keep; their arguments are kept too, so that no other object gets their id."""
+"""Number of answers to keep, with their arguments, so that no other object gets the same id."""
 
 FEW = 4
-"""Most answers to keep for large arguments, as all nodes of a machine."""
+"""Number of answers to keep for large arguments, such as all nodes of a machine."""
 
 
 def by_identity(function: Callable[..., T], most: int = MOST) -> Callable[..., T]:
-    """Cache a function by the identity of its arguments, which nobody may change.
+    """Cache a function by the identity of its arguments, which must not change.
 
-    It is for mappings and arrays that cannot be hashed, or whose comparison costs more than the
+    This is for mappings and arrays that cannot be hashed, or whose comparison costs more than the
     function.
+
+    Parameters
+    ----------
+    function : callable
+    most : int
+        Number of answers to keep.
     """
     kept: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
 

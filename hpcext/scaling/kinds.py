@@ -1,4 +1,4 @@
-"""The scaling curves of one training on several kinds of GPUs, and which one applies to a GPU."""
+"""The scaling curves of a training on several kinds of GPU, and the choice of one for a GPU."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from hpcext.scaling.curve import interpolate
 
 
 def alike(kind: str, names: Collection[str]) -> str | None:
-    """Return which of these names means a kind of GPU; None if none does.
+    """Return the name among these that means a kind of GPU; None if none does.
 
-    The batch system, the driver and the user of a job may each use another name: it matches if the
+    The batch system, the driver and the user of a job may each use another name. Names match if the
     words of one are among those of the other.
+
+    Parameters
+    ----------
+    kind : str
+        As the batch system or the driver names it.
+    names : collection of str
+        Kinds as the user of a job names them.
 
     Examples
     --------
@@ -33,7 +40,14 @@ def _words(kind: str) -> frozenset[str]:
 
 
 def curve_of(by_kind: Mapping[str, Mapping[int, float]], kind: str) -> Mapping[int, float]:
-    """Return the curve of a kind, or else the one that is slowest on one GPU."""
+    """Return the curve of a kind, or else the one with the lowest speed on one GPU.
+
+    Parameters
+    ----------
+    by_kind : Mapping[str, Mapping[int, float]]
+        Curves by kind; not empty.
+    kind : str
+    """
     name = alike(kind, by_kind)
     if name is not None:
         return by_kind[name]

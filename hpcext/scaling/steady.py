@@ -1,4 +1,4 @@
-"""The steady speed of a training, from its progress reports: without warm-up, once it is known."""
+"""The steady speed of a training, from its progress reports, without the warm-up."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WINDOWS = 5
 """Fewest windows for a steady speed."""
 
 STEADY = 0.02
-"""Largest half-width of a steady speed's interval, relative: two speeds that differ by less are
-equal for a scheduler (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
+"""Largest relative half-width of a steady speed's interval: speeds that differ by less are equal
+for a scheduler (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
 
 STUDENT_T = 2.776
 """Two-sided 95 % quantile with 4 degrees of freedom; conservative for more than five windows."""
@@ -28,13 +28,13 @@ class Mark(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """The speed that a series of marks shows.
+    """The speed by a series of marks.
 
     Attributes
     ----------
     steps_per_s, done_per_s : float
     seconds : float
-        Length of the part that it was measured on.
+        Length of the part on which it was measured.
     half_width : float
         Half-width of the 95 % interval, relative to the speed; infinite on fewer than `WINDOWS`
         windows.
@@ -47,7 +47,7 @@ class Speed(NamedTuple):
 
     @property
     def steady(self) -> bool:
-        """Whether the speed is known as well as a scheduler can use."""
+        """Whether the speed is known precisely enough for a scheduler."""
         return self.half_width <= STEADY
 
 
@@ -55,17 +55,17 @@ def speed(marks: Sequence[Mark]) -> Speed | None:
     """Return the speed in the later half of a series.
 
     The earlier half is the warm-up: however long that really is (autotuning, caches, a file system
-    that wakes up), it leaves the later half as the series grows.
+    that wakes up), the later half no longer contains it as the series grows.
 
     Parameters
     ----------
     marks : sequence of Mark
-        Instants and steps both rising.
+        Instants and steps both increase.
 
     Returns
     -------
     Speed or None
-        None where fewer than two marks leave nothing to measure.
+        None if there are fewer than two marks in the later half.
 
     Examples
     --------

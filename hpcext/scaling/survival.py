@@ -1,10 +1,10 @@
-"""How long idle nodes stay, learned from those that have left.
+"""The lifetime of idle nodes, learned from those that have left.
 
 The hazard of leaving is constant between two ages (a piecewise exponential model; Lawless,
-*Statistical Models and Methods for Lifetime Data*, 2003, section 3.2): the nodes that left at such
-an age, divided by the time that nodes spent in it. The time of nodes that are still there counts
-too, so that censoring causes no bias. The data say that the longer a node has lasted, the longer it
-will last.
+*Statistical Models and Methods for Lifetime Data*, 2003, section 3.2): the number of nodes that
+left at such an age, divided by the time that nodes spent in it. The time of nodes that are still
+there counts as well, so that censoring causes no bias. In the data, the longer a node has lasted,
+the longer it will last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcext.core.history.fragments import EDGES_S, Fragments
 Floats = NDArray[np.float64]
 
 BEFORE = 5.0
-"""Weight of the prior: nodes of each age that count as seen before any is."""
+"""Weight of the prior, as a number of nodes of each age that count as observed."""
 
 SHAPE, SCALE_S = 1.7, 900.0
 """Parameters of the prior's Lomax distribution. BFTrainer, section 2.1: 58 % of the fragments of
@@ -36,7 +36,7 @@ class Survival:
     ----------
     seen : Fragments
     ages_s : array of float, shape (n,)
-        Ages of the present nodes; below 0, where clocks differ, counts as 0.
+        Ages of the present nodes; negative ones, where clocks differ, count as 0.
     nodes : array of float, shape (n,)
         Number of nodes of each age.
     """
@@ -58,7 +58,7 @@ class Survival:
         ----------
         ages_s : array of float, shape (n,)
         later_s : array of float, shape (k,)
-            Times after the present, from 0 on.
+            Times after the present, 0 or more.
 
         Returns
         -------

@@ -1,8 +1,8 @@
 """The time of a training step on any number of GPUs and with any batch: Pollux, section 3.2.
 
-A step computes gradients, which takes as long as the batch of a GPU demands, and synchronises them,
-which takes as long as the number of GPUs demands and whether they are in one node; the two overlap
-more or less. Seven parameters describe this; they are fitted to measured steps.
+A step computes gradients, for a time that depends on the batch of a GPU, and synchronises them, for
+a time that depends on the number of GPUs and on whether they are in one node. The two overlap to
+some degree. Seven parameters describe this; they are fitted to measured steps.
 
     T_grad = alpha_grad + beta_grad * m                                         (eq. 8)
     T_sync = 0 on one GPU, else alpha + beta * (K - 2), of a node or of several (eq. 9)
@@ -27,15 +27,15 @@ MOST_GAMMA = 10.0
 """Section 4.1: gamma lies in [1, 10]; at 10 computing and synchronising overlap almost fully."""
 
 ALIKE = 1.1
-"""Factor that batch sizes must differ by to tell alpha_grad from beta_grad."""
+"""Factor by which batch sizes must differ to tell alpha_grad from beta_grad."""
 
 FEWER = 1e-5
-"""Weight of (gamma - 1)^2 beside the mean squared logarithmic error: of parameters that explain
-measurements equally well, those with the least synchronisation are taken."""
+"""Weight of (gamma - 1)^2 beside the mean squared logarithmic error: of parameters that explain the
+measurements equally well, those with the least synchronisation are preferred."""
 
 STEADY = 1e-3
-"""Weight of beta_local^2 and beta_node^2, in steps: where gradients hide the synchronisation of a
-few GPUs, noise is easily taken for a time that grows with them."""
+"""Weight of beta_local^2 and beta_node^2, in steps: if gradients hide the synchronisation of a few
+GPUs, noise is easily mistaken for a time that grows with them."""
 
 STARTS = (1.0, 3.0)
 """Values of gamma from which the search starts. From one alone it missed the optimum in a tenth of
@@ -45,7 +45,7 @@ LEAST = 1e-3
 """Smallest parameter of a start, in steps: where gamma > 1, a synchronisation of 0 stays 0."""
 
 SHORTEST = 1e-6
-"""Least parameters of a pass, in units of a step."""
+"""Lower limit of the parameters of a pass, in units of a step."""
 
 TINY = 1e-12
 """Negligible time in units of a step, whose logarithm still exists."""
@@ -57,13 +57,13 @@ class Throughput(NamedTuple):
     Attributes
     ----------
     alpha_grad : float
-        Seconds of a forward and backward pass, whatever the batch.
+        Seconds of a forward and backward pass, independent of the batch.
     beta_grad : float
-        Seconds more for each sample of a GPU.
+        Further seconds for each sample of a GPU.
     alpha_local, alpha_node : float
         Seconds to synchronise two GPUs: in one node, or in two.
     beta_local, beta_node : float
-        Seconds more for each further GPU.
+        Further seconds for each further GPU.
     gamma : float
         In [1, 10]: 1 for no overlap, 10 for nearly a full one.
     """
@@ -117,13 +117,21 @@ class Throughput(NamedTuple):
     def samples_per_s(
         self, gpus: ArrayLike, nodes: ArrayLike, batch: ArrayLike, accumulation: ArrayLike = 0
     ) -> Floats:
-        """Return samples of all GPUs per second (eq. 7); 0 on no GPU; see `step_s`."""
+        """Return samples of all GPUs per second (eq. 7); 0 on no GPU. See :meth:`step_s`."""
         total = np.asarray(gpus) * np.asarray(batch) * (np.asarray(accumulation) + 1.0)
         return np.asarray(total / self.step_s(gpus, nodes, batch, accumulation))
 
 
 def overlapped(gradient_s: Floats, sync_s: Floats, gamma: float) -> Floats:
-    """Return the seconds of two parts that overlap (eq. 10), between maximum and sum."""
+    """Return the seconds of two parts that overlap (eq. 10), between maximum and sum.
+
+    Parameters
+    ----------
+    gradient_s, sync_s : array of float
+        Seconds of each part; broadcast.
+    gamma : float
+        In [1, 10], as in :class:`Throughput`.
+    """
     longer = np.maximum(gradient_s, sync_s)
     # Relative to the longer one, because a power of small seconds would underflow.
     ratio = np.minimum(gradient_s, sync_s) / np.where(longer > 0, longer, 1.0)
@@ -136,7 +144,7 @@ class Observations(NamedTuple):
     Attributes
     ----------
     gpus, nodes : array of int
-        GPUs of the job, at least 1, and the nodes on which they were.
+        GPUs of the job, at least 1, and the nodes that they are on.
     batch : array of float
         Samples on each GPU in each pass, > 0.
     accumulation : array of int
@@ -163,7 +171,7 @@ def fit(
 
     They minimise the mean squared logarithmic error, by L-BFGS-B with alpha, beta >= 0 and gamma in
     [1, 10], as in section 4.1. Of many optimal ones, those with a small gamma and with links that
-    get little slower with more GPUs are preferred. Untried configurations are assumed to scale
+    slow down little with further GPUs are preferred. Untried configurations are assumed to scale
     perfectly:
 
     - The local pair is 0 until the job had several GPUs in one node, and the node pair until it was
@@ -171,21 +179,23 @@ def fit(
       once several GPUs in one node were tried, several nodes are assumed to take as long. By the
       paper they would still take 0, so that a job would rather be spread; the published AdaptDL
       has such a bound too.
-    - No beta of a link until it was used with two numbers of GPUs. (The paper says: until more than
-      two GPUs were used at all. With one number alone, alpha and beta cannot be told apart.)
+    - The beta of a link is 0 until it was used with two numbers of GPUs. (The paper says: until
+      more
+      than two GPUs were used at all. With one number alone, alpha and beta cannot be
+      distinguished.)
 
     Parameters
     ----------
     observations : Observations
-        At least one. Each counts alike: combine repeated ones to a mean first.
+        At least one. All count equally, so combine repeated ones into a mean first.
     start : Throughput, optional
         An earlier fit, from which the search starts too.
     constant : float
         Share of a pass that is taken as `alpha_grad` while only one batch size was measured: with 0
         it scales perfectly with a smaller batch.
     own_threads : bool
-        Whether nobody else uses the threads of linear algebra at present, so that all but one may
-        rest. In a training they are the training's.
+        Whether the threads of linear algebra are not in use by others, so that all but one can be
+        stopped. In a training they belong to the training.
 
     Returns
     -------
@@ -244,7 +254,7 @@ class _Problem:
     columns : list of int
         Which of alpha_local, beta_local, alpha_node, beta_node these are.
     weights, ideal : array of float, shape (p + q + 1,)
-        Preferences where measurements do not decide: weights of squared differences from the ideal.
+        Preferences if measurements do not decide: weights of squared differences from the ideal.
     """
 
     def __init__(self, observations: Observations, constant: float) -> None:
@@ -271,11 +281,11 @@ class _Problem:
         self.ideal = np.append(np.zeros(len(self.weights) - 1), 1.0)
 
     def apart(self) -> Floats:
-        """Return the best parameters without overlap and gamma: a linear problem."""
+        """Return the best parameters without overlap and gamma, a linear problem."""
         from scipy.optimize import nnls  # noqa: PLC0415
 
         rows = np.hstack([self.gradient * (self.accumulation + 1.0)[:, None], self.sync])
-        # Relative errors, to which small logarithmic ones are equal.
+        # Relative errors, since they equal logarithmic ones if these are small.
         found: Floats = nnls(rows / np.exp(self.logs)[:, None], np.ones(len(rows)))[0]
         return found
 
@@ -327,8 +337,8 @@ class _Problem:
         from scipy.optimize import minimize  # noqa: PLC0415
 
         lower = np.append(np.zeros(len(starts[0]) - 1), 1.0)
-        # For a job that was never on one GPU all time could be synchronisation: one GPU would be
-        # infinitely fast then.
+        # All time of a job that was never on one GPU could be synchronisation, and one GPU would
+        # then be infinitely fast.
         lower[: len(self.split)] = SHORTEST
         upper = np.append(np.full(len(starts[0]) - 1, np.inf), MOST_GAMMA)
         alone = _blas().limit(limits=1, user_api="blas") if own_threads else nullcontext()
@@ -352,7 +362,7 @@ class _Problem:
 def _blas() -> threadpoolctl.ThreadpoolController:
     """Return the controller of the linear-algebra threads.
 
-    A second thread has nothing to do with seven parameters, and waits for its core: on a busy
+    A second thread has nothing to do for seven parameters, and waits for its core: on a busy
     machine a fit took three times as long with it.
     """
     return threadpoolctl.ThreadpoolController()

@@ -1,1 +1,1 @@
-"""Sessions that a training script imports: they stop, save and resume it."""
+"""Sessions that a training script imports, which stop, save and resume it."""

@@ -3,7 +3,7 @@
 One iteration of ``session.batches`` is one optimizer step, and training can stop only after it. So
 an iteration yields all microbatches of a step: from a loader of large batches that :func:`split`
 divides, or from a loader of small ones that :func:`accumulated` groups. :func:`microbatches`
-iterates over them; the ranks exchange gradients only with the last one.
+iterates over them, and the ranks exchange gradients only with the last one.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def microbatches(model: torch.nn.Module, parts: Sequence[Batch]) -> Iterator[tup
     Parameters
     ----------
     model : torch.nn.Module
-        A model from ``session.parallel`` or ``shard``, or DistributedDataParallel, compiled or not.
+        From ``session.parallel`` or ``shard``, or a DistributedDataParallel, compiled or not.
     parts : sequence
         The parts that :func:`split` returned, or one list from :func:`accumulated`.
 
@@ -119,7 +119,7 @@ def microbatches(model: torch.nn.Module, parts: Sequence[Batch]) -> Iterator[tup
     microbatch
         In order.
     share : float
-        Its samples divided by those of the step.
+        The samples of the microbatch divided by those of the step.
     """
     counts = [samples_of(part) for part in parts]
     for number, part in enumerate(parts, start=1):
@@ -128,12 +128,12 @@ def microbatches(model: torch.nn.Module, parts: Sequence[Batch]) -> Iterator[tup
 
 
 def samples_of(batch: Any) -> int:
-    """Count the samples of a batch: the common length of its tensors.
+    """Count the samples of a batch, the common length of its tensors.
 
     Raises
     ------
     ValueError
-        The batch holds no tensor, or tensors of different lengths.
+        The batch has no tensor, or tensors of different lengths.
     """
     lengths = {len(tensor) for tensor in tensors_in(batch)}
     if len(lengths) != 1:

@@ -1,7 +1,7 @@
-"""Global batches of one common order, divided among however many ranks there are.
+"""Global batches in one common order, divided among any number of ranks.
 
-The user states which batch size a resize keeps, the global one or that of each GPU, and what
-becomes of the last samples of an epoch, which do not fill a batch. No framework is needed: an
+The user states which batch size a resize keeps, the global one or that of each GPU, and the
+treatment of the last samples of an epoch, which do not fill a batch. No framework is needed: an
 instance serves as ``batch_sampler=`` of a PyTorch ``DataLoader`` and as a plain iterable of index
 lists.
 """
@@ -17,11 +17,11 @@ import numpy as np
 from hpcext.training.data.sampler import Indices, Walk, check_position, share
 
 LAST = ("weighted", "carried", "dropped")
-"""Choices for the last samples of an epoch; see :class:`ElasticBatches`."""
+"""Treatments of the last samples of an epoch; see :class:`ElasticBatches`."""
 
 
 def divide(total: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """Divide a total in proportion to shares, exactly; of equals the first get what is left.
+    """Divide a total exactly in proportion to shares; of equal shares, the first get the remainder.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class _Pass:
     rank: int
     world_size: int
     global_batch: int
-    # (step, shares of the ranks from it on), ascending; empty: even shares.
+    # (step, shares of the ranks from it on), ascending; empty for equal shares.
     divisions: list[tuple[int, tuple[int, ...]]]
     drawn: int = 0
 
@@ -68,7 +68,7 @@ class _Pass:
         return min(self.start + turns * self.global_batch, self.end)
 
     def shares(self, turn: int) -> tuple[int, ...] | None:
-        """Return the samples of each rank in a step; None: as even as possible."""
+        """Return the samples of each rank in a step; None: as equal as possible."""
         found = [shares for begin, shares in self.divisions if begin <= turn]
         if not found:
             return None
@@ -77,45 +77,45 @@ class _Pass:
 
 
 class ElasticBatches(Walk):
-    """Batches of this rank in a training whose number of ranks changes.
+    """The batches of this rank in a training whose number of ranks changes.
 
     All ranks walk one common order, drawn from the seed and the epoch. The global batch of a step
-    is a contiguous piece of it, so which samples a step trains does not depend on the number of
-    ranks as long as the global batch stays the same. A piece is divided as evenly as possible:
-    the batches of two ranks differ by one sample at most, and :meth:`weight` says by how much a
-    rank's mean gradient counts in the average.
+    is a contiguous piece of it, so the samples of a step do not depend on the number of ranks as
+    long as the global batch stays the same. A piece is divided as equally as possible: the batches
+    of two ranks differ by one sample at most, and :meth:`weight` is the weight of a rank's mean
+    gradient in the average.
 
     Parameters
     ----------
     length : int
         Number of samples in the data set.
     global_batch : int, optional
-        Samples in a step of all ranks together; a resize keeps it, and the learning rate with it.
+        Samples in a step on all ranks together; a resize keeps it, and so the learning rate.
     gpu_batch : int, optional
-        Samples in a step of one rank; a resize keeps it, and changes the global batch. Exactly one
+        Samples in a step on one rank; a resize keeps it, and changes the global batch. Exactly one
         of the two is given.
     rank, world_size : int
     seed : int
     shuffle : bool
     last : {"weighted", "carried", "dropped"}
-        What becomes of the samples at the end of an epoch that do not fill a global batch.
-        "weighted": they are a smaller batch, divided as any other one. If they are fewer than the
-        ranks, a rank without a sample gets one of theirs once more, with weight 0.
-        "carried": they are put in front of the next epoch's order, so every batch is whole; the
-        last epoch, which has no next one, trains its own as "weighted" does.
+        Treatment of the samples at the end of an epoch that do not fill a global batch.
+        "weighted": they form a smaller batch, divided like any other. If there are fewer of them
+        than ranks, a rank without a sample gets one of them once more, with weight 0.
+        "carried": they come first in the next epoch, so that every batch is full; the last epoch
+        trains its own as "weighted" does.
         "dropped": they are left out; other ones in each epoch, if shuffled.
 
     Attributes
     ----------
     adapted : bool
-        Whether a session chooses the size of its batches while it trains.
+        Whether a session chooses the size of the batches while it trains.
     of_any_ranks : bool
         Whether the number of ranks may change.
 
     Notes
     -----
-    An epoch trains each sample exactly once however often the number of ranks changes in its
-    midst; with "carried" some of them as the first ones of the next epoch.
+    An epoch trains each sample exactly once, however often the number of ranks changes in it; with
+    "carried", some of them at the beginning of the next epoch.
     """
 
     adapted = False
@@ -153,17 +153,17 @@ class ElasticBatches(Walk):
 
     @property
     def length(self) -> int:
-        """Samples in the data set."""
+        """The number of samples in the data set."""
         return self._length
 
     @property
     def global_batch(self) -> int:
-        """Samples in a step of all ranks together, at the present number of ranks."""
+        """The samples in a step on all ranks together, at the present number of ranks."""
         return self._size * self._world_size if self._per_rank else self._size
 
     @property
     def batch_size(self) -> int:
-        """Samples in the largest batch of this rank, at the present number of ranks."""
+        """The samples in the largest batch of this rank, at the present number of ranks."""
         if self._shares is not None:
             return max(1, divide(self.global_batch, self._shares)[self._rank])
         full, more = divmod(self.global_batch, self._world_size)
@@ -171,24 +171,24 @@ class ElasticBatches(Walk):
 
     @property
     def drawn(self) -> int:
-        """Batches of this iteration already drawn; a loader may read ahead."""
+        """The number of batches of this iteration already drawn; a loader may read ahead."""
         return self._pass.drawn
 
     def divide(self, shares: Sequence[int], turn: int | None = None, *, trained: int = 0) -> None:
-        """Divide each step in proportion to these shares of the ranks, instead of evenly.
+        """Divide each step in proportion to these shares of the ranks, instead of equally.
 
-        A step trains the same samples as before; only which rank trains them changes. The shares
-        hold until the number of ranks changes.
+        A step still trains the same samples; only the assignment to ranks changes. The shares hold
+        until the number of ranks changes.
 
         Parameters
         ----------
         shares : sequence of int
-            Samples of each rank, equal on all ranks.
+            Samples of each rank; they must be the same on all ranks.
         turn : int, optional
-            The first batch of this iteration that is divided so, which must not be drawn yet;
-            without it, the first one of the next iteration.
+            The first batch of this iteration that is divided like this, which must not be drawn
+            yet; by default, the first one of the next iteration.
         trained : int
-            Batches whose :meth:`weight` nobody will ask for any more.
+            Number of batches whose :meth:`weight` is no longer needed.
         """
         if len(shares) != self._world_size or min(shares) < 0 or sum(shares) < 1:
             raise ValueError(
@@ -205,14 +205,19 @@ class ElasticBatches(Walk):
         now.divisions.append((turn, self._shares))
 
     def resize(self, rank: int, world_size: int) -> None:
-        """Set this process's rank and the number of ranks, and divide steps evenly again."""
+        """Set the rank of this process and the number of ranks, and divide steps equally again.
+
+        Parameters
+        ----------
+        rank, world_size : int
+        """
         super().resize(rank, world_size)
         self._shares = None
 
     def resize_batch(self, global_batch: int) -> None:
         """Make global batches of `global_batch` samples from the next :meth:`place` on.
 
-        As with :meth:`resize`, the iteration that is under way stays as it is.
+        As with :meth:`resize`, the present iteration stays as it is.
         """
         if global_batch < 1:
             raise ValueError(f"global_batch={global_batch}: at least 1")
@@ -227,16 +232,16 @@ class ElasticBatches(Walk):
         ----------
         epoch : int
         consumed : int
-            Position in this epoch: what :meth:`consumed` said, 0 at its beginning.
+            Position in this epoch, as returned by :meth:`consumed`; 0 at its beginning.
         carried : int
             The `rest` of the epoch before; the same number in all iterations of one epoch.
         final : bool
-            No epoch follows: with ``last="carried"`` the rest is trained now.
+            Whether no epoch follows: with ``last="carried"`` the rest is then trained now.
 
         Raises
         ------
         ValueError
-            There is no such position: the data set is another one.
+            There is no such position, because the data set is another one.
         """
         if not 0 <= carried <= epoch * self._length:
             raise ValueError(
@@ -260,9 +265,9 @@ class ElasticBatches(Walk):
 
     @property
     def rest(self) -> int:
-        """Samples of this epoch that the next one trains, for its :meth:`place`.
+        """The number of samples of this epoch that the next one trains, for its :meth:`place`.
 
-        A number is enough, because they are always the last ones of the order.
+        The number is enough, because they are always the last ones of the order.
         """
         return self._pass.samples - self._pass.end if self._last == "carried" else 0
 
@@ -273,9 +278,9 @@ class ElasticBatches(Walk):
     def weight(self, turn: int) -> float:
         """Return the weight of this rank's mean gradient in a step of this iteration.
 
-        It is the samples of this rank times the number of ranks divided by the samples of all
-        ranks: 1 where ranks have equal batches. If each rank's mean gradient is multiplied by its
-        weight, the average over the ranks is the mean over the samples.
+        It is the samples of this rank times the number of ranks, divided by the samples of all
+        ranks: 1 if the batches are equal. If each rank's mean gradient is multiplied by its weight,
+        the average over the ranks is the mean over the samples.
 
         Parameters
         ----------
@@ -295,8 +300,8 @@ class ElasticBatches(Walk):
     def order(self) -> Indices:
         """Return the order of this epoch for all ranks, carried samples first.
 
-        Carried samples are the last part of the orders of the epochs before, one after the other:
-        they reach back over several epochs if an epoch is smaller than a batch.
+        Carried samples are the last part of the orders of the epochs before, in sequence; they
+        reach back over several epochs if an epoch is smaller than a batch.
 
         Returns
         -------
@@ -324,5 +329,5 @@ class ElasticBatches(Walk):
                 mine = share(piece, now.rank, now.world_size)
             else:
                 mine = piece[sum(shares[: now.rank]) :][: shares[now.rank]]
-            # With weight 0: every rank takes part in every collective of the step.
+            # With weight 0, since every rank must take part in every collective of the step.
             yield mine.tolist() or [int(piece[now.rank % len(piece)])]

@@ -1,7 +1,7 @@
-"""A training as a session runs it: a coordinator, a loop, a framework and features, put together.
+"""The training of a session, composed of a coordinator, a loop, a framework and features.
 
-No script calls it. :class:`hpcext.training.session.Session` is what scripts call, and
-:class:`hpcext.training.keras.Callback` drives one from callbacks.
+Scripts do not call it: they call :class:`hpcext.training.session.Session`, and
+:class:`hpcext.training.keras.Callback` drives a training from callbacks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Batch = TypeVar("Batch")
 
 
 class Training:
-    """The training of one session.
+    """The training of a session.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Training:
     keeper : Keeper or None
         None: nothing is saved.
     resume : Checkpoint or None
-        What the training goes on from, until it is at the place where that was written.
+        The checkpoint to go on from, until the training is at the place where it was written.
     resumed : bool
         Whether a checkpoint, or the state of other ranks, was restored.
     """
@@ -81,7 +81,7 @@ class Training:
         self.staging = staging
         self.resume: Checkpoint | None = None
         self._resume_random: Tree | None = None
-        # Whether the ranks were compared, and no state was missing after a step.
+        # Whether the ranks were compared, and whether no state was missing after a step.
         self._compared = self._whole = False
         coordinator.rehearse(coordinator.ranks.rank, self.state.present)
         self._begin()
@@ -97,8 +97,8 @@ class Training:
         self.resumed = self.resizing.joining
         rank = self.coordinator.ranks.rank
         if self.resizing.joining:
-            # What others restore from a checkpoint comes from rank 0 at the first epoch, and they
-            # have compared what they train before.
+            # This rank gets from rank 0, at the first epoch, what others restore from a checkpoint;
+            # the others have already compared what they train.
             self._compared = True
         else:
             self._refuse_missing()
@@ -152,12 +152,12 @@ class Training:
         if self._resume_random is not None:
             self.state.set_random(self._resume_random["now"])
         elif self.seed is not None:
-            # A rank that did not exist before; differently after each resize.
+            # For a rank that did not exist before; different after each resize.
             numbers = (self.seed, self.coordinator.ranks.rank, self.coordinator.step)
             self.state.seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
 
     def _refuse_missing(self, *, stepped: bool = False) -> None:
-        """Raise ValueError if the training has state that nobody saves."""
+        """Raise ValueError if the training has state that is not saved."""
         if self.framework.unsaved is None:
             return
         missing = self.state.missing(self.framework.unsaved, stepped=stepped)
@@ -201,7 +201,7 @@ class Training:
         self._epoch_random = self.state.random()
 
     def end_epoch(self) -> None:
-        """End an epoch: the place is the beginning of the next one."""
+        """End an epoch; the place is then the beginning of the next one."""
         self._drop_resume()
         batches = self.loop.batches
         self.loop.place = Position(
@@ -209,7 +209,7 @@ class Training:
         )
 
     def open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
-        """Begin to read a loader at the present place; restore the saved state there.
+        """Open a loader at the present place, and restore the saved state there.
 
         Returns
         -------
@@ -231,19 +231,19 @@ class Training:
         self.arrive()
         for feature in reversed(self.features):
             feature.opened()
-        # A place to stop is next: from now on suspensions are answered.
+        # A place to stop is next, so suspensions are answered from now on.
         self.coordinator.reporter.register(in_place=self.resizing.possible)
         return position, source
 
     def look_at(self, loader: Any, batch: Any) -> None:
-        """Look at the first batch of this attempt, to compare it with those of other ranks."""
+        """Record the first batch of this attempt, to compare it with those of other ranks."""
         if self.loop.seen is None:
             alone = self.coordinator.ranks.size == 1 or self.keeper is None
             apart = self.framework.divides_data and not alone
             self.loop.seen = first_batch(loader, batch) if apart else Observation()
 
     def end_step(self) -> None:
-        """End the step under way, if one is: count its samples, and report it."""
+        """End the present step, if there is one: count its samples, and report it."""
         if not self.loop.in_step:
             return
         for feature in self.features:
@@ -256,7 +256,7 @@ class Training:
         for feature in self.features:
             if (work := feature.work(samples)) is not None:
                 return work
-        # The samples of an elastic loader are counted: their number changes with the ranks.
+        # The samples of an elastic loader are counted, because their number depends on the ranks.
         known = self.coordinator.counts_samples and self.loop.batches is not None
         return samples if known else self.coordinator.step_work
 
@@ -265,12 +265,12 @@ class Training:
     def boundary(self) -> bool:
         """Suspend, save, resize or go on between two steps, as all ranks agree.
 
-        If the state could not be saved for a suspension, the training goes on.
+        If the state cannot be saved for a suspension, the training goes on.
 
         Returns
         -------
         bool
-            Whether to open the loader anew, because ranks or batches have changed.
+            Whether to reopen the loader, because ranks or batches have changed.
         """
         if not self._whole:
             # Some missing objects are found only after a step.
@@ -319,7 +319,7 @@ class Training:
             self.coordinator.reporter.note(note)
 
     def _rehearses_on(self) -> bool:
-        """Return whether a rehearsal makes more steps, as if there were no suspension."""
+        """Return whether a rehearsal makes further steps, as if there were no suspension."""
         rehearsal, ranks = self.coordinator.rehearsal, self.coordinator.ranks
         if rehearsal is None:
             return False
@@ -329,7 +329,7 @@ class Training:
                 written = self.coordinator.write(self.write)
             except (OSError, CheckpointError):
                 saved = False
-            # Rank 0 alone writes; if it could not, rehearse at a later request.
+            # Only rank 0 writes; if it could not, rehearse at a later request.
             if not ranks.smallest(int(saved)):
                 return False
             rehearsal.checkpoint = written or Checkpoint(Path(), {})
@@ -340,7 +340,7 @@ class Training:
         return False
 
     def _end_rehearsal(self) -> None:
-        """Resume from the rehearsal's checkpoint, not from the steps made since."""
+        """Resume from the rehearsal's checkpoint, without the steps made since."""
         if self.coordinator.rehearsal is not None:
             self.resume = self.coordinator.rehearsal.checkpoint or self.resume
 
@@ -351,16 +351,33 @@ class Training:
             self.suspend(place, random)
 
     def suspend(self, place: Position, random: Tree) -> None:
-        """Save, acknowledge and leave; return if the state could not be saved."""
+        """Save, acknowledge and leave; return if the state could not be saved.
+
+        Parameters
+        ----------
+        place : Position
+            The place to save.
+        random : dict
+            Random states of that place.
+        """
 
         def write() -> Checkpoint | None:
-            # Not yet where the last attempt stopped: its checkpoint is all there is to save.
+            # Before the place where the last attempt stopped, its checkpoint is all there is to
+            # save.
             return self.resume or self.write(place, random)
 
         self.coordinator.suspend(write)
 
     def write(self, place: Position | None = None, random: Tree | None = None) -> Checkpoint | None:
-        """Write a checkpoint of the present place, or of a place before with its random states."""
+        """Write a checkpoint of the present place, or of an earlier one with its random states.
+
+        Parameters
+        ----------
+        place : Position, optional
+            By default the present place.
+        random : dict, optional
+            Random states of that place; by default the present ones.
+        """
         assert self.keeper is not None
         return self.keeper.write(
             *self._to_write(place or self.loop.place, random or self.state.random())
@@ -389,7 +406,7 @@ class Training:
     # -- the end
 
     def finish(self) -> None:
-        """Write the final checkpoint, so that a rerun trains no more."""
+        """Write the final checkpoint, so that a rerun trains no further."""
         for feature in self.features:
             feature.finishing()
         self.end_step()

@@ -1,9 +1,10 @@
-"""The coordinator of a training process: it hears requests, agrees, saves, answers, reports.
+"""The coordinator of a training process: requests, agreements, checkpoints, answers, reports.
 
-Whatever trains (a session's loop, or a library with callbacks) calls it between two steps. It looks
-for a request to suspend, agrees with the other ranks on what happens here, has checkpoints written
-and counts them, acknowledges a suspension and ends the process, and reports progress. What is in a
-checkpoint, and when the training is at a place to stop, it leaves to its caller.
+The training code (a session's loop, or a library with callbacks) calls it between two steps. It
+checks for a request to suspend, agrees with the other ranks on what happens at this place, has
+checkpoints written and counts them, acknowledges a suspension and ends the process, and reports
+progress. The caller decides what a checkpoint contains, and when the training is at a place to
+stop.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest, write_stacks_when_told
 
 Write = Callable[[], Checkpoint | None]
-"""Commit one checkpoint; all ranks call it, and it is returned on one of them."""
+"""A function that commits a checkpoint; all ranks call it, and it is returned on one of them."""
 
 Stage = Callable[[Callable[[], object], Callable[[OSError], object]], object]
-"""Begin to write a checkpoint beside the training; given what to call when it is written, and when
-it cannot be."""
+"""A function that begins to write a checkpoint beside the training; its arguments are called when
+the checkpoint is written, and when it cannot be."""
 
 
 class Coordinator:
-    """The coordinator of one training process.
+    """The coordinator of a training process.
 
     Parameters
     ----------
     checkpoint_dir : path-like, optional
-        Where to save outside a manager; a manager's own directory takes its place. With neither,
-        nothing is saved and no signal is looked for.
+        Where to save without a manager; a manager's own directory overrides it. With neither,
+        nothing is saved, and no signal is received.
     checkpoint_every_s : float, optional
         Seconds between two periodic checkpoints.
     checkpoint_every_steps : int, optional
         Steps between two periodic checkpoints.
     keep : int
-        Checkpoints to keep.
+        Number of checkpoints to keep.
     samples_per_step : int, optional
-        Samples that all ranks train in a step, if the job's work counts samples.
+        Samples that all ranks train in a step, if the job's work is in samples.
     on_suspend : iterable of callables
         Called on every rank after the state is saved, before the process leaves.
 
@@ -62,15 +63,15 @@ class Coordinator:
     ----------
     attempt : protocol.Attempt or None
     store : Store or None
-        The checkpoints; None: nothing is saved.
+        The checkpoints; None if nothing is saved.
     ranks : Ranks
-        This process alone until :meth:`join`.
+        This process alone before :meth:`join`.
     reporter : Reporter
     rehearsal : Rehearsal or None
     step : int
         Optimizer steps since the job began, over all attempts.
     done : float
-        Work done since then, in the job's unit.
+        Work done in that time, in the job's unit.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Coordinator:
             )
         self.attempt = protocol.Attempt.from_environ()
         directory = self.attempt.checkpoint_dir if self.attempt else checkpoint_dir
-        # Done before anything slow: from here on no request is lost, supervised or not.
+        # Before anything slow: from here on no request is lost, supervised or not.
         notices = self.attempt is not None and self.attempt.notices
         self._request = SuspendRequest(
             watch=directory is not None, supervised=self.attempt is not None, notices=notices
@@ -119,7 +120,7 @@ class Coordinator:
         self.reporter = Reporter(self.attempt if ranks.rank == 0 else None, ranks.size)
 
     def regroup(self, ranks: Ranks) -> None:
-        """Use another group of ranks from now on; rank 0 is the same process."""
+        """Use another group of ranks from now on, of which rank 0 is the same process."""
         self.ranks = ranks
         self.reporter.resized(ranks.size)
 
@@ -153,21 +154,21 @@ class Coordinator:
         Parameters
         ----------
         step : int
-            Steps by now.
+            Steps so far.
         done : float
-            Work by now.
+            Work so far, in the job's unit.
         """
         self.step, self.done = step, done
         if self.rehearsal is None or self.rehearsal.checkpoint is None:
             self.reporter.stepped(step, done)
 
     def agree(self, resize: int = 0) -> Control:
-        """Return what all ranks agreed on at the step before; call it between two steps.
+        """Return what all ranks agreed on at the previous step; call it between two steps.
 
         Parameters
         ----------
         resize : int
-            Number of the group that the ranks should change into; 0: none.
+            Number of the group into which the ranks should change; 0 for none.
         """
         if self.store is None:
             return Control()
@@ -183,12 +184,12 @@ class Coordinator:
             return False
         agreed = self.ranks.exchange(Control(suspend=int(self._request.suspend_requested())))
         if agreed.save:
-            # The request came too late for the last step; it is made again after the next one.
+            # The request came too late for the last step; it is repeated after the next one.
             self._save_requested = False
         return bool(agreed.suspend)
 
     def _due(self) -> bool:
-        """Return whether to request a periodic checkpoint; once only: the answer comes later."""
+        """Return whether to request a periodic checkpoint; only once, as the answer comes later."""
         due = (
             self.ranks.rank == 0
             and self._every_s is not None
@@ -199,7 +200,7 @@ class Coordinator:
         return due
 
     def pause(self) -> None:
-        """Note that other things come before the next step, which may take long."""
+        """Record that other work, which may take long, precedes the next step."""
         self.reporter.pause()
 
     # -- checkpoints
@@ -214,7 +215,7 @@ class Coordinator:
             self._write_and_prune(write)
         except OSError as error:
             self._not_saved(self.step, error)
-        # Here, after the writing: the interval is one of training.
+        # After the writing, so that the interval is one of training.
         self._saved_s = time.monotonic()
 
     def save_beside(self, stage: Stage) -> None:
@@ -228,7 +229,7 @@ class Coordinator:
         self._saved_s = time.monotonic()
 
     def save_last(self, write: Write) -> None:
-        """Write the final checkpoint: the job is complete after it."""
+        """Write the final checkpoint, with which the job is complete."""
         store = self.store
         if store is None:
             return
@@ -260,7 +261,7 @@ class Coordinator:
             checkpoint = self.write(write)
         except (OSError, CheckpointError) as error:
             failure = error
-        # Other ranks may know the checkpoint that they go on from; rank 0 speaks for all.
+        # Other ranks may know the checkpoint from which they go on; rank 0 reports it for all.
         checkpoint = checkpoint if self.ranks.rank == 0 else None
         failure = self._acknowledge(checkpoint, failure, agreed_at)
         outcome = self.ranks.smallest(outcome_of(failure))
@@ -277,12 +278,12 @@ class Coordinator:
     def _acknowledge(
         self, checkpoint: Checkpoint | None, failure: Exception | None, agreed_at: float
     ) -> Exception | None:
-        """Tell the manager that the state is saved, if it is on every rank.
+        """Acknowledge the suspension to the manager, if the state is saved on every rank.
 
         Parameters
         ----------
         checkpoint : Checkpoint or None
-            Where the state is; None except on rank 0.
+            The checkpoint with the state; None except on rank 0.
         failure : Exception or None
             Why this rank could not write.
         agreed_at : float
@@ -291,10 +292,10 @@ class Coordinator:
         Returns
         -------
         Exception or None
-            Why this rank could not write, or could not tell: then it does not count.
+            Why this rank could not write or acknowledge; then the suspension does not count.
         """
         written_at = time.time()
-        # A barrier: no rank goes on before the checkpoint is whole, and all go the same way.
+        # A barrier: no rank goes on before the checkpoint is complete, and all go the same way.
         whole = self.ranks.smallest(outcome_of(failure)) == SAVED
         if whole and checkpoint is not None:
             try:
@@ -308,16 +309,16 @@ class Coordinator:
         """End this process, whose state is saved."""
         if self.attempt is not None:
             leave(0, callbacks)
-        # Without a manager only the exit code says that the training is not over, and torchrun
-        # ends the other ranks when one has such a code: none may be late.
+        # Without a manager only the exit code says that the training is not over, and torchrun ends
+        # the other ranks when one has such a code, so none may be late.
         self.ranks.smallest(0)
         leave(protocol.EXIT_SUSPENDED, callbacks)
 
     def _decline(self, failure: Exception | None, took_s: float) -> None:
-        """Go on without having been suspended; pause before the next try.
+        """Go on without having been suspended; pause before the next attempt.
 
-        A manager that must have the GPUs requests it again, and ends the training when its time is
-        over.
+        A manager that must have the GPUs repeats the request, and ends the training after its
+        deadline.
         """
         pause_s = (
             min(max(DECLINED_PAUSE_S, 4 * took_s), DECLINED_PAUSE_MAX_S) if self.attempt else 0.0
@@ -342,7 +343,8 @@ class Coordinator:
         """
         checkpoint = write()
         if checkpoint is not None:
-            # Perhaps an earlier one, if the training is not yet where that was written.
+            # Perhaps an earlier one, if the training is not yet at the place where that was
+            # written.
             self.reporter.saved(checkpoint.manifest.get("step", self.step))
         return checkpoint
 

@@ -1,4 +1,4 @@
-"""The last checkpoint of a training, and outcomes that are alike on all ranks."""
+"""The final checkpoint of a training, and outcomes that are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest
 
 PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
-"""First and longest pause between two tries to write the final checkpoint, in seconds."""
+"""First and longest pause between two attempts to write the final checkpoint, in seconds."""
 
 GIVE_UP_S = 600.0
-"""Seconds after which the GPUs are worth more to other jobs than to one waiting for a disk."""
+"""Seconds after which the GPUs are worth more to other jobs than to one that waits for a disk."""
 
 DECLINED_PAUSE_S, DECLINED_PAUSE_MAX_S = 1.0, 30.0
 """Shortest and longest pause, in seconds, after a suspension that could not be saved: all ranks
-wait while one of them writes. The pause is four times as long as the try took."""
+wait while one of them writes. The pause is four times as long as the attempt took."""
 
 _LEAVE, _DECLINE, _GO_ON = range(3)
-"""What to do where the final checkpoint was not written; when ranks differ, the smallest counts."""
+"""Actions after a failure to write the final checkpoint; if ranks differ, the smallest counts."""
 
 FENCED, NOT_SAVED, SAVED = range(3)
-"""Outcomes of a try to save for a suspension; when ranks differ, the smallest counts."""
+"""Outcomes of an attempt to save for a suspension; if ranks differ, the smallest counts."""
 
 
 def write_last(
@@ -39,9 +39,9 @@ def write_last(
 ) -> None:
     """Write the final checkpoint; collective.
 
-    Under a manager, try until it is written, and then report that the job is complete. That answers
-    a request for suspension, too. After :data:`GIVE_UP_S` leave without it: the job goes on from
-    the checkpoint before.
+    Under a manager, repeat the attempt until it is written, and then report that the job is
+    complete, which also answers a request for suspension. After :data:`GIVE_UP_S` leave without it,
+    so that the job goes on from the previous checkpoint.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def write_last(
     request : SuspendRequest
     reporter : Reporter
     supervised : bool
-        Whether there is a manager. Without one it is tried once.
+        Whether there is a manager. Without one there is only one attempt.
     failed : callable
         Called with the first failure of this rank.
     """
@@ -86,7 +86,7 @@ def write_last(
 
 
 def outcome_of(failure: Exception | None) -> int:
-    """Return the outcome of a try on this rank."""
+    """Return the outcome of an attempt on this rank."""
     if failure is None:
         return SAVED
     return FENCED if isinstance(failure, FencedError) else NOT_SAVED

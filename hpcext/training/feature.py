@@ -1,9 +1,9 @@
-"""The parts of which a session is composed: its framework, and features with hooks.
+"""The parts of a session: its framework, and features with hooks.
 
-A session calls the hooks of its features at fixed places of the loop. Those that are about what
-comes (:meth:`Feature.opening`, :meth:`Feature.before_boundary` ...) are called in the order of the
-features, those about what was done (:meth:`Feature.opened`, :meth:`Feature.after_boundary`) in
-reverse, so that features enclose each other.
+A session calls the hooks of its features at fixed places of the loop. Hooks before an event
+(:meth:`Feature.opening`, :meth:`Feature.before_boundary` ...) are called in the order of the
+features, those after it (:meth:`Feature.opened`, :meth:`Feature.after_boundary`) in reverse, so
+that features enclose each other.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class Feature:
     loop: Loop
 
     def attach(self, coordinator: Coordinator, loop: Loop) -> None:
-        """Belong to a training from now on."""
+        """Join a training."""
         self.coordinator, self.loop = coordinator, loop
 
-    # What goes into a checkpoint.
+    # For checkpoints.
 
     def shards(self) -> Shards | None:
         """Return how the ranks write and read their shards; None: all hold the same state."""
         return None
 
     def facts(self) -> dict[str, Any]:
-        """Return entries for a manifest, as JSON values under keys of this feature's own."""
+        """Return entries for a manifest, as JSON values under keys of this feature."""
         return {}
 
     def restore(self, manifest: Mapping[str, Any]) -> None:
-        """Restore what :meth:`facts` returned; keys may be missing from an earlier release's."""
+        """Restore the result of :meth:`facts`; an earlier release's may lack some keys."""
 
     def capturing(self) -> None:
         """Prepare the state to be captured; called on all ranks."""
@@ -59,10 +59,10 @@ class Feature:
         """Check that the training can begin; its state is made, and not restored yet."""
 
     def began(self) -> None:
-        """Take note that the training begins, with its state restored."""
+        """React to the beginning of the training, with its state restored."""
 
     def epoch_begins(self) -> None:
-        """Take note that an epoch begins."""
+        """React to the beginning of an epoch."""
 
     def opening(self, loader: object, batches: ElasticBatches | None) -> None:
         """Prepare a loader that is about to be read.
@@ -71,30 +71,30 @@ class Feature:
         ----------
         loader : iterable
         batches : ElasticBatches or None
-            Those of the loader, if it follows the number of ranks.
+            The batches of the loader, if it follows the number of ranks.
         """
 
     def opened(self) -> None:
-        """Take note that a loader was opened, and that the state is that of its place."""
+        """React to the opening of a loader, with the state of its place."""
 
     def step_ends(self) -> None:
-        """Take note that a step ends; it is not counted yet."""
+        """React to the end of a step, which is not counted yet."""
 
     def work(self, samples: int) -> float | None:
-        """Return the work that a step of `samples` samples adds; None: as the session counts."""
+        """Return the work that a step of `samples` samples adds; None: as the session counts it."""
         return None
 
     def before_boundary(self) -> bool:
-        """Take part in the boundary after a step; return whether to open the loader anew."""
+        """Take part in the boundary after a step; return whether to reopen the loader."""
         return False
 
     def after_boundary(self, *, reopens: bool, resized: bool) -> None:
-        """Take note that the boundary is over, and the training goes on.
+        """React to the end of a boundary after which the training goes on.
 
         Parameters
         ----------
         reopens : bool
-            Whether the loader is opened anew.
+            Whether the loader is reopened.
         resized : bool
             Whether that is because the number of ranks has changed.
         """
@@ -103,27 +103,27 @@ class Feature:
         """Follow another number of ranks."""
 
     def validating(self) -> None:
-        """Take note that a validation begins."""
+        """React to the beginning of a validation."""
 
     def finishing(self) -> None:
-        """Take note that the training is over, and its final checkpoint is next."""
+        """React to the end of the training, before its final checkpoint."""
 
     def finished(self) -> None:
-        """Take note that the final checkpoint is written."""
+        """React to the final checkpoint, which is written."""
 
 
 class Framework(Feature):
-    """What a session asks of a framework; this one is for NumPy, and one process.
+    """The interface of a session to a framework; this one is for NumPy, and one process.
 
     Attributes
     ----------
     state : TrainingState
         The state, once it is made.
     unsaved : collection or None
-        Objects that are deliberately not saved; None: any.
+        Objects that are deliberately not saved; None for any.
     """
 
-    # For messages: what divides the data among ranks, what averages models, what balances.
+    # For messages: how to divide the data among ranks, to average models, and to balance.
     use = "give each rank its part"
     wrap = "average them"
     divisible = "batch_sampler=session.batch_sampler(data, global_batch=...)"
@@ -135,7 +135,7 @@ class Framework(Feature):
         """Join the ranks of this job."""
         ranks = protocol.environ().get("WORLD_SIZE", "1")
         if ranks != "1":
-            # Each process would take itself for the whole job and overwrite the checkpoints.
+            # Otherwise each process would act as the whole job and overwrite the checkpoints.
             raise ValueError(
                 f"WORLD_SIZE={ranks}: this session is for one process; use that of "
                 "hpcext.training.torch or hpcext.training.tensorflow"
@@ -149,13 +149,13 @@ class Framework(Feature):
 
     @property
     def divides_data(self) -> bool:
-        """Whether each rank is to have batches of its own."""
+        """Whether each rank should have batches of its own."""
         return True
 
     # For balanced batches.
 
     def device_name(self) -> str:
-        """Return what this rank computes on: "cpu", or the name of a GPU."""
+        """Return the name of this rank's device: "cpu", or that of a GPU."""
         return "cpu"
 
     def clock(self) -> Clock:
@@ -170,7 +170,7 @@ class Framework(Feature):
 
 
 class Resizing(Feature):
-    """How the number of ranks changes while the processes live; here it does not."""
+    """The change of the number of ranks in living processes; this class does not change it."""
 
     @property
     def joining(self) -> bool:
@@ -183,12 +183,12 @@ class Resizing(Feature):
         return False
 
     def join(self, regroup: Callable[[Ranks], object]) -> Mapping[str, Any] | None:
-        """Join the other ranks, if this process is to; return the facts of their training.
+        """Join the other ranks, if this process should; return the facts of their training.
 
         Parameters
         ----------
         regroup : callable
-            Called with the group that was formed.
+            Called with the new group.
         """
         return None
 
@@ -197,7 +197,7 @@ class Resizing(Feature):
         return None
 
     def next_group(self) -> int:
-        """Return the number of the group that the ranks should change into; 0: none."""
+        """Return the number of the group into which the ranks should change; 0 for none."""
         return 0
 
     def change(
@@ -212,22 +212,22 @@ class Resizing(Feature):
         ----------
         number : int
         regroup : callable
-            Called with the group that was formed.
+            Called with the new group.
         facts : callable
-            Returns what new ranks must know of the training.
+            Returns the facts of the training that new ranks need.
         """
         raise NotImplementedError("this session cannot change the number of its ranks")
 
 
 class Parts(NamedTuple):
-    """The parts of which a session is composed.
+    """The parts of a session.
 
     Attributes
     ----------
     framework : Framework
     resizing : Resizing
     features : tuple of Feature
-        Further ones, in the order in which their hooks are called.
+        Further features, in the order in which their hooks are called.
     """
 
     framework: Framework

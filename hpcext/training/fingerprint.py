@@ -1,4 +1,4 @@
-"""Fingerprints that tell two values apart without keeping them: batches, states of processes."""
+"""Fingerprints, which tell two values apart without storing them: batches, states of processes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def fingerprint(value: Any) -> str | None:
-    """Return the same text for the same content: numbers, text, arrays, tensors, containers.
+    """Return the same text for the same content of numbers, text, arrays, tensors and containers.
 
     Returns
     -------
     str or None
-        None where a part of the value is none of these, so that nothing is known of it.
+        None if a part of the value is none of these, so that it is unknown.
     """
     digest = hashlib.sha256()
     return digest.hexdigest() if _feed(digest, value) else None
 
 
 def unordered(values: Iterable[Any]) -> str | None:
-    """Return one fingerprint for several values, whatever their order."""
+    """Return a fingerprint of several values that does not depend on their order."""
     prints = [fingerprint(value) for value in values]
     known = [each for each in prints if each is not None]
     return fingerprint(sorted(known)) if len(known) == len(prints) else None
@@ -62,7 +62,7 @@ def _array(value: Any) -> np.ndarray[Any, Any] | None:
         return None
     try:
         array = np.asarray(convert())
-    # It is not a concrete tensor after all: it may be symbolic.
+    # It is not a concrete tensor after all; it may be symbolic.
     except Exception:
         return None
     return None if array.dtype.hasobject else array
@@ -73,9 +73,9 @@ def _of_torch(torch: Any, tensor: Any) -> np.ndarray[Any, Any] | None:
     local = getattr(piece, "to_local", None)
     piece = piece if local is None else local()
     try:
-        # As bytes: NumPy has no bfloat16.
+        # As bytes, since NumPy has no bfloat16.
         content = piece.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    # Sparse, quantized, of a subclass.
+    # Sparse or quantized tensors, or those of a subclass.
     except Exception:
         return None
     about = f"{piece.dtype} {tuple(piece.shape)};".encode()

@@ -1,7 +1,7 @@
 """The state of Keras objects on any backend: variables, optimizer slots, seed generators.
 
-A ``.keras`` file drops seed generators, and ``tf.train.Checkpoint`` does not see them either; so a
-checkpoint holds ``model.variables``, in the order in which Keras lists them.
+A ``.keras`` file does not contain seed generators, and ``tf.train.Checkpoint`` does not find them
+either. So a checkpoint contains ``model.variables``, in the order in which Keras lists them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _HOLDERS = (keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer
 class KerasState(TrainingState):
     """The state of Keras models, optimizers, metrics and callbacks.
 
-    An optimizer that is not built when it is restored gets its slots when it is built. Of a
-    callback the attributes that are plain values or arrays are kept: EarlyStopping's counters, for
-    example, and the best weights so far.
+    The slots of an optimizer that is not built when it is restored are set when it is built. The
+    attributes of a callback that are plain values or arrays are saved, such as EarlyStopping's
+    counters and the best weights so far.
     """
 
     format = "keras/1"
@@ -66,7 +66,7 @@ class KerasState(TrainingState):
         Returns
         -------
         sequence of (name, variable), or None
-            None if it is not an object with variables.
+            None if the object has no variables.
         """
         if isinstance(value, keras.Variable):
             return [("", value)]
@@ -78,7 +78,7 @@ class KerasState(TrainingState):
         return None
 
     def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
-        """Return which state of the training nobody saves, and what to do; empty if none."""
+        """Return which state of the training is not saved, and what to do; empty if none."""
         saved = set(_ids(self._all_variables((*self._objects.values(), *unsaved))))
         for name, value in self._objects.items():
             trained = _trained(value)
@@ -97,7 +97,7 @@ class KerasState(TrainingState):
         known = set(_ids(self._all_variables((*self._objects.values(), *unsaved), own=True)))
         for value in (each for each in gc.get_objects() if issubclass(type(each), _OPTIMIZER)):
             mine = not saved.isdisjoint(_ids(_trained(value)))
-            # An optimizer that was made and is not used has made no step.
+            # An optimizer that is not used has made no step.
             if mine and known.isdisjoint(_ids(value.variables)) and int(value.iterations):
                 return (
                     f"Session(): {type(value).__name__} makes steps but is not given to the "
@@ -108,7 +108,7 @@ class KerasState(TrainingState):
         return ""
 
     def _all_variables(self, values: Iterable[Any], *, own: bool = False) -> Iterator[Any]:
-        """Yield the variables of objects; of optimizers only if `own`."""
+        """Yield the variables of objects, including those of optimizers if `own`."""
         for value in values:
             if own or not isinstance(value, _OPTIMIZER):
                 yield from (variable for _, variable in self.variables(value) or ())
@@ -123,7 +123,7 @@ class KerasState(TrainingState):
         self._held[id(variable)] = np.array(variable.numpy())
 
     def outside(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context that assigns values at once, also while a function is traced."""
+        """Return a context that assigns values at once, even while a function is traced."""
         return contextlib.nullcontext()
 
     # -- one object
@@ -185,7 +185,7 @@ class KerasState(TrainingState):
 
         def build_and_assign(variables: Any) -> None:
             build(variables)
-            # Remove the override: the method of the class applies again.
+            # Remove the override, so that the method of the class applies again.
             object.__delattr__(optimizer, "build")
             try:
                 self._assign(self.variables(optimizer) or (), self._late.pop(id(optimizer)))
@@ -222,14 +222,14 @@ def _kind(dtype: Any, shape: Any) -> str:
 
 
 def _portable(array: Array) -> Any:
-    """Return an array that a file can hold: NumPy writes bfloat16 and its kin as untyped bytes."""
+    """Return an array for a file: NumPy writes bfloat16 and similar types as untyped bytes."""
     if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
         return array
     return {_BITS: array.view(f"u{array.itemsize}"), "dtype": array.dtype.name}
 
 
 def _array(item: Any) -> Array:
-    """Undo :func:`_portable`."""
+    """Reverse :func:`_portable`."""
     if isinstance(item, Mapping):
         result: Array = item[_BITS].view(getattr(ml_dtypes, item["dtype"]))
         return result

@@ -1,18 +1,18 @@
-"""The learning rate when a resize changes the global batch.
+"""The learning rate after a resize that changes the global batch.
 
-The rules are the linear one (Capes et al., eq. 7; Goyal et al. 2017), the square-root one (commonly
-used with Adam; Krizhevsky 2014), none, and any function. A function may adapt: it is called before
-every step, as Pollux calls its ``SCALE_LR``. :func:`adascale` and :func:`legw` make two such
-functions, for a training that counts its progress (:mod:`hpcext.training.adapt`).
+The rules are the linear one (Capes et al., eq. 7; Goyal et al. 2017), the square-root one (common
+with Adam; Krizhevsky 2014), none, and any function. A function may adapt: it is called before every
+step, as Pollux calls its ``SCALE_LR``. :func:`adascale` and :func:`legw` make such functions for a
+training that counts its progress (:mod:`hpcext.training.adapt`).
 
 Why the schedule never sees the scaled rate
 -------------------------------------------
-Schedulers compute a rate from the one before (ExponentialLR), from the initial one (LambdaLR), from
-bounds of their own (OneCycleLR), or from the loss (ReduceLROnPlateau). :class:`Rescale` leaves all
-of that as it was when the training began, and changes the rate only while the optimizer makes a
-step. So each later rate is the factor times the one of the undisturbed schedule, for any scheduler,
-and a return to the first size returns to exactly the same numbers. A rate that a script reads
-between two steps is the schedule's; :meth:`Rescale.rate` says what it becomes.
+Schedulers compute a rate from the previous one (ExponentialLR), from the initial one (LambdaLR),
+from bounds of their own (OneCycleLR), or from the loss (ReduceLROnPlateau). :class:`Rescale` leaves
+all of that as it was when the training began, and changes the rate only while the optimizer makes a
+step. So each later rate is the factor times that of the undisturbed schedule, for any scheduler,
+and a return to the first size restores exactly the same numbers. A rate that a script reads between
+two steps is the schedule's; :meth:`Rescale.rate` converts it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def scaled(lr: float, old_batch: int, new_batch: int, rule: Rule = "linear") -> 
     lr : float
         The rate at `old_batch`.
     old_batch, new_batch : int
-        Samples in a step of all ranks together.
+        Samples in a step on all ranks together.
     rule : {"linear", "sqrt", "none"} or callable
         "linear": ``lr * new_batch / old_batch``, eq. 7 of Capes et al.; "sqrt": by the square root
         of the same ratio; or a function of the three numbers.
@@ -65,7 +65,7 @@ def scaled(lr: float, old_batch: int, new_batch: int, rule: Rule = "linear") -> 
                 f"{new_batch} and the rate {lr}: must be a finite number, not negative"
             )
         return rate
-    # Equal batches: exactly the same rate, without rounding.
+    # Equal batches give exactly the same rate, without rounding.
     if rule == "none" or old_batch == new_batch:
         return lr
     ratio = new_batch / old_batch
@@ -92,8 +92,8 @@ def adascale(gain: Callable[[float, float], float]) -> Function:
     Parameters
     ----------
     gain : Callable[[float, float], float]
-        Given a batch and the initial batch, in samples, returns how many initial-batch steps one
-        step is worth; :meth:`hpcext.training.adapt.noise.NoiseScale.gain` is one.
+        Given a batch and the initial batch, in samples, returns the number of initial-batch steps
+        that a step is worth, such as :meth:`hpcext.training.adapt.noise.NoiseScale.gain`.
     """
     return lambda old_batch, new_batch, lr: lr * gain(new_batch, old_batch)
 
@@ -104,9 +104,9 @@ def legw(progress: Callable[[], float], warm_up: int) -> Function:
     Parameters
     ----------
     progress : Callable[[], float]
-        Steps made so far, as initial-batch steps.
+        Returns the steps made so far, as initial-batch steps.
     warm_up : int
-        Warm-up steps at the initial batch; for another batch, times the ratio of the two.
+        Warm-up steps at the initial batch; for another batch, multiplied by the ratio of the two.
     """
 
     def rate(old_batch: int, new_batch: int, lr: float) -> float:
@@ -117,11 +117,11 @@ def legw(progress: Callable[[], float], warm_up: int) -> Function:
 
 
 class Rescale:
-    """Learning rates scaled with the global batch, relative to the batch of the beginning.
+    """Learning rates scaled with the global batch, relative to the initial batch.
 
-    An object with a state: it saves the batch that the training began with, and a warm-up that is
-    under way. The present batch is not part of the state: after ``load_state_dict`` it is the one
-    that this object was made with, or resized to, and its rates follow.
+    An object with a state: it saves the batch with which the training began, and a running warm-up.
+    The present batch is not part of the state: after ``load_state_dict`` it is the one with which
+    this object was made, or to which it was resized, and its rates follow.
 
     Momentum is not corrected when the rate changes (Goyal et al., remark 3): a velocity keeps what
     it has accumulated at the old rate.
@@ -131,8 +131,8 @@ class Rescale:
     batch : int
         The present global batch, in samples.
     rule : {"linear", "sqrt", "none"} or callable
-        See :func:`scaled`. A function must depend on nothing but its arguments if a resumed
-        training is to be the same.
+        See :func:`scaled`. A function must depend only on its arguments for a resumed training to
+        be the same.
     warm_up : int
         Steps over which a *larger* rate is reached, linearly (the gradual warm-up of Goyal et al.,
         section 2.2); a smaller one applies at once. 0: no warm-up.
@@ -152,8 +152,8 @@ class Rescale:
         self.base_batch = self.batch = batch
         self._rule = rule
         self._warm_up = warm_up
-        # A warm-up begins at a mixture of rates, (batch, share) each: one, or more if it
-        # interrupted an earlier one. As batches, it serves every rate and every rule.
+        # A warm-up begins at a mixture of rates, given as (batch, share): of one, or of several if
+        # it interrupted an earlier one. As batches, it serves every rate and every rule.
         self._from: list[tuple[int, float]] = []
         self._done = self._steps = 0
         self._counting: object = None
@@ -232,7 +232,7 @@ class Rescale:
         self.resize(now)
 
     def _mixture(self) -> dict[int, float]:
-        """Return the batches whose rates make up that of the next step, with their shares."""
+        """Return the batches whose rates are mixed in the next step, with their shares."""
         if not self.warming_up:
             return {self.batch: 1.0}
         # The first step after a resize has the old rate, step number `steps` the new one.
@@ -243,9 +243,9 @@ class Rescale:
 
 
 def rescale(optimizer: Any, old_batch: int, new_batch: int, rule: Rule = "linear") -> float:
-    """Scale the rates of an optimizer to another global batch; repeated calls are fine.
+    """Scale the rates of an optimizer to another global batch; calls may be repeated.
 
-    It is the short form of :class:`Rescale`, for a script that keeps none: without a warm-up, and
+    This is the short form of :class:`Rescale` for a script that keeps none: without a warm-up, and
     without a state in the checkpoint.
 
     Parameters
@@ -285,7 +285,7 @@ def rescale(optimizer: Any, old_batch: int, new_batch: int, rule: Rule = "linear
 
 
 class _Inside:
-    """The hooks of one optimizer: set the scaled rates while it makes a step."""
+    """The hooks of one optimizer, which set the scaled rates while it makes a step."""
 
     def __init__(self, rescale: Rescale, *, counts: bool) -> None:
         self._rescale = rescale
@@ -293,7 +293,7 @@ class _Inside:
         self._schedule: list[tuple[MutableMapping[str, Any], Any]] = []
 
     def begin(self, optimizer: Any, *_: Any) -> None:
-        # Left over only if the step before raised an error, which nobody tells us.
+        # Left over only if the previous step raised an error, of which there is no notice.
         self._restore()
         if not self._rescale.changes:
             return
@@ -304,7 +304,7 @@ class _Inside:
                 self._schedule.append((group, lr))
                 group["lr"] = rate
             else:
-                # Compiled optimizers refer to a tensor by its memory, so change it in place.
+                # Compiled optimizers refer to a tensor by its memory, so it is changed in place.
                 self._schedule.append((group, lr.clone()))
                 lr.fill_(rate)
 
@@ -328,7 +328,7 @@ class Rates:
     Parameters
     ----------
     rule : Rule or None
-        The rule; None if learning rates are left alone.
+        The rule; None if learning rates are not changed.
     warm_up : int
     base_batch : int, optional
         The batch for which the rates of the schedule are meant; by default the first one.
@@ -349,7 +349,14 @@ class Rates:
         return self._rule is not None
 
     def use(self, batch: int, optimizers: Iterable[Any]) -> None:
-        """Set the global batch from now on, and scale the rates of these optimizers."""
+        """Set the global batch from now on, and scale the rates of these optimizers.
+
+        Parameters
+        ----------
+        batch : int
+            Samples in a step on all ranks.
+        optimizers : iterable
+        """
         if self._rule is None:
             return
         if self._rescale is not None:
@@ -372,5 +379,5 @@ class Rates:
         return self._rescale.state_dict() if self._rescale else self._saved
 
     def restore(self, saved: Mapping[str, Any] | None) -> None:
-        """Restore what :meth:`state` returned."""
+        """Restore the result of :meth:`state`."""
         self._saved = saved

@@ -1,4 +1,4 @@
-"""Leaving a training process at once, with the necessary tidying up."""
+"""The immediate end of a training process, with the necessary clean-up."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 EXIT_NOT_SAVED = 74
-"""Exit status of a session that gave up its last checkpoint, or is fenced off (EX_IOERR)."""
+"""Exit status of a session that gave up its final checkpoint, or is fenced off (EX_IOERR)."""
 
 
 def leave(code: int, callbacks: Iterable[Callable[[], object]] = ()) -> NoReturn:
-    """Run callbacks, flush, and end this process without the interpreter's own tidying up.
+    """Run callbacks, flush, and end this process without the interpreter's own clean-up.
 
-    An ordinary exit takes 0.3 to 1 s with a deep-learning framework loaded, and every second of
-    it keeps the GPUs from their next job.
+    A normal exit takes 0.3 to 1 s with a deep-learning framework loaded, during which the next job
+    has to wait for the GPUs.
+
+    Parameters
+    ----------
+    code : int
+        Exit status.
+    callbacks : iterable of callables
     """
     for callback in callbacks:
         try:
             callback()
         except Exception:
-            # The state is saved: an error in a callback must not undo that.
+            # The state is saved, and an error in a callback must not undo that.
             traceback.print_exc()
     _remove_generated()
     _end_workers()
@@ -37,10 +43,10 @@ def leave(code: int, callbacks: Iterable[Callable[[], object]] = ()) -> NoReturn
 
 
 def _end_workers() -> None:
-    """End data-loader workers, as an ordinary exit would.
+    """End data-loader workers, as a normal exit would.
 
-    Left alone they look for their parent every five seconds only (``MP_STATUS_CHECK_INTERVAL`` of
-    torch).
+    By themselves they check for their parent only every five seconds (``MP_STATUS_CHECK_INTERVAL``
+    of torch).
     """
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is None:
@@ -54,7 +60,7 @@ def _end_workers() -> None:
 
 
 def _remove_generated() -> None:
-    """Remove the modules that TensorFlow's AutoGraph has written, as an ordinary exit would."""
+    """Remove the modules that TensorFlow's AutoGraph has written, as a normal exit would."""
     for name, module in list(sys.modules.items()):
         if name.startswith("__autograph_generated_file"):
             with contextlib.suppress(OSError, TypeError):

@@ -1,7 +1,7 @@
 """Checkpoints that a training library writes in a format of its own.
 
 The library writes files, and every rank its part of them, into one draft of the
-:class:`~hpcext.training.checkpoint.Store`. The draft becomes a checkpoint by one rename once every
+:class:`~hpcext.training.checkpoint.Store`. One rename makes the draft a checkpoint, after every
 file in it is flushed and has its checksum in the manifest.
 """
 
@@ -19,12 +19,12 @@ from hpcext.training.coordinator import Coordinator, Write
 from hpcext.training.ranks import Ranks
 
 _NOWHERE = b"-"
-"""Broadcast instead of the path of a draft that could not be made."""
+"""Broadcast instead of the path of a draft that could not be created."""
 
 _ROOM_BYTES = 1 << 20
 
 SUSPEND, SAVE = "suspend", "save"
-"""What the ranks may agree on, to be done at the next place where the library can do it."""
+"""Possible agreements of the ranks, carried out at the next place where the library can do so."""
 
 Fill = Callable[[Path], None]
 """A function that writes the files of a checkpoint into a directory; called on every rank."""
@@ -37,14 +37,14 @@ class LibraryCheckpoints:
     ----------
     coordinator : Coordinator
     rank : int
-        Rank of this process; known before the library has joined the ranks.
+        Rank of this process, known before the library has joined the ranks.
     format : str
-        Name and version of the format that the library writes; another one is not resumed from.
+        Name and version of the library's format; checkpoints of another one are not resumed from.
 
     Attributes
     ----------
     found : Checkpoint or None
-        The checkpoint that :meth:`find` found.
+        The result of :meth:`find`.
     """
 
     def __init__(self, coordinator: Coordinator, *, rank: int, format: str) -> None:
@@ -58,8 +58,8 @@ class LibraryCheckpoints:
     def find(self) -> Checkpoint | None:
         """Return the checkpoint to resume from, or None if there never was one.
 
-        Every rank looks for itself, because no library has joined the ranks yet; :meth:`join`
-        compares what they found.
+        Every rank searches for itself, because no library has joined the ranks yet; :meth:`join`
+        compares the results.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class LibraryCheckpoints:
         self.find()
         mine = self.found.path.name if self.found else "nothing"
         first = ranks.broadcast(mine.encode()).decode()
-        # All ranks raise or none: one that raised alone would leave the others waiting.
+        # All ranks raise or none, since the others would wait for one that raised alone.
         if not ranks.smallest(int(mine == first)):
             store = self._coordinator.store
             raise CheckpointError(
@@ -115,7 +115,14 @@ class LibraryCheckpoints:
             coordinator.mark()
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record that an optimizer step is done, with its metrics."""
+        """Record that an optimizer step is done, with its metrics.
+
+        Parameters
+        ----------
+        step : int
+        metrics : Mapping[str, Any]
+            Numbers by name.
+        """
         self._coordinator.reporter.metrics(metrics)
         self._coordinator.stepped(step, self._work(step))
 
@@ -125,13 +132,14 @@ class LibraryCheckpoints:
         return SUSPEND if agreed.suspend else SAVE if agreed.save else ""
 
     def writing(self, facts: Mapping[str, Any], fill: Fill) -> Write:
-        """Return what writes a checkpoint, for the coordinator.
+        """Return the function for the coordinator that writes a checkpoint.
 
         Parameters
         ----------
         facts : Mapping[str, Any]
             JSON values for the manifest.
         fill : callable
+            Writes the files of a checkpoint into a directory.
         """
         return functools.partial(self._commit, facts, fill)
 
@@ -139,7 +147,7 @@ class LibraryCheckpoints:
         return float(step * self._coordinator.step_work)
 
     def _commit(self, facts: Mapping[str, Any], fill: Fill) -> Checkpoint | None:
-        """Have all ranks write into one draft, and commit it; return it on rank 0.
+        """Write one draft on all ranks, and commit it; return the checkpoint on rank 0.
 
         Raises
         ------
@@ -181,19 +189,19 @@ def _together(ranks: Ranks, fill: Fill, place: Path) -> None:
     Raises
     ------
     OSError
-        On every rank alike: one of the parts could not be written.
+        On every rank alike: a part could not be written.
     """
     failure: Exception | None = None
     try:
         fill(place)
-    # Libraries write through libraries, whose errors for a full disk have no common base.
+    # Libraries write through other libraries, whose errors for a full disk have no common base.
     except Exception as error:
         failure = error
         if not isinstance(error, OSError) and _is_full(place):
             failure = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if ranks.smallest(int(failure is None)):
         return
-    # Not empty: a collective needs at least one byte.
+    # Not empty, since a collective needs at least one byte.
     others = ranks.gather(reason(failure).encode() if failure else b" ")
     if isinstance(failure, OSError):
         raise failure
@@ -203,7 +211,7 @@ def _together(ranks: Ranks, fill: Fill, place: Path) -> None:
 
 
 def _is_full(place: Path) -> bool:
-    """Return whether a disk has hardly any room; libraries do not always report a full disk."""
+    """Return whether a disk is nearly full, which libraries do not always report."""
     try:
         room = os.statvfs(place)
     except OSError:
@@ -212,7 +220,7 @@ def _is_full(place: Path) -> bool:
 
 
 def _present() -> dict[str, Any]:
-    """Return what a rehearsal compares; the library has imported PyTorch already."""
+    """Return the state that a rehearsal compares; the library has imported PyTorch already."""
     from hpcext.training.torch.whole import present  # noqa: PLC0415
 
     return present()

@@ -11,29 +11,29 @@ from hpcext.training.data.undivided import Observation
 
 
 class Loop:
-    """The loop of one attempt.
+    """The loop of an attempt.
 
     Attributes
     ----------
     place : Position
         The place that a checkpoint records.
     phase : str
-        Phase of the script. BEFORE until a training has begun; one whose making failed never
-        begins.
+        Phase of the script. It is BEFORE until a training has begun, and remains so if its making
+        failed.
     epochs : int
         Number of epochs in all.
     walks : list of Walk
-        Samplers and batches that the session has made; each follows the number of ranks.
+        Samplers and batches that the session has made, which follow the number of ranks.
     batches : ElasticBatches or None
         The batches that are being read, if they follow the number of ranks.
     turns : int
         Number of the present step's batch in this iteration over a loader, from 1.
     validations : int
-        Validations begun in this phase.
+        Number of validations begun in this phase.
     stepped : bool
         Whether this attempt has made a step.
     seen : Observation or None
-        What this rank has seen in its first step, to be compared with other ranks.
+        Observations of this rank in its first step, to be compared with other ranks.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Loop:
 
     @property
     def in_step(self) -> bool:
-        """Whether a step is under way."""
+        """Whether a step is running."""
         return self._position is not None
 
     def enter(self, phase: str) -> None:
@@ -65,12 +65,12 @@ class Loop:
         position : callable
             Maps batches of this iteration to the position in the epoch.
         turns : int
-            Batches of this iteration, with that of the step.
+            Number of batches in this iteration, including that of the step.
         """
         self._position, self.turns = position, turns
 
     def end_step(self) -> int:
-        """End the step under way; return the samples by which the position has moved."""
+        """End the present step; return the number of samples by which the position has moved."""
         assert self._position is not None
         before, self.place.samples = self.place.samples, self._position(self.turns)
         self.place.batch += 1

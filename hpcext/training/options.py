@@ -9,15 +9,23 @@ from typing import Any
 
 
 def collected(unsaved: Any) -> Collection[Any] | None:
-    """Return the objects that are meant not to be saved; None: any."""
+    """Return the objects that are deliberately not saved; None for any."""
     if isinstance(unsaved, bool):
         return None if unsaved else ()
-    # Only these types: a module that contains modules is a collection, too.
+    # Only these types, since a module that contains modules is a collection too.
     return tuple(unsaved) if isinstance(unsaved, list | tuple | set | frozenset) else (unsaved,)
 
 
 def refuse_misspelt(state: Mapping[str, Any], kind: type) -> None:
-    """Raise TypeError for a number or text among the objects: it is a misspelt option."""
+    """Raise TypeError for a number or text among the objects, which is a misspelt option.
+
+    Parameters
+    ----------
+    state : Mapping[str, Any]
+        Objects to save, by name.
+    kind : type
+        The class of the session.
+    """
     options = {name for each in kind.__mro__[:-1] for name in _options(each)}
     for name, value in state.items():
         if isinstance(value, bool | int | float | str):

@@ -1,11 +1,11 @@
 """Data of which each rank holds a part: faster ranks traverse theirs more often, within a bound.
 
-Section 3.5 of LB-BSP: where ranks train unequal batches from equal parts, samples of fast ranks are
-trained more often than others. Once one part has been traversed so many times more than another
+Section 3.5 of LB-BSP: if ranks train unequal batches from equal parts, samples of fast ranks are
+trained more often than others. Once one part has been traversed a number of times more than another
 (the bound), samples move from slow ranks to fast ones, until the parts are in proportion to the
-batches. That is done once, and holds as long as the batches stay as they are.
+batches. This is done once, and suffices as long as the batches stay the same.
 
-Every rank keeps an account of which rank trains what, from what all ranks know alike.
+Every rank keeps an account of the samples of all ranks, from facts that all ranks know.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hpcext.training.batching import ElasticBatches, divide
 from hpcext.training.data.sampler import Indices
 
 BOUND = 2.0
-"""Default of traversals by which one part may be ahead of another (the paper's footnote 5)."""
+"""Default of the traversals by which a part may be ahead of another (the paper's footnote 5)."""
 
 MARKS = 256
-"""Steps that can be undone: those that loaders have read ahead, and those since a checkpoint."""
+"""Number of steps that can be undone: those read ahead by loaders, and those since a checkpoint."""
 
 
 class Move(NamedTuple):
     """Samples that another rank trains from now on, and must receive copies of.
 
-    The source is the rank whose part they were in originally. It keeps them, so that no sample is
-    lost with a rank that has only copies.
+    The source is the rank that originally had them. It keeps them, so that no sample is lost with a
+    rank that has only copies.
     """
 
     source: int
@@ -39,19 +39,19 @@ class Move(NamedTuple):
 
 
 class Partitions:
-    """The account of which rank holds which samples.
+    """The account of the samples that each rank holds.
 
-    Give it to the session by name, so that it is saved: ``Session(parts=partitions, ...)``; and to
-    ``session.batch_sampler`` in place of the data set.
+    Give it to the session by name, so that it is saved, ``Session(parts=partitions, ...)``, and to
+    ``session.batch_sampler`` instead of the data set.
 
     Parameters
     ----------
     parts : sequence of sequence of int
-        The samples of each rank; each sample is in one part.
+        The samples of each rank; each sample is in one part only.
     bound : float
-        Traversals by which one part may be ahead of another; at least 1.
+        Traversals by which a part may be ahead of another; at least 1.
     moved : Callable[[Move], object], optional
-        Called on every rank with each move, when samples must be copied to their new rank, before
+        Called on every rank with each move when samples must be copied to their new rank, before
         they are used there. The source keeps its own; samples that a rank has already received are
         not copied again.
     seed : int
@@ -76,7 +76,7 @@ class Partitions:
         if bound < 1:
             raise ValueError(f"Partitions(bound={bound}): at least 1")
         self._total, self._bound = total, bound
-        # All samples, ascending, and the rank that held each originally.
+        # All samples, ascending, and the original rank of each.
         order = np.argsort(np.concatenate(self._given))
         self._samples = np.concatenate(self._given)[order]
         self._origins = np.repeat(np.arange(len(parts)), list(map(len, self._given)))[order]
@@ -100,24 +100,24 @@ class Partitions:
 
     @property
     def ranks(self) -> int:
-        """Number of parts."""
+        """The number of parts."""
         return len(self._owned)
 
     @property
     def sizes(self) -> list[int]:
-        """Number of samples in each part."""
+        """The number of samples in each part."""
         return list(map(len, self._owned))
 
     @property
     def copies(self) -> list[Move]:
-        """Copies that ranks hold, to be sent again to a rank that has lost them."""
+        """The copies that ranks hold, to be sent again to a rank that has lost them."""
         lists = [
-            self._brought(rank, np.setdiff1d(held, self._given[rank]))
+            self._copies(rank, np.setdiff1d(held, self._given[rank]))
             for rank, held in enumerate(self._held)
         ]
         return [move for moves in lists for move in moves]
 
-    def _brought(self, target: int, samples: Indices) -> list[Move]:
+    def _copies(self, target: int, samples: Indices) -> list[Move]:
         origins = self._origins[np.searchsorted(self._samples, samples)]
         return [
             Move(source, target, samples[origins == source])
@@ -126,11 +126,11 @@ class Partitions:
 
     @property
     def traversals(self) -> list[float]:
-        """Number of traversals of each part since samples moved last."""
+        """The number of traversals of each part since samples moved last."""
         return [n / len(part) for n, part in zip(self._since, self._owned, strict=True)]
 
     def take(self, counts: Sequence[int]) -> list[Indices]:
-        """Return the samples of each rank in a step of these counts; then move what must move."""
+        """Return the samples of each rank in a step of these counts; move samples if needed."""
         taken = [self._take(rank, count) for rank, count in enumerate(counts)]
         self._since = [n + count for n, count in zip(self._since, counts, strict=True)]
         ahead = self.traversals
@@ -157,7 +157,7 @@ class Partitions:
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
     def _order(self, rank: int) -> Indices:
-        """Return the order of a whole traversal of one part."""
+        """Return the order of a whole traversal of a part."""
         if not self._shuffle:
             return self._owned[rank]
         generator = np.random.default_rng((self._seed, rank, self._traversed[rank]))
@@ -182,11 +182,11 @@ class Partitions:
             new = np.setdiff1d(samples, self._held[rank])
             self._held[rank] = np.union1d(self._held[rank], new)
             if moved is not None:
-                for move in self._brought(rank, new):
+                for move in self._copies(rank, new):
                     moved(move)
         self._since = [0] * len(sizes)
 
-    # Going back to where training is: loaders read ahead.
+    # Returning to the place of the training, because loaders read ahead.
 
     def mark(self, epoch: int, consumed: int) -> None:
         """Mark the present place as that after `consumed` samples of an epoch."""
@@ -194,7 +194,13 @@ class Partitions:
         self._marks.append([epoch, consumed, *place])
 
     def seek(self, epoch: int, consumed: int) -> None:
-        """Go to a marked place; where an epoch begins, to the newest one.
+        """Go to a marked place; at the beginning of an epoch, to the newest one.
+
+        Parameters
+        ----------
+        epoch : int
+        consumed : int
+            Samples of the epoch that all ranks have consumed.
 
         Raises
         ------
@@ -202,7 +208,7 @@ class Partitions:
             The place was not marked, or too long ago.
         """
         if consumed == 0:
-            # Samples read ahead in an epoch that was left early were trained by nobody.
+            # Samples read ahead in an epoch that was left early were not trained.
             place: list[Any] = self._marks[-1] if self._marks else [epoch, 0, 0, *self._zeros()]
         else:
             found = [each for each in self._marks if each[:2] == [epoch, consumed]]
@@ -215,15 +221,15 @@ class Partitions:
             self._moves = []
             self._begin()
             for before, at, sizes in made:
-                self._go(before, at)
+                self._set_place(before, at)
                 self._move(sizes, None)
-            self._go(traversed, cursors)
+            self._set_place(traversed, cursors)
         self._since = list(since)
 
     def _zeros(self) -> list[list[int]]:
         return [[0] * self.ranks for _ in range(3)]
 
-    def _go(self, traversed: Sequence[int], cursors: Sequence[int]) -> None:
+    def _set_place(self, traversed: Sequence[int], cursors: Sequence[int]) -> None:
         for rank, turn in enumerate(traversed):
             if turn != self._traversed[rank]:
                 self._traversed[rank] = turn
@@ -238,21 +244,21 @@ class Partitions:
         """Restore an account."""
         self._moves = [(list(a), list(b), list(c)) for a, b, c in state["moves"]]
         self._marks = deque((list(mark) for mark in state["marks"]), maxlen=MARKS)
-        # No order at hand belongs to these moves: draw all of them again.
+        # No cached order belongs to these moves, so all of them are drawn again.
         self._traversed = [-1] * self.ranks
 
 
 class PartitionedBatches(ElasticBatches):
-    """Batches of this rank, from the samples that it holds.
+    """The batches of this rank, from the samples that it holds.
 
-    In an epoch all ranks together train as many samples as there are. How often each sample is
-    trained depends on the speed of its rank, within the bound of the partitions.
+    In an epoch, all ranks together train as many samples as there are. The number of times that a
+    sample is trained depends on the speed of its rank, within the bound of the partitions.
 
     Parameters
     ----------
     partitions : Partitions
     **options
-        Those of :class:`~hpcext.training.batching.ElasticBatches`, except ``last="carried"``, and
+        Options of :class:`~hpcext.training.batching.ElasticBatches`, except ``last="carried"``, and
         ``shuffle`` and ``seed``, which are the partitions' own.
     """
 

@@ -1,4 +1,4 @@
-"""Communication of the ranks of one training job; here for a job of one process."""
+"""Communication of the ranks of a training job; here for a job of one process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Control(NamedTuple):
-    """The requests of a rank at a boundary; of several ranks' requests the largest counts.
+    """The requests of a rank at a boundary; the largest of all ranks' requests counts.
 
     Attributes
     ----------
@@ -15,7 +15,7 @@ class Control(NamedTuple):
     save : int
         1: write a periodic checkpoint. Only rank 0 requests it, so that one clock decides.
     resize : int
-        Number of the next process group, for rescaling in place; 0: none.
+        Number of the next process group, for rescaling in place; 0 for none.
     """
 
     suspend: int = 0
@@ -24,9 +24,9 @@ class Control(NamedTuple):
 
 
 class Ranks:
-    """The group of ranks; this class is for one process alone.
+    """The group of ranks; this class is for a single process.
 
-    Subclasses communicate with other processes; every method is then collective.
+    Subclasses communicate with other processes, and every method is then collective.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ class Ranks:
     _gathered: list[list[float]] | None = None
 
     def exchange(self, requests: Control) -> Control:
-        """Send this rank's requests; return what all ranks agreed on, perhaps one call late."""
+        """Send this rank's requests; return what all ranks agreed on, perhaps one call later."""
         return requests
 
     def begin_sum(self, values: list[float]) -> None:
-        """Begin to add up numbers over all ranks; one sum at a time."""
+        """Begin to add numbers over all ranks; one sum at a time."""
         self._sum = values
 
     def summed(self) -> list[float] | None:
@@ -52,7 +52,7 @@ class Ranks:
         return found
 
     def begin_gather(self, values: list[float]) -> None:
-        """Begin to send some numbers to all ranks, equally many from each; one at a time."""
+        """Begin to send numbers to all ranks, equally many from each; one exchange at a time."""
         self._gathered = [values]
 
     def gathered(self) -> list[list[float]] | None:
@@ -61,7 +61,7 @@ class Ranks:
         return found
 
     def settle(self) -> None:
-        """Finish what is under way."""
+        """Finish running exchanges."""
 
     def smallest(self, value: int) -> int:
         """Return the smallest value of all ranks."""
@@ -72,5 +72,5 @@ class Ranks:
         return [data]
 
     def broadcast(self, data: bytes) -> bytes:
-        """Return what rank 0 passed."""
+        """Return the data of rank 0."""
         return data

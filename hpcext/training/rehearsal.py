@@ -1,10 +1,10 @@
-"""Rehearsed suspensions: records by which the process before one and after it are compared.
+"""Rehearsed suspensions: records that compare the processes before and after a suspension.
 
-At the step at which it is to suspend itself, a training writes its checkpoint and then goes on for
+At the step at which it should suspend itself, a training writes its checkpoint and then goes on for
 some steps, as it would have without a suspension; only then it leaves. The next attempt resumes
 from the checkpoint and makes the same steps. Both record fingerprints of their state, and the
-losses that the script reports. The whole state of the process is recorded, not only what its
-session was given to save: otherwise state that was forgotten would look the same on both sides.
+losses that the script reports. The whole state of the process is recorded, not only the part given
+to its session: otherwise forgotten state would look the same on both sides.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from hpcext.training.checkpoint import Checkpoint
 from hpcext.training.fingerprint import fingerprint
 
 STEPS = 3
-"""Steps after the checkpoint that are compared."""
+"""Number of steps after the checkpoint that are compared."""
 
 MOST_S = 20.0
 """Seconds after which a rehearsal ends with fewer steps."""
 
 
 class Rehearsal:
-    """One attempt of a rehearsal.
+    """An attempt of a rehearsal.
 
     Parameters
     ----------
     attempt : protocol.Attempt
     rank : int
-        Rank 0 writes.
+        Only rank 0 writes.
     look : callable
         Returns the state of the process, by kind; see
-        :meth:`hpcext.training.checkpoint.state.State.present`.
+        :meth:`hpcext.training.checkpoint.state.TrainingState.present`.
 
     Attributes
     ----------
     checkpoint : Checkpoint or None
-        Written when a suspension was requested, until this process leaves.
+        The checkpoint of a requested suspension, until this process leaves.
     """
 
     def __init__(
@@ -59,7 +59,15 @@ class Rehearsal:
     def of(
         cls, attempt: protocol.Attempt | None, rank: int, look: Callable[[], Mapping[str, Any]]
     ) -> Rehearsal | None:
-        """Make a rehearsal if the attempt is one; else return None."""
+        """Make a rehearsal if the attempt is one; else return None.
+
+        Parameters
+        ----------
+        attempt : protocol.Attempt or None
+        rank : int
+        look : callable
+            As for the class.
+        """
         return cls(attempt, rank, look) if attempt and protocol.rehearsing() else None
 
     def mark(self, step: int) -> None:
@@ -69,7 +77,13 @@ class Rehearsal:
         self._write()
 
     def stepped(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Record one more step, with the metrics that were reported in it."""
+        """Record one more step, with the metrics that were reported in it.
+
+        Parameters
+        ----------
+        step : int
+        metrics : Mapping[str, float or None]
+        """
         if self._step is None or step <= self._step or len(self._steps) >= STEPS:
             return
         self._steps.append({"step": step, "metrics": dict(metrics), "state": self._present()})

@@ -1,4 +1,4 @@
-"""What scripts ask of a session beside its loops: where it is, and what it is to report."""
+"""The progress of a session: where it is, and what it reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcext.training.composition import Training
 
 
 class Reporting:
-    """The part of :class:`hpcext.training.session.Session` that tells, and is told, of progress."""
+    """The part of :class:`hpcext.training.session.Session` about progress: queries and reports."""
 
     training: Training
 
@@ -26,12 +26,12 @@ class Reporting:
 
     @property
     def rank(self) -> int:
-        """Rank of this process."""
+        """The rank of this process."""
         return self.training.coordinator.ranks.rank
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
+        """The number of ranks."""
         return self.training.coordinator.ranks.size
 
     @property
@@ -41,17 +41,17 @@ class Reporting:
 
     @property
     def run_id(self) -> str:
-        """Id of the run for an experiment tracker (wandb, MLflow): 32 hexadecimal digits.
+        """The id of the run for an experiment tracker (wandb, MLflow): 32 hexadecimal digits.
 
         It is the same in every attempt of the job and on every rank, and differs between jobs.
-        Without a checkpoint directory nothing keeps it: it is new each time, on each rank.
+        Without a checkpoint directory it is not stored: it is new each time, on each rank.
         """
         return self.training.keeper.run_id if self.training.keeper else self._run_id
 
     def report(self, **metrics: Any) -> None:
         """Report numbers of the training, such as loss and accuracy, to show for the job.
 
-        It is cheap, and may be called in each step.
+        The call is cheap, and may be made in each step.
 
         Parameters
         ----------
@@ -65,7 +65,7 @@ class Reporting:
         again = self._repeated & metrics.keys()
         self._repeated |= metrics.keys()
         if again:
-            # One report may come before the loop, or instead of it; several come from a loop.
+            # A report may come before the loop, or instead of it; several come from a loop.
             reporter.note(
                 f"session.report({min(again)}=...) was called again, and no loop over "
                 "session.batches(loader) has begun: nothing is saved, and the job cannot be "
@@ -85,10 +85,10 @@ class Reporting:
         throughput: Sequence[float] | None = None,
         batch: int | None = None,
     ) -> None:
-        """Report how much a larger batch is worth, for policies that divide GPUs by goodput.
+        """Report the value of larger batches, for policies that divide GPUs by goodput.
 
-        The last report holds, in later attempts too. The call is cheap, but a number on a device is
-        fetched at once: call it only now and then.
+        The last report remains valid, in later attempts too. The call is cheap, but fetches a
+        number on a device at once, so call it only occasionally.
 
         Parameters
         ----------
@@ -96,19 +96,19 @@ class Reporting:
             The present gradient noise scale of Pollux (eq. 5), in samples. A value that is negative
             or not a number, as measurements of few steps may be, is ignored.
         initial_batch : int
-            Samples in a step, of all ranks, for which the training was tuned.
+            Samples in a step on all ranks for which the training was tuned.
         most_batch : int, optional
-            Most samples in a step; default 32 times the initial ones. Give `initial_batch` for a
-            training that keeps its batch.
+            Largest number of samples in a step; default 32 times the initial one. Give
+            `initial_batch` for a training that keeps its batch.
         least_per_gpu, most_per_gpu : int
-            Fewest and most samples of a rank in a pass; the most that fits its memory, if known.
+            Smallest and largest number of samples of a rank in a pass; the largest fits its memory.
         accumulates : bool
             Whether a step may have several passes.
         throughput : sequence of float, optional
             Seven parameters, see :data:`hpcext.protocol.REPORT`. Without them they are fitted to
             the steps that the manager sees.
         batch : int, optional
-            Samples in a step at present.
+            Present number of samples in a step.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class Reporting:
             "most_per_gpu": most_per_gpu,
             "batch": batch,
         }
-        # As plain numbers: JSON cannot encode those of NumPy.
+        # As plain numbers, since JSON cannot encode those of NumPy.
         coordinator.reporter.goodput(
             noise_scale,
             {

@@ -36,7 +36,7 @@ class Reporter:
     Attributes
     ----------
     registered : bool
-        Whether a place to stop was reached: from then on the job can be suspended.
+        Whether a place to stop was reached; from then on the job can be suspended.
     """
 
     def __init__(self, attempt: protocol.Attempt | None, world_size: int) -> None:
@@ -79,7 +79,7 @@ class Reporter:
         self._count(step, pauses=True)
 
     def pause(self) -> None:
-        """Record that the next step may take long, since something else comes first."""
+        """Record that the next step may take long, because other work precedes it."""
         self._steps.pause()
         self._count(self._step, pauses=True)
 
@@ -88,16 +88,16 @@ class Reporter:
         if self._last_step is None:
             return
         try:
-            # It takes a microsecond, unlike a report; written in place, it needs no disk space.
+            # Unlike a report it takes a microsecond; written in place, it needs no disk space.
             os.pwrite(self._last_step, b"%016d%c" % (step, b"\t" if pauses else b"\n"), 0)
         except OSError:
-            # It is better to have no number than one that is too small.
+            # No number is better than one that is too small.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._last_step, 0)
             os.close(self._last_step)
             self._last_step = None
 
-    # What cannot be saved.
+    # Failures to save.
 
     def saved(self, step: int) -> None:
         """Record that there is a checkpoint of this step."""
@@ -138,7 +138,7 @@ class Reporter:
         self._signal()
 
     def note(self, text: str) -> None:
-        """Tell the user something once, on standard error and through the manager."""
+        """Show the user a message once, on standard error and through the manager."""
         if text in self._notes or len(self._notes) == _MAX_NOTES:
             return
         self._notes.append(text)
@@ -147,7 +147,15 @@ class Reporter:
         self._signal()
 
     def stepped(self, step: int, done: float) -> None:
-        """Record that a step is done; a report is written at most once a second."""
+        """Record that a step is done; a report is written at most once a second.
+
+        Parameters
+        ----------
+        step : int
+            Steps since the job began.
+        done : float
+            Work since then, in the job's unit.
+        """
         self._step = step
         self._done = done
         if self._attempt is None:
@@ -156,12 +164,12 @@ class Reporter:
         now_s, rung = time.monotonic(), self._passed(step)
         self._steps.stepped(now_s)
         if self._first_step_at is None:
-            # Reported at once: how long a resumption took is known now. The rate is measured from
-            # here on, so that a slow first step (compilation, caches) does not count.
+            # Reported at once, because the duration of a resumption is known now. The rate is
+            # measured from here on, so that a slow first step (compilation, caches) does not count.
             self._first_step_at = time.time()
             self._next_s = now_s
         if rung:
-            # Reported at once, and kept: metrics at a rung are compared with those of other trials.
+            # Reported at once, and kept, because metrics at a rung are compared between trials.
             self._at_rungs[rung] = _numbers(self._metrics)
             self._next_s = now_s
         self._maybe_write(now_s)
@@ -177,7 +185,7 @@ class Reporter:
         return passed
 
     def resized(self, world_size: int) -> None:
-        """Set the number of ranks, and measure the rate anew."""
+        """Set the number of ranks, and measure the rate again."""
         self._world_size = world_size
         self._history.clear()
         self._steps = StepTimes()
@@ -199,10 +207,18 @@ class Reporter:
         return _numbers(fresh)
 
     def goodput(self, noise_scale: float, values: Mapping[str, Any]) -> None:
-        """Set the goodput model for every report from the next one on, unless phi is negative."""
+        """Set the goodput model for all following reports, unless phi is negative.
+
+        Parameters
+        ----------
+        noise_scale : float
+            phi, in samples.
+        values : Mapping[str, Any]
+            Other keys, see :data:`hpcext.protocol.REPORT`.
+        """
         if self._attempt is None:
             return
-        # JSON has no infinity, which stands for: no batch is too large.
+        # JSON has no infinity, which means that no batch is too large.
         noise_scale = min(float(noise_scale), sys.float_info.max)
         if noise_scale >= 0:
             self._goodput = {"noise_scale": noise_scale, **values}
@@ -215,6 +231,13 @@ class Reporter:
 
     def suspended(self, manifest: str, *, agreed_at: float, written_at: float) -> None:
         """Acknowledge a suspension, and notify the supervisor.
+
+        Parameters
+        ----------
+        manifest : str
+            Path of the manifest of the checkpoint.
+        agreed_at, written_at : float
+            Times of the agreement and of the end of writing, in seconds since the epoch.
 
         Raises
         ------
@@ -234,8 +257,8 @@ class Reporter:
             "written_at": written_at,
             "acknowledged_at": time.time(),
         }
-        # Not synced: should the machine crash now, the checkpoint is there, and without this
-        # record the attempt counts as lost, which goes on from that very checkpoint.
+        # Not synced: should the machine crash now, the checkpoint exists, and without this record
+        # the attempt counts as lost, and the job goes on from that checkpoint.
         path = self._attempt.report_dir / protocol.SUSPENDED_FILE
         documents.write_json(path, document, durable=False)
         self._signal()
@@ -286,7 +309,7 @@ class Reporter:
             "first_step_at": self._first_step_at,
             "at": time.time(),
         }
-        # A report is worth less than the training: a full disk must not stop it.
+        # A report is worth less than the training, so a full disk must not stop it.
         with contextlib.suppress(OSError):
             self._replace(attempt.report_dir / protocol.REPORT_FILE, document)
             self._unsaid = False
@@ -297,7 +320,7 @@ class Reporter:
             documents.write_json(path, document, durable=False)
             self._reserve.keep()
         except OSError:
-            # The manager must learn that it cannot save, if need be without the long parts.
+            # The manager must learn that it cannot save, if necessary without the long parts.
             data = json.dumps(document).encode() + b"\n"
             if len(data) > SIZE:
                 short = {**document, "metrics": {}, "rungs": {}, "goodput": None}

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 SIZE = 4096
-"""Bytes that are reserved: one block of most file systems."""
+"""Number of reserved bytes: one block of most file systems."""
 
 
 class Reserve:
@@ -17,7 +17,7 @@ class Reserve:
     Parameters
     ----------
     path : pathlib.Path
-        The file; the reserve lies beside it.
+        The file; the reserve is beside it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,7 +60,7 @@ class Reserve:
             os.close(fd)
         old = self._spare.with_suffix(".old")
         old.unlink(missing_ok=True)
-        # The file exists at every instant: a reader would take its absence for the session's end.
+        # The file exists at every instant, because readers take its absence for the session's end.
         os.link(self._path, old)
         self._spare.replace(self._path)
         old.replace(self._spare)

@@ -1,17 +1,17 @@
 """Sessions, which make a training script suspendable: they find the step to stop at, save, resume.
 
-The session here is for NumPy and anything else that has a state; that of PyTorch is
+The session here is for NumPy and any other code that has a state; that of PyTorch is
 :class:`hpcext.training.torch.Session`.
 
 Where a script may stop, and where it goes on
 ---------------------------------------------
 Each iteration of the loop over :meth:`Session.batches` is one step, and its end is a boundary: a
-place to stop. So is the end of each iteration of :meth:`Session.validation`; there the script later
-goes on from the *beginning* of the validation.
+place to stop. So is the end of each iteration of :meth:`Session.validation`, but from there the
+script later goes on at the *beginning* of the validation.
 
-A resumed script runs from its first line. Whatever it does in the same epoch before the place where
-it stopped (say ``scheduler.step()`` between training and validation), it does once more. At that
-place everything that the session holds is therefore set to the saved state *again*, and so are the
+A resumed script runs from its first line. What it does in the same epoch before the place where it
+stopped (such as ``scheduler.step()`` between training and validation), it does once more. Therefore
+everything that the session holds is set to the saved state *again* at that place, and so are the
 random states. Until then they are as they were when the epoch began, so that an order drawn there
 is the same one.
 """
@@ -43,30 +43,30 @@ class Session(Reporting):
     Parameters
     ----------
     checkpoint_dir : path-like, optional
-        Where to save outside a manager; a manager's own directory takes its place. With neither,
-        the loops are plain loops.
+        Where to save without a manager; a manager's own directory overrides it. With neither, the
+        loops are plain loops.
     checkpoint_every_s : float, optional
         Seconds between periodic checkpoints; None: none by time.
     checkpoint_every_steps : int, optional
         Steps between periodic checkpoints.
     keep : int
-        Checkpoints to keep, at least 2.
+        Number of checkpoints to keep, at least 2.
     staging : bool
-        Whether a periodic checkpoint holds up a step only while the state is copied in host memory;
-        a thread writes the copy, which takes as much memory as the state. False: it is written
+        Whether a periodic checkpoint delays a step only while the state is copied in host memory. A
+        thread writes the copy, which takes as much memory as the state. If False, it is written
         between two steps. The checkpoints of a suspension and of the end are always written at
         once.
     seed : int, optional
         Seeds the global random numbers (plus the rank) when there is nothing to resume, and the
-        order of :meth:`sampler`. Not given: the random states are left alone.
+        order of :meth:`sampler`. If not given, the random states are not changed.
     samples_per_step : int, optional
-        Samples that all ranks consume in a step, if the job's work counts samples.
+        Samples that all ranks consume in a step, if the job's work is in samples.
     on_suspend : iterable of callables
         Called without arguments on every rank when the suspension is acknowledged.
     unsaved : collection of objects, or True
         Objects of the training that are deliberately not saved: a model, an optimizer, a scheduler.
-        The session refuses to go on without objects that it finds in use and is not given, unless
-        they are named here; with True it looks for none.
+        The session refuses to go on without objects that it finds in use and was not given, unless
+        they are listed here. With True it does not search for any.
     **state
         Objects to save, by name: see :class:`hpcext.training.checkpoint.state.TrainingState`.
 
@@ -115,14 +115,14 @@ class Session(Reporting):
         super().__init__()
 
     def compose(self) -> Parts:
-        """Return the parts of which this session is composed."""
+        """Return the parts of this session."""
         return Parts(Framework(), Resizing())
 
     def sampler(self, data: Sized | int, *, shuffle: bool = True) -> ResumableSampler:
         """Make a sampler for this rank that resumes in mid-epoch, at any number of ranks.
 
-        Draw augmentation in loader workers from (seed, epoch, index): workers start anew when an
-        epoch is resumed, so what they draw from random states of their own differs then.
+        Draw augmentation in loader workers from (seed, epoch, index): workers are started again
+        when an epoch is resumed, so values from random states of their own would differ then.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class Session(Reporting):
         shuffle: bool = True,
         last: str = "weighted",
     ) -> ElasticBatches:
-        """Make batches for this rank that are divided anew when the number of ranks changes.
+        """Make batches for this rank that are divided again when the number of ranks changes.
 
         They are for ``DataLoader(data, batch_sampler=...)``, or to be iterated as lists of indices.
         With them, and a model from ``parallel``, the number of ranks can change without stopping.
@@ -162,14 +162,14 @@ class Session(Reporting):
         Parameters
         ----------
         data : Sized or int
-            The data set, or its length; or an account of which rank holds which part of it, see
+            The data set, or its length; or an account of the part of it that each rank holds, see
             :class:`~hpcext.training.partitions.Partitions`.
         global_batch, gpu_batch : int
-            Samples of all ranks, or of one rank, in a step. Give the one that stays the same when
+            Samples in a step on all ranks, or on one rank. Give the one that stays the same when
             the number of ranks changes.
         shuffle : bool
         last : {"weighted", "carried", "dropped"}
-            What becomes of an epoch's last samples, see
+            Treatment of an epoch's last samples, see
             :class:`~hpcext.training.batching.ElasticBatches`.
 
         Returns
@@ -199,7 +199,7 @@ class Session(Reporting):
         return batches
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the numbers of the epochs that are left, of `count` in all.
+        """Yield the numbers of the remaining epochs, of `count` in all.
 
         A finished job has none left. The final checkpoint is written at the end.
 
@@ -227,7 +227,7 @@ class Session(Reporting):
             self.finish()
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches that are left of this epoch; each iteration is one step.
+        """Yield the remaining batches of this epoch; each iteration is one step.
 
         With a :meth:`sampler` in the loader, data consumed before is not read again. Any other
         loader is read up to its place, which is exact if the number of ranks is the same.
@@ -235,7 +235,7 @@ class Session(Reporting):
         Parameters
         ----------
         loader : iterable of batches
-            Without ranks of its own: each rank has its loader.
+            A loader of this rank; each rank has its own.
 
         Yields
         ------
@@ -269,22 +269,22 @@ class Session(Reporting):
                     yield batch
                     training.end_step()
                     if training.boundary():
-                        # What is left is divided anew. First let go of the old iterator, and of
-                        # its workers.
+                        # The remaining samples are divided again. First release the old iterator
+                        # and its workers.
                         changed, source = True, iter(())
                         break
         finally:
-            # Left by `break`: that step counts too, but is not a place to stop; the script goes on
-            # after the loop, and would do so once more on resumption.
+            # Left by `break`: that step counts too, but is not a place to stop, because the script
+            # goes on after the loop, and would do so once more on resumption.
             training.end_step()
             training.coordinator.pause()
             place.trained = True
 
     def validation(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches of a validation, each a place to stop; resumption begins it anew.
+        """Yield the batches of a validation, each a place to stop; on resumption it begins again.
 
-        Every rank must run it (the ranks may have different numbers of batches). Inside the loop
-        over :meth:`batches` it does not stop: the end of that iteration is the place to stop.
+        Every rank must run it, perhaps with another number of batches. Inside the loop over
+        :meth:`batches` it does not stop, since the end of that iteration is the place to stop.
 
         Parameters
         ----------
@@ -308,7 +308,7 @@ class Session(Reporting):
             training.arrive()
         place = dataclasses.replace(loop.place, phase=loop.phase, validation=loop.validations)
         random = training.state.random()
-        # All ranks must exchange equally often, also those with fewer batches.
+        # All ranks must exchange equally often, including those with fewer batches.
         looks = ranks.smallest(len(loader) if isinstance(loader, Sized) else 0)
         try:
             for batch in loader:
@@ -317,13 +317,13 @@ class Session(Reporting):
                     looks -= 1
                     training.suspend_if_agreed(place, random)
         finally:
-            # Left by `break`: the other ranks still exchange.
+            # Left by `break`, while the other ranks still exchange.
             while looks > 0 and ranks.size > 1:
                 looks -= 1
                 training.suspend_if_agreed(place, random)
 
     def finish(self) -> None:
-        """Write the final checkpoint, so that a rerun trains no more.
+        """Write the final checkpoint, so that a rerun trains no further.
 
         :meth:`epochs` calls it at its end. A script that stops early calls it itself.
         """

@@ -3,15 +3,16 @@
 A supervisor starts the job with the signal *blocked and ignored*: Linux keeps a blocked signal
 pending even when it is ignored (signal(7)), both settings survive ``exec``, and every thread
 inherits the mask. So a signal that arrives during imports is kept, shells and data-loader workers
-are not disturbed, and a check costs one system call and no handler.
+are not disturbed, and a check costs one system call and needs no handler.
 
 Without a supervisor that does not hold: threads that libraries made before (OpenBLAS makes some
 when NumPy is imported) do not block the signal, so the kernel delivers it to one of them, and an
-ignored signal is lost there. Only then a handler sets a flag.
+ignored signal is lost there. Only in that case a handler sets a flag.
 
-A batch system that wants its node back sends SIGTERM to every process of a job (Slurm when the
+A batch system that needs its node back sends SIGTERM to every process of a job (Slurm when the
 grace time of a preemption begins), or SIGINT before that (LSF's bkill, brequeue and bmig). The
-supervisor turns it into a suspension; the processes that are to save themselves have to survive it.
+supervisor turns it into a suspension, and the processes that must save themselves have to survive
+it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class SuspendRequest:
     Parameters
     ----------
     watch : bool
-        False: this process cannot be suspended; the signal keeps its meaning (Ctrl-Z), and
+        If False, this process cannot be suspended; the signal keeps its meaning (Ctrl-Z), and
         :meth:`suspend_requested` is always False.
     supervised : bool
-        Outlive the SIGUSR1 that tells supervisors of news. They start us so, but launchers of MPI
-        pass it on to ranks that they have started with all signals as by default.
+        Whether to survive the SIGUSR1 that tells supervisors of news. A supervisor starts its
+        children with it ignored, but launchers of MPI pass it on to ranks with default signals.
     notices : bool
-        Whether to survive SIGTERM and SIGINT of the batch system, which are notices, not orders to
-        end.
+        Whether to survive SIGTERM and SIGINT of the batch system, which are notices and not orders
+        to end.
 
     Raises
     ------
@@ -61,13 +62,13 @@ class SuspendRequest:
             self._catch()
 
     def suspend_requested(self) -> bool:
-        """Return whether a suspension is requested; it stays so until :meth:`decline`."""
+        """Return whether a suspension is requested; it remains so until :meth:`decline`."""
         if not self._watch:
             return False
         if self._ignores_until_s:
             if time.monotonic() < self._ignores_until_s:
                 return False
-            # A signal that came meanwhile may be the same request, which a supervisor repeats.
+            # A signal during the pause may be the same request, which a supervisor repeats.
             self._ignores_until_s = 0.0
             self._take()
         return self._flag or SUSPEND_SIGNAL in signal.sigpending()
@@ -78,7 +79,7 @@ class SuspendRequest:
         Parameters
         ----------
         pause_s : float
-            Seconds; 0 where nobody repeats a request.
+            Seconds; 0 if requests are not repeated.
         """
         if self._watch:
             self._take()
@@ -91,7 +92,7 @@ class SuspendRequest:
 
     def _catch(self) -> None:
         signal.signal(SUSPEND_SIGNAL, self._note)
-        # Programs and workers that this process starts inherit the mask: they are not stopped.
+        # Programs and workers that this process starts inherit the mask and are not stopped.
         signal.pthread_sigmask(signal.SIG_BLOCK, (SUSPEND_SIGNAL,))
         os.register_at_fork(after_in_child=_ignore)
 
@@ -100,10 +101,10 @@ class SuspendRequest:
 
 
 def write_stacks_when_told() -> None:
-    """Have this process write the stacks of its threads to standard error when it is told to.
+    """Make this process write the stacks of its threads to standard error on the news signal.
 
-    The handler is one of C, which runs even if the interpreter hangs in a library. A handler of the
-    script's own stays.
+    The handler is one in C, which runs even if the interpreter hangs in a library. A handler of the
+    script is kept.
     """
     if signal.getsignal(STACKS_SIGNAL) in {signal.SIG_DFL, signal.SIG_IGN}:
         faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
@@ -127,8 +128,8 @@ def _outlive_notices() -> None:
 
     SIGTERM is blocked because a DataLoader's workers install a handler of their own, which would
     end them, and ignored because threads that libraries made before do not block it. SIGINT, for
-    which nobody installs a handler in workers, is ignored by a supervisor's children; a launcher
-    that catches it starts its ranks with the default.
+    which no handler is installed in workers, is ignored by a supervisor's children; a launcher that
+    catches it starts its ranks with the default.
     """
     for signum in (signal.SIGTERM, signal.SIGINT):
         _ignore_unless_handled(signum)

@@ -1,17 +1,17 @@
-"""The time that the steps of a training take, from which a manager tells that it hangs."""
+"""The durations of the steps of a training, from which a manager detects that it hangs."""
 
 from __future__ import annotations
 
 from collections import deque
 
 LEAST = 20
-"""Fewer steps than this tell nothing: the first ones compile."""
+"""Fewest steps for a usual duration, since the first ones compile."""
 
 MOST = 500
 
 
 class StepTimes:
-    """The times of the last steps, without those before which something else was done."""
+    """The durations of the last steps, without those that other work preceded."""
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=MOST)
@@ -19,11 +19,11 @@ class StepTimes:
         self._began_s: float | None = None
 
     def pause(self) -> None:
-        """Take the next step for one that tells nothing."""
+        """Exclude the next step."""
         self._began_s = None
 
     def stepped(self, now_s: float) -> None:
-        """Note that a step has ended, and the next one has begun."""
+        """Record that a step has ended, and the next one has begun."""
         if self._began_s is not None:
             took_s = now_s - self._began_s
             self._last.append(took_s)

@@ -9,13 +9,13 @@ Four lines are enough::
     suspend = Suspend(trainer)
     trainer.train(resume_from_checkpoint=suspend.checkpoint)
 
-It stops between an optimizer step and the next one, and in an evaluation, which then begins anew
-before the training goes on. The Trainer writes its own checkpoints; here they go through a store
-that knows which of them are complete, apart from those of ``save_strategy``.
+It stops between an optimizer step and the next one, and in an evaluation, which then begins again
+before the training goes on. The Trainer writes its own checkpoints; here they are written to a
+store that knows which of them are complete, separate from those of ``save_strategy``.
 
 On resumption the Trainer skips the batches that it has trained. Its order of samples is determined
 by the seed and the epoch, so this is exact at any number of ranks as long as the batch of all ranks
-together stays the same: :func:`per_device` ensures that, and it is checked.
+together stays the same. :func:`per_device` ensures that, and it is checked.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def per_device(global_batch: int, *, accumulate: int = 1) -> int:
     Parameters
     ----------
     global_batch : int
-        Samples in an optimizer step of all ranks together.
+        Samples in an optimizer step on all ranks together.
     accumulate : int
         Number of passes in an optimizer step, as ``gradient_accumulation_steps``.
 
@@ -82,16 +82,16 @@ class Suspend(transformers.TrainerCallback):
     ----------
     trainer : transformers.Trainer
     checkpoint_dir : path-like, optional
-        Where to save outside a manager; a manager's own directory takes its place. With neither,
-        the callback does nothing.
+        Where to save without a manager; a manager's own directory overrides it. With neither, the
+        callback does nothing.
     checkpoint_every_s : float, optional
         Seconds between periodic checkpoints; None: none by time.
     checkpoint_every_steps : int, optional
         Optimizer steps between periodic checkpoints.
     keep : int
-        Checkpoints to keep, at least 2.
+        Number of checkpoints to keep, at least 2.
     samples_per_step : int, optional
-        Samples that all ranks consume in a step, if the job's work counts samples.
+        Samples that all ranks consume in a step, if the job's work is in samples.
     on_suspend : iterable of callables
         Called without arguments on every rank when the suspension is acknowledged.
 
@@ -141,7 +141,7 @@ class Suspend(transformers.TrainerCallback):
 
     @property
     def checkpoint(self) -> str | None:
-        """Path for ``trainer.train(resume_from_checkpoint=...)``; None if there is none."""
+        """The path for ``trainer.train(resume_from_checkpoint=...)``; None if there is none."""
         found = self._checkpoints.found
         return str(found.part(found.manifest.get("directory"))) if found else None
 
@@ -189,13 +189,13 @@ class Suspend(transformers.TrainerCallback):
         self._carry_out()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop in an evaluation if requested; it begins anew on resumption."""
+        """Stop in an evaluation if requested; it begins again on resumption."""
         if not self._training or not control.should_evaluate or self._before is None:
             return
         loader = kwargs.get("eval_dataloader")
         if self._looks is None:
             length = len(loader) if isinstance(loader, Sized) else 0
-            # All ranks must exchange equally often, also those with fewer batches.
+            # All ranks must exchange equally often, including those with fewer batches.
             self._looks = self._coordinator.ranks.smallest(length)
         if self._due != SUSPEND and (self._looks > 0 or self._coordinator.ranks.size == 1):
             self._looks -= 1
@@ -205,7 +205,7 @@ class Suspend(transformers.TrainerCallback):
             now = self._random.random()
             self._random.set_random(self._before)
             self._suspend(pending={"save": bool(control.should_save)})
-            # _suspend() returns only if the state could not be saved: the evaluation goes on.
+            # _suspend() returns only if the state could not be saved, and the evaluation goes on.
             self._random.set_random(now)
             self._due = ""
 
@@ -221,7 +221,7 @@ class Suspend(transformers.TrainerCallback):
             self._coordinator.reporter.metrics(kwargs.get("logs") or {})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the final checkpoint, so that a rerun trains no more."""
+        """Write the final checkpoint, so that a rerun trains no further."""
         self._training = False
         self._due = ""
         self._coordinator.ranks.settle()
@@ -265,7 +265,8 @@ class Suspend(transformers.TrainerCallback):
         """Make the Trainer write its checkpoint; call it on every rank."""
         changes = {
             "output_dir": str(draft),
-            # Our checkpoints are no candidates for the best model, and are never rotated away.
+            # Our checkpoints are no candidates for the best model, and are never deleted by
+            # rotation.
             "save_strategy": SaveStrategy.NO,
             "save_only_model": False,
             "save_total_limit": None,
@@ -281,7 +282,7 @@ class Suspend(transformers.TrainerCallback):
             self._before = self._random.random()
 
     def _evaluate_again(self, control: Any, pending: dict[str, bool]) -> None:
-        """Run the evaluation that was left, and what follows it, then go on from there."""
+        """Run the evaluation that was left, and all that follows it, then go on from there."""
         trainer = self._trainer
         trainer._load_rng_state(self.checkpoint)
         self._before = self._random.random()
@@ -291,7 +292,7 @@ class Suspend(transformers.TrainerCallback):
             trainer._tr_loss, None, trainer.model_wrapped, None, trainer.state.epoch, None, 0.0
         )
         control.should_evaluate = control.should_save = False
-        # The Trainer is about to load the checkpoint's random states, which precede the evaluation.
+        # The Trainer will load the checkpoint's random states, which precede the evaluation.
         after = self._random.random()
         trainer._load_rng_state = lambda _checkpoint: self._random.set_random(after)
 
@@ -338,7 +339,7 @@ def _global_batch(args: Any) -> int:
 
 
 def _no_epoch(**_: Any) -> None:
-    """Do nothing: it replaces an epoch when there is nothing left to train."""
+    """Do nothing, in place of an epoch, when there is nothing left to train."""
 
 
 @contextmanager

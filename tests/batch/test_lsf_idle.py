@@ -11,7 +11,8 @@ import pytest
 from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf.engine import LsfEngine, LsfRelease, parse_options, parse_release
-from hpcext.batch.lsf.idle import BackfillWindow, Load, LsfGpu, LsfQueue
+from hpcext.batch.lsf.idle import BackfillWindow, Load, LsfGpu
+from hpcext.batch.lsf.queues import LsfQueue, parse_queue
 from hpcext.batch.lsf.reserved import Reserved, parse_reserved
 from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
@@ -121,20 +122,20 @@ def test_windows_whose_hosts_take_several_lines() -> None:
 
 def test_queues() -> None:
     text = said("bqueues-long.txt")
-    queue = lsf_idle.parse_queue(text)
+    queue = parse_queue(text)
     hosts = ("gpu-01", "gpu-02", "gpu-03", "gpu-04")
     assert queue == LsfQueue(
         "gpu", "Open:Active", 2880 * 60, hosts, backfill=False, controls={}, priority=50
     )
-    frozen = lsf_idle.parse_queue(text[text.index("QUEUE: frozen") :])
+    frozen = parse_queue(text[text.index("QUEUE: frozen") :])
     assert (frozen.starts_jobs, frozen.limit_s, frozen.hosts) == (False, math.inf, ("all",))
-    assert not lsf_idle.parse_queue(text[text.index("QUEUE: shut") :]).starts_jobs
+    assert not parse_queue(text[text.index("QUEUE: shut") :]).starts_jobs
     nodes = lsf_idle.idle_nodes({"a": Load("a", "ok", 8, 0, 0)}, {}, frozen)
     assert not nodes["a"].idle
 
 
 def test_a_queue_with_limits_and_policies() -> None:
-    queue = lsf_idle.parse_queue(said("bqueues-limits.txt"))
+    queue = parse_queue(said("bqueues-limits.txt"))
     assert queue.limit_s == 240 * 60  # not the default, and not of CPU time
     assert queue.hosts == ("all", "~login1", "~service/")
     assert queue.backfill
@@ -142,7 +143,7 @@ def test_a_queue_with_limits_and_policies() -> None:
     assert queue.requeue == "85 99"
     assert queue.starter.endswith("%USRCMD")
     with pytest.raises(BatchError, match="not a queue"):
-        lsf_idle.parse_queue("q: No such queue")
+        parse_queue("q: No such queue")
 
 
 def at(*fields: int) -> float:

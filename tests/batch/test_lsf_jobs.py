@@ -27,6 +27,9 @@ from hpcext.batch.lsf import (
 from hpcext.batch.lsf import (
     probe as lsf_probe,
 )
+from hpcext.batch.lsf import (
+    queues as lsf_queues,
+)
 from hpcext.batch.lsf.engine import LsfEngine, LsfRelease
 from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
@@ -140,7 +143,7 @@ def test_json_with_few_fields() -> None:
 
 
 def test_queues_as_the_engine_prints_them() -> None:
-    queues = {each.name: each for each in lsf_idle.parse_queues(said("bqueues-l.txt"))}
+    queues = {each.name: each for each in lsf_queues.parse_queues(said("bqueues-l.txt"))}
     assert list(queues) == ["normal", "tstp", "requeue"]
     assert queues["tstp"].controls == {"SUSPEND": "SIGTSTP"}
     assert (queues["normal"].rerunnable, queues["tstp"].rerunnable) == (False, True)
@@ -336,7 +339,7 @@ def test_a_silent_command_is_named(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(runner, "SLOW_S", 0.5)
     monkeypatch.setattr(runner, "DOWN_S", 2.0)
-    monkeypatch.setattr(runner, "_told_s", [float("-inf")])
+    monkeypatch.setattr(runner, "_warned_s", [float("-inf")])
     with pytest.raises(BatchError, match=r"did not answer within 2 s.*LIM is down"):
         runner.run(["bjobs"])
     (line,) = caplog.messages

@@ -17,7 +17,7 @@ import pytest
 from hpcext.cli import completion
 from hpcext.cli import main as cli
 
-WAIT_S = 60
+WAIT_S = 240
 
 JOBS = """
 [[job]]

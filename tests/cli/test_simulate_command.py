@@ -350,7 +350,7 @@ BAD: list[tuple[list[str], str]] = [
     (["t.csv", "--nodes", "1x1", "--report", "thesis"], "thesis: is not empty, and was not made"),
     (["t.csv", "--nodes", "1x1", "--report", "t.csv"], "t.csv: Not a directory"),
     (["thesis", "--nodes", "1x1"], "WORKLOAD: unknown workload 'thesis' (valid: a job file"),
-    (["log.swf", "--nodes", "4x1"], "log.swf: job job2: needs 8 nodes, and 4 can be had"),
+    (["log.swf", "--nodes", "4x1"], "log.swf: job job2: needs 8 nodes, but only 4 are available"),
     ([str(EXAMPLES), "--nodes", "1x1", "--wrokers", "2"], "'--wrokers'; did you mean --workers?"),
 ]  # fmt: skip
 
@@ -382,7 +382,7 @@ SPOILT: list[tuple[str, bytes, bytes, str]] = [
     ("t.csv", b"4000,2", b"inf,2", "t.csv: line 3: samples 'inf'"),
     ("t.csv", b"1,2,10", b"3,2,10", "t.csv: line 3: n_min is 3, more than n_max, 2"),
     ("t.csv", b"1,2,10", b"1," + b"9" * 5000 + b",10", "t.csv: line 3: n_max '9999"),
-    ("t.csv", b"1,2,10", b"8,9,10", "t.csv: job b: needs 8 nodes, and 4 can be had"),
+    ("t.csv", b"1,2,10", b"8,9,10", "t.csv: job b: needs 8 nodes, but only 4 are available"),
     ("t.csv", b"rate_2", b"rate_" + b"9" * 5000, "t.csv: line 1: column 'rate_9999"),
     ("t.csv", b"rate_2", b"rate_1", "t.csv: line 1: column 'rate_1' occurs twice"),
     ("t.csv", b"samples", b"steps", "t.csv: line 1: no column samples"),

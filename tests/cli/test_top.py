@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
@@ -16,9 +17,11 @@ import pytest
 from made_pilots import HOUR_S, make
 from msgspec.structs import replace
 from site_of_test import Site, wait_for
+from textual.app import App
 
 from hpcext.cli.main import main
 from hpcext.cli.top import view as top_view
+from hpcext.cli.top.app import KeyedTable
 from hpcext.core import facts as f
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, Node
@@ -131,7 +134,8 @@ def test_keys_suspend_and_resume_a_job_once_confirmed(
     top = open_top("pair", environ=dict(site.environ))
     top.until(lambda text: text.count("running") == 2)
     top.press("s")
-    top.until("Suspend one of pair?")
+    # A dialog is a box with a border of its own.
+    top.until(lambda text: "Suspend one of pair?" in text and "╭" in text)
     top.press("n")
     top.until(lambda text: "Suspend one" not in text)
     top.press("s")
@@ -213,3 +217,24 @@ def test_jobs_that_ended_are_last_and_not_all_of_them(
     assert list(top_view.job_rows(found, "pend")) == ["3"]
     monkeypatch.setattr(top_view, "MOST_JOBS", 2)
     assert list(top_view.job_rows(found, "")) == ["1", "3"]
+
+
+def test_columns_fit_their_cells_though_they_were_drawn_at_once() -> None:
+    """Textual measures cells once it is idle, and keeps the lines that it drew before that."""
+
+    class Tables(App[None]):
+        def compose(self) -> Iterator[KeyedTable]:
+            yield KeyedTable("jobs", ("id", "state"))
+
+    async def shown() -> str:
+        app = Tables()
+        async with app.run_test() as pilot:
+            table = app.query_one(KeyedTable)
+            table.show({"1": ("1", "")})
+            await pilot.pause()
+            table.show({"1": ("1", "running")})
+            table.render_line(1)
+            await pilot.pause()
+            return table.render_line(1).text
+
+    assert "running" in asyncio.run(shown())

@@ -103,6 +103,8 @@ class Observer:
         assert not self.log[:-1] or self.log[-2][0] <= now_s
         for fact in facts:
             self._note(fact)
+            if isinstance(fact, f.Began):
+                self._note_began(now_s)
         self._check_decision()
         for action in actions:
             _CHECKS[action.kind](self, now_s, action)
@@ -132,6 +134,13 @@ class Observer:
             self.stopped |= fact.suspend
         elif isinstance(fact, f.Began):
             self.may_start = None
+
+    def _note_began(self, now_s: float) -> None:
+        """What was asked is asked again, and has its whole time from now."""
+        for held in self.holders.values():
+            for asked in ("suspended_s", "resized_s", "killed_s"):
+                if getattr(held, asked) is not None:
+                    setattr(held, asked, now_s)
 
     def _note_lost(self, name: str) -> None:
         self.nodes.pop(name, None)

@@ -222,6 +222,17 @@ def test_what_suspends_already_has_no_longer_than_the_others(bench: Bench) -> No
     assert bench.job("1").deadline_s == 27
 
 
+def test_the_next_manager_gives_what_it_asks_the_whole_time_again(bench: Bench) -> None:
+    """The last one may have been killed before it asked, and the clock may have been set since."""
+    assert bench.step(10, f.Hold("1")) == ["suspend 1"]
+    assert bench.step(5000, f.Began()) == []
+    assert bench.step(5059) == []
+    assert bench.step(5060) == ["kill 1"]
+    assert bench.step(9000, f.Began()) == []
+    assert bench.step(9014) == []
+    assert bench.step(9015) == ["kill 1"]
+
+
 def test_a_drain_without_an_end_hurries_no_kill(bench: Bench) -> None:
     """However short the time is that the job may take to answer."""
     bench.goals["2"] = {"n": 2}

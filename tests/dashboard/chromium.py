@@ -19,7 +19,7 @@ from typing import Any
 
 from PIL import Image
 
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 FLAGS = (
     "--headless",

@@ -34,7 +34,7 @@ def site(partition: dict[str, str] | None = None, **more: Any) -> SlurmConfigura
 
 def wrong(one: SlurmConfiguration) -> dict[str, str]:
     """What is not ok, by name; each says why and what to do."""
-    found = [each for each in leases.look(one, "harvest") if each.verdict != "ok"]
+    found = [each for each in leases.check(one, "harvest") if each.verdict != "ok"]
     assert all(each.why and each.do for each in found), found
     return {each.name: f"{each.verdict} {each.says}; {each.do}" for each in found}
 

@@ -22,6 +22,7 @@ from hpcext.core import values as v
 from hpcext.core.estimate import GoodputReport
 from hpcext.executors.attempt import directory as attempts
 from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.attempt.ends import SUPERVISOR_LOG
 from hpcext.executors.attempt.placeholders import fill, fill_shell
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.jobspec import Gpus, JobSpec
@@ -149,10 +150,10 @@ def test_the_last_step_is_reported_with_the_end(
 ) -> None:
     directory.put("exit.json", EXIT, exit_code=-9)
     (directory.path / "last-step").write_text(text)
-    ended = directory.files.ended()
+    ended = directory.files.ends.ended()
     assert ended is not None
     assert ended.step == step
-    assert directory.files.lost("gone").step == step
+    assert directory.files.ends.lost("gone").step == step
 
 
 def test_each_order_has_its_own_number(directory: Directory) -> None:
@@ -539,9 +540,9 @@ def test_paths_that_are_not_files_are_ignored_and_leak_no_descriptor(
 def test_hostile_bytes_raise_nothing(directory: Directory, name: str, content: bytes) -> None:
     (directory.path / name).write_bytes(content)
     assert directory.files.news() == []
-    assert directory.files.ended() is None
+    assert directory.files.ends.ended() is None
     assert directory.files.supervisor() is None
-    assert directory.files.lost("gone").outcome is f.Outcome.LOST
+    assert directory.files.ends.lost("gone").outcome is f.Outcome.LOST
 
 
 SCALARS = (
@@ -586,7 +587,7 @@ def test_whatever_the_files_hold_facts_make_sense(
     facts = directory.report(**report)
     directory.put("exit.json", EXIT, **exit_)
     directory.put("suspended.json", SUSPENDED, **suspended)
-    ends = [directory.files.ended(), directory.files.lost("gone")]
+    ends = [directory.files.ends.ended(), directory.files.ends.lost("gone")]
     assert len(facts) in {0, 1, 2}
     for fact in facts:
         if isinstance(fact, f.Registered):
@@ -613,7 +614,7 @@ def test_whatever_the_files_hold_facts_make_sense(
 def test_a_suspension_is_reported_with_its_parts(directory: Directory) -> None:
     directory.put("suspended.json", SUSPENDED)
     directory.put("exit.json", EXIT, suspended=True)
-    assert directory.files.ended() == f.Ended(
+    assert directory.files.ends.ended() == f.Ended(
         "12",
         7,
         f.Outcome.SUSPENDED,
@@ -625,7 +626,7 @@ def test_a_suspension_is_reported_with_its_parts(directory: Directory) -> None:
 def test_a_job_that_suspended_itself_had_no_request(directory: Directory) -> None:
     directory.put("suspended.json", SUSPENDED)
     directory.put("exit.json", EXIT, suspended=True, suspend_asked_at=None)
-    ended = directory.files.ended()
+    ended = directory.files.ends.ended()
     assert ended is not None
     assert ended.suspend_s == {"write_s": 2.0, "acknowledge_s": 0.125, "teardown_s": 0.5}
 
@@ -646,9 +647,9 @@ def test_a_job_that_suspended_itself_had_no_request(directory: Directory) -> Non
 def test_how_an_attempt_ended(
     directory: Directory, changes: dict[str, Any], outcome: f.Outcome, code: int
 ) -> None:
-    assert directory.files.ended() is None
+    assert directory.files.ends.ended() is None
     directory.put("exit.json", EXIT, **changes)
-    ended = directory.files.ended()
+    ended = directory.files.ends.ended()
     assert ended is not None
     assert (ended.outcome, ended.exit_code) == (outcome, code)
 
@@ -658,26 +659,26 @@ def test_an_invalid_end_is_ignored(
     directory: Directory, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     directory.put("exit.json", EXIT, **changes)
-    assert directory.files.ended() is None
-    assert directory.files.lost("gone") == f.Ended("12", 7, f.Outcome.LOST, why="gone")
+    assert directory.files.ends.ended() is None
+    assert directory.files.ends.lost("gone") == f.Ended("12", 7, f.Outcome.LOST, why="gone")
 
 
 def test_an_acknowledgement_counts_without_a_recorded_end(directory: Directory) -> None:
     directory.put("suspended.json", SUSPENDED)
-    assert directory.files.lost("gone") == f.Ended(
+    assert directory.files.ends.lost("gone") == f.Ended(
         "12", 7, f.Outcome.SUSPENDED, None, {"write_s": 2.0, "acknowledge_s": 0.125}, "gone"
     )
     directory.put("suspended.json", SUSPENDED, op=6)
-    assert directory.files.lost("gone").outcome is f.Outcome.LOST
+    assert directory.files.ends.lost("gone").outcome is f.Outcome.LOST
 
 
 def test_what_the_supervisor_said_is_fit_for_a_terminal(directory: Directory) -> None:
-    path = directory.path / attempts.SUPERVISOR_LOG
-    assert directory.files.supervisor_said() == ""
+    path = directory.path / SUPERVISOR_LOG
+    assert directory.files.ends.supervisor_said() == ""
     path.write_bytes(b"first\nhpcext: no \x1b[31mroom \xff\n\n")
-    assert directory.files.supervisor_said() == "no \\x1b[31mroom \ufffd"
+    assert directory.files.ends.supervisor_said() == "no \\x1b[31mroom \ufffd"
     path.write_bytes(b"x" * 100_000)
-    assert len(directory.files.supervisor_said()) == 200
+    assert len(directory.files.ends.supervisor_said()) == 200
 
 
 def test_warnings_are_fit_for_a_terminal(
@@ -739,9 +740,9 @@ SLURM_SAID = (
 def test_a_failure_is_described_in_words(
     directory: Directory, changes: dict[str, Any], step_said: str, why: str
 ) -> None:
-    (directory.path / attempts.SUPERVISOR_LOG).write_text(step_said)
+    (directory.path / SUPERVISOR_LOG).write_text(step_said)
     directory.put("exit.json", EXIT, **changes)
-    ended = directory.files.ended()
+    ended = directory.files.ends.ended()
     assert ended is not None
     assert ended.outcome is f.Outcome.FAILED
     assert ended.why == why
@@ -750,7 +751,7 @@ def test_a_failure_is_described_in_words(
 def test_the_description_of_a_failure_is_short(directory: Directory) -> None:
     for key in ("last_line", "cannot_run"):
         directory.put("exit.json", EXIT, exit_code=1, **{key: "\x1b" * 100_000})
-        ended = directory.files.ended()
+        ended = directory.files.ends.ended()
         assert ended is not None
         assert len(ended.why) < 400
 
@@ -777,7 +778,7 @@ def test_among_several_nodes_the_first_failure_is_reported(
     for where, (exit_code, at) in ((".", here), ("node-0001", there)):
         document = {**EXIT, "exit_code": exit_code, "main_ended_at": at}
         (files.directory / where / "exit.json").write_text(json.dumps(document))
-    ended = files.ended()
+    ended = files.ends.ended()
     assert ended is not None
     assert (ended.outcome, ended.exit_code, ended.why) == (f.Outcome.FAILED, code, why)
 
@@ -813,7 +814,7 @@ def test_a_failure_counts_whichever_node_was_ended_for_it(
         if changes is not None:
             document = {**EXIT, "suspend_asked_at": None, "main_ended_at": 102.0, **changes}
             (files.directory / where / "exit.json").write_text(json.dumps(document))
-    ended = files.failed_by_itself()
+    ended = files.ends.failed_by_itself()
     if failed is None:
         assert ended is None
     else:

@@ -17,7 +17,7 @@ import psutil
 from hpcext.launch import supervise
 
 PLAIN = str(Path(__file__).parent / "plain.py")
-WAIT_S = 60.0
+WAIT_S = 240.0
 Found = TypeVar("Found")
 
 

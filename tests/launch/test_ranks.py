@@ -17,7 +17,7 @@ import pytest
 from hpcext import protocol
 from hpcext.launch import ranks
 
-WAIT_S = 30.0
+WAIT_S = 240.0
 
 SAY = """
 import json, os, signal, sys

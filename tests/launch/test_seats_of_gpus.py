@@ -167,7 +167,7 @@ def test_a_daemon_that_cannot_be_had_is_not_the_jobs_fault(
     assert not gpu.stage.said("importing")
     assert gpu.stage.read("exit.json")["not_started"].startswith("NotADirectoryError")
     action = Action(Kind.START, "1", 7, 1, {"n": 1})
-    ended = AttemptFiles(gpu.stage.path, action).ended()
+    ended = AttemptFiles(gpu.stage.path, action).ends.ended()
     assert ended is not None
     assert ended.outcome is Outcome.EVICTED
     assert ended.why.startswith("could not be started: NotADirectoryError")

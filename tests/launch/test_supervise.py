@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -15,6 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 from stage import Stage, end, runs
+
+from hpcext.launch.supervisor_files import SupervisorFiles
+from hpcext.process import Process
 
 TELL = """
 import json, os
@@ -530,6 +534,21 @@ def test_the_claim_says_who_has_it(stage: Stage) -> None:
     assert document["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     Path(f"{stage.diary}.go").touch()
     end(supervisor)
+
+
+def test_a_claim_is_on_the_disk_before_it_has_its_name(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise half of it may be there after a crash, which does not say on which boot it ran."""
+
+    def fails(fd: int) -> None:
+        raise OSError(errno.EIO, "not synchronised")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    files = SupervisorFiles(stage.directory, {"attempt": 1, "op": 7}, 0)
+    with pytest.raises(OSError, match="not synchronised"):
+        files.claim(Process.me(), {})
+    assert not list(stage.directory.iterdir())
 
 
 @pytest.mark.parametrize(

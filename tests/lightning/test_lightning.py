@@ -32,10 +32,11 @@ def training(path: Path) -> Training:
             [4, 10, 10, 11, 15, 30],
         ),
         # Two batches a step, two validations an epoch, the first in the midst of a step.
-        (
+        pytest.param(
             ("--accumulate=2", "--validate-every=0.5"),
             ["train:0.2", "validate:0.1", "train:0.8", "train:1.7", "validate:1.0", "epoch:2"],
             [2, 3, 5, 9, 10, 11],
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["steps", "accumulated"],
@@ -53,6 +54,7 @@ def test_suspended_often_it_is_the_same_training(
     assert len(cut.log("callback")) == len(asks)
 
 
+@pytest.mark.slow
 def test_at_any_number_of_ranks_it_is_the_same_training(tmp_path: Path) -> None:
     """1 → 2 → 3 → 2 → 1 → 2 ranks: each step has the samples it would have had, and the weights
     differ by the order of sums of single-precision numbers only."""

@@ -18,8 +18,8 @@ from hpcext import __version__, config
 from hpcext.admin import manifest
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.engine import LsfEngine, LsfRelease
-from hpcext.batch.lsf.idle import LsfQueue
 from hpcext.batch.lsf.probe import TrialJob
+from hpcext.batch.lsf.queues import LsfQueue
 from hpcext.cli import admin, doctor
 from hpcext.cli import main as cli
 from hpcext.core.errors import BatchError
@@ -160,7 +160,7 @@ MAIN = LENT._replace(name="main", priority=40)
         ({}, {"preemption": "PREEMPTIVE[lent+1]"}, lsf_queues.preemption, "ok", "jobs of main"),
         ({}, {"preemption": "PREEMPTIVE", "priority": 5}, lsf_queues.preemption, "note", "no "),
         ({}, {}, lsf_queues.suspension, "note", "no JOB_CONTROLS"),
-        ({"controls": {"SUSPEND": "SIGTSTP"}}, {}, lsf_queues.suspension, "ok", "jobs hear"),
+        ({"controls": {"SUSPEND": "SIGTSTP"}}, {}, lsf_queues.suspension, "ok", "jobs get"),
         (
             {"controls": {"SUSPEND": "/x stop"}},
             {},

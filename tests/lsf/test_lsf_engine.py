@@ -277,7 +277,10 @@ def test_a_lost_host_seems_well_for_a_while(make_site: MakeSite) -> None:
     states = []
     job_id = begun(site, "-r", "test -e once && exit 0; touch once begun; exec sleep 60")
     (site.directory / "down").write_text("b")
-    assert b"unavail" not in command(site, "bhosts", "b").stdout
+    lost_s = time.monotonic()
+    told = command(site, "bhosts", "b").stdout
+    # On a busy machine the answer may come when it is known.
+    assert b"unavail" not in told or time.monotonic() - lost_s > 2.0
     lsf_controls.lose_host(site, job_id)
     while not site.job(job_id).over():
         if states[-1:] != [site.job(job_id).state]:

@@ -146,7 +146,7 @@ def place(make_place: Any) -> Harvest:
     ("quirks", "controls"),
     [
         pytest.param((), {}, id="contract", marks=pytest.mark.slow),
-        pytest.param((), CONTROLS, id="contract, our job control"),
+        pytest.param((), CONTROLS, id="contract, our job control", marks=pytest.mark.slow),
         pytest.param(RECORDED, {}, id="recorded"),
         pytest.param(RECORDED, CONTROLS, id="recorded, our job control", marks=pytest.mark.slow),
         pytest.param(LEAN, {}, id="lean", marks=pytest.mark.slow),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -151,6 +153,27 @@ def test_nothing_is_done_that_could_not_be_written_down(
     assert tries[:4] == [(0, 0)] * 4
     assert [told for told in executor.told if told[1] == "1"] == [(v.Kind.START, "1")]
     assert run.engine.world.jobs["1"].state is v.State.COMPLETED
+
+
+def test_one_that_leaves_without_writing_down_what_happened_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it believes, that all is done say, is not in the journal, and its user is told."""
+    run = Run(tmp_path / "j")
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def failing(fd: int, data: bytes) -> int:
+        if run.engine.world.jobs["1"].state.final:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+            raise full
+        return os.pwrite(fd, data, os.fstat(fd).st_size)
+
+    monkeypatch.setattr(journal, "os", types.SimpleNamespace(**{**vars(os), "write": failing}))
+    with pytest.raises(JournalError, match="No space left on device, so it lacks what happened l"):
+        run(f.NodeJoined(NODE), job(1))
+    assert run.engine.world.jobs["1"].state is v.State.COMPLETED
+    assert not journal.read(tmp_path / "j").replay().world.jobs["1"].state.final
 
 
 def test_the_journal_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,9 @@ from hpcext.batch.lsf import (
     probe as lsf_probe,
 )
 from hpcext.batch.lsf import (
+    queues as lsf_queues,
+)
+from hpcext.batch.lsf import (
     reserved as lsf_reserved,
 )
 from hpcext.batch.lsf.inside import LsfJob
@@ -110,7 +113,7 @@ PROFILE = (
 
 
 def compared_with_itself(attempt: Path) -> object:
-    told = rehearsed.told(attempt)
+    told = rehearsed.read_attempt(attempt)
     return told and [*rehearsed.compared("one", told, told)]
 
 
@@ -272,8 +275,8 @@ PARSERS = {
     "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("*/bhosts-*")),
     "bhosts' GPUs": Parser(text(lsf_idle.parse_gpus), recorded("lsf/bhosts-*")),
     "bslots": Parser(text(lsf_idle.parse_windows), recorded("lsf/bslots-*.txt")),
-    "bqueues": Parser(text(lsf_idle.parse_queue), recorded("*/bqueues-*.txt")),
-    "all of bqueues": Parser(text(lsf_idle.parse_queues), recorded("*/bqueues-*.txt")),
+    "bqueues": Parser(text(lsf_queues.parse_queue), recorded("*/bqueues-*.txt")),
+    "all of bqueues": Parser(text(lsf_queues.parse_queues), recorded("*/bqueues-*.txt")),
     "brsvs": Parser(
         text(lambda said: lsf_reserved.parse_reserved(said, 1.8e9)), recorded("lsf/brsvs*.txt")
     ),
@@ -452,7 +455,7 @@ PARSERS = {
         ),
     ),
     "the end of an attempt": Parser(
-        attempt(protocol.EXIT_FILE, AttemptFiles.ended),
+        attempt(protocol.EXIT_FILE, lambda files: files.ends.ended()),
         (
             b'{"schema": "hpcext.exit/1", "attempt": 3, "op": 7, "exit_code": 0, '
             b'"suspended": false, "at": 1004.0}',

@@ -144,7 +144,7 @@ REASONS = {
     "harvest/lease_jobs.py:LeaseJobs._new": NUMBERS,
     "harvest/parts.py:Watch.next_index": "names of files, matched before",
     "harvest/leases.py:fits_s": NUMBERS,
-    "backends/lsf/steps.py:LsfSteps._swept": MANAGER,
+    "backends/lsf/steps.py:LsfSteps._sweep_host": MANAGER,
     "jobfields.py:mem_per_gpu": "digits that its pattern has matched; files/test_jobfile.py",
     "launch/agent.py:Agent.__init__": MANAGER,
     "launch/agent.py:Agent._look": MANAGER,

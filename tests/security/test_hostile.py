@@ -230,7 +230,7 @@ def test_a_report_that_is_another_file_is_not_taken_over_nor_written_to(
     for name in (protocol.REPORT_FILE, protocol.EXIT_FILE, protocol.ORDER_FILE):
         link(secret, files.directory / name)
     assert files.news() == []
-    assert files.ended() is None
+    assert files.ends.ended() is None
     files.order("suspend")
     assert secret.read_text() == '{"password": "x"}\n'
     assert not (files.directory / protocol.ORDER_FILE).is_symlink()

@@ -212,7 +212,7 @@ def test_a_place_that_somebody_has_prepared_is_not_compiled_into(place: Path, ki
     elif kind == "open to the group":
         assert VICTIM.does(lambda: prepared.mkdir(mode=0o775), umask=0) == ""
     used = kind == "missing"
-    assert VICTIM.does(lambda: _check(compiled._is_ours(prepared), used), umask=0) == ""
+    assert VICTIM.does(lambda: _check(compiled._is_private(prepared), used), umask=0) == ""
     assert not used or prepared.stat().st_mode & 0o777 == 0o700
 
 

@@ -38,7 +38,7 @@ from hpcext.batch import slurm
 REPOSITORY = Path(__file__).parents[2]
 NODES = ("n1", "n2", "n3", "n4")
 GPUS, CPUS, MEMORY_MB = 6, 24, 12_000
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 _SMALL_DATABASE = (
     "--innodb-log-file-size=4M",

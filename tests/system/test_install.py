@@ -84,13 +84,13 @@ def target(capsys: pytest.CaptureFixture[str]) -> Iterator[Target]:
 @pytest.fixture(scope="module")
 def built() -> dict[str, bytes]:
     """The plugin, compiled once."""
-    return slurm._built(ROOT / "spank_hooks", slurm.INCLUDE)
+    return slurm._build(ROOT / "spank_hooks", slurm.INCLUDE)
 
 
 @pytest.fixture
 def quick(built: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without compiling each time, nor making the manual pages."""
-    monkeypatch.setattr(slurm, "_built", lambda hooks, include: built)
+    monkeypatch.setattr(slurm, "_build", lambda hooks, include: built)
     page = Path("share/man/man1/hpcext.1")
     monkeypatch.setattr(
         slurm, "manual_pages", lambda pages, to: [slurm.Piece(to.parents[1] / page, b"a page")]

@@ -6,6 +6,7 @@ the virtual room; what each of the two heard, in order, and how the job ended mu
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -276,8 +277,14 @@ def node_down(system: System) -> str:
 
 
 SCENARIOS = (
-    preempted, at_its_limit, cancelled, requeued, step_cancelled, signalled, node_down,
-)  # fmt: skip
+    preempted,
+    node_down,
+    signalled,
+    *(
+        pytest.param(scenario, marks=pytest.mark.slow)
+        for scenario in (at_its_limit, cancelled, requeued, step_cancelled)
+    ),
+)
 
 
 def seen(system: System, job: str) -> Seen:
@@ -286,7 +293,17 @@ def seen(system: System, job: str) -> Seen:
         [line.partition(" ")[2] for line in lines if line.startswith(f"{who} ")]
         for who in ("batch", "step")
     )
-    return Seen(batch, step, system.state(job))
+    return Seen(in_one_order(batch), step, system.state(job))
+
+
+def in_one_order(lines: list[str]) -> list[str]:
+    """Order what comes at one instant: the script and its step get SIGTERM together."""
+    together = ("TERM", "step ended")
+    return [
+        line
+        for at_once, group in itertools.groupby(lines, lambda line: line.startswith(together))
+        for line in (sorted(group) if at_once else group)
+    ]
 
 
 @pytest.fixture

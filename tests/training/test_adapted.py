@@ -92,7 +92,7 @@ def test_the_work_is_counted_in_samples_of_the_first_batch() -> None:
     trained = Trained(max_batch_size=12)
     session, agent = trained.session, trained.session.adapting.agent
     assert agent is not None
-    agent._become(Split(12, 12))
+    agent._use_split(Split(12, 12))
     session.adapting.resize_batches()
     trained.train()
     # In batches of twice the first one each of the 600 samples teaches less.

@@ -64,7 +64,7 @@ def alone(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> torch.T
     "options",
     [
         pytest.param(("--mode=cpu",), marks=pytest.mark.slow),
-        ("--mode=gpu", "--workers=1", "--passes=3", "--amp"),
+        pytest.param(("--mode=gpu", "--workers=1", "--passes=3", "--amp"), marks=pytest.mark.slow),
         ("--mode=cpu", "--rule=speeds", "--swap=25"),
         pytest.param(("--mode=gpu", "--rule=leader"), marks=pytest.mark.slow),
     ],

@@ -211,7 +211,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_without_a_supervisor(tmp_path: Path, method: str) -> None:
     """They run no handler, are not stopped, and end with their parent."""
     script = tmp_path / "train.py"

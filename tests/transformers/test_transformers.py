@@ -22,10 +22,11 @@ def training(path: Path) -> Training:
     [
         # In mid-epoch; at its last step, left in the evaluation behind it; in the midst of an
         # evaluation; at the first step of an epoch; in the last evaluation.
-        (
+        pytest.param(
             (),
             ["train:2", "train:7", "evaluate:8", "epoch:8", "train:18", "evaluate:24"],
             [3, 8, 8, 9, 19, 24],
+            marks=pytest.mark.slow,
         ),
         # Two batches a step, evaluations by steps, and checkpoints of the Trainer's own.
         (
@@ -54,6 +55,7 @@ def test_suspended_often_it_is_the_same_training(
     assert bool(theirs[0]) == ("--save-strategy=steps" in words)
 
 
+@pytest.mark.slow
 def test_at_any_number_of_ranks_it_is_the_same_training(tmp_path: Path) -> None:
     """1 → 2 → 3 → 2 → 1 → 2 ranks: each step has the samples it would have had; weights and the
     loss differ by the order of sums of single-precision numbers only."""
@@ -90,7 +92,12 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "asks"), [(1, "train:5@0"), (1, "evaluate:8@0"), (2, "evaluate:8@0")]
+    ("ranks", "asks"),
+    [
+        (1, "train:5@0"),
+        pytest.param(1, "evaluate:8@0", marks=pytest.mark.slow),
+        (2, "evaluate:8@0"),
+    ],
 )
 def test_a_suspension_is_declined_if_the_state_cannot_be_saved(
     tmp_path: Path, ranks: int, asks: str

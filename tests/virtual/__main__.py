@@ -32,7 +32,9 @@ def main() -> int:
             again, env={**os.environ, "PYTHONHASHSEED": "0"}, cwd=HERE.parent.parent, check=False
         ).returncode
     parser = argparse.ArgumentParser(prog="python -m tests.virtual", description=__doc__)
-    parser.add_argument("seeds", nargs="?", default="0-999", help="SEED or FIRST-LAST")
+    parser.add_argument(
+        "seeds", nargs="?", default="0-999", help="SEED or FIRST-LAST, or more: 3,7-9"
+    )
     parser.add_argument(
         "--room", choices=("local", "pilot", "harvest"), default="local", help="its kind"
     )
@@ -43,18 +45,17 @@ def main() -> int:
     parser.add_argument("--digest", action="store_true", help="print a digest of each story")
     args = parser.parse_args()
     sys.path.insert(0, str(HERE.parent))
-    first, _, last = args.seeds.partition("-")
+    seeds = numbers(args.seeds)
     if args.mutants is not None:
         from virtual import mutants
 
-        return mutants.hunt(args.mutants, range(int(first), int(last or first) + 1), args.jobs)
+        return mutants.hunt(args.mutants, seeds, args.jobs)
     if args.mutant:
         from virtual import loading, mutants
 
         loading.plant(mutants.read()[args.mutant])
-    if not last:
-        return one(args.room, int(first))
-    seeds = range(int(first), int(last) + 1)
+    if args.seeds.isdecimal():
+        return one(args.room, seeds[0])
     if args.jobs > 1:
         words = [f"--room={args.room}"]
         words += [f"--mutant={args.mutant}"] if args.mutant else []
@@ -62,6 +63,21 @@ def main() -> int:
         words += ["--digest"] if args.digest else []
         return shared(seeds, args.jobs, words)
     return many(args.room, seeds, until_found=args.until_found, digest=args.digest)
+
+
+def numbers(text: str) -> list[int]:
+    """Return the seeds that a text names."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def named(seeds: Sequence[int]) -> str:
+    """Return the text that names these seeds; not a single number, which would tell its story."""
+    whole = list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}-{seeds[-1]}" if whole else ",".join(map(str, seeds))
 
 
 def room_of(kind: str, seed: int) -> Any:
@@ -135,13 +151,13 @@ def shrunk(kind: str, seed: int) -> list[str]:
     return [f"{each.what} at {each.at:.3f} s" for each in plan]
 
 
-def shared(seeds: range, jobs: int, words: Sequence[str]) -> int:
+def shared(seeds: Sequence[int], jobs: int, words: Sequence[str]) -> int:
     """Play seeds in several processes."""
     size = -(-len(seeds) // jobs)
     parts = [seeds[at : at + size] for at in range(0, len(seeds), size)]
     children = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.virtual", f"{part[0]}-{part[-1]}", "--jobs=1", *words],
+            [sys.executable, "-m", "tests.virtual", named(part), "--jobs=1", *words],
             cwd=HERE.parent.parent,
         )
         for part in parts

@@ -39,12 +39,14 @@ class Checks:
         self._saved: dict[str, int] = defaultdict(int)
         self._running: dict[str, Process] = {}
         self._harmed: set[str] = set()
+        self._slow: set[tuple[str, int]] = set()  # attempts stopped for long
         self.deaf: set[str] = set()
         self.attempts: Counter[str] = Counter()
         self._failures: dict[str, list[float]] = defaultdict(list)
         self._failed: set[tuple[str, str]] = set()
         self.wishes: Counter[str] = Counter()
         self._launched: dict[str, float] = {}
+        self._decided: dict[tuple[str, int], float] = {}  # when each attempt was first launched
         self._launches: dict[str, set[str]] = defaultdict(set)
         self._began_at: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
@@ -59,6 +61,7 @@ class Checks:
 
     def begun(self, job: str, attempt: int, step: int, process: Process, launch: Any) -> None:
         """Check an attempt that has restored what it goes on from."""
+        slow = (job, self.attempts[job]) in self._slow
         self.attempts[job], self._began_at[job] = attempt, self._room.kernel.now
         self._obeyed(job, attempt, launch)
         spec = self._room.specs[int(job) - 1]
@@ -77,8 +80,8 @@ class Checks:
                 f"job {job} attempt {attempt} begins after step {step}, "
                 f"and step {self._saved[job]} was saved"
             )
-        # What cannot be saved in time, as the disk is full, is lost.
-        excused = self._room.faults.disk_failed or job in self._harmed | self.deaf
+        # What cannot be saved in time, as the disk is full or it was stopped, is lost.
+        excused = slow or self._room.faults.disk_failed or job in self._harmed | self.deaf
         if step < self._last.get(job, 0) and not excused:
             self.wrong(
                 f"job {job} attempt {attempt} begins after step {step}, did {self._last[job]}, "
@@ -109,7 +112,8 @@ class Checks:
         faults = self._room.faults
         calm = not faults.disk_failed and job not in self.deaf
         if held and calm and faults.disturbed_at < held[0]:
-            since_s = max(held[0], self._began_at[job] + 0.5)
+            # One that goes on again has dropped what would stop it (SIGTSTP), and is told again.
+            since_s = max(held[0], self._began_at[job] + 0.5, faults.stopped_until)
             if self._room.kernel.now > since_s + self._room.obeys_s + 2 * self._room.step_s:
                 self.wrong(f"job {job} still trains, suspended by its user at {held[0]:.1f} s")
         if step != self._last[job] + 1:
@@ -119,6 +123,13 @@ class Checks:
     def harmed(self, job: str) -> None:
         """Note that steps of a job since its last checkpoint may be lost."""
         self._harmed.add(job)
+
+    def stopped(self, process: Process, seconds: float) -> None:
+        """Note that a training is stopped, perhaps for longer than it may take to save itself."""
+        job, attempt = (process.environ[f"HPCEXT_{name}"] for name in ("JOB_ID", "ATTEMPT"))
+        needs_s = seconds + self._room.obeys_s + 2 * self._room.step_s
+        if needs_s > self._room.specs[int(job) - 1].suspend_timeout_s:
+            self._slow.add((job, int(attempt)))
 
     def crashed(self) -> None:
         """Note that the machine lost what was in memory."""
@@ -143,7 +154,9 @@ class Checks:
     def launched(self, directory: str) -> None:
         """Note that a manager has an attempt started."""
         job, attempt = directory.split("/")[-2:]
+        number = int(attempt.rpartition("-")[2])
         self._launched[job] = self._room.kernel.now
+        self._decided.setdefault((job, number), self._room.kernel.now)
         self._launches[job].add(attempt)
         if self._room.faults.disk_failed:
             journal = self._room.disk.find(f"{PILOT}/journal.jsonl")
@@ -151,7 +164,7 @@ class Checks:
             entries = tuple(map(journals._entry.decode, lines[1:]))
             header = journals._header(json.loads(lines[0]))
             known = journals.Past(header, entries, 0, 0).replay().world.jobs.get(job)
-            if known is None or known.attempt < int(attempt.rpartition("-")[2]):
+            if known is None or known.attempt < number:
                 self.wrong(f"job {job} {attempt} begins, and its start is not written down")
 
     def failing(self, job: str, attempt: str) -> None:
@@ -217,7 +230,10 @@ class Checks:
     def _obeyed(self, job: str, attempt: int, launch: Any) -> None:
         for verb in ("suspend", "cancel", "resize"):
             at, words = self._promised.get((verb, job), (0.0, {}))
-            if not words or self._launched[job] < at + self._room.hands_over_s:
+            # What a killed manager has begun the next one begins once more, to suspend it as soon
+            # as it can save itself. A cancelled one ends before it trains.
+            launched_s = self._launched[job] if verb == "cancel" else self._decided[job, attempt]
+            if not words or launched_s < at + self._room.hands_over_s:
                 continue
             if verb != "resize":
                 self.wrong(f"job {job} attempt {attempt} begins after {verb} at {at:.1f} s")
@@ -233,11 +249,7 @@ class Checks:
         past = journals.read(Path(path))
         world = past.replay().world
         left = self._room.left
-        # Told to end twice, a manager leaves without what it cannot write down.
-        hurried = self._room.faults.disk_failed and self._room.faults.hurried
         if left is not None and not _alike(left, world.save()):
-            if hurried:
-                return
             self.wrong("the journal does not say what its manager believed")
         if len(world.jobs) != self._room.jobs:
             self.wrong(f"there are {len(world.jobs)} jobs, not {self._room.jobs}")

@@ -8,12 +8,12 @@ import math
 import random
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from virtual import calls
 
-from hpcext.core.errors import HpcextError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.manager import spool
 
 if TYPE_CHECKING:
@@ -81,6 +81,9 @@ class Faults:
     disk_failed, crashed : bool
     cancelled : set of str
         Jobs that their user may have cancelled.
+    disturbed_at, stopped_until : float
+        When the last fault came that is no request, and when the last training goes on that was
+        stopped.
     """
 
     until_s = UNTIL_S
@@ -92,10 +95,8 @@ class Faults:
         self.disk_failed = False
         self.crashed = False
         self.cancelled: set[str] = set()
-        self.disturbed_at = -math.inf
+        self.disturbed_at = self.stopped_until = -math.inf
         self._launcher = 0.0
-        self.hurried = False  # whether a manager was told to end twice
-        self._told: set[Process] = set()
 
     def draw(self, chance: random.Random) -> list[Fault]:
         """Draw what is to happen."""
@@ -183,17 +184,11 @@ class Faults:
         if manager := self._some("manager"):
             self._tell("the manager is told to end")
             signum = self._chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-            self._end(manager, signum)
+            manager.signal(signum)
             if self._chance.random() < 0.3:
                 self._kernel.at(
-                    self._kernel.now + self._chance.uniform(0, 2),
-                    lambda: self._end(manager, signum),
+                    self._kernel.now + self._chance.uniform(0, 2), lambda: manager.signal(signum)
                 )
-
-    def _end(self, manager: Process, signum: int) -> None:
-        self.hurried = self.hurried or manager in self._told
-        self._told.add(manager)
-        manager.signal(signum)
 
     def stop_manager(self) -> None:
         """Stop the manager for a while."""
@@ -203,13 +198,16 @@ class Faults:
     def stop_training(self) -> None:
         """Stop a training for a while."""
         if process := self._some("training"):
-            self._stop(process)
+            seconds = self._stop(process)
+            self.stopped_until = max(self.stopped_until, self._kernel.now + seconds)
+            self._room.checks.stopped(process, seconds)
 
-    def _stop(self, process: Process) -> None:
+    def _stop(self, process: Process) -> float:
         seconds = self._chance.uniform(0.1, 5)
         self._tell(f"{process!r} is stopped for {seconds:.1f} s")
         process.signal(signal.SIGSTOP)
         self._kernel.at(self._kernel.now + seconds, lambda: process.signal(signal.SIGCONT))
+        return seconds
 
     def signal_training(self) -> None:
         """Send a training what its user, or a terminal, may send it."""
@@ -278,11 +276,13 @@ class Faults:
         """Return whether it is no wonder that a manager does not answer."""
         return self.disk_failed
 
-    def resume(self, job: str) -> None:
-        """Ask for a job that its user has suspended."""
-        self._send("resume", {"job": job})
+    def resume(self, job: str, unheard: Callable[[], None]) -> None:
+        """Ask for a job that its user has suspended; call something if no manager answers."""
+        self._send("resume", {"job": job}, unheard)
 
-    def _send(self, verb: str, words: dict[str, Any]) -> None:
+    def _send(
+        self, verb: str, words: dict[str, Any], unheard: Callable[[], None] = lambda: None
+    ) -> None:
         from virtual.checks import HOME, PILOT
         from virtual.room import PYTHON, Path
 
@@ -296,6 +296,8 @@ class Faults:
                 said = spool.ask(Path(PILOT), verb, **words)
             except (HpcextError, OSError) as error:
                 self._tell(f"{verb} {words}: {error}")
+                if not isinstance(error, InputError):
+                    unheard()
                 if not self.excused():
                     self._room.checks.waited(since_s, f"{verb} {words}")
                 if "did not answer" in str(error) and not self.excused():

@@ -57,7 +57,7 @@ def read() -> dict[str, Mutant]:
     return {each["name"]: Mutant(**each) for each in tomllib.loads(text)["mutant"]}
 
 
-def hunt(names: Sequence[str], seeds: range, jobs: int) -> int:
+def hunt(names: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
     """Plant bugs; return 1 if one is not found.
 
     Each is planted in a copy of this process, which has imported everything and played a few seeds.
@@ -66,7 +66,7 @@ def hunt(names: Sequence[str], seeds: range, jobs: int) -> int:
     ----------
     names : sequence of str
         Empty: all of them that a room can find.
-    seeds : range
+    seeds : sequence of int
         Played for each until one fails.
     jobs : int
         Processes.
@@ -95,7 +95,7 @@ def hunt(names: Sequence[str], seeds: range, jobs: int) -> int:
     return int(found < len(chosen))
 
 
-def _begin(mutant: Mutant, seeds: range, said: int) -> int:
+def _begin(mutant: Mutant, seeds: Sequence[int], said: int) -> int:
     """Have another process look for a bug; return its pid."""
     sys.stdout.flush()
     if pid := os.fork():
@@ -103,16 +103,16 @@ def _begin(mutant: Mutant, seeds: range, said: int) -> int:
     os.dup2(said, 1)
     os.dup2(said, 2)
     try:
+        from virtual import __main__ as rooms
+
         if not mutant.fits():
             print("does not fit its module any more")
             os._exit(2)
         if mutant.room != "local" or not alter(mutant):
-            numbers = f"{seeds[0]}-{seeds[-1]}"
-            words = ["tests.virtual", numbers, "--jobs=1", "--until-found", f"--room={mutant.room}"]
+            words = [rooms.named(seeds), "--jobs=1", "--until-found", f"--room={mutant.room}"]
+            words += [f"--mutant={mutant.name}"]
             os.chdir(ROOT)
-            os.execv(sys.executable, [sys.executable, "-m", *words, f"--mutant={mutant.name}"])
-        from virtual import __main__ as rooms
-
+            os.execv(sys.executable, [sys.executable, "-m", "tests.virtual", *words])
         code = rooms.many("local", seeds, until_found=True)
         sys.stdout.flush()
         os._exit(code)

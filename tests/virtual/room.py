@@ -6,6 +6,7 @@ import gc
 import logging
 import random
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -228,7 +229,6 @@ class Room:
             began = PILOT in self._made()
             self.manage(begin=() if began else specs, gpus=2)
         elif kernel.now > self.faults.until_s and self._holds:
-            self._holds -= 1
             self._release()
         soon = kernel.chance.random() < AT_ONCE
         later = 0.01 if soon else kernel.chance.uniform(0.2, faults.RESUMED_S)
@@ -247,9 +247,14 @@ class Room:
         return {PILOT}
 
     def _release(self) -> None:
-        """Have everything that its user has suspended go on."""
+        """Have everything that its user has suspended go on; again if nobody has heard it."""
+        self._holds -= 1
+
+        def unheard() -> None:
+            self._holds += 1
+
         for job in range(1, self.jobs + 1):
-            self.faults.resume(str(job))
+            self.faults.resume(str(job), unheard if job == 1 else lambda: None)
 
     def bystand(self, pid: int = 0) -> None:
         """Have somebody else's processes come and go; or a single one with this pid."""
@@ -300,6 +305,7 @@ def _unraisable(unraisable: Any) -> None:
 sys.unraisablehook = _unraisable
 # Of tasks whose process was killed.
 logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
 
 class Log(logging.Handler):

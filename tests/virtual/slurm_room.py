@@ -59,7 +59,7 @@ class SlurmRoom(room.Room):
     def _build(self) -> None:
         kernel, chance = self.kernel, self.kernel.chance
         # What a process remembers is the process's: none of it is from another room.
-        runner._told_s[0] = -float("inf")
+        runner._warned_s[0] = -float("inf")
         requeued._requeue_delay_s.cache_clear()
         self.count = chance.randint(1, 3)
         names = ["login", *(f"n{at}" for at in range(1, self.count + 1))]
@@ -250,7 +250,6 @@ class SlurmRoom(room.Room):
         if any(job.state not in FINAL or job.completing for job in ours):
             manages = any(not manager.dead for manager in self.managers)
             if kernel.now > self.faults.until_s and self._holds and manages:
-                self._holds -= 1
                 self._release()
             return
         if ours and ours[-1].state == "COMPLETED" and ours[-1].code == 0:
@@ -362,7 +361,6 @@ class HarvestRoom(SlurmRoom):
             if not any(each.name == "starts" and not each.dead for each in self.processes()):
                 self.manage().name = "starts"
         elif kernel.now > self.faults.until_s and self._holds:
-            self._holds -= 1
             self._release()
 
     def _settle(self) -> None:

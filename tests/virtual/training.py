@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Mapping
@@ -148,7 +149,8 @@ def train(room: Room, process: Process) -> int:
         room.kernel.tell(f"{process!r}: {error}")
         return 1
     except CheckpointError as error:
-        calls.write(2, f"{error}\n".encode())
+        with contextlib.suppress(OSError):  # its log may be on the full disk
+            calls.write(2, f"{error}\n".encode())
         room.kernel.tell(f"{process!r}: {error}")
         if not isinstance(error, FencedError):
             room.checks.unusable(process.environ["HPCEXT_JOB_ID"], str(error))

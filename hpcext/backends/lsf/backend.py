@@ -37,33 +37,33 @@ JSRUN = "jsrun"
 
 
 class Lsf(Backend):
-    """As the base class has it."""
+    """LSF, or an engine of its line."""
 
     name = "lsf"
     title = "LSF"
     command = "bsub"
-    # What a job is sent reaches all that it has started, and ends some of it.
+    # A signal to a job reaches all of its processes, and ends some of them.
     polls = True
-    # It begins a job again whose host it cannot reach.
+    # LSF restarts a job whose host it cannot reach.
     begins_elsewhere = True
-    # The signals of one bkill, SIGINT and then SIGTERM, are JOB_TERMINATE_INTERVAL apart, 10 s by
-    # default. The second is no order to leave at once: there is as much again for saving.
+    # One bkill sends SIGINT and then SIGTERM, JOB_TERMINATE_INTERVAL apart (10 s by default). The
+    # second signal is no request to leave at once: as much time again follows it for saving.
     end_signals_s = 60.0
-    # It shows a job that goes back into the queue as EXIT first: for 2 to 4 s, as was recorded.
+    # LSF first shows a requeued job as EXIT: for 2 to 4 s, as recorded.
     settles_s = 5.0
 
     def own_job(self) -> JobId | None:
-        """As the base class has it."""
+        """Return the name of the job of LSF in which this process runs."""
         here = LsfJob.from_environ()
         return here.name if here is not None else None
 
     def jobs(self) -> Jobs:
-        """As the base class has it."""
+        """Return an object for queries by the commands of LSF."""
         return lsf.Commands()
 
     @property
     def submitted(self) -> SubmittedPilot:
-        """As the base class has it."""
+        """The notes on its job in the directory of a pilot."""
         return lsf_job.SUBMITTED
 
     def check(self, order: PilotOrder) -> PilotOrder:
@@ -76,23 +76,23 @@ class Lsf(Backend):
         return lsf.parse_time_limit(time)
 
     def lacks(self, settings: Settings) -> tuple[str, ...]:
-        """As the base class has it."""
+        """Return that GPUs cannot be requested, if bsub has no option for them."""
         return lsf_job.lacks(settings.lsf_launcher, settings.lsf_gpu_option)
 
     def launcher(self, settings: Settings) -> str:
-        """As the base class has it."""
+        """Return the setting ``lsf_launcher``."""
         return settings.lsf_launcher
 
     def prepare(self, directory: Path, order: PilotOrder, settings: Settings) -> Sequence[str]:
-        """As the base class has it."""
+        """Write the script of a pilot, and return the options of bsub for it."""
         return lsf_job.prepare(directory, order, settings)
 
     def hand_in(self, directory: Path, options: Sequence[str]) -> JobId:
-        """As the base class has it."""
+        """Submit the script of a pilot with bsub."""
         return lsf_job.hand_in(directory, options)
 
     def place(self, run: PilotRun) -> JobPlace:
-        """Return the hosts of the job, or its first one for a script."""
+        """Return the hosts of the job; for a suspendable script, the first one."""
         here = LsfJob.from_environ()
         if here is None:
             raise NoManagerError(
@@ -101,7 +101,7 @@ class Lsf(Backend):
         return _script(run, here) if run.alone else _hosts(run, here)
 
     def go_back(self, directory: Path, *, alone: bool) -> None:
-        """As the base class has it."""
+        """Requeue the job in which this process runs, at once or through its script."""
         here = LsfJob.from_environ()
         if here is not None and alone:
             requeue.go_back(here, directory)
@@ -109,24 +109,24 @@ class Lsf(Backend):
             requeue.mark_pilot(directory)
 
     def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
-        """As the base class has it."""
+        """Return which command resumes a job, unless LSF does it."""
         if seen.said == "SSUSP":
             return "LSF resumes it when there is room for it"
-        # To a shell the brackets of an element of an array would be a pattern.
+        # Quoted, because a shell takes the brackets of an element for a pattern.
         word = f'"{job_id}"' if "[" in str(job_id) else str(job_id)
         return f"bresume {word} lets it {'begin' if state is Is.HELD else 'go on'}"
 
     def leasing(self, settings: Settings) -> Leasing:
-        """As the base class has it."""
+        """Return what leases hosts of LSF."""
         return LsfLeasing(settings.lsf_gpu_option)
 
     def ticket(self) -> OwnJob | None:
-        """As the base class has it."""
+        """Return the job in which this process runs; None outside LSF."""
         here = LsfJob.from_environ()
         return LsfTicket(here) if here else None
 
     def write_ticket(self, state_dir: Path, shell: int) -> None:
-        """As the base class has it."""
+        """Write the script of a ticket that trains the command of a shell."""
         here = LsfJob.from_environ()
         if here is None:
             super().write_ticket(state_dir, shell)
@@ -134,7 +134,7 @@ class Lsf(Backend):
             lsf_ticket.write_script(here, state_dir, shell)
 
     def suspendable(self, command: Sequence[str], shell: int | None) -> SuspendableJob:
-        """As the base class has it."""
+        """Return the job in which this process runs, to be made suspendable."""
         here = LsfJob.from_environ()
         if here is None:
             return super().suspendable(command, shell)
@@ -143,8 +143,8 @@ class Lsf(Backend):
 
 
 def _hosts(run: PilotRun, here: LsfJob) -> JobPlace:
-    """Return the hosts of a job; if that is one, and the manager there, without a launcher."""
-    # Where there is jsrun the script runs on a launch node, which is named first.
+    """Return the hosts of a job; a launcher is used unless the only one is the manager's."""
+    # With jsrun, the script runs on a launch node, which is the first of the hosts.
     listed = here.hosts[1:] if run.launcher == JSRUN else here.hosts
     if not listed:
         raise NoManagerError(f"LSF does not say which hosts job {here.name} has")
@@ -171,7 +171,7 @@ def _hosts(run: PilotRun, here: LsfJob) -> JobPlace:
 
 
 def _script(run: PilotRun, here: LsfJob) -> JobPlace:
-    """Return the first host of a job; what its script does on others is its own."""
+    """Return the first host of a job; what its script does on other hosts is its own affair."""
     if not lsf_suspend.known(here, run.directory):
         raise NoManagerError(
             f"pilot {run.name} runs inside its own job of LSF, and this is a different one"

@@ -24,10 +24,10 @@ def prepare(directory: Path, order: PilotOrder, settings: Settings) -> list[str]
     Parameters
     ----------
     directory : pathlib.Path
-        Of the pilot, on a file system that the hosts share.
+        The pilot's, on a file system that the hosts share.
     order : PilotOrder
     settings : Settings
-        Where its launcher is jsrun, LSF gives whole nodes.
+        If ``lsf_launcher`` is jsrun, whole nodes are requested.
 
     Raises
     ------
@@ -57,7 +57,12 @@ def prepare(directory: Path, order: PilotOrder, settings: Settings) -> list[str]
 
 
 def lacks(launcher: str, gpu_option: str) -> tuple[str, ...]:
-    """Say what a pilot is not given because bsub has no option for it; a sentence each.
+    """Return a sentence for each thing that a pilot cannot get, for want of an option of bsub.
+
+    Parameters
+    ----------
+    launcher, gpu_option : str
+        The settings ``lsf_launcher`` and ``lsf_gpu_option``.
 
     Raises
     ------
@@ -70,16 +75,23 @@ def lacks(launcher: str, gpu_option: str) -> tuple[str, ...]:
 
 
 def hand_in(directory: Path, options: Sequence[str]) -> int:
-    """Submit the script of a pilot; return the id of its job, which has not been restarted yet.
+    """Submit the script of a pilot as a new job; return its id.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        The pilot's.
+    options : sequence of str
+        Those that :func:`prepare` has returned.
 
     Raises
     ------
     BatchError
-        LSF refused it.
+        LSF refused the job.
     """
     requeue.forget_restarts(directory)
     script = directory / batch_job.SCRIPT
-    # Submitted from inside another job, it would be told of that one.
+    # If this process is in a job, its variables are not for the new one.
     environ = lsf_inside.environ_of_others()
     said = runner.run(lsf.submit_command(options), script=script, environ=environ)
     return lsf.parse_job_id(said)

@@ -1,15 +1,15 @@
-"""How a job of LSF that is ours goes back into the queue, or ends: one protocol for all of them.
+"""The protocol by which all our jobs of LSF are requeued, or end.
 
-A job is requeued, and not submitted as a new one: execution hosts need not be allowed to submit,
-what waits for the job goes on waiting, it keeps its id and its options, and the site's
-MAX_JOB_REQUEUE holds.
+A job is requeued rather than submitted anew: execution hosts need not be allowed to submit, jobs
+that depend on it go on waiting, it keeps its id and its options, and MAX_JOB_REQUEUE of the site
+applies.
 
-1. Who manages the job decides that it goes back, and writes a mark into its directory
+1. The manager of the job decides that it is requeued, and writes a mark into its directory
    (:func:`mark_pilot`, :func:`go_back`). A job that somebody has killed stays killed.
-2. LSF takes it back by exit value :data:`~hpcext.protocol.EXIT_SUSPENDED` where it was told that
-   this value requeues. Elsewhere brequeue(1) is called, which ends all of the job soon after.
-3. When the manager has ended, the leader of the job looks for the mark. If it is there, the leader
-   exits with that value; else as the manager did, but never with a value that requeues.
+2. LSF requeues it at exit value :data:`~hpcext.protocol.EXIT_SUSPENDED`, if LSF has been told that
+   this value requeues. Otherwise brequeue(1) is called, which ends all of the job soon after.
+3. When the manager has ended, the leader of the job looks for the mark. If there is one, the leader
+   exits with that value; otherwise as the manager did, but never with a value that requeues.
 
 =================== ======================== ===================================================
 step                pilot                    suspendable job, ticket
@@ -26,8 +26,8 @@ it is to wait       never                    ``hold``, from hpcext-job-control: 
 it is counted       ``before.json``          in ``run.json``, at its next begin
 =================== ======================== ===================================================
 
-The names are seen by scripts of other releases: those that root installed (``lsf_scripts/``), and
-those of jobs that wait in the queue.
+Scripts of other releases rely on these names: those that root has installed (``lsf_scripts/``), and
+those of jobs in the queue.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ from hpcext.protocol import EXIT_SUSPENDED
 log = logging.getLogger(__name__)
 
 AGAIN = "again"
-"""The mark of a suspendable job and a ticket."""
+"""The mark of a suspendable job or a ticket."""
 
 HOLD = "hold"
-"""A file of hpcext-job-control: a user stopped the job, which is to wait until it is resumed."""
+"""A file of hpcext-job-control: a user has stopped the job, which must wait until it is resumed."""
 
 AGAIN_FILE, BEFORE_FILE = "again.json", "before.json"
-"""The mark of a pilot, with how often it has been requeued then, and what it becomes by that."""
+"""The mark of a pilot, with the number of its requeues, and its name after the requeue."""
 
 HELD = 128 + signal.SIGTERM
-"""Exit status of a job that is to wait.
+"""The exit status of a job that must wait.
 
-One of REQUEUE_EXIT_VALUES would override brequeue -H, and the job would begin again by itself.
+A status in REQUEUE_EXIT_VALUES would override brequeue -H, and the job would begin again by itself.
 """
 
 KILLED_S = 30.0
-"""Seconds that brequeue may take to kill the job, by a daemon that has other things to do."""
+"""Seconds to wait until brequeue, which a busy daemon carries out, kills the job."""
 
 
 class Lines(NamedTuple):
@@ -71,7 +71,7 @@ class Lines(NamedTuple):
     Attributes
     ----------
     begin, finish : str
-        Lines before the manager begins, and when it has ended for good.
+        Lines to run before the manager begins, and when it has ended for good.
     """
 
     begin: str
@@ -79,21 +79,21 @@ class Lines(NamedTuple):
 
 
 def options(*, by_value: bool) -> list[str]:
-    """Return the options of bsub by which a pilot goes back.
+    """Return the options of bsub by which a pilot can be requeued.
 
     Parameters
     ----------
     by_value : bool
         Whether bsub has ``-Q``.
     """
-    # With -r it does so when its first host is lost, and the manager with it.
+    # With -r, LSF also restarts it if its first host is lost, and the manager with it.
     return [*(["-Q", str(EXIT_SUSPENDED)] if by_value else []), "-r"]
 
 
 # A pilot.
 
-# bkill begins with SIGINT (JOB_CONTROLS, TERMINATE). A job that was told to end stays ended,
-# although it had decided to go on.
+# bkill sends SIGINT first (JOB_CONTROLS, TERMINATE). A job that was told to end is not requeued,
+# even if there is a mark.
 _PILOT_BEGIN = """HPCEXT_ALLOCATION="$$-$(date +%s)"
 export HPCEXT_ALLOCATION
 rm -f {again}
@@ -101,22 +101,22 @@ rm -f {again}
 _PILOT_FINISH = """if [ -z "$told" ] && mv {again} {before} 2>/dev/null; then {ask}exit {code}; fi
 """
 
-# Where bsub has no -Q; an exit value of the queue that does the same goes before it. What the job
-# is ended by comes when its host has heard of brequeue(1).
+# Without bsub -Q; REQUEUE_EXIT_VALUES of the queue take precedence. The signal that ends the job
+# comes when its host has heard of brequeue(1).
 _BREQUEUE = """brequeue "$LSB_JOBID"
     for second in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do [ -n "$told" ] || sleep 1; done
     """
 
 
 def pilot_lines(directory: Path, *, by_value: bool) -> Lines:
-    """Return what the script of a pilot has for this.
+    """Return the lines for the script of a pilot.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of the pilot.
+        The pilot's.
     by_value : bool
-        Whether LSF was told that the exit value requeues the job.
+        Whether LSF is told that the exit value requeues the job.
     """
     again, before = _quoted(directory, AGAIN_FILE), _quoted(directory, BEFORE_FILE)
     ask = "" if by_value else _BREQUEUE
@@ -140,7 +140,7 @@ def restarts(directory: Path) -> int:
 
 
 def forget_restarts(directory: Path) -> None:
-    """Note that the job of a pilot is a new one."""
+    """Set the number of requeues of a pilot to zero, because its job is a new one."""
     (directory / BEFORE_FILE).unlink(missing_ok=True)
 
 
@@ -155,14 +155,14 @@ if [ -n "$told" ]; then code=143; fi
 
 
 def suspendable_lines(directory: Path, *, ends: str) -> Lines:
-    """Return what the script of a suspendable job has for this.
+    """Return the lines for the script of a suspendable job.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of its pilot.
+        That of its pilot.
     ends : str
-        A line for when it does not go back.
+        A line to run if it is not requeued.
     """
     again, hold = _quoted(directory, AGAIN), _quoted(directory, HOLD)
     return Lines(
@@ -172,26 +172,26 @@ def suspendable_lines(directory: Path, *, ends: str) -> Lines:
 
 
 def begin(directory: Path) -> None:
-    """Note that a ticket runs, as the script of a suspendable job does."""
+    """Remove the marks of a ticket when it begins, as the script of a suspendable job does."""
     for name in (AGAIN, HOLD):
         (directory / name).unlink(missing_ok=True)
 
 
 def status(directory: Path) -> int | None:
-    """Return the status with which a ticket is to exit; None if it does not go back."""
+    """Return the status with which a ticket must exit; None if it is not requeued."""
     if not (directory / AGAIN).exists():
         return None
     return HELD if (directory / HOLD).exists() else EXIT_SUSPENDED
 
 
 def go_back(job: LsfJob, directory: Path) -> None:
-    """Have LSF run a suspendable job or a ticket again, if nobody has killed it.
+    """Requeue a suspendable job or a ticket, unless somebody has killed it.
 
     Parameters
     ----------
     job : LsfJob
     directory : pathlib.Path
-        Where the mark goes.
+        The directory for the mark.
     """
     hold = (directory / HOLD).exists()
     try:
@@ -199,24 +199,24 @@ def go_back(job: LsfJob, directory: Path) -> None:
     except BatchError as error:
         log.warning("the state of the job is unknown: %s", error)
         state = "running"
-    # It is suspended where LSF does not wait for hpcext-job-control.
+    # "suspended", if LSF does not wait for hpcext-job-control.
     if state not in {"running", "suspended"}:
         log.warning("not requeued: the job is %s", state)
         return
-    # hpcext-job-control waits for it, and LSF for that.
+    # hpcext-job-control waits for this file, and LSF for hpcext-job-control.
     documents.write_file(directory / AGAIN, b"")
     if job.requeues and not hold:
         log.warning("job %s is being requeued", job.name)
         return
     ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    # brequeue inherits that: what it asks for may come before it has ended, and to all of the job.
+    # brequeue inherits the mask: the signals that it causes go to all of the job, perhaps at once.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
         runner.run(["brequeue", *(["-H"] if hold else []), str(job.name)])
     except BatchError as error:
         log.warning("job %s is not requeued: %s", job.name, error)
         if job.requeues:
-            # Held it cannot be, but it goes on.
+            # It cannot be held, but the exit value requeues it.
             (directory / HOLD).unlink(missing_ok=True)
         else:
             (directory / AGAIN).unlink()

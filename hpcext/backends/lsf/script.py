@@ -1,7 +1,7 @@
-"""The executor of a suspendable LSF job: its training runs on the first host, as its script would.
+"""The executor of a suspendable LSF job: its training runs on the first host, like its script.
 
-LSF stops and kills the leader of that job, and may know of no other process. So the trainings do
-what the leader has to do (``launch/supervisor.py``), and so does the manager.
+LSF stops and kills the leader of that job, and may know of no other process. So the manager and the
+supervisors of trainings stop and end with the leader (``launch/supervisor.py``).
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from hpcext.executors.on_node import OnNode
 from hpcext.process import Process
 
 WANTED_BACK = "LSF wants the hosts back"
-"""LSF has no steps: what it sends, by JOB_CONTROLS, bsub -wa or at the end of -W, goes to the whole
-job, and is never about one training."""
+"""The reason for a signal of LSF, which JOB_CONTROLS, -wa or -W send to a whole job."""
 
 
 class OnLsf(OnNode):
-    """What runs attempts beside the manager in a job of LSF.
+    """An executor of attempts beside the manager in a job of LSF.
 
-    LSF sends signals for a job to every process group that it has found, from half a minute after
-    its begin on. So SIGTERM comes to a supervisor there from LSF, and not from the manager.
+    LSF sends the signals for a job to every process group of it, once it has found these, half a
+    minute after the begin. So a SIGTERM to a supervisor comes from LSF, and not from the manager.
     """
 
     def __init__(self, **common: Any) -> None:
@@ -33,7 +32,7 @@ class OnLsf(OnNode):
 
 
 class LsfScript(OnLsf):
-    """An executor that carries out actions on the first host of one allocation.
+    """An executor that carries out actions on the first host of a suspendable job.
 
     Parameters
     ----------
@@ -47,11 +46,11 @@ class LsfScript(OnLsf):
         self._later(self._follow())
 
     def _where(self, _action: Action, _gpus: Sequence[str]) -> dict[str, Any]:
-        # The GPUs are what LSF has made them to be.
+        # The GPUs are those that LSF has given the job.
         return {"notices": True, "allocation": self._allocation, "leader": self._leader}
 
     async def _follow(self) -> None:
-        """Leave when the leader is gone, which would have told us of all but SIGKILL."""
+        """End when the leader is gone: it passes on all signals but SIGKILL."""
         pidfd = self._leader.open() if self._leader else None
         if pidfd is not None:
             await self._end_of(pidfd)

@@ -1,11 +1,11 @@
 """The executor of attempts on the hosts of an LSF job, by ``blaunch``, ``jsrun`` or ``lsrun``.
 
-LSF shares out hosts, and nothing inside a job: the GPUs of an attempt on each host are chosen here,
-and the supervisor there keeps to them. One process stands for an attempt (``launch/spread.py``): it
-starts a launcher for each host, with the index of the node as an argument, so that no supervisor
-has to find it out. No signal crosses hosts: supervisors look for orders themselves, and a manager
-for reports. What a launcher leaves behind when it dies is not documented, so the GPUs of an attempt
-are free when each of its hosts has said that nothing is left (``launch/sweep.py``).
+LSF divides nothing inside a job: the GPUs of an attempt on each host are chosen here, and the
+supervisor there uses only these. One process stands for an attempt (``launch/spread.py``): it
+starts a launcher for each host, with the index of the node as an argument. Signals do not cross
+hosts, so supervisors look for orders, and a manager for reports. What a launcher leaves behind when
+it dies is not documented, so the GPUs of an attempt are free only when each of its hosts has
+reported that no process is left (``launch/sweep.py``).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from hpcext.process import Process
 log = logging.getLogger(__name__)
 
 SWEEP_TIMEOUT_S = 60.0
-"""Seconds after which a launcher that has said nothing is asked again."""
+"""Seconds to wait for a host to report, before it is asked again."""
 
 CORE_THREADS = 4
-"""Logical CPUs of a slot if there is jsrun: POWER9 in SMT4, the default of Summit."""
+"""The logical CPUs of a slot with jsrun: POWER9 in SMT4, the default of Summit."""
 
 _PYTHON = (sys.executable, "-I", "-S")
 
 
 class LsfHost(OnLsf):
-    """An executor that carries out actions on the one host of an LSF job, where the manager is.
+    """An executor that carries out actions on the only host of an LSF job, that of the manager.
 
-    LSF may stop the manager and its script alone: trainings follow what is done to that script.
+    LSF may stop only the manager and its script, so supervisors stop with that script.
     """
 
     def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
@@ -57,15 +57,15 @@ class LsfHost(OnLsf):
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """The command that starts another on one host of a job.
+    """The command that starts commands on hosts of a job.
 
     Attributes
     ----------
     name : {"blaunch", "jsrun", "lsrun"}
     slots : Mapping[str, int]
-        Of each host.
+        Host → its slots.
     gpus : int
-        Of each host.
+        The number of GPUs on each host.
     """
 
     name: str
@@ -74,41 +74,41 @@ class Launcher:
 
     @property
     def shares_gpus(self) -> bool:
-        """Whether it gives a command exactly the GPUs that are named."""
+        """Whether a command that it starts sees only the named GPUs."""
         return self.name == "jsrun"
 
     def argv(self, host: str, gpus: Sequence[int], command: Sequence[str], erf: Path) -> list[str]:
-        """Return the command of the launcher.
+        """Return the command that starts a command on a host.
 
         Parameters
         ----------
         host : str
         gpus : sequence of int
-            By position; none for what needs none.
+            The positions of its GPUs; none if it needs none.
         command : sequence of str
         erf : pathlib.Path
-            Where an explicit resource file may be written.
+            The path for an explicit resource file, if jsrun needs one.
 
         Raises
         ------
         OSError
-            It could not be written.
+            That file cannot be written.
         """
         if self.name == "blaunch":
             return ["blaunch", host, *command]
         if self.name == "lsrun":
-            # Named, the host is taken whatever its load is; lsrun(1), -m.
+            # With -m, the host is used whatever its load is (lsrun(1)).
             return ["lsrun", "-m", host, *command]
         documents.write_file(erf, self._resources(host, gpus).encode())
         return ["jsrun", "--erf_input", str(erf), *command]
 
     def _resources(self, host: str, gpus: Sequence[int]) -> str:
-        """Return one resource set; "Explicit Resource File (ERF) format" of JSM."""
+        """Return one resource set, in the "Explicit Resource File (ERF) format" of JSM."""
         each = self.slots[host] * CORE_THREADS // max(1, self.gpus)
         cpus = ",".join(f"{gpu * each}-{(gpu + 1) * each - 1}" for gpu in gpus or (0,))
         devices = f" gpu: {{{','.join(map(str, gpus))}}} ;" if gpus else ""
         return (
-            # What sweeps has no share of its own.
+            # A sweep has no resources of its own.
             "overlapping_rs: allow\n"
             "cpu_index_using: logical\n"
             f"rank: 0: {{ hostname: {host}; cpu: {{{cpus}}} ;{devices} mem: * }}\n"
@@ -126,7 +126,7 @@ class LsfSteps(StepExecutor):
         Parameters of :class:`~hpcext.executors.steps.StepExecutor`.
     """
 
-    # LSF may send SIGTERM to all that a job has started, and a spread outlives it.
+    # LSF may send SIGTERM to all processes of a job, which a spread must outlive.
     _end_signal = signal.SIGKILL
 
     def __init__(self, *, nodes: Sequence[Node], launcher: Launcher, **common: Any) -> None:
@@ -158,8 +158,8 @@ class LsfSteps(StepExecutor):
             command = [*_PYTHON, supervise.__file__, str(files.directory), str(index)]
             erf = files.directory / f"resources-{index}.erf"
             launchers.append(self._launcher.argv(host, gpus, command, erf))
-        # The manager's script is on this host, as the spread is: what LSF does to it is to be done
-        # to the attempt on all of its hosts.
+        # The spread runs on the host of the manager's script, and stops or ends the attempt on all
+        # hosts if LSF stops or ends that script.
         leader = Process.of(os.getppid())
         document = {
             "schema": spread.SPREAD,
@@ -180,28 +180,28 @@ class LsfSteps(StepExecutor):
     # The end.
 
     def _over(self, watch: Watch, ended: Ended) -> None:
-        """Finish once each node has said that it has ended; the first has said how."""
-        if all(watch.files.ended_on(index) for index in (0, *watch.files.others)):
+        """Finish once each node has reported its end; the first one has reported how."""
+        if all(watch.files.ends.ended_on(index) for index in (0, *watch.files.others)):
             super()._over(watch, ended)
         else:
             self._later(self._sweep(watch, None))
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
-        """End what is left on each host, and wait until each says that nothing is."""
+        """End what processes are left on each host, and wait until each reports that none is."""
         files = watch.files
-        # What it said before it was told to end is how it ended.
-        ended = files.ended() or files.failed_elsewhere()
-        self._say_end(files)
+        # An end that was reported before this order is the real one.
+        ended = files.ends.ended() or files.ends.failed_elsewhere()
+        self._order_end(files)
         pause_s = ASK_PAUSE_S
-        # In an earlier allocation nothing is left: LSF has ended what ran there.
-        left = self._left(watch)
+        # Nothing is left of an earlier allocation, whose processes LSF has ended.
+        left = self._nodes_left(watch)
         while left:
             done = await asyncio.gather(
-                *(asyncio.to_thread(self._swept, files, *each) for each in left)
+                *(asyncio.to_thread(self._sweep_host, files, *each) for each in left)
             )
             left = [each for each, gone in zip(left, done, strict=True) if not gone]
             if left:
-                down = await asyncio.to_thread(self._down, [host for _, host in left])
+                down = await asyncio.to_thread(self._unreachable, [host for _, host in left])
                 self._lose(down)
                 left = [each for each in left if each[1] not in down]
             if left:
@@ -210,26 +210,26 @@ class LsfSteps(StepExecutor):
         await self._look_around(watch)
         self._finish(watch, ended or self._lost(watch))
 
-    def _left(self, watch: Watch) -> list[tuple[int, str]]:
-        """Return index and host of each node that may still have something of an attempt."""
+    def _nodes_left(self, watch: Watch) -> list[tuple[int, str]]:
+        """Return index and host of each node that may still have processes of an attempt."""
         launch = watch.files.launch() or {}
         if launch.get("allocation") != self._allocation:
             return []
         return [
             (index, str(node["name"]))
             for index, node in enumerate(launch.get("nodes", ()))
-            if not watch.files.ended_on(index)
+            if not watch.files.ends.ended_on(index)
         ]
 
-    def _say_end(self, files: AttemptFiles) -> None:
+    def _order_end(self, files: AttemptFiles) -> None:
         try:
             files.order("end")
         except OSError as error:
-            # It is killed then.
+            # The sweep kills it.
             log.warning("job %s could not be ended: %s", files.job, error.strerror)
 
-    def _swept(self, files: AttemptFiles, index: int, host: str) -> bool:
-        """Have a host end what is left there; return whether it says that nothing is."""
+    def _sweep_host(self, files: AttemptFiles, index: int, host: str) -> bool:
+        """Have a host end the processes that are left; return whether it reports that none is."""
         nonce = secrets.token_hex(8)
         command = [*_PYTHON, sweep.__file__, str(files.directory), str(index), nonce]
         own = protocol.node_directory(files.directory, index)
@@ -247,8 +247,8 @@ class LsfSteps(StepExecutor):
         return said.get("nonce") == nonce
 
     @staticmethod
-    def _down(hosts: Sequence[str]) -> list[str]:
-        """Return those of these hosts that LSF has given up; nothing starts there any more."""
+    def _unreachable(hosts: Sequence[str]) -> list[str]:
+        """Return those of these hosts that LSF cannot reach any more."""
         try:
             return lsf.Commands().gone(hosts)
         except BatchError as error:
@@ -257,7 +257,7 @@ class LsfSteps(StepExecutor):
 
 
 def _by_node(gpus: Sequence[str]) -> dict[str, list[int]]:
-    """Return the positions of GPUs, ``NODE:INDEX``, by their nodes in the same order."""
+    """Return the positions of GPUs, ``NODE:INDEX``, by node, in the same order."""
     found: dict[str, list[int]] = {}
     for gpu in gpus:
         node, _, index = gpu.rpartition(":")

@@ -1,7 +1,8 @@
-"""The LSF job of a suspendable training: its leader, and what is known of it.
+"""The LSF job of a suspendable training: its leader, and notes on it.
 
-LSF knows one process of such a job, its leader. That is the script written here, which runs the
-manager; scripts that LSF runs beside the job (``lsf_scripts/``) find both by :func:`register`.
+LSF knows one process of such a job, its leader, which is the script that is written here and runs
+the manager. Scripts that LSF runs beside the job (``lsf_scripts/``) find the directory of the job
+by :func:`register`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FILE = "run.json"
 COMMAND, SCRIPT = "command.sh", "lsf_script"
 
 CHECKPOINT = "hpcext"
-"""In a checkpoint directory of LSF: the directory of the training, from echkpnt.hpcext."""
+"""A file in a checkpoint directory of LSF: echkpnt.hpcext names the training's directory in it."""
 
 _STDIN = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
@@ -39,7 +40,7 @@ class LsfSuspendable:
     ----------
     here : LsfJob
     command : sequence of bytes
-        What its training runs; may be empty if brestart has its checkpoint.
+        The command of its training; it may be empty if brestart has its checkpoint.
     """
 
     batch = "lsf"
@@ -53,7 +54,7 @@ class LsfSuspendable:
         self._words = command
 
     def earlier(self, named: Callable[[str], Path | None]) -> Path | None:
-        """Find the directory of an earlier run, by what it registered or by its checkpoint."""
+        """Return the directory of an earlier run, found by its registration or its checkpoint."""
         directory, self.restored = find(self._here)
         if not self._words and not self.restored:
             raise InputError(
@@ -62,14 +63,14 @@ class LsfSuspendable:
         return directory
 
     def command(self, directory: Path) -> Sequence[str]:
-        """Return a script of ours: in each run its command may be elsewhere."""
+        """Return a script of ours, since the path of its command may differ from run to run."""
         return ("/bin/sh", str(directory / COMMAND))
 
     def write(
         self, directory: Path, first: JobSpec | None, *, manager_file: Path, hpcext: Sequence[str]
     ) -> Path:
-        """Write what the leader of the job becomes, and have it found by scripts beside it."""
-        # What brestart has run is the training of another job.
+        """Write the script that the leader of the job becomes, and register the job."""
+        # The command of brestart is not that of the training, which another job has begun.
         if not self.restored and not self._here.restarts:
             write_command(directory, self._words, self._here)
         note(self._here, directory)
@@ -81,12 +82,18 @@ class LsfSuspendable:
 
 
 def key(job: LsfJob) -> str:
-    """Return the name of a job among files."""
+    """Return the name of a job in names of files."""
     return f"{job.id}.{job.element}"
 
 
 def register(job: LsfJob, directory: Path) -> None:
-    """Make a job's directory known by its id, whatever the user's settings are."""
+    """Make the directory of a job known by the job's id, in a place that no setting changes.
+
+    Parameters
+    ----------
+    job : LsfJob
+    directory : pathlib.Path
+    """
     path = link(job)
     private.make(path.parent)
     new = path.with_name(f".{path.name}.{os.getpid()}")
@@ -96,19 +103,17 @@ def register(job: LsfJob, directory: Path) -> None:
 
 
 def link(job: LsfJob) -> Path:
-    """Return where the scripts that LSF runs beside a job look for its directory."""
+    """Return the link by which scripts that LSF runs beside a job find its directory."""
     return protocol.user_directory("state") / "lsf" / key(job)
 
 
 def find(job: LsfJob) -> tuple[Path | None, bool]:
-    """Find the directory of an earlier run of a job, and whether its command is known there.
-
-    That of a job that brestart goes on with is where its checkpoint says.
+    """Return the directory of an earlier run of a job, and whether it is that of a checkpoint.
 
     Raises
     ------
     InputError
-        It has none of ours.
+        The job was started by brestart, and its checkpoint is not of echkpnt.hpcext.
     """
     path = link(job)
     if known(job, path):
@@ -127,7 +132,14 @@ def find(job: LsfJob) -> tuple[Path | None, bool]:
 
 
 def known(job: LsfJob, directory: Path) -> bool:
-    """Return whether a directory belongs to an earlier run of this very job: ids are used again."""
+    """Return whether a directory belongs to this very job; LSF uses ids again.
+
+    Parameters
+    ----------
+    job : LsfJob
+    directory : pathlib.Path
+        A directory that an earlier job of this id may have registered.
+    """
     try:
         found = _read(directory)
     except (OSError, ValueError):
@@ -136,7 +148,7 @@ def known(job: LsfJob, directory: Path) -> bool:
 
 
 def note(job: LsfJob, directory: Path) -> None:
-    """Write down that another run of a job has begun."""
+    """Note in the directory of a job that another run of it has begun."""
     runs = cast(int, _read(directory)["runs"]) + 1 if known(job, directory) else 1
     document = {"schema": SCHEMA, "job_id": job.id, "file": job.file, "runs": runs}
     documents.write_json(directory / FILE, document)
@@ -148,12 +160,16 @@ def runs(directory: Path) -> int:
 
 
 def words_of_shell(pid: int) -> list[bytes]:
-    """Return the words that start a shell again with what it runs, which no variable says.
+    """Return the command line of a shell, to run its script once more.
+
+    Parameters
+    ----------
+    pid : int
 
     Raises
     ------
     InputError
-        It reads its text from where nobody can read it again.
+        The shell reads its script from a pipe or the like, where it cannot be read again.
     """
     proc = Path(f"/proc/{pid}")
     words = (proc / "cmdline").read_bytes().split(b"\0")[:-1]
@@ -187,9 +203,17 @@ def _unreadable() -> InputError:
 
 
 def write_command(directory: Path, words: Sequence[bytes], job: LsfJob) -> None:
-    """Write down what the training is, byte for byte; in the next run it may be elsewhere.
+    """Write a script that runs the command of a training, byte for byte.
 
-    The file that LSF keeps of a job may be gone when brestart goes on with it.
+    It has a copy of the file in which LSF keeps the job's script: the path of that file may differ
+    in the next run, and the file may be gone when brestart continues the job.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    words : sequence of bytes
+        The command.
+    job : LsfJob
     """
     text = b"#!/bin/sh\n"
     for number, word in enumerate(words):
@@ -212,9 +236,17 @@ def _quoted(word: bytes) -> bytes:
 
 
 def write_script(directory: Path, hpcext: Sequence[str] = batch_job.HPCEXT) -> Path:
-    """Write what the leader of the job runs; return where it is."""
+    """Write the script of the job's leader; return its path.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        That of the pilot.
+    hpcext : sequence of str
+        The command ``hpcext`` and its first arguments.
+    """
     log_path = directory / "jobs" / "1" / "log.txt"
-    # What a job that is put back into the queue printed LSF does not keep: all is shown at the end.
+    # LSF does not keep the output of a requeued job, so all of it is shown at the end.
     show = ":" if log_path.is_symlink() else f"cat {shlex.quote(str(log_path))}"
     lines = requeue.suspendable_lines(directory, ends=show)
     return batch_job.write_script(

@@ -1,7 +1,7 @@
-"""A ticket that is a job of LSF: what the job starter makes of it, and why it ends.
+"""A ticket that is a job of LSF: its script, and the reason of its end.
 
-While a job ends, nothing tells why: bkill(1) and brequeue(1) send SIGINT and SIGTERM, and bjobs(1)
-says RUN until the host has reported. Afterwards it is EXIT, or PEND.
+While a job ends, the reason is unknown: bkill(1) and brequeue(1) send the same signals, SIGINT and
+SIGTERM, and bjobs(1) shows RUN until the host has reported. Afterwards it shows EXIT, or PEND.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from hpcext.process import Process
 TICKET = "hpcext.lsf-ticket/1"
 
 REQUEUED_S = 15.0
-"""Seconds after which EXIT is final: a requeued job is shown so for 2 to 4 s on one engine."""
+"""Seconds after which EXIT is final; one engine shows a requeued job so for 2 to 4 s."""
 
 _PROCESS = "manager.json"
-"""The file of the process to which hpcext-job-control sends SIGUSR2, and whose end it awaits."""
+"""The file that names the process to which hpcext-job-control sends SIGUSR2, to await its end."""
 
 _SCRIPT = """#!/bin/sh
 # The ticket of a trainer, and the leader of its LSF job.
@@ -51,7 +51,7 @@ class LsfTicket:
     """
 
     system = "lsf"
-    # JOB_TERMINATE_INTERVAL after them comes SIGKILL; bkill(1).
+    # SIGKILL follows after JOB_TERMINATE_INTERVAL (bkill(1)).
     ends = frozenset({signal.SIGINT, signal.SIGTERM})
     leaves = frozenset({signal.SIGUSR2})
 
@@ -59,32 +59,34 @@ class LsfTicket:
         self.id: JobId = here.name
         self.numbers: tuple[JobId, ...] = (here.id,)
         name = protocol.environ().get("LSB_JOBNAME", "")
-        # That of an element is the name of its array, with the indices of all.
+        # LSB_JOBNAME of an element is the name of its array, with all indices.
         self.name = (name.partition("[")[0] if here.element else name) or "job"
         self.run_of = here.file
         self._here = here
         self._directory: Path | None = None
         self._goes_back = False
-        # When other jobs were seen to have ended, for the first time since they ran.
+        # Other job → when it was first seen to have ended.
         self._ended_s: dict[JobId, float] = {}
 
     def begin(self, state_dir: Path) -> None:
         """Make this process known to hpcext-job-control."""
-        self._directory = directory = _found(self._here) or _made(self._here, state_dir)
+        self._directory = directory = _earlier_directory(self._here) or _new_directory(
+            self._here, state_dir
+        )
         requeue.begin(directory)
         me = Process.me()
         facts = {"schema": TICKET, "pid": me.pid, "start": me.start, "boot_id": boot_id()}
         documents.write_json(directory / _PROCESS, facts, durable=False)
 
     def forget(self) -> None:
-        """Remove what it is found by."""
+        """Remove the directory by which hpcext-job-control finds the ticket."""
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             with contextlib.suppress(OSError):
                 lsf_suspend.link(self._here).unlink()
 
     def environ(self) -> dict[str, str]:
-        """Return our environment without what LSF says of the job, except its index in an array."""
+        """Return our environment without the variables of the job, except its index in an array."""
         return lsf_inside.environ_of_others() | lsf_inside.of_element()
 
     def is_its_script(self, path: Path) -> bool:
@@ -92,22 +94,25 @@ class LsfTicket:
         return bool(self.run_of) and path.name.startswith(self.run_of)
 
     def keeps_output(self) -> bool:
-        """Return whether output goes straight to the file of ``-o``; if not, LSF keeps the last."""
+        """Return whether output goes straight to the file of ``-o``.
+
+        Otherwise LSF keeps that of the last run only.
+        """
         wanted = self._here.output
         return bool(wanted) and os.path.realpath(wanted) == os.readlink(
             f"/proc/self/fd/{sys.stdout.fileno()}"
         )
 
     def ending(self) -> Ending:
-        """Return why it ends, which is known only if it is our own doing."""
+        """Return why it ends, which is known only if we have requeued it ourselves."""
         return Ending.AGAIN if self._goes_back else Ending.OPEN
 
     def end_s(self) -> float | None:
-        """Its run limit."""
+        """Return the end of its run limit in epoch seconds."""
         return lsf.Commands().end(self.id).end_s
 
     def go_back(self) -> int | None:
-        """Requeue it as suspendable jobs are."""
+        """Requeue it, as suspendable jobs are requeued."""
         assert self._directory is not None
         self._goes_back = True
         requeue.go_back(self._here, self._directory)
@@ -116,7 +121,7 @@ class LsfTicket:
         return status
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Return those that stay EXIT: one that is to run again is PEND, or PSUSP, soon after."""
+        """Return those that stay in state EXIT; a requeued one is PEND or PSUSP soon after."""
         now_s = time.monotonic()
         names = {_name(job): job for job in job_ids}
         states = lsf.Commands().states(list(names))
@@ -126,28 +131,28 @@ class LsfTicket:
 
 
 def _name(job_id: JobId) -> JobId:
-    """Return LSF's name of the job of a ticket's key: ``4711[2]`` where that has ``4711_2``."""
+    """Return the name of a job in LSF, such as ``4711[2]`` for ``4711_2`` in a ticket's key."""
     number, bar, index = str(job_id).partition("_")
     return f"{number}[{index}]" if bar else job_id
 
 
 def write_script(here: LsfJob, state_dir: Path, shell: int) -> None:
-    """Write what the job's shell becomes: a ticket of what that shell runs, byte for byte.
+    """Write the script that the job's shell becomes: a ticket that trains the shell's command.
 
     Parameters
     ----------
     here : LsfJob
     state_dir : pathlib.Path
     shell : int
-        Its pid.
+        The pid of the shell.
 
     Raises
     ------
     InputError
-        What it runs cannot be read again.
+        The command of the shell cannot be read again.
     """
     words = lsf_suspend.words_of_shell(shell)
-    directory = _found(here) or _made(here, state_dir)
+    directory = _earlier_directory(here) or _new_directory(here, state_dir)
     command = directory / lsf_suspend.COMMAND
     if not command.exists():
         lsf_suspend.write_command(directory, words, here)
@@ -155,13 +160,13 @@ def write_script(here: LsfJob, state_dir: Path, shell: int) -> None:
     documents.write_file(directory / batch_job.SCRIPT, os.fsencode(text))
 
 
-def _found(here: LsfJob) -> Path | None:
-    """Find the directory that an earlier run of the job, or its starter, has made."""
+def _earlier_directory(here: LsfJob) -> Path | None:
+    """Return the directory that an earlier run of the job, or its starter, has created."""
     path = lsf_suspend.link(here)
     return path.resolve() if lsf_suspend.known(here, path) else None
 
 
-def _made(here: LsfJob, state_dir: Path) -> Path:
+def _new_directory(here: LsfJob, state_dir: Path) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     directory = state.make(state_dir, "tickets", f"{lsf_suspend.key(here)}-{stamp}")
     state.check_safe(directory)

@@ -33,31 +33,31 @@ from hpcext.core.values import Node
 log = logging.getLogger(__name__)
 
 _SITES = {"JobHeldAdmin", "JobHoldMaxRequeue"}
-"""Reasons for which the user cannot release a job; "Job Reason Codes"."""
+"""Reasons for which only an operator can release a job (squeue(1), JOB REASON CODES)."""
 
 
 class Slurm(Backend):
-    """As the base class has it."""
+    """Slurm, from 22.05 on."""
 
     name = "slurm"
     title = "Slurm"
     command = "sbatch"
     polls = False
-    # For as long as the credential of its last run is good by default, two minutes.
+    # Until the credential of its last run expires, two minutes by default.
     delays_requeued = True
 
     def own_job(self) -> JobId | None:
-        """Return the number by which Slurm's commands know this job and no other."""
+        """Return the id of the job in which this process runs, unique for commands of Slurm."""
         here = Allocation.from_environ()
         return here.name if here is not None else None
 
     def jobs(self) -> Jobs:
-        """Return what asks by Slurm's commands, or by pyslurm."""
+        """Return an object for queries by the commands of Slurm, or by pyslurm."""
         return reads()
 
     @property
     def submitted(self) -> SubmittedPilot:
-        """As the base class has it."""
+        """The notes on its job in the directory of a pilot."""
         return slurm_job.SUBMITTED
 
     def check(self, order: PilotOrder) -> PilotOrder:
@@ -70,15 +70,15 @@ class Slurm(Backend):
         return slurm.parse_time_limit(time)
 
     def prepare(self, directory: Path, order: PilotOrder, settings: Settings) -> Sequence[str]:
-        """As the base class has it."""
+        """Write the script of a pilot, and return the options of sbatch for it."""
         return slurm_job.prepare(directory, order, settings)
 
     def hand_in(self, directory: Path, options: Sequence[str]) -> JobId:
-        """As the base class has it."""
+        """Submit the script of a pilot with sbatch."""
         return slurm_job.hand_in(directory, options)
 
     def place(self, run: PilotRun) -> JobPlace:
-        """Return the nodes of the allocation for steps, or its first one for a script."""
+        """Return the nodes of the allocation; for a suspendable script, the first one."""
         here = Allocation.from_environ()
         if here is None:
             raise NoManagerError(
@@ -92,19 +92,19 @@ class Slurm(Backend):
             "number": here.job_id,
         }
         if run.alone:
-            # The batch step is on the first node; what its script does on others is its own.
+            # The batch step is on the first node; what its script does on others is its own affair.
             node = Node(here.node, len(run.gpus))
             script = functools.partial(
                 SlurmScript, node=node, indices=here.gpus or run.gpus, **common
             )
             return JobPlace((node,), script, requeue, here.restarts)
         nodes, executor = _steps(run, here, common)
-        gone = _gone(here, nodes)
+        gone = _lost_nodes(here, nodes)
         left = tuple(node for node in nodes if node.name not in gone)
         return JobPlace(left, executor, requeue, here.restarts, gone)
 
     def send(self, job_id: JobId, signum: int) -> bool:
-        """Have Slurm signal the script, which passes it on."""
+        """Have Slurm signal the script, which passes the signal on to the manager."""
         name = signal.Signals(signum).name.removeprefix("SIG")
         try:
             runner.run(slurm.cancel_command(str(job_id), signal=name, batch=True))
@@ -113,31 +113,31 @@ class Slurm(Backend):
         return True
 
     def begin_requeued(self, ours: Callable[[], Collection[JobId]]) -> None:
-        """Have those begin that wait for nothing but the credential of their last run to expire."""
+        """Have jobs begin that wait for nothing but the expiry of a credential."""
         begin_requeued(ours)
 
     def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
-        """As the base class has it."""
+        """Return which command releases or resumes a job, and who may use it."""
         if state is Is.HELD:
             who = ", which takes an operator of Slurm" if seen.why in _SITES else ""
             return f"scontrol release {job_id} lets it begin{who}"
         if seen.state == "stopped":
             return f"scancel --signal=CONT {job_id} lets it go on"
-        # scontrol(1): "suspend" and "resume" are for operators.
+        # "suspend" and "resume" are for operators (scontrol(1)).
         return f"scontrol resume {job_id} lets it go on, which takes an operator of Slurm"
 
     def leasing(self, settings: Settings) -> Leasing:
-        """As the base class has it."""
+        """Return what leases nodes of Slurm."""
         return SlurmLeasing()
 
     def ticket(self) -> OwnJob | None:
-        """As the base class has it."""
+        """Return the job whose batch script this process is; None if it is in none."""
         here = Allocation.from_environ()
-        # The shell of salloc is on no node of its job.
+        # The shell of salloc runs on no node of its job.
         return SlurmTicket(here) if here and here.node and not here.step else None
 
     def suspendable(self, command: Sequence[str], shell: int | None) -> SuspendableJob:
-        """As the base class has it."""
+        """Return the job in which this process runs, to be made suspendable."""
         here = Allocation.from_environ()
         return SlurmSuspendable(here, command) if here else super().suspendable(command, shell)
 
@@ -145,18 +145,18 @@ class Slurm(Backend):
 def _steps(
     run: PilotRun, here: Allocation, common: dict[str, Any]
 ) -> tuple[tuple[Node, ...], functools.partial[SlurmSteps]]:
-    """Return all nodes of the allocation, and what runs steps on them."""
+    """Return all nodes of the allocation, and an executor for steps on them."""
     names = slurm.parse_hostnames(runner.run(slurm.hostnames_command(here.nodelist)))
     gpus = len(run.gpus)
     cpus = slurm.parse_cpus(here.cpus_per_node)
-    # As sbatch's --gpus-per-node promises, all nodes have as many GPUs; CPUs may differ.
+    # All nodes have the same number of GPUs, as requested; CPUs may differ.
     shares = {
         name: Share(gpus, cpus=count, memory_mb=here.memory_mb, logical=run.logical)
         for name, count in zip(names, cpus, strict=True)
     }
     hosts = reads().hosts(names) if len(names) > 1 else {}
     addresses = {name: host.address for name, host in hosts.items()}
-    # Slots are alike wherever they are.
+    # Slots are alike on all nodes.
     kinds = {name: host.kind for name, host in hosts.items() if not run.logical}
     nodes = tuple(Node(name, gpus, kinds.get(name, "")) for name in names)
     executor = functools.partial(
@@ -165,8 +165,8 @@ def _steps(
     return nodes, executor
 
 
-def _gone(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Return nodes that the job has lost since it began, as its environment does not know."""
+def _lost_nodes(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Return nodes that the job has lost since it began, which its environment does not show."""
     try:
         left = reads().nodes_of(here.name)
     except BatchError as error:

@@ -26,7 +26,7 @@ def prepare(directory: Path, order: PilotOrder, settings: Settings) -> list[str]
     Parameters
     ----------
     directory : pathlib.Path
-        Of the pilot, on a file system that the nodes share.
+        The pilot's, on a file system that the nodes share.
     order : PilotOrder
     settings : Settings
     """
@@ -40,9 +40,9 @@ def prepare(directory: Path, order: PilotOrder, settings: Settings) -> list[str]
         f"--output={directory / 'slurm-%j.out'}",
         "--open-mode=append",
         "--requeue" if order.requeue else "--no-requeue",
-        # One node that goes down leaves the others to us.
+        # If a node goes down, the others stay.
         *(["--no-kill"] if order.nodes > 1 else []),
-        # Of two that say the same, sbatch takes the last: what is said here and now.
+        # If an option is given twice, sbatch takes the last one: that of the command line.
         *shlex.split(settings.pilot_options),
         *([f"--time={order.time}"] if order.time else []),
         *order.options,
@@ -50,10 +50,10 @@ def prepare(directory: Path, order: PilotOrder, settings: Settings) -> list[str]
 
 
 def requeue(job_id: JobId) -> None:
-    """Put the job that we run in back into the queue, if nobody has cancelled it.
+    """Requeue the job in which this process runs, unless somebody has cancelled it.
 
-    By ourselves, since a job that exits in the grace of its preemption is not requeued by Slurm
-    before 24.05; and from RUNNING only, since it would bring a cancelled job back.
+    Slurm before 24.05 does not requeue a job that exits in the grace of its preemption. The job is
+    requeued from state RUNNING only, because scontrol would also revive a cancelled one.
     """
     try:
         if reads().end(job_id).state == "running":
@@ -66,12 +66,19 @@ def requeue(job_id: JobId) -> None:
 def hand_in(directory: Path, options: Sequence[str]) -> int:
     """Submit the script of a pilot; return the id of its job.
 
+    Parameters
+    ----------
+    directory : pathlib.Path
+        The pilot's.
+    options : sequence of str
+        Those that :func:`prepare` has returned.
+
     Raises
     ------
     BatchError
-        Slurm refused it.
+        Slurm refused the job.
     """
     command, script = slurm.submit_command(options), directory / batch_job.SCRIPT
-    # Submitted from inside another job, it would inherit that job's options.
+    # If this process is in a job, the new one would inherit the options of that.
     said = runner.run(command, environ=without_slurm(), script=script)
     return slurm.parse_job_id(said)

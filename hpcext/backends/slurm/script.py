@@ -1,8 +1,8 @@
 """The executor of a suspendable Slurm job: its training runs in the batch step of that job.
 
 So the script has the whole environment of a batch script, and its own ``srun`` works as usual. Only
-a preemption would not reach it: when the grace begins slurmctld sends SIGTERM to all steps but this
-one. So a step that does nothing else waits for that signal.
+a preemption would not reach it: when the grace begins, slurmctld sends SIGTERM to all steps except
+the batch step. So another step, which does nothing else, waits for that signal.
 """
 
 from __future__ import annotations
@@ -26,22 +26,19 @@ log = logging.getLogger(__name__)
 LISTEN_LOG = "listen.log"
 
 LISTEN_END_S = 10.0
-"""Seconds to wait for the end of the listening step: Slurm kills what outlives the script."""
+"""Seconds to wait for the end of the listening step; Slurm kills what outlives the script."""
 
 LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 5.0, 300.0
-"""The first and longest pause, in seconds, between two listening steps.
-
-It matters if one ends and nobody wants the nodes.
-"""
+"""The first and the longest pause, in seconds, before a failed listening step is replaced."""
 
 
 class SlurmScript(OnNode):
-    """Carries out actions in the batch step of one allocation.
+    """An executor that carries out actions in the batch step of one allocation.
 
     Parameters
     ----------
     number : int
-        The job's number: srun takes nothing else.
+        The number of the job, as srun takes it.
     **common
         Parameters of the base classes.
     """
@@ -56,8 +53,8 @@ class SlurmScript(OnNode):
         """Stop watching, and end the listening step."""
         super().close()
         if self._listening is not None and self._listening.poll() is None:
-            # What its step reads has an end then, so it completes; a signal would cancel it, and
-            # sacct would say so of a job that went well.
+            # The step completes at the end of its input. A signal would cancel it, and sacct would
+            # show a cancelled step in a job that went well.
             if self._listening.stdin is not None:
                 self._listening.stdin.close()
             try:
@@ -67,11 +64,11 @@ class SlurmScript(OnNode):
                 self._listening.returncode = 0
 
     def _where(self, _action: Action, _gpus: Sequence[str]) -> dict[str, Any]:
-        # The GPUs are what Slurm has made them to be.
+        # The GPUs are those that Slurm has given the job.
         return {"notices": True, "allocation": self._allocation, "leader": leader.of_step()}
 
     async def _listen(self) -> None:
-        """Learn from the end of a step that Slurm wants the nodes back."""
+        """Suspend the trainings when a listening step ends because Slurm wants the nodes back."""
         pause_s = LISTEN_PAUSE_S
         while not self._walltime.leaving:
             failure = await self._step()
@@ -83,11 +80,11 @@ class SlurmScript(OnNode):
             pause_s = min(2 * pause_s, LISTEN_PAUSE_MAX_S)
         for watch in self._watches.values():
             if watch.process is not None:
-                # What has nothing to save ends now, and not when it is too late.
+                # Sessions save, and commands without one are told to end while there is time.
                 watch.process.send(NOTICE_SIGNAL)
 
     async def _step(self) -> str:
-        """Run a step that ends when Slurm tells it to; return what to say if it ended otherwise."""
+        """Run a step that ends at a preemption; return an explanation in case it has failed."""
         log_path = self._directory.parent / LISTEN_LOG
         try:
             with open(log_path, "wb") as its_log:
@@ -110,7 +107,7 @@ class SlurmScript(OnNode):
             "srun",
             f"--jobid={self._number}",
             "--job-name=hpcext-listen",
-            # It takes nothing from anybody: no step of the script has to wait for it.
+            # It uses no resources, so that no step of the script has to wait for it.
             "--overlap",
             "--nodes=1",
             "--ntasks=1",
@@ -120,6 +117,6 @@ class SlurmScript(OnNode):
             "--mem=0",
             "--mpi=none",
             "--quiet",
-            # It waits for the end of what it reads, and uses nothing for that; srun(1), --input.
+            # It waits for the end of its input, which costs nothing (srun(1), --input).
             "cat",
         ]

@@ -1,8 +1,8 @@
 """The executor of attempts as steps of a Slurm job: one ``srun`` each, and a supervisor per node.
 
-Slurm chooses the GPUs of a step; the supervisor reports which they are. Of what a job needs only
-the start of its step goes through slurmctld: orders are files, and the news that there is one goes
-from ``srun`` straight to the node.
+Slurm chooses the GPUs of a step, and the supervisor reports which they are. Only the start of a
+step goes through slurmctld: orders are files, and the signal that there is one goes from ``srun``
+straight to the node.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ log = logging.getLogger(__name__)
 BEGIN_S = 120.0
 """Seconds after which a step that has not begun gives its GPUs back.
 
-Slurm takes them for busy, or a node does not answer. It is long enough for a controller that
-restarts.
+That happens if Slurm takes them for busy, or a node does not answer. A controller may restart
+meanwhile.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What a node has beside its GPUs; a job gets a share in proportion to its GPUs.
+    """The CPUs and memory of a node, of which a job gets a share in proportion to its GPUs.
 
     Attributes
     ----------
     gpus, cpus : int
     memory_mb : int
-        0 if Slurm does not share memory out.
+        0 if Slurm does not divide memory.
     logical : bool
-        Whether the GPUs are slots that nothing stands for in Slurm.
+        Whether the GPUs are slots, which Slurm does not know.
     """
 
     gpus: int
@@ -57,7 +57,7 @@ class Share:
     logical: bool = False
 
     def options(self, gpus: int) -> list[str]:
-        """Return options for srun: a step that does not say what it needs waits for the others."""
+        """Return the options of srun; without these needs, a step would wait for the others."""
         words = [f"--cpus-per-task={max(1, self.cpus * gpus // self.gpus)}"]
         if not self.logical:
             words.append(f"--gres=gpu:{gpus}")
@@ -72,9 +72,9 @@ class SlurmSteps(StepExecutor):
     Parameters
     ----------
     number : int
-        The job's number: srun takes nothing else.
+        The number of the job, as srun takes it.
     shares : Mapping[str, Share]
-        Of each node.
+        Name of a node → its CPUs and memory.
     **common
         Parameters of :class:`~hpcext.executors.steps.StepExecutor`.
     """
@@ -87,16 +87,16 @@ class SlurmSteps(StepExecutor):
 
     def _start(self, action: Action) -> None:
         if self._begin(action, ()):
-            self._loop.call_later(BEGIN_S, self._late, action.op)
+            self._loop.call_later(BEGIN_S, self._end_late_step, action.op)
 
     def _adopt(self, action: Action) -> bool:
         adopted = super()._adopt(action)
         if adopted:
-            self._loop.call_later(BEGIN_S, self._late, action.op)
+            self._loop.call_later(BEGIN_S, self._end_late_step, action.op)
         return adopted
 
-    def _late(self, op: int) -> None:
-        """End a step that has not begun; that is no failure of its job."""
+    def _end_late_step(self, op: int) -> None:
+        """End a step that has not begun, which is no failure of its job."""
         watch = self._watches.get(op)
         if watch is None or watch.process is None or watch.files.begun():
             return
@@ -119,7 +119,7 @@ class SlurmSteps(StepExecutor):
             "--ntasks-per-node=1",
             f"--nodelist={','.join(alloc)}",
             *self._share(alloc).options(max(alloc.values())),
-            # A rank that is gone on one node is waited for by those on the others.
+            # Otherwise ranks would wait for one that has failed on another node.
             "--kill-on-bad-exit=1",
             "--mpi=none",
             "--unbuffered",
@@ -132,7 +132,7 @@ class SlurmSteps(StepExecutor):
         ]
 
     def _share(self, nodes: Iterable[str]) -> Share:
-        """Return what each of these nodes has at least; they have as many GPUs."""
+        """Return the smallest share among these nodes, which have the same number of GPUs."""
         shares = [self._shares[node] for node in nodes]
         return min(shares, key=lambda share: (share.cpus, share.memory_mb))
 
@@ -153,36 +153,38 @@ class SlurmSteps(StepExecutor):
         self._send_news(watch)
 
     def _send_news(self, watch: Watch) -> None:
-        """Have the supervisor look, if it is there; it looks by itself when it begins."""
+        """Have the supervisor look for orders; one that has not begun will do so by itself."""
         if watch.process is not None and watch.files.claimed():
             watch.process.send(NEWS_SIGNAL)
             self._told.discard(watch.files.op)
 
     async def _look_around(self, watch: Watch, *, noticed: bool = False) -> None:
-        """Look, before anything is started again, how much time and which nodes are left."""
+        """Find out, before anything is started again, how much time and which nodes are left."""
         await super()._look_around(watch, noticed=noticed)
         if not self._walltime.leaving:
-            self._lose(await asyncio.to_thread(self._missing))
+            self._lose(await asyncio.to_thread(self._lost_nodes))
 
     def _over(self, watch: Watch, ended: Ended) -> None:
-        """Handle an end; the first of several nodes may have been told as another has failed."""
-        super()._over(watch, watch.files.failed_by_itself() or ended)
+        """Handle an end; the first node may have been told to end because another has failed."""
+        super()._over(watch, watch.files.ends.failed_by_itself() or ended)
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
-        """End the step of an ``srun`` that is gone, and wait until Slurm says that it is over."""
+        """End the step of an ``srun`` that is gone, and wait until Slurm reports its end."""
         pause_s = ASK_PAUSE_S
         while await asyncio.to_thread(self._end_step, self._name(watch.files)):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, ASK_PAUSE_MAX_S)
         await self._look_around(watch)
         files = watch.files
-        # Of the first node nothing may be known where another has failed.
-        self._finish(watch, files.failed_by_itself() or files.ended() or self._lost(watch))
+        # If another node has failed, the first one may have reported nothing.
+        self._finish(
+            watch, files.ends.failed_by_itself() or files.ends.ended() or self._lost(watch)
+        )
 
-    def _missing(self) -> list[str]:
+    def _lost_nodes(self) -> list[str]:
         """Return nodes that the job no longer has.
 
-        The job is asked, since a node that was down may be up again without being the job's.
+        They are those of the job, because a node that was down may be up again without the job.
         """
         try:
             left = reads().nodes_of(self._job_id)

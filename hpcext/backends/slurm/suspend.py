@@ -1,8 +1,7 @@
-"""The Slurm job of a suspendable batch script: what that script becomes.
+"""The Slurm job of a suspendable batch script: the script that runs in its place.
 
-A script of ours, which is prepared here, runs in its place. It starts the supervisor of the first
-attempt at once and the manager beside it, which takes over what it finds: the user's script does
-not wait for a manager, and runs even if there is none.
+That script starts the supervisor of the first attempt at once, and beside it the manager, which
+takes the attempt over. So the user's script does not wait for a manager, and runs even without one.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ from hpcext.backends import batch_job
 from hpcext.backends.slurm.job import SUBMITTED
 from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
-from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
+from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.attempt.ends import SUPERVISOR_LOG
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.jobspec import JobSpec
 from hpcext.launch import leader, supervise
 from hpcext.protocol import SUPERVISOR_FILE
 
 SCRIPT = "slurm_script"
-"""The name that slurmd gives to a job's batch script, in a spool of its own on each node."""
+"""The name of a job's batch script in the spool of slurmd."""
 
 _JOB = "1"
 
@@ -76,7 +76,7 @@ class SlurmSuspendable:
     Raises
     ------
     InputError
-        This is not a batch script, or it has nothing to run.
+        The process is not in a batch script, or there is no command.
     """
 
     batch = "slurm"
@@ -84,7 +84,7 @@ class SlurmSuspendable:
     restored = False
 
     def __init__(self, here: Allocation, command: Sequence[str]) -> None:
-        # The shell of salloc is on no node of its job, and cannot be put back into the queue.
+        # The shell of salloc runs on no node of its job, and cannot be requeued.
         if here.step or not here.node:
             raise InputError(
                 "works in the batch script of a Slurm job only, and this is not one",
@@ -101,11 +101,11 @@ class SlurmSuspendable:
         self._words = command
 
     def earlier(self, named: Callable[[str], Path | None]) -> Path | None:
-        """Find the pilot that an earlier allocation of this job began."""
+        """Return the directory of the pilot that an earlier run of this job has created."""
         return named(f"job-{self.key}") if self._here.restarts else None
 
     def command(self, directory: Path) -> Sequence[str]:
-        """Return the user's script: our copy of it, since slurmd's is on one node alone."""
+        """Return the user's command, with our copy of a script that only one node has."""
         return (str(directory / SCRIPT) if self._is_script() else self._words[0], *self._words[1:])
 
     def write(
@@ -119,7 +119,7 @@ class SlurmSuspendable:
             SUBMITTED.write(directory, self._here.name, None)
             _launch(directory, self._here, first, manager_file)
         attempt = directory / "jobs" / _JOB / "attempt-0001"
-        # Where the site's hpcext has found the libraries of its Python.
+        # The site's hpcext may need it to find the libraries of its Python.
         libraries = protocol.environ().get("LD_LIBRARY_PATH", "")
         python = [*(["env", f"LD_LIBRARY_PATH={libraries}"] if libraries else []), sys.executable]
         supervisor = [*python, "-I", "-S", supervise.__file__, str(attempt)]
@@ -139,9 +139,9 @@ class SlurmSuspendable:
 
 
 def _launch(directory: Path, here: Allocation, job: JobSpec, manager_file: Path) -> None:
-    """Write down the first attempt as the manager would, whose first operation is to start it.
+    """Write the files of the first attempt, as a manager would in its first operation.
 
-    ``SlurmScript`` takes over what it finds so.
+    ``SlurmScript`` takes the attempt over.
     """
     alloc = {here.node: job.gpus.max}
     action = Action(Kind.START, _JOB, op=1, attempt=1, alloc=alloc)

@@ -27,7 +27,7 @@ class SlurmTicket:
 
     system = "slurm"
     run_of = ""
-    # A USR2 may come at the begin of a grace; SIGTERM follows.
+    # SIGUSR2 may come at the begin of a grace, but SIGTERM follows.
     leaves: frozenset[signal.Signals] = frozenset()
     ends = frozenset({signal.SIGTERM})
 
@@ -39,27 +39,27 @@ class SlurmTicket:
         self._restarts = here.restarts
 
     def begin(self, state_dir: Path) -> None:
-        """Do nothing: scancel reaches the script."""
+        """Do nothing, because scancel reaches the script."""
 
     def forget(self) -> None:
         """Do nothing."""
 
     def environ(self) -> dict[str, str]:
-        """Return our environment without SLURM_*, except what tells the tasks of an array apart."""
+        """Return our environment without SLURM_*, except what distinguishes tasks of an array."""
         return without_slurm() | array_of_slurm()
 
     def is_its_script(self, path: Path) -> bool:
-        """Return False: such a file begins with its interpreter, as sbatch takes no other."""
+        """Return False, because sbatch takes only scripts that name their interpreter."""
         return False
 
     def keeps_output(self) -> bool:
-        """Return whether output is kept, unless sbatch began the file anew (``--open-mode``)."""
+        """Return whether earlier output is kept, which depends on ``--open-mode``."""
         return self._restarts == 0 or os.fstat(sys.stdout.fileno()).st_size > 0
 
     def ending(self) -> Ending:
-        """Ask slurmctld, which says it while the job ends.
+        """Return why slurmctld is ending the job.
 
-        What Slurm may send at the begin of a grace, or anybody else, is no end yet.
+        A signal alone is no end yet: it may come at the begin of a grace, or from anybody.
         """
         said = runner.run(slurm.job_command(self.id), environ=slurm.epoch_times())
         if slurm.is_running(said):
@@ -67,11 +67,11 @@ class SlurmTicket:
         return Ending.CANCELLED if slurm.was_cancelled(said, self._restarts) else Ending.AGAIN
 
     def end_s(self) -> float | None:
-        """Return the end of its time limit, or of its grace."""
+        """Return the end of its time limit, or of its grace, in epoch seconds."""
         return reads().end(self.id).end_s
 
     def go_back(self) -> int | None:
-        """Requeue it by scontrol, which sends SIGTERM."""
+        """Requeue it with scontrol; SIGTERM follows."""
         slurm_job.requeue(self.id)
         return None
 

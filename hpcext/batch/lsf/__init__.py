@@ -1,4 +1,4 @@
-"""LSF's commands, and parsers of what they print: IBM Spectrum LSF 10.1 command reference."""
+"""Commands of LSF, and parsers of what they print (IBM Spectrum LSF 10.1 command reference)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STATES = {
     "PSUSP": "suspended", "USUSP": "suspended", "SSUSP": "suspended", "RUN": "running",
     "DONE": "completed", "EXIT": "failed",
 }  # fmt: skip
-"""States of bjobs(1), "Job status" → Slurm's words.
+"""A state of bjobs(1), "Job status" → its name in Slurm.
 
-UNKWN and ZOMBI are no ends: the host cannot be reached, and what runs there may go on.
+UNKWN and ZOMBI are unknown: the host cannot be reached, and processes there may go on.
 """
 
 MINUTE_S = 60.0
@@ -36,25 +36,25 @@ _LIMIT = re.compile(r"(?:([0-9]{1,9}):)?([0-9]{1,9})\Z")
 _CLOCK = re.compile(r"([0-9]{1,9}):([0-9]{1,9})(?::([0-9]{1,9}))?")
 _PAST = re.compile(r"^Job <([0-9]{1,18}(?:\[[0-9]{1,10}\])?)>,.*?\bStatus <(\w+)>", re.M)
 FIELDS = ("jobid", "stat", "run_time", "runtimelimit", "time_left")
-"""The fields that :func:`parse_end` reads; bjobs(1), -o."""
+"""The fields of bjobs(1), -o, that :func:`parse_end` reads."""
 
 
 def submit_command(options: Sequence[str]) -> list[str]:
-    """Submit the script on standard input; bsub(1).
+    """Return the bsub(1) command that submits a script on its standard input.
 
-    It is not given by name, because the shell that LSF starts for a command would die of signals
-    that the script waits for.
+    The script is not given by name, because the shell that LSF starts for a command would die of
+    signals that the script waits for.
     """
     return ["bsub", *options]
 
 
 def cancel_named_command(name: str) -> list[str]:
-    """End all jobs of this user that have a name; bkill(1): 0 is all that ``-J`` chooses."""
+    """Return the bkill(1) command that ends all of the user's jobs of a name."""
     return ["bkill", "-J", name, "0"]
 
 
 def parse_job_id(text: str) -> int:
-    """Parse ``Job <8> is submitted to queue <normal>.``, after what esubs may have printed."""
+    """Parse ``Job <8> is submitted to queue <normal>.``, which lines of esubs may precede."""
     found = _SUBMITTED.search(text)
     if found is None:
         raise BatchError(f"bsub printed {shown(text.strip())}, not a job id")
@@ -62,7 +62,7 @@ def parse_job_id(text: str) -> int:
 
 
 def array_of(options: Sequence[str]) -> str | None:
-    """Return the job array that options of bsub make, as written there; None if they make none.
+    """Return the job array that options of bsub state, as written there; None if there is none.
 
     Examples
     --------
@@ -87,12 +87,20 @@ def parse_time_limit(text: str) -> float | None:
 
 
 def state(text: str) -> str:
-    """Return a state of LSF in Slurm's words."""
+    """Return the name in Slurm of a state of LSF."""
     return STATES.get(text, UNKNOWN)
 
 
 def parse_end(fields: Mapping[str, str], now_s: float) -> End:
-    """Return a job's state and the end of its run limit, from its fields."""
+    """Return the state of a job and the end of its run limit.
+
+    Parameters
+    ----------
+    fields : Mapping of str to str
+        Those of :data:`FIELDS`, with names in capitals.
+    now_s : float
+        Epoch seconds.
+    """
     said = state(fields.get("STAT", ""))
     ran_s = _seconds(fields.get("RUN_TIME", ""))
     limit_s = _limit_s(fields.get("RUNTIMELIMIT", ""))
@@ -103,19 +111,27 @@ def parse_end(fields: Mapping[str, str], now_s: float) -> End:
 
 
 def began_s(fields: Mapping[str, str], now_s: float) -> float | None:
-    """Return when a job began, epoch, by how long it has run; None if that is not said."""
+    """Return when a job began, in epoch seconds, from its run time; None if that is unknown.
+
+    Parameters
+    ----------
+    fields : Mapping of str to str
+        Fields of bjobs, with names in capitals.
+    now_s : float
+        Epoch seconds.
+    """
     ran_s = _seconds(fields.get("RUN_TIME", ""))
     return None if ran_s is None else now_s - ran_s
 
 
 def _seconds(text: str) -> float | None:
-    """Parse a run time: ``16038 second(s)``, or with -hms (LSB_HMS_TIME_FORMAT) ``04:27:18``."""
+    """Parse a run time: ``16038 second(s)``, or ``04:27:18`` with -hms (LSB_HMS_TIME_FORMAT)."""
     number = whole(text.partition(" ")[0])
     return _clock_s(text) if number is None else float(number)
 
 
 def _limit_s(text: str) -> float | None:
-    """Parse a run limit: minutes as ``3.0`` or ``3.0/hostA``, with -hms ``00:03:00``; bjobs(1)."""
+    """Parse a run limit: ``3.0`` or ``3.0/hostA`` in minutes, or ``00:03:00`` with -hms."""
     minutes = text.partition("/")[0].strip()
     if ":" in minutes:
         return _clock_s(minutes)
@@ -126,7 +142,7 @@ def _limit_s(text: str) -> float | None:
 
 
 def _left_s(text: str) -> float | None:
-    """Parse the time that is left: ``hours:minutes`` and a letter; L is that of a run limit."""
+    """Parse the time left, ``hours:minutes`` and a letter, which is L for a run limit."""
     clock, _, letter = text.partition(" ")
     return None if letter.strip() not in {"", "L"} else _clock_s(clock)
 
@@ -141,12 +157,12 @@ def _clock_s(text: str) -> float | None:
 
 
 def past_command(job_ids: Sequence[JobId]) -> list[str]:
-    """Ask for jobs that have ended; bacct(1), which says nothing of others."""
+    """Return the bacct(1) command that asks for jobs that have ended."""
     return ["bacct", "-l", *map(str, job_ids)]
 
 
 def parse_past(text: str) -> dict[JobId, str]:
-    """Parse ``Job <8>, User <user>, ..., Status <DONE>, ...``, in broken lines: job → state."""
+    """Parse wrapped lines, ``Job <8>, User <user>, ..., Status <DONE>, ...``, into job → state."""
     lines = re.sub(r"\n {10,}", "", text)
     found = {as_job(job_id): state(said) for job_id, said in _PAST.findall(lines)}
     return {job_id: said for job_id, said in found.items() if job_id is not None}
@@ -157,14 +173,14 @@ def _past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
     try:
         text = runner.run(past_command(job_ids))
     except BatchError as error:
-        # bacct also fails for jobs that are not in its file; lsb.params, ACCT_ARCHIVE_AGE.
+        # bacct also fails for jobs that are not in its file (lsb.params, ACCT_ARCHIVE_AGE).
         log.info("accounting is not available: %s", error)
         text = error.stdout
     return {job_id: Seen(said) for job_id, said in parse_past(text).items() if job_id in job_ids}
 
 
 def seen_of(fields: Mapping[str, str]) -> Seen:
-    """Return what bjobs says of a job: its state, or why there is none."""
+    """Return the state of a job from fields of bjobs, or why it is unknown."""
     if fault := fields.get("ERROR"):
         return Seen(UNKNOWN, why=f"bjobs says: {shown(fault)}")
     said = fields.get("STAT", "")
@@ -179,10 +195,10 @@ _NOT_KNOWN = {
 
 
 class Commands(Jobs):
-    """What is asked of LSF about jobs."""
+    """Queries of LSF about jobs."""
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-        """Return what is said of jobs; what mbatchd has forgotten is looked up in accounting."""
+        """Return what mbatchd says of jobs, or accounting of those that mbatchd has forgotten."""
         if not job_ids:
             return {}
         asked = lsf_jobs.ask(("jobid", "stat"), [*map(str, job_ids)])
@@ -191,18 +207,18 @@ class Commands(Jobs):
         return found | _past(missing) if missing else found
 
     def end(self, job_id: JobId) -> End:
-        """Return a job's state, and the latest instant of its end."""
+        """Return the state of a job, and the latest instant of its end."""
         found = lsf_jobs.ask(FIELDS, [str(job_id)])
         if job_id not in found:
             raise BatchError(f"LSF does not know job {job_id}")
         return parse_end(found[job_id], time.time())
 
     def preempted(self, job_id: JobId) -> bool:
-        """Return False: LSF preempts by signals, and only bmod(1) changes a run limit."""
+        """Return False: LSF preempts by signals, and changes a run limit only by bmod(1)."""
         return False
 
     def gone(self, names: Sequence[str]) -> list[str]:
-        """Return those of these hosts that LSF has given up."""
+        """Return those of these hosts that LSF cannot reach any more."""
         text = runner.run(lsf_idle.hosts_command(lsf_probe.known(), names))
         loads = lsf_idle.parse_hosts(text)
         return [

@@ -1,7 +1,7 @@
 """An engine of LSF's line: its commands, options, fields of ``bjobs -o``, and release.
 
-Values and pure parsers; :mod:`hpcext.batch.lsf.probe` asks, and keeps the answers. Whoever builds a
-command of LSF asks an :class:`LsfEngine` which form it supports; nothing else knows.
+These are values and pure parsers; :mod:`hpcext.batch.lsf.probe` queries an engine, and keeps the
+answers. Which form of a command an engine supports is known to its :class:`LsfEngine` alone.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ HELP: Mapping[str, tuple[str, ...]] = {
     "bsub": ("-h", "all"), "bjobs": ("-h", "all"), "bhosts": ("-h",), "bparams": ("-h",),
     "bhist": ("-h",),
 }  # fmt: skip
-"""Command → the options that print its help: to stderr, as bsub(1), bjobs(1) and bhosts(1) say."""
+"""Command → the options that print its help, on stderr (bsub(1), bjobs(1), bhosts(1))."""
 
 _OPTION = re.compile(r"(?<![\w-])-[A-Za-z]\w*")
 _WRONG = re.compile(r"\b(?:not a valid|invalid|illegal|unknown|unrecogni[sz]ed)\b", re.I)
 _RELEASE = re.compile(r"\s*(\S.*?)\s+v?([0-9]+(?:\.[0-9]+)+)(?=[\s,]|$)")
 
-Way = Literal["json", "wide", "long"]
-"""The form in which jobs are asked for: as JSON, or else by ``bjobs -w`` or ``bjobs -l``."""
+JobsForm = Literal["json", "wide", "long"]
+"""The form of a query of jobs: JSON, or a table of ``bjobs -w`` or ``bjobs -l``."""
 
 
 class LsfRelease(NamedTuple):
-    """What lsid(1) says.
+    """The release of an engine, as lsid(1) prints it.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class LsfRelease(NamedTuple):
     number : str
         Such as ``10.1.0.15``.
     cluster : str
-        Empty if no cluster answers.
+        The name of the cluster; empty if none answers.
     """
 
     product: str
@@ -55,7 +55,7 @@ class LsfRelease(NamedTuple):
 
 
 class LsfEngine(NamedTuple):
-    """An engine of LSF's line, and what it supports.
+    """An engine of LSF's line, with what it supports.
 
     Attributes
     ----------
@@ -63,11 +63,11 @@ class LsfEngine(NamedTuple):
     commands : frozenset of str
         Those of :data:`COMMANDS` that it has.
     options : Mapping[str, frozenset of str]
-        Command → the options that its help names; none if that could not be read.
+        Command → the options that its help names; none if there is no help.
     refused : frozenset of str
         Fields that ``bjobs -o`` has refused.
     arguments : bool or None
-        Whether ``-a "name(arguments)"`` reaches an esub; None: no job has found out yet.
+        Whether ``-a "name(arguments)"`` reaches an esub; None if no job has shown it yet.
     """
 
     release: LsfRelease
@@ -77,20 +77,20 @@ class LsfEngine(NamedTuple):
     arguments: bool | None = None
 
     def takes(self, command: str, *options: str) -> bool:
-        """Return whether a command is there and its help names these options."""
+        """Return whether a command exists, and its help names these options."""
         known = self.options.get(command, frozenset())
         return command in self.commands and all(option in known for option in options)
 
     def lacks(self, command: str, *options: str) -> bool:
-        """Return whether the help of a command is known, but does not name all of these options.
+        """Return whether the help of a command does not name all of these options.
 
-        A command whose help says nothing is taken for IBM's.
+        A command without help is taken for IBM's, which has them.
         """
         known = self.options.get(command, frozenset())
         return bool(known) and not all(option in known for option in options)
 
-    def way_of_jobs(self, fields: Iterable[str]) -> Way:
-        """Return the form in which these fields of jobs can be had."""
+    def jobs_form(self, fields: Iterable[str]) -> JobsForm:
+        """Return the form of a query that has these fields of jobs."""
         wanted = frozenset(fields)
         if not self.lacks("bjobs", "-o", "-json") and not wanted & self.refused:
             return "json"
@@ -98,19 +98,19 @@ class LsfEngine(NamedTuple):
 
 
 IN_WIDE = frozenset({"jobid", "stat"})
-"""Fields that are read from ``bjobs -w``: the columns behind them are cut, or contain blanks."""
+"""The fields that ``bjobs -w`` shows reliably: later columns are cut, or contain blanks."""
 
 
 def starts_on_hosts(wanted: str) -> str:
-    """Return the command that starts something on another host of a job, in place of a missing one.
+    """Return the command that starts processes on other hosts of a job: lsrun without blaunch.
 
-    Call it where a job runs: only there is it known which commands there are. lsrun(1) starts it by
-    the same RES that blaunch(1) asks, but LSF does not count it as a part of the job.
+    It must be called where the job runs, because other hosts may have other commands. lsrun(1) uses
+    the same RES as blaunch(1), but LSF does not count its processes as part of the job.
 
     Parameters
     ----------
     wanted : str
-        The command that was set.
+        The setting ``lsf_launcher``.
     """
     if wanted == "blaunch" and not shutil.which("blaunch") and shutil.which("lsrun"):
         return "lsrun"
@@ -118,7 +118,7 @@ def starts_on_hosts(wanted: str) -> str:
 
 
 def parse_release(text: str) -> LsfRelease:
-    """Parse lsid's lines: ``PRODUCT NUMBER, DATE``, a copyright, and two that begin with ``My``.
+    """Parse the output of lsid: ``PRODUCT NUMBER, DATE`` and ``My cluster name is NAME``.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def parse_release(text: str) -> LsfRelease:
 
 
 def parse_options(text: str) -> frozenset[str]:
-    """Return every option that a help text names.
+    """Return all options that a help text names.
 
     Examples
     --------
@@ -144,13 +144,20 @@ def parse_options(text: str) -> frozenset[str]:
 
 
 def parse_parameters(text: str) -> dict[str, str]:
-    """Parse ``NAME = VALUE`` lines of ``bparams -a``, or of ``bparams -l``, which has more text."""
+    """Parse the lines ``NAME = VALUE`` of ``bparams -a`` or ``bparams -l``."""
     found = re.findall(r"^\s*([A-Z][A-Z0-9_]*)\s*=\s*(.*?)\s*$", text, re.M)
     return dict(found)
 
 
 def parse_refusal(stderr: str, fields: Iterable[str]) -> frozenset[str]:
-    """Return the fields of ``bjobs -o`` that an error names; bjobs ends at the first.
+    """Return the fields of ``bjobs -o`` that an error message refuses; it names the first only.
+
+    Parameters
+    ----------
+    stderr : str
+        What bjobs has printed.
+    fields : iterable of str
+        The requested fields.
 
     Examples
     --------
@@ -164,7 +171,14 @@ def parse_refusal(stderr: str, fields: Iterable[str]) -> frozenset[str]:
 
 
 def unknown_options(argv: Sequence[str], said: str) -> list[str]:
-    """Return the options of a failed command that its own usage, if it printed one, does not name.
+    """Return the options of a failed command that its usage does not name, if it has printed one.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        The command.
+    said : str
+        All that it has printed.
 
     Examples
     --------
@@ -179,7 +193,7 @@ def unknown_options(argv: Sequence[str], said: str) -> list[str]:
     return [word for word in asked if word not in known] if known & set(asked) else []
 
 
-# What is kept of it.
+# What is kept of an engine.
 
 SCHEMA = "hpcext.lsf-engine/1"
 
@@ -191,7 +205,7 @@ def document(engine: LsfEngine, identity: str) -> dict[str, Any]:
     ----------
     engine : LsfEngine
     identity : str
-        The document is valid for as long as this stays the same.
+        The document is valid for as long as this text stays the same.
     """
     return {
         "schema": SCHEMA,
@@ -205,7 +219,14 @@ def document(engine: LsfEngine, identity: str) -> dict[str, Any]:
 
 
 def parse_document(found: Mapping[str, Any], identity: str) -> LsfEngine | None:
-    """Return the engine of a document; None if it is invalid, or of another identity."""
+    """Return the engine of a document; None if it is invalid, or has another identity.
+
+    Parameters
+    ----------
+    found : Mapping
+    identity : str
+        The identity that the document must have.
+    """
     try:
         if found["identity"] != identity:
             return None

@@ -1,10 +1,10 @@
-"""The idle hosts of an LSF, and until when they are idle: the counterpart of ``slurm/idle.py``.
+"""The idle hosts of LSF, and for how long they are idle: the counterpart of ``slurm/idle.py``.
 
-bhosts(1) says what a host does, bqueues(1) what a queue allows, bslots(1) for how long slots can be
-had that LSF keeps for pending jobs, brsvs(1) what is reserved in advance. An engine that lacks one
-of them says less: slots that LSF keeps for an unknown time are left alone.
+bhosts(1) shows the use of hosts, bqueues(1) what a queue allows (``queues.py``), bslots(1) for how
+long slots are free that LSF keeps for pending jobs, brsvs(1) what is reserved (``reserved.py``).
+Without bslots, kept slots are left alone, because it is unknown how long they are free.
 
-Summit's ``jobstat`` lists jobs without their hosts, so it says nothing of holes.
+Summit's ``jobstat`` lists jobs without their hosts, so it does not show holes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf.engine import LsfEngine
-from hpcext.batch.lsf.jobs import run_limit_minutes
+from hpcext.batch.lsf.queues import LsfQueue
 from hpcext.batch.lsf.reserved import Reserved
 from hpcext.core.errors import BatchError
 from hpcext.documents import decoded
@@ -31,23 +30,23 @@ _TABLE = re.compile(r"\s*HOST_NAME\b")
 
 
 GONE = {"unavail", "unreach"}
-"""States of a host on which nothing can be started any more; bhosts(1), "Host status"."""
+"""The states of a host that cannot be reached (bhosts(1), "Host status")."""
 
 
 class Load(NamedTuple):
-    """What bhosts says of a host.
+    """The use of a host, from bhosts.
 
     Attributes
     ----------
     name, status : str
     slots : int or None
-        None: no limit.
+        The number of its slots; None if it has no limit.
     used : int
-        Slots of jobs that run or are suspended there.
+        The slots of jobs that run or are suspended there.
     kept : int
-        Slots that LSF keeps for pending jobs.
+        The slots that LSF keeps for pending jobs.
     gpus, gpus_used : int or None
-        None if it does not say.
+        None if bhosts does not show them.
     """
 
     name: str
@@ -60,29 +59,30 @@ class Load(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether nobody uses any of it, and it takes jobs.
+        """Whether it takes jobs, and nobody uses any part of it.
 
-        A host that is kept as a whole is ``closed_Full`` though nothing runs: RSV counts, too.
+        A host that is kept as a whole is ``closed_Full``, although nothing runs: RSV counts.
         """
         takes = self.status == "ok" or (self.status == "closed_Full" and self.kept > 0)
         return takes and self.used == 0 and not self.gpus_used
 
 
 class LsfGpu(NamedTuple):
-    """A GPU in ``bhosts -gpu``: its model, and the number of jobs on it."""
+    """A GPU, from ``bhosts -gpu``: its model, and the number of jobs on it."""
 
     model: str
     jobs: int
 
 
 class BackfillWindow(NamedTuple):
-    """Slots that are available to jobs which end in time.
+    """Slots that are free for jobs that end in time.
 
     Attributes
     ----------
     slots : int
+        Their number.
     run_s : float
-        Infinite if nothing waits for them.
+        For how long they are free, in seconds; infinite if nothing waits for them.
     hosts : Mapping[str, int]
         Host → slots there; empty if bslots was not asked for hosts.
     """
@@ -92,50 +92,17 @@ class BackfillWindow(NamedTuple):
     hosts: Mapping[str, int]
 
 
-class LsfQueue(NamedTuple):
-    """What bqueues says of a queue.
-
-    Attributes
-    ----------
-    name, status : str
-    limit_s : float
-        The longest time that a job may last.
-    hosts : tuple of str
-        Names and groups in the form of bqueues: ``all``, ``group/``, ``host+1``, ``~host``.
-    backfill : bool
-        Whether its jobs may have slots that are kept for others.
-    preemption, requeue, starter, terminate_when : str
-        PREEMPTION, REQUEUE_EXIT_VALUES, JOB_STARTER, TERMINATE_WHEN; empty if they are not set.
-    controls : Mapping[str, str]
-        What JOB_CONTROLS says instead of SUSPEND, RESUME, TERMINATE.
-    rerunnable : bool
-    priority : int or None
-    """
-
-    name: str
-    status: str
-    limit_s: float
-    hosts: tuple[str, ...]
-    backfill: bool
-    preemption: str = ""
-    requeue: str = ""
-    starter: str = ""
-    terminate_when: str = ""
-    controls: Mapping[str, str] = MappingProxyType({})
-    rerunnable: bool = False
-    priority: int | None = None
-
-    @property
-    def starts_jobs(self) -> bool:
-        """Whether it accepts jobs and starts them: bqueues(1), STATUS."""
-        return self.status == "Open:Active"
-
-
 def hosts_command(engine: LsfEngine, hosts: Sequence[str] = ()) -> list[str]:
-    """Ask for all that is said of hosts, by default of all hosts; bhosts(1).
+    """Return the bhosts(1) command that asks for hosts, by default for all.
 
-    The members of condensed groups are asked for one by one (``-X``), and statuses in full: without
-    ``-w`` or ``-o`` all closed hosts look alike.
+    Condensed groups are shown by member (``-X``), and statuses in full: without ``-w`` or ``-o``
+    all closed hosts look alike.
+
+    Parameters
+    ----------
+    engine : LsfEngine
+    hosts : sequence of str
+        Names of hosts and groups; all if empty.
     """
     apart = ["-X"] if engine.takes("bhosts", "-X") else []
     if engine.takes("bhosts", "-o", "-json"):
@@ -144,22 +111,22 @@ def hosts_command(engine: LsfEngine, hosts: Sequence[str] = ()) -> list[str]:
 
 
 def parse_hosts(text: str) -> dict[str, Load]:
-    """Parse the JSON of ``-json``, whose values are all strings, or a table with its header.
+    """Parse the output of bhosts: JSON, whose values are all strings, or a table with a header.
 
-    Empty values are ``""`` or ``-``.
+    Missing values are ``""`` or ``-``.
     """
     found = {}
     for row in _records(text):
         name, status = row.get("HOST_NAME", ""), row.get("STATUS", "")
         if not name or not status:
             continue
-        # NJOBS counts slots that are kept, too.
+        # NJOBS includes slots that are kept.
         kept = whole(row.get("RSV")) or 0
         parts = [whole(row.get(column)) for column in ("RUN", "SSUSP", "USUSP")]
         jobs = whole(row.get("NJOBS"))
         used = max(sum(filter(None, parts)), (jobs or 0) - kept)
         if jobs is None and None in parts:
-            # Nobody says that nothing runs.
+            # Without these columns it is unknown whether nothing runs.
             used = max(used, 1)
         gpus, gpus_used = whole(row.get("NGPUS")), whole(row.get("NGPUS_ALLOC"))
         found[name] = Load(name, status, whole(row.get("MAX")), used, kept, gpus, gpus_used)
@@ -167,12 +134,12 @@ def parse_hosts(text: str) -> dict[str, Load]:
 
 
 def gpus_command(hosts: Sequence[str] = ()) -> list[str]:
-    """Ask for the GPUs of hosts, with full names (``-w``); bhosts(1)."""
+    """Return the bhosts(1) command that asks for the GPUs of hosts, with full names (``-w``)."""
     return ["bhosts", "-gpu", "-w", *hosts]
 
 
 def parse_gpus(text: str) -> dict[str, tuple[LsfGpu, ...]]:
-    """Parse the GPUs of each host; only the first line of a host names it."""
+    """Parse the table of ``bhosts -gpu``, in which only the first line of a host names it."""
     found: dict[str, tuple[LsfGpu, ...]] = {}
     columns: list[str] = []
     host = ""
@@ -185,7 +152,7 @@ def parse_gpus(text: str) -> dict[str, tuple[LsfGpu, ...]]:
             continue
         if not line[0].isspace():
             host = words[0]
-        # Read from the right, as the name may be missing.
+        # Read from the right, because the name may be missing.
         row = dict(zip(reversed(columns), reversed(words), strict=False))
         jobs = whole(row.get("NJOBS"))
         if host and jobs is not None and whole(row.get("GPU_ID")) is not None:
@@ -194,7 +161,7 @@ def parse_gpus(text: str) -> dict[str, tuple[LsfGpu, ...]]:
 
 
 def windows_command() -> list[str]:
-    """Ask for slots that are free for a while, with their hosts; bslots(1)."""
+    """Return the bslots(1) command that asks for slots that are free for a while, by host."""
     return ["bslots", "-l"]
 
 
@@ -247,73 +214,23 @@ def _duration_s(text: str) -> float:
     return float(sum(int(number) * _UNIT_S[unit.lower()] for number, unit in parts))
 
 
-def queue_command(name: str) -> list[str]:
-    """Ask for all that is said of a queue; bqueues(1)."""
-    return ["bqueues", "-l", name]
-
-
-def parse_queue(text: str) -> LsfQueue:
-    """Parse the output of ``bqueues -l``; of several queues the first.
-
-    Raises
-    ------
-    BatchError
-        There is no queue in it.
-    """
-    named = re.search(r"^QUEUE:\s*(\S+)", text, re.M)
-    status = re.search(r"^.*\bPRIO\b.*\bSTATUS\b.*\n.*?((?:Open|Closed):\w+)", text, re.M)
-    if named is None or status is None:
-        raise BatchError(f"bqueues printed {shown(text.strip())}, not a queue")
-    block = text[named.start() :]
-    following = re.search(r"^QUEUE:", block[1:], re.M)
-    block = block[: following.start() + 1] if following else block
-    policies = _line(block, "SCHEDULING POLICIES").split()
-    priority = re.search(r"^.*\bPRIO\b.*\n[ \t]*([0-9]{1,9})\s", block, re.M)
-    hosts = _line(block, "HOSTS").split()
-    return LsfQueue(
-        named[1],
-        status[1],
-        _run_limit_s(block),
-        # "all hosts used by the ... system"
-        ("all", *(word for word in hosts if word[0] == "~")) if "all" in hosts else tuple(hosts),
-        "BACKFILL" in policies,
-        _line(block, "PREEMPTION"),
-        _line(block, "REQUEUE_EXIT_VALUES"),
-        _line(block, "JOB_STARTER"),
-        _line(block, "TERMINATE_WHEN"),
-        dict(re.findall(r"^[ \t]*(SUSPEND|RESUME|TERMINATE):[ \t]*\[(.*)\][ \t]*$", block, re.M)),
-        _line(block, "RERUNNABLE").lower().startswith("y"),
-        whole(priority[1]) if priority else None,
-    )
-
-
-def parse_queues(text: str) -> tuple[LsfQueue, ...]:
-    """Parse each queue in the output of ``bqueues -l``."""
-    return tuple(
-        parse_queue(f"QUEUE:{part}") for part in re.split(r"^QUEUE:", text, flags=re.M)[1:]
-    )
-
-
-def _line(block: str, key: str) -> str:
-    found = re.search(rf"^\s*{key}\s*[:=][ \t]*(.*)$", block, re.M)
-    return found[1].strip() if found else ""
-
-
-def _run_limit_s(block: str) -> float:
-    """Return RUNLIMIT, in minutes below its name; a default limit is for jobs that state none."""
-    before, found, after = block.partition("MAXIMUM LIMITS:")
-    part = after if found else before.partition("DEFAULT LIMITS:")[0]
-    minutes = run_limit_minutes(part)
-    return float(minutes) * 60 if minutes else math.inf
-
-
-# What a harvester is told.
+# What a harvester needs.
 
 
 def idle_nodes(
     loads: Mapping[str, Load], gpus: Mapping[str, Sequence[LsfGpu]], queue: LsfQueue
 ) -> dict[str, Idle]:
-    """Return what a harvester is told of each host; of memory bhosts says nothing."""
+    """Return hosts as a harvester needs them, by name; bhosts does not show their memory.
+
+    Parameters
+    ----------
+    loads : Mapping of str to Load
+        Host → its use.
+    gpus : Mapping of str to sequence of LsfGpu
+        Host → its GPUs, if they are known.
+    queue : LsfQueue
+        The queue of leases.
+    """
     found = {}
     for name, load in loads.items():
         have = gpus.get(name, ())
@@ -340,18 +257,19 @@ def ends(
     *,
     backfill: bool,
 ) -> dict[str, float]:
-    """Return when hosts are needed, epoch, by host, as far as anything says so.
+    """Return when hosts are needed, if that is known: host → epoch seconds.
 
     Parameters
     ----------
     loads : Mapping[str, Load]
     windows : iterable of BackfillWindow
-        What bslots says; none if there is no bslots.
+        The output of bslots; none if there is no bslots.
     reserved : iterable of Reserved
     now_s : float
+        Epoch seconds.
     backfill : bool
-        Whether the queue's jobs may have slots that are kept for others. If not, or if no window
-        has all of a host, what is kept is needed now.
+        Whether jobs of the queue may use slots that are kept for others. If not, or if no window
+        covers all of a host, a kept host is needed now.
     """
     found: dict[str, float] = {}
     offered: dict[str, float] = {}

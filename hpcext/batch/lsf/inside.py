@@ -1,4 +1,4 @@
-"""What LSF tells a job of itself: "Environment variables set for job execution"."""
+"""What LSF tells a job about itself ("Environment variables set for job execution")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class LsfJob(NamedTuple):
-    """The job of LSF that this process runs in.
+    """The LSF job in which this process runs.
 
     Attributes
     ----------
@@ -27,20 +27,20 @@ class LsfJob(NamedTuple):
     element : int
         The index in a job array; 0 for other jobs.
     file : str
-        Name of the job's file in the spool, which holds the instant of its submission; empty if LSF
-        does not say it. Ids are used again some day, but not with the same instant.
+        The name of the job's file in the spool, which contains the instant of its submission; empty
+        if it is unknown. Ids are used again some day, but not with the same instant.
     hosts : tuple of (str, int)
-        Its hosts in their order, and the slots on each.
+        Its hosts in order, with the slots on each.
     devices : tuple of str
-        GPUs on this host, if LSF says them.
+        Its GPUs on this host, if LSF states them.
     requeues : bool
         Whether the exit code :data:`hpcext.protocol.EXIT_SUSPENDED` requeues it.
     output : str
-        The file that gets its output; empty if LSF does not say it.
+        The file of its output; empty if it is unknown.
     restarts : str
-        The checkpoint directory of the job that it goes on with (brestart); empty for none.
+        The checkpoint directory of the job that it continues (brestart); empty if none.
     number : str
-        Differs each time that the job is begun, if its script says it.
+        A number that differs each time that the job begins, if its script sets it.
     """
 
     id: int
@@ -55,7 +55,7 @@ class LsfJob(NamedTuple):
 
     @classmethod
     def from_environ(cls) -> LsfJob | None:
-        """Return the job that this process runs in; None outside LSF."""
+        """Return the job in which this process runs; None outside LSF."""
         env = protocol.environ()
         job_id = whole(env.get("LSB_JOBID"))
         if not job_id:
@@ -76,17 +76,17 @@ class LsfJob(NamedTuple):
 
     @property
     def name(self) -> JobId:
-        """Its name in LSF's commands, which no other job has."""
+        """Its unique name in commands of LSF."""
         return f"{self.id}[{self.element}]" if self.element else self.id
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """Its GPUs on this host, as far as LSF says them by numbers."""
+        """The indices of its GPUs on this host, if LSF states them."""
         return tuple(index for index in map(whole, self.devices) if index is not None)
 
 
 def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """Return hosts and slots, from a file if there are too many hosts for a variable."""
+    """Return hosts and slots, from a file if LSF has written one, else from variables."""
     found: Counter[str] = Counter()
     file = env.get("LSB_DJOB_HOSTFILE", "")
     if file:
@@ -104,13 +104,13 @@ def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
 
 
 def of_element() -> dict[str, str]:
-    """Return the variables that tell this element of a job array from the others."""
+    """Return the variables that distinguish this element of a job array."""
     found = protocol.environ().items()
     return {name: said for name, said in found if name.startswith("LSB_JOBINDEX")}
 
 
 def environ_of_others() -> dict[str, str]:
-    """Return our environment without what LSF has told us of our own job.
+    """Return our environment without the variables of our own job, for submitting other jobs.
 
     Variables that begin with LSB_DEFAULT are settings of the user, and stay.
     """

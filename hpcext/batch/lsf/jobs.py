@@ -1,7 +1,7 @@
-"""Jobs of an LSF, in whichever form its engine has: JSON, or tables of ``bjobs -w`` and ``-l``.
+"""Jobs of LSF, in a form that the engine supports: JSON, or tables of ``bjobs -w`` and ``-l``.
 
-bjobs(1) has -o and -json since 10.1 Fix Pack 2. Another engine of LSF's line may have them with few
-fields, and says so only of a field that it is asked for. A refused field is not asked for again
+bjobs(1) has -o and -json since 10.1 Fix Pack 2. Another engine of LSF's line may support few fields
+of them, and shows that only when it refuses one. A refused field is not asked for again
 (:mod:`hpcext.batch.lsf.probe`).
 """
 
@@ -18,7 +18,7 @@ from hpcext.allocation import JobId
 from hpcext.batch import runner
 from hpcext.batch.lsf import engine as lsf_engine
 from hpcext.batch.lsf import probe as lsf_probe
-from hpcext.batch.lsf.engine import LsfEngine, Way
+from hpcext.batch.lsf.engine import JobsForm, LsfEngine
 from hpcext.core.errors import BatchError
 from hpcext.documents import decoded
 from hpcext.numerals import whole
@@ -44,62 +44,67 @@ _DAY_S = 86_400.0
 _INDEX = "jobindex"
 
 
-def jobs_command(way: Way, fields: Sequence[str], which: Sequence[str]) -> list[str]:
-    """Ask for jobs; bjobs(1).
+def jobs_command(form: JobsForm, fields: Sequence[str], which: Sequence[str]) -> list[str]:
+    """Return the bjobs(1) command that asks for jobs.
 
     Parameters
     ----------
-    way : {"json", "wide", "long"}
+    form : {"json", "wide", "long"}
     fields : sequence of str
-        As for bjobs(1), -o.
+        Names of fields as bjobs(1), -o, takes them.
     which : sequence of str
         Job ids, or options that choose some.
     """
-    form = {"json": ["-o", " ".join(fields), "-json"], "wide": ["-w"], "long": ["-l"]}
-    return ["bjobs", *form[way], *which]
+    options = {"json": ["-o", " ".join(fields), "-json"], "wide": ["-w"], "long": ["-l"]}
+    return ["bjobs", *options[form], *which]
 
 
 def ask(
     fields: Iterable[str], which: Sequence[str], *, ended: bool = True
 ) -> dict[JobId, dict[str, str]]:
-    """Return the fields of jobs, named in capitals, by job; unknown jobs are left out.
+    """Return the fields of jobs; unknown jobs are left out.
 
-    If LSF complains of a job in another way, its field is ERROR. Of an array each element is
-    included, as a job of its own.
+    Each element of a job array is a job of its own.
 
     Parameters
     ----------
     fields : iterable of str
-        As for bjobs(1), -o.
+        Names of fields as bjobs(1), -o, takes them.
     which : sequence of str
         Job ids, or options that choose some.
     ended : bool
-        Whether to include ended jobs that LSF still holds.
+        Whether to include ended jobs that LSF still knows.
+
+    Returns
+    -------
+    dict of int or str to dict of str to str
+        Job → name of a field in capitals → value. If LSF reports an error about a job, its only
+        field is ERROR.
 
     Raises
     ------
     BatchError
-        There is no answer, which is not the same as no such job.
+        There is no answer; that there is no such job would be an answer.
     """
     engine, wanted = lsf_probe.known(), tuple(fields)
     while True:
         fields = _with_index(engine, wanted, which)
-        way = engine.way_of_jobs(fields)
+        form = engine.jobs_form(fields)
         try:
-            text = runner.run(jobs_command(way, fields, [*(["-a"] if ended else []), *which]))
+            text = runner.run(jobs_command(form, fields, [*(["-a"] if ended else []), *which]))
         except BatchError as error:
-            refused = lsf_engine.parse_refusal(error.stderr, fields) if way == "json" else set()
+            refused = lsf_engine.parse_refusal(error.stderr, fields) if form == "json" else set()
             if refused:
                 log.info(
                     "bjobs -o of this LSF does not have the fields %s", listed(sorted(refused))
                 )
                 engine = lsf_probe.learn(engine, refused)
                 continue
-            if not _is_answer(error, way):
+            if not _is_answer(error, form):
                 raise
             text = error.stdout
-        found = _PARSERS[way](text, time.time()) if text.strip() else {}
-        missing = _missing(fields, found) if way == "json" else frozenset()
+        found = _PARSERS[form](text, time.time()) if text.strip() else {}
+        missing = _missing_fields(fields, found) if form == "json" else frozenset()
         if not missing:
             return found
         engine = lsf_probe.learn(engine, missing)
@@ -108,32 +113,34 @@ def ask(
 def _with_index(
     engine: LsfEngine, fields: tuple[str, ...], which: Sequence[str]
 ) -> tuple[str, ...]:
-    """Add the field of the index that tells elements of an array apart.
+    """Add the field of the index, which distinguishes elements of a job array.
 
-    It is added if elements are asked for, and wherever it costs nothing. ``bjobs -w`` shows it only
-    as part of a name, which may look so by itself.
+    It is added if elements are asked for, or if it costs nothing. ``bjobs -w`` would show an index
+    only as part of a name, and names of other jobs may look the same.
     """
     elements = any(word.endswith("]") for word in which)
     free = not engine.lacks("bjobs", "-o", "-json") and _INDEX not in engine.refused
     return (*fields, _INDEX) if elements or free else fields
 
 
-def _missing(fields: Sequence[str], found: Mapping[JobId, Mapping[str, str]]) -> frozenset[str]:
-    """Return fields that are in no record: an engine may ignore those that it does not know."""
+def _missing_fields(
+    fields: Sequence[str], found: Mapping[JobId, Mapping[str, str]]
+) -> frozenset[str]:
+    """Return fields that no record has: an engine may ignore those that it does not know."""
     complete = [record for record in found.values() if "ERROR" not in record]
     there = {name.lower() for record in complete for name in record}
     return frozenset(fields) - there if complete else frozenset()
 
 
-def _is_answer(error: BatchError, way: Way) -> bool:
-    """Return whether a failed bjobs has nevertheless said which jobs there are: some, or none.
+def _is_answer(error: BatchError, form: JobsForm) -> bool:
+    """Return whether a failed bjobs has printed which jobs there are, if any.
 
-    Some releases fail for a job that they have forgotten, and name the others too; an engine of
-    LSF's line fails if there are none, and prints a document without records.
+    Some releases fail for a job that they have forgotten, but print the others; an engine of LSF's
+    line fails if there are no jobs, but prints a document without records.
     """
     if error.exit_code is None:
         return False
-    if way == "json" and "{" in error.stdout:
+    if form == "json" and "{" in error.stdout:
         return True
     said = [line for line in error.stderr.splitlines() if line.strip()]
     return bool(said) and all(_NONE.search(line) for line in said)
@@ -142,8 +149,8 @@ def _is_answer(error: BatchError, way: Way) -> bool:
 def parse_jobs(text: str) -> dict[JobId, dict[str, str]]:
     """Parse the document of ``-json``.
 
-    All values are strings; a missing one is empty, or ``-`` with another engine. JOBID of an
-    element is the number of its array, or with LSB_BJOBS_DISPLAY_ENH (lsf.conf) ``ID[INDEX]``.
+    All values are strings; a missing one is empty, or ``-`` with another engine. The JOBID of an
+    element is that of its array, or ``ID[INDEX]`` with LSB_BJOBS_DISPLAY_ENH (lsf.conf).
     """
     try:
         found: dict[JobId, dict[str, str]] = {}
@@ -157,11 +164,11 @@ def parse_jobs(text: str) -> dict[JobId, dict[str, str]]:
 
 
 def _job_of(fields: Mapping[str, str]) -> JobId:
-    """Return the job that a record is of."""
+    """Return the id of the job of a record."""
     said, index = fields["JOBID"], fields.get("JOBINDEX", "")
     if named := _NAMED.search(fields.get("ERROR", "")):
         return named[1]
-    # Of a job that is no array the index is 0, or a dash.
+    # The index of a job that is no element is 0, or a dash.
     if whole(said) is not None and (element := whole(index)):
         said = f"{said}[{element}]"
     return _job(said)
@@ -174,7 +181,7 @@ def _job(text: str) -> JobId:
 
 
 def _records(text: str) -> Any:
-    """Return the records of a document; while mbatchd is busy, commands print lines before it."""
+    """Return the records of a document, which other lines may precede while mbatchd is busy."""
     return decoded(text[text.index("{") :])["RECORDS"]
 
 
@@ -184,7 +191,7 @@ def _value(value: Any) -> str:
 
 
 def parse_wide(text: str) -> dict[JobId, dict[str, str]]:
-    """Parse ``bjobs -w``: JOBID and STAT; the columns behind them have any width."""
+    """Parse JOBID and STAT in a table of ``bjobs -w``; later columns have any width."""
     if not re.search(r"^JOBID\s+USER\s+STAT\b", text, re.M):
         raise BatchError(f"bjobs printed {shown(text.strip())}, not a list of jobs")
     found: dict[JobId, dict[str, str]] = {}
@@ -197,14 +204,14 @@ def parse_wide(text: str) -> dict[JobId, dict[str, str]]:
 
 
 def parse_long(text: str, now_s: float) -> dict[JobId, dict[str, str]]:
-    """Parse ``bjobs -l``: a block for each job, into the fields that ``-o`` would have.
+    """Parse the blocks of ``bjobs -l``, one for each job, into the fields that ``-o`` would show.
 
     Parameters
     ----------
     text : str
-        Long lines may be broken; their continuations begin behind 21 blanks.
+        Long lines may be wrapped; their continuations begin with 21 blanks.
     now_s : float
-        Epoch: its times have no year.
+        The present instant, in epoch seconds, because times in the text have no year.
     """
     found: dict[JobId, dict[str, str]] = {}
     text = re.sub(r"\n {21}", "", text)
@@ -215,19 +222,19 @@ def parse_long(text: str, now_s: float) -> dict[JobId, dict[str, str]]:
     for begin, end in zip(begins, [*ends, len(text)], strict=True):
         block = text[begin.start() : end]
         if status := re.search(r"\bStatus <([A-Z_]+)>", block):
-            fields = {"JOBID": begin[1], "STAT": status[1], **_of_block(block, now_s)}
+            fields = {"JOBID": begin[1], "STAT": status[1], **_block_fields(block, now_s)}
             found[_job(begin[1])] = fields
     return found
 
 
-def _of_block(block: str, now_s: float) -> dict[str, str]:
+def _block_fields(block: str, now_s: float) -> dict[str, str]:
     events = list(_EVENT.finditer(block))
     head = block[: events[0].start()] if events else block
     fields = {
-        "JOB_NAME": _between(head, "Job Name"),
-        "USER": _between(head, "User"),
-        "JOB_DESCRIPTION": _between(head, "Job Description"),
-        "OUTPUT_FILE": _between(events[0][7] if events else "", "Output File"),
+        "JOB_NAME": _bracketed(head, "Job Name"),
+        "USER": _bracketed(head, "User"),
+        "JOB_DESCRIPTION": _bracketed(head, "Job Description"),
+        "OUTPUT_FILE": _bracketed(events[0][7] if events else "", "Output File"),
         "PEND_REASON": _section(block, "PENDING REASONS:"),
         "RUNTIMELIMIT": run_limit_minutes(block),
         "EXEC_HOST": "",
@@ -235,13 +242,13 @@ def _of_block(block: str, now_s: float) -> dict[str, str]:
     }
     for event in events:
         if _STARTED.match(event[7]):
-            # Of "Started 2 Task(s) on Host(s) <2*a>, Allocated 2 Slot(s) on Host(s) <2*a>" one.
+            # "Started 2 Task(s) on Host(s) <2*a>, Allocated 2 Slot(s) on Host(s) <2*a>"
             fields["EXEC_HOST"] = ":".join(_HOST.findall(event[7].partition(",")[0]))
             fields["RUN_TIME"] = f"{max(0.0, now_s - _instant(event, now_s)):.0f} second(s)"
     return fields
 
 
-def _between(text: str, name: str) -> str:
+def _bracketed(text: str, name: str) -> str:
     found = re.search(rf"\b{name} <([^<>]*)>", text)
     return found[1] if found else ""
 
@@ -252,7 +259,7 @@ def _section(block: str, name: str) -> str:
 
 
 def run_limit_minutes(text: str) -> str:
-    """Return the minutes of RUNLIMIT, which is named above its value, beside other limits."""
+    """Return the minutes of RUNLIMIT, whose value is below its name, beside other limits."""
     for above, below in itertools.pairwise(text.splitlines()):
         at = above.find("RUNLIMIT")
         values = list(re.finditer(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*min\b", below))
@@ -262,7 +269,7 @@ def run_limit_minutes(text: str) -> str:
 
 
 def _instant(event: re.Match[str], now_s: float) -> float:
-    """Return when something happened, in local time as LSF prints it; never ahead of now."""
+    """Return the instant of an event, which LSF prints in local time, perhaps without a year."""
     month, numbers = _MONTHS.index(event[1]) + 1, [int(event[at]) for at in range(2, 6)]
     year = int(event[6]) if event[6] else time.localtime(now_s).tm_year
 

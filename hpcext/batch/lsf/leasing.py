@@ -1,9 +1,9 @@
-"""Leases of hosts of an LSF: jobs of one host each in a queue whose jobs others preempt.
+"""Leases of hosts of LSF: jobs of one host each, in a queue whose jobs others preempt.
 
-A lease has all slots of its host, and all its GPUs to itself, but is not an exclusive job (``bsub
--x``): lsb.params, PREEMPT_JOBTYPE, exempts those from preemption unless a site says otherwise. More
-than one slot makes it parallel, so LSF suspends it by SIGTSTP, which can be handled; lsf.conf,
-LSB_SIGSTOP.
+A lease has all slots and all GPUs of its host to itself, but is not an exclusive job (``bsub -x``),
+because these are exempt from preemption by default (lsb.params, PREEMPT_JOBTYPE). With several
+slots it is a parallel job, which LSF suspends by SIGTSTP, a signal that can be handled (lsf.conf,
+LSB_SIGSTOP).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf import reserved as lsf_reserved
 from hpcext.batch.lsf.engine import LsfEngine
+from hpcext.batch.lsf.queues import parse_queue, queues_command
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 from hpcext.numerals import whole
@@ -34,18 +35,19 @@ log = logging.getLogger(__name__)
 _FIELDS = (*lsf.FIELDS, "exec_host", "job_description", "pend_reason")
 _OTHERS = ("jobid", "stat", "user", "job_name", "exec_host", "job_description", "run_time")
 _SAME_S = 30.0
-"""Seconds by which the begin of a job may seem to move, unless it has begun again.
+"""Seconds by which the begin of a job may seem to move although it has not begun again.
 
-Run times are whole seconds, which mbatchd learns late.
+Run times are in whole seconds, and mbatchd learns them late.
 """
 _WAITING, _ENDED = frozenset({"PEND", "PSUSP", "PROV", "WAIT", "FWD_PEND"}), {"DONE", "EXIT"}
 GPU_OPTION = "num={gpus}/host:mode=shared:j_exclusive=yes"
-"""The default value of bsub's ``-gpu``: GPUs that nobody else has meanwhile."""
+"""The default value of ``bsub -gpu``: GPUs that no other job has at the same time."""
 
 _STOPPED = frozenset({"SSUSP", "USUSP"})
 
-# LSF may begin a job again, on another host too: where jobs of the queue are rerunnable, as they
-# must be for GPUs that are preempted, or by brequeue. What ran on the first host is lost then.
+# LSF may begin a job again, also on another host: by brequeue, or if jobs of the queue are
+# rerunnable, as they must be so that GPUs are preempted. The work on the first host is lost then,
+# so the script ends at once.
 _SCRIPT = """#!/bin/sh
 # A lease of an hpcext harvester: one host, for as long as nobody else needs it.
 [ -e {lease} ] && [ ! -e {agent_file} ] || exit 0
@@ -55,7 +57,15 @@ exec {agent}
 
 
 def held_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> tuple[Held, ...]:
-    """Return our jobs of a name, from what LSF says of each; a lease is not an array."""
+    """Return our jobs of a name, except elements of arrays, which are not leases.
+
+    Parameters
+    ----------
+    jobs : Mapping
+        Job → its fields.
+    now_s : float
+        Epoch seconds.
+    """
     found = []
     for job_id, fields in jobs.items():
         if not isinstance(job_id, int):
@@ -66,7 +76,7 @@ def held_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> tuple[Held
         found.append(
             Held(
                 job_id,
-                # Where bsub has no -Jd, the file of its output lies in the directory of its number.
+                # Without bsub -Jd: the output file is in a directory whose name is the number.
                 fields.get("JOB_DESCRIPTION", "").partition(" ")[0]
                 or Path(fields.get("OUTPUT_FILE", "")).parent.name,
                 state,
@@ -80,10 +90,16 @@ def held_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> tuple[Held
 
 
 def others_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> dict[JobId, Other]:
-    """Return those jobs that are leases of a harvester.
+    """Return those jobs that are leases of harvesters, except ended ones.
 
-    Ended ones are not asked for: whoever has watched remembers them, and to a newcomer it does not
-    matter what others had before.
+    A harvester remembers leases that it has seen; what others had before it began does not matter.
+
+    Parameters
+    ----------
+    jobs : Mapping
+        Job → its fields.
+    now_s : float
+        Epoch seconds.
     """
     found = {}
     for job_id, fields in jobs.items():
@@ -94,8 +110,8 @@ def others_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> dict[Job
             begun = said not in _WAITING
             node = _host(fields) if begun else asked
             since_s = lsf.began_s(fields, now_s) if begun else None
-            # The number of a lease is when it was asked for. A harvester that states an earlier
-            # one is owed no more than others had in the last minutes.
+            # The number of a lease is the instant of its submission. A harvester that states an
+            # earlier one gains no more than what others had in the last minutes.
             found[job_id] = Other(
                 name, fields.get("USER", ""), node, begun, since_s, None, min(float(number), now_s)
             )
@@ -103,37 +119,37 @@ def others_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> dict[Job
 
 
 def _host(fields: Mapping[str, str]) -> str:
-    """Return the first host of a job, in ``16*h1:16*h2``."""
+    """Return the first host of a job, from a field such as ``16*h1:16*h2``."""
     return fields.get("EXEC_HOST", "").partition(":")[0].rpartition("*")[2]
 
 
 def options(order: LeaseSubmission, engine: LsfEngine, gpu_option: str = GPU_OPTION) -> list[str]:
-    """Return the options of bsub for a lease, as far as this engine has them; bsub(1).
+    """Return the options of bsub(1) for a lease, those that this engine has.
 
     Parameters
     ----------
     order : LeaseSubmission
     engine : LsfEngine
     gpu_option : str
-        The value of ``-gpu``; empty: LSF is not asked for GPUs by it.
+        The value of ``-gpu``; empty to request no GPUs.
     """
     host = order.node.name
     gpu = gpu_words(order.gpus, engine, gpu_option)
-    # LSF preempts the GPUs of rerunnable jobs alone; GPU enhancements of 10.1 Fix Pack 7.
+    # LSF preempts only the GPUs of rerunnable jobs (GPU enhancements of 10.1 Fix Pack 7).
     again = [] if gpu or engine.lacks("bsub", "-rn") else ["-rn"]
     return [
         *("-J", order.name),
-        # Others are to see which host a lease waits for: bjobs(1) has no field for that.
+        # Shows other harvesters for which host a lease waits; bjobs(1) has no field for that.
         *([] if engine.lacks("bsub", "-Jd") else ["-Jd", f"{order.number} {host}"]),
         *("-q", order.partition),
         *order.options,
         *("-m", host),
-        # A host without a limit has as many slots as there are jobs.
+        # A host without a limit of slots has any number.
         *("-n", str(max(1, order.node.cpus))),
         *("-R", "span[hosts=1]"),
         *gpu,
         *again,
-        # Else it would be scaled by the speed of another host; -W, "normalized run time".
+        # Without the host, LSF would scale it by the speed of another one ("normalized run time").
         *("-W", f"{order.minutes}/{host}"),
         *("-o", str(order.directory / "lsf.out")),
         *([] if engine.lacks("bsub", "-cwd") else ["-cwd", "/"]),
@@ -141,7 +157,15 @@ def options(order: LeaseSubmission, engine: LsfEngine, gpu_option: str = GPU_OPT
 
 
 def gpu_words(gpus: int, engine: LsfEngine, gpu_option: str) -> list[str]:
-    """Return the options that ask bsub for GPUs on each host; none if it cannot or need not."""
+    """Return the options of bsub that request GPUs on each host; none if it cannot or need not.
+
+    Parameters
+    ----------
+    gpus : int
+    engine : LsfEngine
+    gpu_option : str
+        The value of ``-gpu``, with ``{gpus}`` for the number.
+    """
     if not gpus or not gpu_option or engine.lacks("bsub", "-gpu"):
         return []
     return ["-gpu", gpu_option.replace("{gpus}", str(gpus))]
@@ -162,7 +186,7 @@ class LsfLeasing:
         self._gpu_option = gpu_option
         self._loads: Mapping[str, lsf_idle.Load] = {}
         self._backfill = False
-        # When each lease of a harvester began, as it was first seen.
+        # Lease of a harvester → when it began, as first seen.
         self._began: dict[JobId, float] = {}
 
     @property
@@ -172,8 +196,8 @@ class LsfLeasing:
     def idle(self, partition: str) -> Mapping[str, Idle]:
         """Return the hosts of a queue by name."""
         engine = self._engine
-        queue = lsf_idle.parse_queue(runner.run(lsf_idle.queue_command(partition)))
-        # bhosts(1) takes names and groups, without what says of them which comes first.
+        queue = parse_queue(runner.run(queues_command(partition)))
+        # bhosts(1) takes names and groups without their marks of preference.
         named = [re.sub(r"(/|\+[0-9]*|!)+$", "", word) for word in queue.hosts]
         wanted = [word for word in named if word != "all" and word[0] != "~"]
         loads = lsf_idle.parse_hosts(runner.run(lsf_idle.hosts_command(engine, wanted)))
@@ -182,14 +206,14 @@ class LsfLeasing:
             loads = {name: load for name, load in loads.items() if name not in without}
         gpus: dict[str, tuple[lsf_idle.LsfGpu, ...]] = {}
         if engine.takes("bhosts", "-gpu"):
-            # Where no host has any it fails.
+            # It fails if no host has GPUs.
             gpus = lsf_idle.parse_gpus(runner.everything_said(lsf_idle.gpus_command(wanted)))
         self._loads, self._backfill = loads, queue.backfill
         return lsf_idle.idle_nodes(loads, gpus, queue)
 
     def ends(self, but: str = "") -> dict[str, float]:
-        """Return when hosts are needed; nothing is kept for our own jobs."""
-        # How these two end where there is nothing to show is not documented.
+        """Return when hosts are needed; LSF keeps none for our own jobs."""
+        # The exit codes of bslots and brsvs are not documented if there is nothing to show.
         windows: tuple[lsf_idle.BackfillWindow, ...] = ()
         if "bslots" in self._engine.commands:
             windows = lsf_idle.parse_windows(runner.everything_said(lsf_idle.windows_command()))
@@ -201,7 +225,7 @@ class LsfLeasing:
         return lsf_idle.ends(self._loads, windows, reserved, now_s, backfill=self._backfill)
 
     def due(self) -> bool:
-        """Return whether any other job waits, whatever for."""
+        """Return whether any job other than a lease waits, whatever for."""
         jobs = lsf_jobs.ask(("jobid", "stat", "job_name"), ["-u", "all"], ended=False).values()
         waiting = (each.get("JOB_NAME", "") for each in jobs if each.get("STAT") == "PEND")
         return any(not LEASE.match(name) for name in waiting)
@@ -212,7 +236,7 @@ class LsfLeasing:
         return held_of(lsf_jobs.ask((*_FIELDS, *more), ["-J", name]), time.time())
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """Return leases of others; bjobs(1), -u and -q."""
+        """Return leases of other harvesters in a queue."""
         jobs = lsf_jobs.ask(_OTHERS, ["-u", "all", "-q", partition], ended=False)
         known = others_of(jobs, time.time())
         before, self._began = self._began, {}
@@ -231,14 +255,14 @@ class LsfLeasing:
         return _script(agent, directory)
 
     def submit(self, order: LeaseSubmission, script: Path) -> int:
-        """Ask for a lease."""
+        """Submit a lease."""
         command = lsf.submit_command(options(order, self._engine, self._gpu_option))
-        # The manager may be in a job of LSF itself: a ticket.
+        # The manager itself may be in a job of LSF, a ticket.
         environ = lsf_inside.environ_of_others()
         return lsf.parse_job_id(runner.run(command, script=script, environ=environ))
 
     def cancel(self, job_id: int) -> None:
-        """End a job; bkill(1)."""
+        """End a job with bkill(1)."""
         self._kill(job_id, timeout_s=runner.TIMEOUT_S)
 
     def withdraw(self, name: str, timeout_s: float) -> None:
@@ -247,7 +271,7 @@ class LsfLeasing:
             self._kill(*waiting, timeout_s=timeout_s)
 
     def address(self, node: str) -> str:
-        """Return a host's name, which leads to it; lsf.cluster, HOSTNAME."""
+        """Return the name of the host, by which others reach it (lsf.cluster, HOSTNAME)."""
         return node
 
     def lacks(self) -> tuple[str, ...]:
@@ -258,7 +282,7 @@ class LsfLeasing:
         if self._gpu_option and self._engine.lacks("bsub", "-gpu"):
             found.append("bsub has no option -gpu here, so leases request slots only")
         with contextlib.suppress(BatchError):
-            # lsb.params(5): other users' jobs are hidden from users.
+            # lsb.params(5): hides the jobs of other users.
             hidden = lsf_probe.parameters().get("SECURE_INFODIR_USER_ACCESS", "N")
             if hidden[:1].upper() in {"Y", "G"}:
                 found.append(
@@ -275,7 +299,7 @@ class LsfLeasing:
         except BatchError as error:
             if error.exit_code is None:
                 raise
-            # It has ended meanwhile, as bjobs will say, or else it is asked again.
+            # It may have ended meanwhile; otherwise it is cancelled again later.
             log.info("%s", error)
 
 

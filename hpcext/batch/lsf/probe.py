@@ -1,9 +1,9 @@
-"""What the LSF of this machine, or a compatible engine, can do: asked, not guessed.
+"""A probe of the LSF of this machine, or of a compatible engine: what it supports.
 
-It asks for the commands that are there, the options that their own help names, the release that
-lsid(1) prints, and notes the fields that bjobs(1) has refused. Answers are kept in a private file
-of the user's until the commands change (:func:`known`). What help texts cannot tell, a job does:
-arguments of ``-a``, the warning of ``-wa``, quotes in commands (:func:`trial_script`).
+It looks for commands, reads options in their help and the release that lsid(1) prints, and notes
+fields that bjobs(1) has refused. The answers are kept in a private file of the user until the
+commands change (:func:`known`). What help texts do not show, a job does: arguments of ``-a``, the
+warning of ``-wa``, quotes in commands (:func:`trial_script`).
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from hpcext.core.errors import BatchError
 log = logging.getLogger(__name__)
 
 ANSWER_S = 20.0
-"""Seconds to wait for an answer: a person is waiting for it."""
+"""Seconds to wait for an answer, because a person waits for it."""
 
 KEPT_S = 86_400.0
-"""Seconds after which commands are asked again for their options: a site may change a wrapper."""
+"""Seconds after which the probe is repeated, because a site may have changed a wrapper."""
 
 
 class TrialJob(NamedTuple):
-    """The findings of a trial job.
+    """The results of a trial job.
 
     Attributes
     ----------
     esub : bool
-        Whether an argument of ``-a`` has become a variable of the job.
+        Whether an argument of ``-a`` has arrived as a variable of the job.
     intact : bool
-        Whether two commands with two blanks in quotes came through as they were written.
+        Whether two commands, with two blanks in quotes, have arrived as they were written.
     warned : bool or None
-        Whether the signal of ``-wa`` has come; None if it was not asked for.
+        Whether the signal of ``-wa`` has come; None if it was not requested.
     """
 
     esub: bool
@@ -53,12 +53,12 @@ class TrialJob(NamedTuple):
 
 
 def is_there() -> bool:
-    """Return whether this machine has commands of an LSF."""
+    """Return whether this machine has commands of LSF."""
     return shutil.which("lsid") is not None and shutil.which("bsub") is not None
 
 
 def probe() -> LsfEngine:
-    """Ask the LSF of this machine, and keep its answers; the findings of jobs stay known.
+    """Probe the LSF of this machine, and keep the answers; those of jobs stay valid.
 
     Raises
     ------
@@ -81,14 +81,14 @@ def probe() -> LsfEngine:
 
 
 def known() -> LsfEngine:
-    """Return the engine as it was last asked, or ask it for the first time.
+    """Return the engine as it was last probed, or probe it for the first time.
 
-    Without lsid nobody can say what it is: then it is taken for IBM's.
+    An engine without lsid is taken for IBM's.
 
     Raises
     ------
     BatchError
-        It must be asked, and lsid does not answer.
+        It must be probed, and lsid does not answer.
     """
     identity = _identity()
     if _memory is None or _memory[0] != identity:
@@ -104,7 +104,19 @@ def known() -> LsfEngine:
 def learn(
     engine: LsfEngine, refused: Iterable[str] = (), arguments: bool | None = None
 ) -> LsfEngine:
-    """Note fields that ``bjobs -o`` has refused, or whether arguments of ``-a`` have arrived."""
+    """Note fields that ``bjobs -o`` has refused, or whether arguments of ``-a`` have arrived.
+
+    Parameters
+    ----------
+    engine : LsfEngine
+    refused : iterable of str
+    arguments : bool, optional
+
+    Returns
+    -------
+    LsfEngine
+        The engine with these facts, which are also kept.
+    """
     if arguments is None:
         arguments = engine.arguments
     more = engine.refused | frozenset(refused)
@@ -112,18 +124,19 @@ def learn(
 
 
 def parameters() -> dict[str, str]:
-    """Return what lsb.params sets, as bparams(1) shows it: by ``-a``, or ``-l`` if that is all.
+    """Return the settings of lsb.params, which bparams(1) shows.
 
     Raises
     ------
     BatchError
+        bparams does not answer.
     """
     form = "-l" if known().lacks("bparams", "-a") else "-a"
     return lsf_engine.parse_parameters(runner.run(["bparams", form], timeout_s=ANSWER_S))
 
 
 _memory: tuple[str, LsfEngine] | None = None
-"""Identity and engine, as this process knows them."""
+"""The identity and the engine, as this process knows them."""
 
 
 def _remember(identity: str, engine: LsfEngine) -> None:
@@ -152,7 +165,16 @@ def _kept(most_s: float = math.inf) -> LsfEngine | None:
 
 
 def read_kept(path: Path, identity: str, most_s: float = math.inf) -> LsfEngine | None:
-    """Read a kept engine; None if it is too old, of another identity, or not our own file."""
+    """Return a kept engine; None if it is missing, too old, invalid, or of another identity.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    identity : str
+        The state of the commands.
+    most_s : float
+        The largest age, in seconds.
+    """
     try:
         if not 0 <= time.time() - path.stat().st_mtime < most_s:
             return None
@@ -163,14 +185,14 @@ def read_kept(path: Path, identity: str, most_s: float = math.inf) -> LsfEngine 
 
 
 def _path() -> Path:
-    """Return the file of the LSF whose commands this user finds: clusters may share a home."""
+    """Return the file for the LSF in this user's PATH; clusters may share a home directory."""
     of = f"{protocol.environ().get('LSF_ENVDIR', '')}\n{shutil.which('bjobs')}"
     name = hashlib.sha256(os.fsencode(of)).hexdigest()[:12]
     return protocol.user_directory("state") / f"lsf-engine-{name}.json"
 
 
 def _identity() -> str:
-    """Return where the commands lie, and since when; all of a release change together."""
+    """Return the paths, times and sizes of the commands, which change with the release."""
     parts = [protocol.environ().get("LSF_ENVDIR", "")]
     for name in COMMANDS:
         if found := shutil.which(name):
@@ -179,7 +201,7 @@ def _identity() -> str:
     return "\n".join(parts)
 
 
-# What a job alone can tell.
+# What only a job can show.
 
 TRIAL_ENDS = "hpcext-doctor ends"
 _TWO = "a  b"
@@ -191,27 +213,27 @@ def trial_script(wait_s: int) -> str:
     Parameters
     ----------
     wait_s : int
-        Seconds that it waits for the signal of ``-wa``; 0 if that was not asked for.
+        Seconds that it waits for the signal of ``-wa``; 0 if that was not requested.
     """
     lines = [f'echo "{_TWO}"', 'echo "esub=$HPCEXT_GPUS"']
     if wait_s:
-        # In a loop: a shell hears of a signal when the command that it waits for has ended. USR2
-        # would be that of the end of -W.
+        # In a loop, because a shell handles a signal only when its present command has ended. USR2
+        # is the signal at the end of -W.
         lines[:0] = ["trap 'echo warned; i=9999' URG", "trap 'i=9999' USR2", "i=0"]
         lines += [f"while [ $i -lt {wait_s} ]; do sleep 1; i=$((i + 1)); done"]
     return "; ".join([*lines, f"echo {TRIAL_ENDS}"])
 
 
 def trial_command(engine: LsfEngine, output: str, queue: str, *, esub: bool) -> list[str]:
-    """Submit that job.
+    """Return the command that submits a trial job.
 
     Parameters
     ----------
     engine : LsfEngine
     output : str
-        Its output file; the job's directory must be the same on all hosts.
+        Its output file, on a file system that all hosts share.
     queue : str
-        Empty for the site's default.
+        Empty for the default of the site.
     esub : bool
         Whether there is an esub that takes arguments.
     """
@@ -219,13 +241,20 @@ def trial_command(engine: LsfEngine, output: str, queue: str, *, esub: bool) -> 
     words = ["bsub", "-o", output, "-n", "1", "-J", "hpcext-doctor"]
     words += ["-q", queue] if queue else []
     words += ["-a", "hpcext(gpus=1)"] if esub else []
-    # bsub(1), -wt: whole minutes, before the end of the run limit.
+    # -wt is in whole minutes before the end of the run limit.
     words += ["-W", "2", "-wa", "URG", "-wt", "1"] if warning else ["-W", "5"]
     return [*words, trial_script(110 if warning else 0)]
 
 
 def parse_trial(text: str, engine: LsfEngine) -> TrialJob:
-    """Parse the output of the job, among what LSF adds to it."""
+    """Parse the output of a trial job, among lines that LSF adds.
+
+    Parameters
+    ----------
+    text : str
+    engine : LsfEngine
+        The engine for which :func:`trial_command` was made.
+    """
     lines = [line.rstrip() for line in text.splitlines()]
     warned = "warned" in lines if engine.takes("bsub", "-wa", "-wt") else None
     return TrialJob("esub=1" in lines, _TWO in lines, warned)

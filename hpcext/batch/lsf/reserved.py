@@ -1,4 +1,4 @@
-"""Advance reservations of an LSF: which hosts, and from when on; brsvs(1)."""
+"""Advance reservations of LSF: their hosts, and when they begin (brsvs(1))."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DAY_S = 86_400.0
 
 
 class Reserved(NamedTuple):
-    """An advance reservation: its begin, or now if it has begun, and its hosts."""
+    """An advance reservation: its name, its begin in epoch seconds, or now, and its hosts."""
 
     name: str
     start_s: float
@@ -22,21 +22,22 @@ class Reserved(NamedTuple):
 
 
 def reserved_command() -> list[str]:
-    """Ask for all advance reservations, with full names; brsvs(1)."""
+    """Return the brsvs(1) command that asks for all advance reservations, with full names."""
     return ["brsvs", "-w"]
 
 
 def parse_reserved(text: str, now_s: float) -> tuple[Reserved, ...]:
-    """Parse rows of RSVID, TYPE, USER, NCPUS, RSV_HOSTS and TIME_WINDOW; more hosts follow below.
+    """Parse rows of RSVID, TYPE, USER, NCPUS, RSV_HOSTS and TIME_WINDOW, and further rows of hosts.
 
     Parameters
     ----------
     text : str
     now_s : float
-        Epoch: windows have no year, or recur each day or week (``*``).
+        The present instant, in epoch seconds: windows have no year, or recur each day or week
+        (``*``).
     """
     found: list[Reserved] = []
-    # With -w there are blanks beside the slashes.
+    # With -w there are blanks around the slashes.
     for line in re.sub(r" +/ +", "/", text).splitlines():
         hosts = tuple(
             re.findall(r"(?<=\s)([^\s:/]+):(?:-|[0-9]+)(?:/(?:-|[0-9]+))?(?=\s|$)", f" {line}")
@@ -51,11 +52,11 @@ def parse_reserved(text: str, now_s: float) -> tuple[Reserved, ...]:
 
 
 def _next_start(begin: str, end: str, again: bool, now_s: float) -> float:
-    """Return when a window begins, or now if it is open."""
+    """Return when a window begins, or now if it has begun."""
     if not again and "/" in begin:
         start, over = _instant(begin, now_s), _instant(end, now_s)
         if over < start:
-            # Neither instant has a year, and they lie in different ones.
+            # They are in different years, which neither of them states.
             year = time.localtime(now_s).tm_year
             if over < now_s - _DAY_S:
                 over = _instant(f"{year + 1}/{end}", now_s)
@@ -86,7 +87,7 @@ def _instant(text: str, now_s: float) -> float:
 
 
 def _minute(text: str) -> int:
-    """Parse ``[DAY:]HOUR[:MINUTE]``, of the day or of the week, which begins on Sunday."""
+    """Return the minute of the day, or of the week from Sunday on: ``[DAY:]HOUR[:MINUTE]``."""
     parts = [n for n in map(whole, text.split(":")) if n is not None]
     if not 1 <= len(parts) <= 3:
         raise BatchError(f"brsvs printed {shown(text)}, not a time of day")

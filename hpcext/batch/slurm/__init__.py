@@ -1,4 +1,4 @@
-"""Slurm's commands, and parsers of what they print."""
+"""Commands of Slurm, and parsers of what they print."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ STATES = frozenset(
         "stopped", "suspended", "timeout", "update_db",
     }
 )  # fmt: skip
-"""States of a job; https://slurm.schedmd.com/job_state_codes.html, and squeue(1) of 22.05."""
+"""The states of a job (https://slurm.schedmd.com/job_state_codes.html, and squeue(1) of 22.05)."""
 
 _JOB_ID = re.compile(r"([0-9]{1,18})(?:;[\w.-]+)?\Z")
 _GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()0-9][^:,()]*):")
 _CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?\Z")
-"""A count of CPUs; it is bounded, since a larger one would only fill the memory."""
+"""A count of CPUs, and of nodes; they are bounded, because larger ones would fill the memory."""
 
 
 class SlurmStep(NamedTuple):
-    """A step that Slurm knows of."""
+    """A step of a job: its id, ``JOB.STEP``, and its name."""
 
     id: str
     name: str
@@ -44,16 +44,20 @@ _LIMIT = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]
 
 
 class Host(NamedTuple):
-    """The address by which Slurm reaches a node, and the type of its GPUs; empty for none."""
+    """A node: the address by which Slurm reaches it, and the type of its GPUs, or an empty text."""
 
     address: str
     kind: str
 
 
 def rows(text: str, columns: int) -> Iterator[list[str]]:
-    r"""Yield the cells of each line of a table with ``|`` between them; those that it lacks empty.
+    r"""Yield the cells of each line of a table, in which ``|`` separates them.
 
-    The last cell of a line may hold anything.
+    Parameters
+    ----------
+    text : str
+    columns : int
+        The number of cells of a row. The last one may contain anything; missing ones are empty.
 
     Examples
     --------
@@ -66,12 +70,12 @@ def rows(text: str, columns: int) -> Iterator[list[str]]:
 
 
 def facts(line: str) -> dict[str, str]:
-    """Parse ``KEY=VALUE KEY=VALUE ...``, as scontrol prints what it shows on one line."""
+    """Parse ``KEY=VALUE KEY=VALUE ...``, a line of ``scontrol --oneliner show``."""
     return dict(word.partition("=")[::2] for word in line.split())
 
 
 def submit_command(options: Sequence[str]) -> list[str]:
-    """Submit the script on standard input; sbatch(1)."""
+    """Return the sbatch(1) command that submits a script on its standard input."""
     return ["sbatch", "--parsable", *options]
 
 
@@ -84,7 +88,7 @@ def parse_job_id(text: str) -> int:
 
 
 def array_of(options: Sequence[str]) -> str | None:
-    """Return the option of sbatch that makes a job array; None if none does.
+    """Return the option of sbatch that states a job array; None if there is none.
 
     Examples
     --------
@@ -98,27 +102,37 @@ def array_of(options: Sequence[str]) -> str | None:
 
 
 def hostnames_command(nodelist: str) -> list[str]:
-    """Expand a list of nodes, such as ``n[1-4]``; scontrol(1)."""
+    """Return the scontrol(1) command that expands a list of nodes, such as ``n[1-4]``."""
     return ["scontrol", "show", "hostnames", nodelist]
 
 
 def parse_hostnames(text: str) -> tuple[str, ...]:
-    """Parse one name on each line."""
+    """Parse names of nodes, one on each line."""
     return tuple(text.split())
 
 
 def steps_command(job_id: JobId) -> list[str]:
-    """Ask for the steps of a job that have not ended; squeue(1)."""
+    """Return the squeue(1) command that asks for the steps of a job that have not ended."""
     return ["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%j"]
 
 
 def parse_steps(text: str) -> tuple[SlurmStep, ...]:
-    """Parse ``JOB.STEP|NAME`` on each line."""
+    """Parse steps, ``JOB.STEP|NAME`` on each line."""
     return tuple(SlurmStep(*line) for line in rows(text, 2) if line[1])
 
 
 def cancel_command(target: str, *, signal: str = "", batch: bool = False) -> list[str]:
-    """Cancel a job or a step, or send it a signal; scancel(1)."""
+    """Return the scancel(1) command that cancels a job or a step, or sends it a signal.
+
+    Parameters
+    ----------
+    target : str
+        The id of a job or a step.
+    signal : str
+        The signal's name without ``SIG``; empty to cancel.
+    batch : bool
+        Whether to signal the batch script alone.
+    """
     words = ["scancel"]
     if signal:
         words.append(f"--signal={signal}")
@@ -128,18 +142,18 @@ def cancel_command(target: str, *, signal: str = "", batch: bool = False) -> lis
 
 
 def cancel_named_command(name: str) -> list[str]:
-    """End all our jobs of this name; scancel(1)."""
+    """Return the scancel(1) command that cancels all our jobs of a name."""
     return ["scancel", "--me", f"--jobname={name}"]
 
 
 def jobs_command(job_ids: Sequence[JobId]) -> list[str]:
-    """Ask for jobs that Slurm still holds, in any state; squeue(1)."""
+    """Return the squeue(1) command that asks for jobs in any state that slurmctld still knows."""
     listed = ",".join(map(str, job_ids))
     return ["squeue", "--noheader", "--states=all", f"--jobs={listed}", "--format=%i|%T|%r|%N"]
 
 
 def state(text: str) -> str:
-    """Return a state of Slurm's output as one of :data:`STATES` or :data:`UNKNOWN`.
+    """Return a state in the output of Slurm as one of :data:`STATES`, or :data:`UNKNOWN`.
 
     Examples
     --------
@@ -155,7 +169,7 @@ def state(text: str) -> str:
 
 
 def parse_seen(text: str) -> dict[JobId, Seen]:
-    """Parse lines of :func:`jobs_command` or :func:`accounting_command`: job → what is said."""
+    """Parse the output of :func:`jobs_command` or :func:`accounting_command`."""
     found: dict[JobId, Seen] = {}
     for ident, said, why, _ in rows(text, 4):
         if (name := as_job(ident)) is not None:
@@ -169,8 +183,8 @@ def parse_nodelist(text: str, job_id: JobId) -> str:
     Parameters
     ----------
     text : str
-        What :func:`jobs_command` prints. A node that a job with ``--no-kill`` has lost is not in
-        it, whatever the node's later state.
+        The output of :func:`jobs_command`. It lacks nodes that a job with ``--no-kill`` has lost,
+        even if they are up again.
     job_id : int or str
     """
     for ident, said, _, nodes in rows(text, 4):
@@ -180,14 +194,14 @@ def parse_nodelist(text: str, job_id: JobId) -> str:
 
 
 def accounting_command(job_ids: Sequence[JobId]) -> list[str]:
-    """Ask accounting for jobs, which slurmctld forgets after a while; sacct(1)."""
+    """Return the sacct(1) command that asks accounting for jobs."""
     listed = ",".join(map(str, job_ids))
     words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={listed}"]
     return [*words, "--format=jobid,state"]
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """Parse the CPUs of an allocation's nodes: ``24(x2),12`` of ``SLURM_JOB_CPUS_PER_NODE``."""
+    """Parse ``SLURM_JOB_CPUS_PER_NODE``, such as ``24(x2),12``, into the CPUs of each node."""
     counts: list[int] = []
     for part in text.split(","):
         found = _CPUS.match(part.strip())
@@ -198,21 +212,21 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def epoch_times() -> dict[str, str]:
-    """Return an environment in which Slurm's commands print epoch seconds; squeue(1)."""
+    """Return an environment in which commands of Slurm print instants in epoch seconds."""
     return {**without_slurm(), "SLURM_TIME_FORMAT": "%s"}
 
 
 def end_command(job_id: JobId) -> list[str]:
-    """Ask for a job's state and end; use with :func:`epoch_times`.
+    """Return the squeue(1) command that asks for the state and the end of a job.
 
-    ``%e`` is the end by which slurmctld acts; in the grace of a preemption it is the end of the
-    grace, while ``%S`` and ``%l``, begin and limit, still give that of the limit.
+    It is for use with :func:`epoch_times`. ``%e`` is the end that slurmctld enforces: in the grace
+    of a preemption, the end of the grace, while ``%S`` and ``%l`` are still begin and time limit.
     """
     return ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%e|%S|%l"]
 
 
 def parse_end(text: str) -> End:
-    """Parse ``STATE|END|BEGIN|LIMIT``; the end of a job without a limit is a word."""
+    """Parse the output of :func:`end_command`; a job without a limit has a word for its end."""
     lines = text.split()
     fields = lines[0].split("|") if len(lines) == 1 else []
     if len(fields) != 4:
@@ -225,23 +239,23 @@ def parse_end(text: str) -> End:
 
 
 def epoch(text: str) -> float | None:
-    """Parse an instant printed with :func:`epoch_times`; return None for a word such as ``N/A``."""
+    """Parse an instant in epoch seconds; return None for a word such as ``N/A``."""
     at = whole(text)
     return None if at is None else float(at)
 
 
 def requeue_command(job_id: JobId) -> list[str]:
-    """Put a job back into the queue; scontrol(1). After scancel it would bring the job back."""
+    """Return the scontrol(1) command that requeues a job, even one that was cancelled before."""
     return ["scontrol", "requeue", str(job_id)]
 
 
 def version_command() -> list[str]:
-    """Ask for the release of Slurm that is installed here; the command asks no daemon."""
+    """Return the command that prints the installed release of Slurm, without asking a daemon."""
     return ["scontrol", "--version"]
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """Parse ``slurm 22.05.8`` as (22, 5); distributors write ``slurm-wlm 22.05.8``."""
+    """Parse ``slurm 22.05.8``, or ``slurm-wlm 22.05.8`` of distributions, as (22, 5)."""
     found = re.match(r"slurm\S*\s+([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", text)
     if found is None:
         raise BatchError(f"scontrol printed {shown(text.strip())}, not a version")
@@ -249,12 +263,12 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def hosts_command(nodelist: str) -> list[str]:
-    """Ask for the addresses and resources of nodes; scontrol(1)."""
+    """Return the scontrol(1) command that asks for the addresses and resources of nodes."""
     return ["scontrol", "--oneliner", "show", "node", nodelist]
 
 
 def parse_hosts(text: str) -> dict[str, Host]:
-    """Parse a node on each line."""
+    """Parse nodes, one on each line, by name."""
     found = {}
     for said in map(facts, text.splitlines()):
         if "NodeName" in said:
@@ -264,9 +278,9 @@ def parse_hosts(text: str) -> dict[str, Host]:
 
 
 def gres_kind(gres: str) -> str:
-    """Return the type of the GPUs in a list of generic resources; empty for none, or several.
+    """Return the type of the GPUs in a list of generic resources; empty if none, or several.
 
-    gres.conf(5): a type is optional, and told from a count by a letter in it.
+    A type is optional (gres.conf(5)); unlike a count it has a letter.
 
     Examples
     --------
@@ -278,9 +292,9 @@ def gres_kind(gres: str) -> str:
 
 
 def parse_time_limit(text: str) -> float | None:
-    """Return the seconds of a time limit as ``sbatch --time`` takes it; None for another form.
+    """Return the seconds of a time limit for ``sbatch --time``; None if it has no valid form.
 
-    ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` and ``D-H:M:S``; sbatch(1).
+    The forms are ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` and ``D-H:M:S``.
 
     Examples
     --------
@@ -302,20 +316,19 @@ def parse_time_limit(text: str) -> float | None:
 
 
 def job_command(job_id: JobId) -> list[str]:
-    """Ask for all that slurmctld says of a job; scontrol(1)."""
+    """Return the scontrol(1) command that asks for all attributes of a job."""
     return ["scontrol", "--oneliner", "show", "job", str(job_id)]
 
 
 def is_running(text: str) -> bool:
-    """Return whether a job runs, by what :func:`job_command` prints."""
+    """Return whether a job runs, from the output of :func:`job_command`."""
     return "JobState=RUNNING" in text.split()
 
 
 def is_preempted(text: str) -> bool:
-    """Return whether a job's nodes are wanted for another, by what :func:`job_command` prints.
+    """Return whether a job is being preempted, from the output of :func:`job_command`.
 
-    slurmctld notes it when the grace begins (``job_ptr->preempt_time``), but not if somebody has
-    shortened the time limit.
+    slurmctld sets PreemptTime when the grace begins, but not if somebody shortens the time limit.
 
     Examples
     --------
@@ -326,16 +339,16 @@ def is_preempted(text: str) -> bool:
 
 
 def was_cancelled(text: str, restarts: int) -> bool:
-    """Return whether a job that is being ended was cancelled, by what :func:`job_command` prints.
+    """Return whether a job that ends was cancelled, from the output of :func:`job_command`.
 
-    No field says so directly. But a job that was preempted, requeued, or at its time limit has
-    another field set, and a record that lacks these fields tells nothing.
+    No field says so directly. But if a job was preempted, requeued, or at its time limit, another
+    field is set. Without these fields the answer is no.
 
     Parameters
     ----------
     text : str
     restarts : int
-        The number of its restarts before.
+        The number of restarts of the job before.
 
     Examples
     --------

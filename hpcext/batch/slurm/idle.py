@@ -1,8 +1,8 @@
-"""The idle nodes of a partition, and until when: what Slurm says of holes and leases.
+"""The idle nodes of a partition, and for how long they are idle: holes and leases of Slurm.
 
-A hole in front of a pending job is ``planned`` (sinfo(1)). The job's expected start and nodes say
-when it ends (``squeue --start``), as reservations do; if other users' jobs are hidden
-(``PrivateData=jobs``) only the former is known.
+The nodes of a hole in front of a pending job are ``planned`` (sinfo(1)). The hole ends at the
+expected start of the job (``squeue --start``), or of a reservation. If jobs of other users are
+hidden (``PrivateData=jobs``), their expected starts are, too.
 """
 
 from __future__ import annotations
@@ -32,17 +32,25 @@ _GPUS = re.compile(r"(?:^|,)gpu:(?:[^:,()]*[^:,()0-9][^:,()]*:)?([0-9]{1,18})(?!
 _FLAGS = "*~#!%$@^+-"
 IDLE = frozenset({"idle", "planned"})
 _ASLEEP = frozenset("~#!%@^")
-"""Flags behind a state: powered down, or about to be down or up; sinfo(1), NODE STATE CODES."""
+"""Flags of nodes that are powered down, or going down or up (sinfo(1), NODE STATE CODES)."""
 
 
 _FOR_NODES = frozenset({"None", "Resources", "Priority"})
-"""Reasons of a job that waits for its nodes alone; squeue(1), JOB REASON CODES."""
+"""Reasons of a job that waits for nodes and nothing else (squeue(1), JOB REASON CODES)."""
 
 
 class Planned(NamedTuple):
-    """What Slurm has planned: on which nodes, in its own notation, and from when on.
+    """A pending job with an expected start, or a reservation.
 
-    It is a pending job, or a reservation, which is job 0.
+    Attributes
+    ----------
+    job_id : int
+        0 for a reservation.
+    name : str
+    start_s : float
+        Epoch seconds.
+    nodes : str
+        In the notation of Slurm, such as ``n[1-4]``.
     """
 
     job_id: int
@@ -55,17 +63,17 @@ _COLUMNS = (
     ("NodeList", 256), ("StateLong", 32), ("Gres", 1024), ("CPUs", 12), ("Memory", 16),
     ("Available", 12), ("Time", 24), ("GresUsed", 1024), ("CPUsState", 48), ("AllocMem", 16),
 )  # fmt: skip
-"""Columns and their widths; longer text is cut."""
+"""Columns and their widths, to which longer text is cut."""
 
 
 def idle_command(partition: str) -> list[str]:
-    """Ask for all nodes of a partition; sinfo(1)."""
+    """Return the sinfo(1) command that asks for all nodes of a partition."""
     words = ["sinfo", "--noheader", "--Node", f"--partition={partition}"]
     return [*words, "--Format=" + ",".join(f"{name}:{width}|" for name, width in _COLUMNS)]
 
 
 def parse_idle(text: str) -> dict[str, Idle]:
-    """Parse a node on each line."""
+    """Parse nodes, one on each line, by name."""
     found = {}
     for words in rows(text, len(_COLUMNS) + 1):
         name, said, gres, cpus, memory, partition, limit, used, by_state, allocated, _ = words
@@ -76,7 +84,7 @@ def parse_idle(text: str) -> dict[str, Idle]:
         # A partition that is down or drained accepts jobs, but starts none.
         may = not _ASLEEP & set(flags) and "*" not in flags and partition in {"up", ""}
         if may and word == "mixed":
-            rest = _beside(used, by_state, _whole(memory), _whole(allocated))
+            rest = _room_beside(used, by_state, _number(memory), _number(allocated))
         else:
             rest = None
         if rest is not None:
@@ -84,12 +92,12 @@ def parse_idle(text: str) -> dict[str, Idle]:
         found[name] = Idle(
             name,
             may and (word in IDLE or rest is not None),
-            # "-" behind a state: kept for a job by the backfill.
+            # The flag "-": backfill keeps the node for a job.
             planned=word == "planned" or "-" in flags,
             gpus=gres_count(gres),
             kind=gres_kind(gres),
-            cpus=_whole(cpus),
-            memory_mb=_whole(memory),
+            cpus=_number(cpus),
+            memory_mb=_number(memory),
             limit_s=parse_time_limit(limit) or math.inf,
             lost=word == "down" or "*" in flags,
             shared=rest is not None,
@@ -97,31 +105,30 @@ def parse_idle(text: str) -> dict[str, Idle]:
     return found
 
 
-def _beside(used: str, by_state: str, memory_mb: int, used_mb: int) -> tuple[int, int] | None:
-    """Return CPUs and memory for a lease beside jobs without GPUs that use little of a node.
+def _room_beside(used: str, by_state: str, memory_mb: int, used_mb: int) -> tuple[int, int] | None:
+    """Return CPUs and memory for a lease beside jobs without GPUs on less than half of a node.
 
-    Little is less than half. As much again as they use is left free, so that the next ones do not
-    preempt the lease.
+    As much again as they use is left free, so that further ones do not preempt the lease.
 
     Parameters
     ----------
     used : str
-        Generic resources in use, as sinfo writes them (``GresUsed``).
+        The generic resources in use (``GresUsed`` of sinfo).
     by_state : str
-        CPUs: allocated, idle, other, all (``CPUsState``).
+        CPUs that are allocated, idle, other, and all (``CPUsState`` of sinfo).
     memory_mb, used_mb : int
-        All memory, and what jobs have.
+        All memory, and that of jobs.
 
     Returns
     -------
     (int, int) or None
-        None if jobs use GPUs, or more.
+        None if jobs use GPUs, or half of the node.
     """
-    # What has no type is written "gpu:(null):0(IDX:N/A)" at times.
+    # GPUs without a type may be printed as "gpu:(null):0(IDX:N/A)".
     plain = used.replace("(null):", "")
     if not _GPUS.search(plain) or gres_count(plain):
         return None
-    cpus = [_whole(each) for each in by_state.split("/")]
+    cpus = [_number(each) for each in by_state.split("/")]
     if len(cpus) != 4 or 2 * cpus[0] >= cpus[3] or 2 * used_mb >= memory_mb:
         return None
     free, free_mb = cpus[1], memory_mb - used_mb
@@ -141,18 +148,18 @@ def gres_count(gres: str) -> int:
 
 
 def planned_command() -> list[str]:
-    """Ask for pending jobs and their expected starts; squeue(1).
+    """Return the squeue(1) command that asks for pending jobs and their expected starts.
 
-    Use with :func:`~hpcext.batch.slurm.epoch_times`.
+    It is for use with :func:`~hpcext.batch.slurm.epoch_times`.
     """
     return ["squeue", "--noheader", "--states=PENDING", "--start", "--format=%i|%S|%Y|%j"]
 
 
 def parse_planned(text: str) -> tuple[Planned, ...]:
-    """Parse ``ID|EPOCH|NODES|NAME`` on each line; skip those with ``N/A`` or ``(null)``."""
+    """Parse ``ID|EPOCH|NODES|NAME`` on each line, except jobs without an expected start."""
     found = []
     for ident, start, nodes, name in rows(text, 4):
-        # What is not alone has more behind it: 7_[1-3], 7+0.
+        # Arrays and heterogeneous jobs have a longer id: 7_[1-3], 7+0.
         number, at = whole(re.split("[_+]", ident, maxsplit=1)[0]), epoch(start)
         if number is not None and at is not None and nodes and not nodes.startswith("("):
             found.append(Planned(number, name, at, nodes))
@@ -160,26 +167,26 @@ def parse_planned(text: str) -> tuple[Planned, ...]:
 
 
 def due_command() -> list[str]:
-    """Ask why each pending job waits, and for its name; squeue(1)."""
+    """Return the squeue(1) command that asks for the reason and the name of each pending job."""
     return ["squeue", "--noheader", "--states=PENDING", "--format=%r|%j"]
 
 
 def parse_due(text: str) -> bool:
-    """Parse ``REASON|NAME`` lines: return whether a job that is no lease waits for nodes alone.
+    """Return whether a job other than a lease waits for nodes, from lines ``REASON|NAME``.
 
-    Its expected start is not used: while leases are preempted for it, Slurm may have any plan for
-    it, or none.
+    Its expected start is not used, because while leases are preempted for it, Slurm may have any
+    plan for it, or none.
     """
     return any(why in _FOR_NODES and not LEASE.match(name) for why, name in rows(text, 2))
 
 
 def reserved_command() -> list[str]:
-    """Ask for all reservations; scontrol(1), with :func:`~hpcext.batch.slurm.epoch_times`."""
+    """Return the scontrol(1) command that asks for all reservations, for use with epoch times."""
     return ["scontrol", "--oneliner", "show", "reservation"]
 
 
 def parse_reserved(text: str) -> tuple[Planned, ...]:
-    """Parse ``KEY=VALUE ...`` on each line; without reservations there is a sentence."""
+    """Parse ``KEY=VALUE ...`` on each line; without reservations, scontrol prints a sentence."""
     found = []
     for said in map(facts, text.splitlines()):
         start, nodes = epoch(said.get("StartTime", "")), said.get("Nodes", "")
@@ -189,30 +196,29 @@ def parse_reserved(text: str) -> tuple[Planned, ...]:
 
 
 def held_command(job_name: str) -> list[str]:
-    """Ask for our jobs of a name that Slurm still knows; squeue(1), with epoch times."""
+    """Return the squeue(1) command that asks for our jobs of a name, for use with epoch times."""
     words = ["squeue", "--noheader", "--me", "--states=all", f"--name={job_name}"]
     return [*words, "--format=%i|%T|%N|%e|%r|%k"]
 
 
 def others_command(partition: str) -> list[str]:
-    """Ask for all users' jobs in a partition; squeue(1), with epoch times.
+    """Return the squeue(1) command that asks for all jobs in a partition, for use with epoch times.
 
-    Ended jobs are included, for MinJobAge. ``%n`` are the nodes asked for.
+    Ended jobs are included for MinJobAge. ``%n`` are the requested nodes.
     """
     words = ["squeue", "--noheader", f"--partition={partition}", "--states=all"]
     return [*words, "--format=%T|%N|%n|%u|%V|%S|%e|%j|%k"]
 
 
 def parse_others(text: str) -> tuple[Other, ...]:
-    """Parse lines of :func:`others_command`; return the leases of harvesters.
+    """Return the leases of harvesters in the output of :func:`others_command`.
 
-    Each line is ``STATE|NODE|NODE|USER|EPOCH|EPOCH|EPOCH|NAME|COMMENT``: the node that it has, the
-    node that it asked for, submission, begin and end. Leases that ended without a node are left
-    out.
+    Each line is ``STATE|NODE|NODE|USER|EPOCH|EPOCH|EPOCH|NAME|COMMENT``: the node that a job has,
+    the requested one, submission, begin and end. Leases that ended without a node are left out.
     """
     found = []
     for words in rows(text, 9):
-        # The last two may hold anything, and are then no lease's.
+        # Name and comment may be anything in jobs that are no leases.
         said, node, asked, user, submitted, start, end, name, comment = words
         if not LEASE.match(name) or whole(comment) is None:
             continue
@@ -221,7 +227,7 @@ def parse_others(text: str) -> tuple[Other, ...]:
         if now in WAITING:
             found.append(lease._replace(node=asked, begun=False, since_s=None))
         elif now in THERE or now == UNKNOWN:
-            # That of these is its limit.
+            # Its end is its time limit, which is not an end yet.
             found.append(lease)
         elif node and (until_s := epoch(end)) is not None:
             found.append(lease._replace(until_s=until_s))
@@ -229,12 +235,12 @@ def parse_others(text: str) -> tuple[Other, ...]:
 
 
 def withdraw_command(job_name: str) -> list[str]:
-    """Cancel those of our jobs of a name that have not begun; scancel(1)."""
+    """Return the scancel(1) command that cancels our pending jobs of a name."""
     return ["scancel", "--me", f"--jobname={job_name}", "--state=PENDING"]
 
 
 def parse_held(text: str) -> tuple[Held, ...]:
-    """Parse ``ID|STATE|NODE|EPOCH|REASON|COMMENT`` on each line."""
+    """Parse our jobs, ``ID|STATE|NODE|EPOCH|REASON|COMMENT`` on each line."""
     found = []
     for ident, said, node, end, why, comment in rows(text, 6):
         if (number := whole(ident)) is not None:
@@ -243,13 +249,13 @@ def parse_held(text: str) -> tuple[Held, ...]:
 
 
 def ends(planned: Iterable[Planned], names: Mapping[str, Iterable[str]]) -> dict[str, float]:
-    """Return when the first planned job or reservation begins on each node, epoch.
+    """Return when the first planned job or reservation begins on each node, in epoch seconds.
 
     Parameters
     ----------
     planned : iterable of Planned
     names : Mapping[str, iterable of str]
-        List of nodes in Slurm's notation → their names.
+        A list of nodes in the notation of Slurm → their names.
     """
     found: dict[str, float] = {}
     for each in planned:
@@ -259,17 +265,23 @@ def ends(planned: Iterable[Planned], names: Mapping[str, Iterable[str]]) -> dict
 
 
 def planned_ends(but: str = "") -> dict[str, float]:
-    """Return when nodes are needed for another job or a reservation, by Slurm's plan, epoch.
+    """Return when nodes are needed for other jobs or reservations, by Slurm's plan.
 
     Parameters
     ----------
     but : str
-        Jobs of this name do not count, nor do leases of any harvester: one that waits for a leased
-        node yields to all others.
+        The name of jobs that do not count. Leases do not count, either: one that waits for a node
+        yields to all other jobs.
+
+    Returns
+    -------
+    dict of str to float
+        Node → epoch seconds.
 
     Raises
     ------
     BatchError
+        Slurm does not answer.
     """
     text = runner.run(planned_command(), environ=epoch_times())
     jobs = (job for job in parse_planned(text) if job.name != but)
@@ -281,6 +293,6 @@ def planned_ends(but: str = "") -> dict[str, float]:
     )
 
 
-def _whole(text: str) -> int:
-    # A node with more than its configuration says is written "24+".
+def _number(text: str) -> int:
+    # A node with more than its configuration states is printed as "24+".
     return whole(text.rstrip("+")) or 0

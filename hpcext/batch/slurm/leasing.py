@@ -1,4 +1,4 @@
-"""Leases of nodes of a Slurm."""
+"""Leases of nodes of Slurm."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ exec srun --nodes=1 --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --me
 
 
 def _extent(node: Idle) -> list[str]:
-    """Return options for how much of its node a lease has; sbatch(1).
-
-    On a shared node that is not all memory, of which others have a part.
-    """
+    """Return the options of sbatch for the part of its node that a lease has."""
     if node.shared:
         return ["--ntasks=1", f"--cpus-per-task={node.cpus}", f"--mem={node.memory_mb}"]
     return ["--exclusive", "--mem=0"]
@@ -44,11 +41,11 @@ class SlurmLeasing:
         return slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(partition)))
 
     def ends(self, but: str = "") -> dict[str, float]:
-        """Return when nodes are needed."""
+        """Return when nodes are needed for other jobs, as Slurm has planned."""
         return slurm_idle.planned_ends(but)
 
     def due(self) -> bool:
-        """Return whether another job waits for nodes; true if jobs of others are hidden."""
+        """Return whether another job waits for nodes; True if jobs of others are hidden."""
         if self._hidden is None:
             self._hidden = bool(self.lacks())
         return self._hidden or slurm_idle.parse_due(runner.run(slurm_idle.due_command()))
@@ -59,7 +56,7 @@ class SlurmLeasing:
         return slurm_idle.parse_held(text)
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """Return leases of harvesters."""
+        """Return leases of harvesters, except those of a name."""
         command = slurm_idle.others_command(partition)
         found = slurm_idle.parse_others(runner.run(command, environ=slurm.epoch_times()))
         return tuple(each for each in found if each.harvester != but)
@@ -69,7 +66,7 @@ class SlurmLeasing:
         return _SCRIPT.format(agent=agent)
 
     def submit(self, order: LeaseSubmission, script: Path) -> int:
-        """Ask for a lease."""
+        """Submit a lease."""
         words = [
             f"--job-name={order.name}",
             f"--comment={order.number}",
@@ -98,16 +95,16 @@ class SlurmLeasing:
         runner.run(slurm_idle.withdraw_command(name), timeout_s=timeout_s)
 
     def address(self, node: str) -> str:
-        """Return the address by which Slurm itself reaches a node."""
+        """Return the address by which Slurm reaches a node."""
         hosts = reads().hosts([node])
         if node not in hosts:
             raise BatchError(f"Slurm does not know {node}")
         return hosts[node].address
 
     def lacks(self) -> tuple[str, ...]:
-        """Return what this Slurm hides from users."""
+        """Return that jobs of other users are hidden, if they are."""
         config = slurm_site.parse_config(runner.run(slurm_site.config_command()))
-        # slurm.conf(5), PrivateData: "all" is no word of it in 22.05, and is in later releases.
+        # slurm.conf(5), PrivateData: later releases than 22.05 also have "all".
         if {"jobs", "all"} & slurm_site.words(config.get("PrivateData", "")).keys():
             return (
                 "other users' jobs are hidden here (PrivateData=jobs), so harvesters of "

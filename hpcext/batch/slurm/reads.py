@@ -1,4 +1,4 @@
-"""Questions to Slurm, in one of two ways: by its commands, or by pyslurm if it fits."""
+"""Queries of Slurm, by its commands, or by pyslurm if there is one for this release."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from hpcext.numerals import whole
 log = logging.getLogger(__name__)
 
 _NO_ACCOUNTING = "accounting storage is disabled"
-"""What sacct says if the site has no accounting: slurm.conf(5), AccountingStorageType."""
+"""What sacct prints if the site has no accounting (slurm.conf(5), AccountingStorageType)."""
 
 _Found = TypeVar("_Found")
 
 
 class Commands(Jobs):
-    """Slurm by its commands, which always works; each question raises BatchError without answer."""
+    """Queries by the commands of Slurm, which every site has."""
 
     def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-        """Return what is said of jobs; what slurmctld has forgotten is looked up in accounting."""
+        """Return what slurmctld says of jobs, or accounting of those that it has forgotten."""
         if not job_ids:
             return {}
         found = dict(self._held(job_ids))
@@ -37,22 +37,22 @@ class Commands(Jobs):
         return found | past(missing) if missing else found
 
     def _held(self, job_ids: Sequence[JobId]) -> Mapping[JobId, Seen]:
-        """Return what is said of those jobs that slurmctld knows."""
+        """Return the state of those jobs that slurmctld knows."""
         try:
             return slurm.parse_seen(runner.run(slurm.jobs_command(job_ids)))
         except BatchError as error:
-            # squeue says this of a single job that it does not know; of several, it says nothing.
+            # squeue fails for a single unknown job, but not if there are several.
             if "Invalid job id" not in error.stderr:
                 raise
             return {}
 
     def end(self, job_id: JobId) -> End:
-        """Return a job's state, and the latest instant of its end."""
+        """Return the state of a job, and the latest instant of its end."""
         argv = slurm.end_command(job_id)
         return slurm.parse_end(runner.run(argv, environ=slurm.epoch_times()))
 
     def preempted(self, job_id: JobId) -> bool:
-        """Return whether the nodes of a job, which now ends earlier, are wanted for another."""
+        """Return whether a job, whose end is earlier than before, is being preempted."""
         return slurm.is_preempted(runner.run(slurm.job_command(job_id)))
 
     def steps(self, job_id: JobId) -> tuple[SlurmStep, ...]:
@@ -73,10 +73,10 @@ class Commands(Jobs):
 
 
 class Api(Commands):
-    """Slurm through pyslurm, which starts no process for what it has attributes for.
+    """Queries by pyslurm, which starts no processes, for all that pyslurm offers.
 
-    pyslurm is an extra: pyslurm X.Y is built against the libraries of Slurm X.Y, and works with no
-    other release. Attributes are those of pyslurm's reference; https://pyslurm.github.io.
+    pyslurm is an extra: X.Y is built against the libraries of Slurm X.Y, and works with no other
+    release. Its reference is at https://pyslurm.github.io.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Api(Commands):
         }
 
     def _job(self, job_id: JobId) -> Any:
-        """Return a job that slurmctld holds; for a bare number it answers with a whole array."""
+        """Return a job that slurmctld knows."""
         if isinstance(job_id, int):
             return self._ask(lambda: self._slurm.Job.load(job_id))
         job = _one(self._ask(self._slurm.Jobs.load), job_id)
@@ -105,7 +105,7 @@ class Api(Commands):
         return job
 
     def end(self, job_id: JobId) -> End:
-        """Return a job's state, and the latest instant of its end."""
+        """Return the state of a job, and the latest instant of its end."""
         job = self._job(job_id)
         end_s = None if job.end_time is None else float(job.end_time)
         return End(slurm.state(job.state), end_s, _limit_end_s(job))
@@ -125,7 +125,7 @@ class Api(Commands):
         found = {}
         for name in names:
             if name in nodes:
-                # As {"gpu:a100": 4}, {"gpu": 4}; older ones have none.
+                # Such as {"gpu:a100": 4} or {"gpu": 4}; older releases of pyslurm lack it.
                 gres = getattr(nodes[name], "configured_gres", None) or {}
                 kind = slurm.gres_kind(",".join(f"{what}:{count}" for what, count in gres.items()))
                 found[name] = Host(nodes[name].address or name, kind)
@@ -139,7 +139,7 @@ class Api(Commands):
 
 
 def _one(jobs: Any, job_id: JobId) -> Any:
-    """Return a job of all jobs, or None."""
+    """Return one of all jobs by its id; None if it is not among them."""
     if isinstance(job_id, int):
         return jobs.get(job_id)
     named = (job for job in jobs.values() if f"{job.array_id}_{job.array_task_id}" == job_id)
@@ -147,7 +147,7 @@ def _one(jobs: Any, job_id: JobId) -> Any:
 
 
 def _limit_end_s(job: Any) -> float | None:
-    """Return when a job's limit, which is in minutes or a word, ends it."""
+    """Return when a job ends by its time limit, which is in minutes, or a word."""
     if job.time_limit == "UNLIMITED":
         return math.inf
     known = type(job.time_limit) is int and job.start_time is not None
@@ -155,10 +155,10 @@ def _limit_end_s(job: Any) -> float | None:
 
 
 def past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
-    """Return the last states of jobs that slurmctld has forgotten, by accounting.
+    """Return the last states of jobs that slurmctld has forgotten, from accounting.
 
-    If there is accounting but it does not answer, the states are unknown; a site without accounting
-    leaves out all jobs.
+    If accounting does not answer, the states are unknown. If the site has no accounting, all jobs
+    are left out.
     """
     try:
         return slurm.parse_seen(runner.run(slurm.accounting_command(job_ids)))
@@ -173,7 +173,7 @@ def past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
 
 @functools.cache
 def reads() -> Commands:
-    """Return how this process asks Slurm: by a pyslurm that fits this Slurm, or by commands."""
+    """Return what this process queries Slurm with: pyslurm for its release, or else commands."""
     module = find_pyslurm()
     if module is None:
         return Commands()
@@ -188,7 +188,7 @@ def reads() -> Commands:
 
 
 def find_pyslurm() -> ModuleType | None:
-    """Return pyslurm, if it is installed and the libraries of its Slurm are."""
+    """Return pyslurm, if it and its libraries of Slurm are installed."""
     try:
         return importlib.import_module("pyslurm")
     except (ImportError, OSError):
@@ -196,6 +196,6 @@ def find_pyslurm() -> ModuleType | None:
 
 
 def release_of(module: Any) -> tuple[int, int] | None:
-    """Return the release of Slurm that a pyslurm is for: 24.5.0 is for 24.05."""
+    """Return the release of Slurm for which a pyslurm is built: 24.5.0 is for 24.05."""
     major, minor = map(whole, [*str(getattr(module, "__version__", "")).split("."), ""][:2])
     return None if major is None or minor is None else (major, minor)

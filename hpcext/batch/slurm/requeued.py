@@ -1,8 +1,8 @@
-"""Jobs that Slurm has put back into the queue begin when there are nodes.
+"""Requeued jobs of Slurm, which begin as soon as there are nodes.
 
-Slurm begins none of them before the credential of its last run has expired, two minutes by default.
-Its owner may have it begin earlier, but not before it is in the queue, when nothing of it runs any
-more.
+By itself Slurm begins such a job only when the credential of its last run has expired, after two
+minutes by default. Its owner can have it begin earlier, once it is in the queue again and none of
+its processes runs any more.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from hpcext.numerals import whole
 log = logging.getLogger(__name__)
 
 SLACK_S = 2.0
-"""Slurm has such a job wait for a second longer than it says, or so."""
+"""Seconds by which the delay of a requeued job may differ from the setting."""
 
 SETTLED_S = 10.0
-"""So long after it was requeued a job is left alone.
+"""Seconds for which a job is left alone after its requeue.
 
-The daemon of its last node takes no credential that is not younger, in whole seconds, than the end
-of that run. So Slurm fails a job that begins there at once ("Job credential revoked"), and clocks
-may differ by some seconds, too.
+The slurmd of its last node accepts only a credential that is younger, in whole seconds, than the
+end of that run. So a job that begins there at once fails ("Job credential revoked"); besides,
+clocks may differ by some seconds.
 """
 
 _COLUMNS = ("JobArrayID", "Reason", "RestartCnt", "SubmitTime", "EligibleTime")
 
 
 def waiting_command() -> list[str]:
-    """Ask for our pending jobs; squeue(1), with :func:`~hpcext.batch.slurm.epoch_times`."""
+    """Return the squeue(1) command that asks for our pending jobs, for use with epoch times."""
     words = ["squeue", "--noheader", "--me", "--states=PENDING"]
     return [*words, "--Format=" + ",".join(f"{name}:40|" for name in _COLUMNS)]
 
 
 def parse_waiting(text: str, delay_s: int, now_s: float) -> tuple[str, ...]:
-    """Find the jobs that wait since they were requeued, for nothing else, and may begin.
+    """Return the jobs that wait for nothing but the delay after their requeue.
 
-    Slurm counts the submission of a job that is requeued anew, and adds its delay to it. A later
-    begin is one that somebody has asked for.
+    Slurm sets the submission of a requeued job anew, and adds its delay to that. If the begin is
+    later, somebody has requested it.
 
     Parameters
     ----------
     text : str
     delay_s : int
-        As :func:`hpcext.batch.slurm.site.requeue_delay_s` has it.
+        The delay of this Slurm (:func:`hpcext.batch.slurm.site.requeue_delay_s`).
     now_s : float
-        Epoch.
+        Epoch seconds.
     """
     found = []
     for job_id, why, restarts, submitted, eligible, _ in rows(text, len(_COLUMNS) + 1):
@@ -68,20 +68,20 @@ def parse_waiting(text: str, delay_s: int, now_s: float) -> tuple[str, ...]:
 
 
 def begin_command(job_id: str) -> list[str]:
-    """Let a job begin as soon as there are nodes, as its owner may; scontrol(1), StartTime.
+    """Return the scontrol(1) command that lets a job begin as soon as there are nodes.
 
-    This has no effect while the last run of the job is not over (COMPLETING).
+    It has no effect while the last run of the job is ending (COMPLETING).
     """
     return ["scontrol", "update", f"JobId={job_id}", "StartTime=now"]
 
 
 def begin_requeued(ours: Callable[[], Collection[JobId]]) -> None:
-    """Have requeued jobs begin that wait for nothing but a credential to expire.
+    """Have requeued jobs begin that wait for nothing but the expiry of a credential.
 
     Parameters
     ----------
     ours : callable
-        Gives the jobs that may be told to begin.
+        Returns the jobs that may be started; others are left alone.
 
     Raises
     ------
@@ -102,5 +102,5 @@ def begin_requeued(ours: Callable[[], Collection[JobId]]) -> None:
 
 @functools.cache
 def _requeue_delay_s() -> int:
-    """Ask once how long a requeued job is held back."""
+    """Return the delay of requeued jobs, which is asked for once."""
     return site.requeue_delay_s(site.parse_config(runner.run(site.config_command())))

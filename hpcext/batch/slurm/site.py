@@ -1,4 +1,4 @@
-"""A site's Slurm as it is set up: configuration, partitions, and the controller's clock."""
+"""The set-up of a Slurm: its configuration, its partitions, and the clock of its controller."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from hpcext.batch.slurm import facts, rows
 
 SIGNAL_AT_PREEMPTION = ("PreemptParameters", "send_user_signal")
-"""Key and word by which jobs that asked for a signal get it when they are preempted, too."""
+"""The setting by which the signal that a job requests comes at a preemption, too."""
 
 CRED_EXPIRE_S = 120
-"""The default of Slurm; slurm.conf(5), AuthInfo."""
+"""The default of Slurm (slurm.conf(5), AuthInfo)."""
 
 _BEFORE_23_02 = ("SlurmctldParameters", "preempt_send_user_signal")
 
 
 def signal_at_preemption(release: tuple[int, int]) -> tuple[str, str]:
-    """Return that setting for a release; 22.05 does not start with the later name; slurm.conf(5).
+    """Return the name of :data:`SIGNAL_AT_PREEMPTION` in a release; 22.05 refuses the later one.
 
     Examples
     --------
@@ -29,17 +29,17 @@ def signal_at_preemption(release: tuple[int, int]) -> tuple[str, str]:
 
 
 def config_command() -> list[str]:
-    """Ask how slurmctld runs now, defaults included, whatever its files say; scontrol(1)."""
+    """Return the scontrol(1) command that asks for the settings in effect, with defaults."""
     return ["scontrol", "show", "config"]
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """Parse ``KEY = VALUE`` on each line; a key may end with ``[0]``."""
+    """Parse ``KEY = VALUE`` on each line, where a key may end with ``[0]``."""
     return dict(re.findall(r"^(\w+(?:\[[0-9]+\])?)\s*=\s*(.*?)\s*$", text, re.M))
 
 
 def words(value: str) -> dict[str, str]:
-    """Parse a list of ``NAME`` and ``NAME=VALUE``, such as SchedulerParameters, in lower case.
+    """Parse a list of ``NAME`` and ``NAME=VALUE``, such as SchedulerParameters, into lower case.
 
     Examples
     --------
@@ -51,16 +51,28 @@ def words(value: str) -> dict[str, str]:
 
 
 def whole(value: str, default: int = 0) -> int:
-    """Return the number with which a value such as ``30 sec`` begins, or else the default."""
+    """Return the number at the beginning of a value such as ``30 sec``, or else the default.
+
+    Parameters
+    ----------
+    value : str
+    default : int
+        The result for a value without a number.
+    """
     found = re.match(r"-?[0-9]{1,9}(?![0-9])", value)
     return int(found[0]) if found else default
 
 
 def requeue_delay_s(config: Mapping[str, str]) -> int:
-    """So long a job that was requeued waits before it may begin again.
+    """Return how long a requeued job waits before it may begin again, in seconds.
 
-    slurm.conf(5): ``requeue_delay`` of SchedulerParameters, which 26.05 has and 24.11 has not, or
-    else ``cred_expire`` of AuthInfo.
+    It is ``requeue_delay`` of SchedulerParameters, which 26.05 has, but not 24.11, or else
+    ``cred_expire`` of AuthInfo (slurm.conf(5)).
+
+    Parameters
+    ----------
+    config : Mapping of str to str
+        As :func:`parse_config` returns it.
 
     Examples
     --------
@@ -74,12 +86,12 @@ def requeue_delay_s(config: Mapping[str, str]) -> int:
 
 
 def partitions_command() -> list[str]:
-    """Ask for all partitions, hidden ones too; scontrol(1)."""
+    """Return the scontrol(1) command that asks for all partitions, also hidden ones."""
     return ["scontrol", "--oneliner", "--all", "show", "partition"]
 
 
 def parse_partitions(text: str) -> dict[str, dict[str, str]]:
-    """Parse a partition on each line: its keys and values, by name."""
+    """Parse partitions, one on each line: name → settings."""
     found = {}
     for said in map(facts, text.splitlines()):
         if said.get("PartitionName"):
@@ -88,12 +100,12 @@ def parse_partitions(text: str) -> dict[str, dict[str, str]]:
 
 
 def members_command() -> list[str]:
-    """Ask which nodes are in which partitions; sinfo(1)."""
+    """Return the sinfo(1) command that asks which nodes are in which partitions."""
     return ["sinfo", "--all", "--noheader", "--Node", "--format=%N|%R"]
 
 
 def parse_members(text: str) -> Mapping[str, frozenset[str]]:
-    """Return the nodes of each partition."""
+    """Parse ``NODE|PARTITION`` on each line into the nodes of each partition."""
     found = defaultdict(set)
     for node, partition in rows(text, 2):
         if node and partition:
@@ -102,17 +114,17 @@ def parse_members(text: str) -> Mapping[str, frozenset[str]]:
 
 
 def waiting_command() -> list[str]:
-    """Ask for a line for each pending job; squeue(1)."""
+    """Return the squeue(1) command that prints a line for each pending job."""
     return ["squeue", "--noheader", "--states=PENDING", "--format=%i"]
 
 
 def clock_command() -> list[str]:
-    """Ask for the controller's time, among other things; sdiag(1)."""
+    """Return the sdiag(1) command, which prints the time of the controller, among other things."""
     return ["sdiag"]
 
 
 def parse_clock(text: str) -> float | None:
-    """Return the epoch seconds of the controller's clock; None if it does not say.
+    """Return the clock of the controller in epoch seconds; None if the text lacks it.
 
     Examples
     --------

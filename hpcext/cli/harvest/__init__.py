@@ -15,7 +15,7 @@ import msgspec
 from hpcext import backends
 from hpcext.batch.leasing import Idle, Leasing
 from hpcext.checks import check_range
-from hpcext.cli.harvest import shown as harvest_view
+from hpcext.cli.harvest import view as harvest_view
 from hpcext.cli.managing import add_output
 from hpcext.cli.output import Output
 from hpcext.cli.run import add_detach, add_notify, begin, name_after, read_job_file
@@ -54,9 +54,9 @@ def add(subparsers: Any) -> None:
     start_.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
     _add_where(start_)
     start_.add_argument(
-        "--max-nodes", type=int, help="most nodes at a time (default: 64, or as set)"
+        "--max-nodes", type=int, help="largest number of nodes at a time (default: 64, or as set)"
     )
-    start_.add_argument("--max-parallel", type=int, help="most trainings that run at a time")
+    start_.add_argument("--max-parallel", type=int, help="largest number of trainings at a time")
     start_.add_argument(
         "--policy", default="bftrainer", help="how to share nodes (default: bftrainer)"
     )
@@ -94,7 +94,7 @@ def add(subparsers: Any) -> None:
         help="choose the number of nodes so that their utility stays within this band, as 0.4:0.7",
     )
     start_.add_argument("--name", help="name of the harvester (default: that of the file)")
-    start_.add_argument("--dir", type=Path, help="its directory; must not exist")
+    start_.add_argument("--dir", type=Path, help="directory of the harvester; must not exist")
     start_.add_argument(
         "--stay", action="store_true", help="when all jobs are done, wait for more until drained"
     )
@@ -121,14 +121,16 @@ def add(subparsers: Any) -> None:
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--partition", help="or queue, whose jobs all others preempt (default: as set)"
+        "--partition", help="partition or queue whose jobs all others preempt (default: as set)"
     )
     parser.add_argument(
         "--gpus-per-node",
         type=int,
-        help="GPUs to use of each node (default: as many as most nodes have)",
+        help="number of GPUs to use on each node (default: as many as most nodes have)",
     )
-    parser.add_argument("--slots", type=int, help="slots of each node, where nodes have no GPUs")
+    parser.add_argument(
+        "--slots", type=int, help="number of slots of each node, if nodes have no GPUs"
+    )
 
 
 def start(args: argparse.Namespace, out: Output) -> int:
@@ -180,14 +182,14 @@ def start(args: argparse.Namespace, out: Output) -> int:
     try:
         return begin(directory, args, out)
     except HpcextError:
-        # Another harvester uses the partition already: this one has never run, and is removed.
+        # It has never run, for example because another harvester uses the partition already.
         if not (directory / "journal.jsonl").exists():
             pilots.remove(directory, settings.state_dir)
         raise
 
 
 def holes(args: argparse.Namespace, out: Output) -> int:
-    """Show the idle nodes, and for how long each could be had."""
+    """Show the idle nodes, and for how long each could be leased."""
     terms = make_terms(args, load_settings())
     leasing = backends.leasing(terms.system)
     nodes = _nodes(leasing, terms.partition)
@@ -208,7 +210,7 @@ def holes(args: argparse.Namespace, out: Output) -> int:
 
 
 def report(args: argparse.Namespace, out: Output) -> int:
-    """Show what a harvester made of the idle nodes."""
+    """Show how a harvester has used the idle nodes."""
     directory = pilots.find(args.pilot, load_settings().state_dir)
     terms = pilots.load(directory).harvest
     if terms is None:
@@ -269,7 +271,8 @@ def make_terms(
     Parameters
     ----------
     args : argparse.Namespace
-        Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``.
+        Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``, which are None or empty if
+        not given.
     settings : Settings
     batch : str
         Name of the batch system; that of the settings by default.
@@ -279,7 +282,7 @@ def make_terms(
     Raises
     ------
     InputError
-        There is no such partition, or its nodes do not have what is asked for.
+        There is no such partition, or a number is missing, too large, or given twice.
     """
     chosen = batch or backends.choose(settings.batch).name
     partition = args.partition or settings.harvest_partition

@@ -1,4 +1,4 @@
-"""``hpcext report``: account for what the GPU time of pilots went into."""
+"""``hpcext report``: account for the GPU time of pilots."""
 
 from __future__ import annotations
 
@@ -85,18 +85,23 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def read_since(text: str, now: float) -> float:
-    """Parse an instant: a date, with or without a time, or how long ago.
+    """Parse an instant: a date, with or without a time, or an age such as ``7d``.
 
     Parameters
     ----------
     text : str
     now : float
-        In epoch seconds, as is the result.
+        The present instant, in epoch seconds.
+
+    Returns
+    -------
+    float
+        In epoch seconds.
 
     Raises
     ------
     InputError
-        It is neither, or in the future.
+        The text is neither, or an instant in the future.
     """
     with contextlib.suppress(InputError):
         return now - age_s(text, "--since")
@@ -112,7 +117,7 @@ def read_since(text: str, now: float) -> float:
 
 
 def _format(args: argparse.Namespace) -> str:
-    """Return the format that is asked for, by name or by the suffix of the file."""
+    """Return the format that an option names, or that the suffix of the file implies."""
     if args.json and args.format not in (None, "json"):
         raise InputError(f"means json, but --format says {args.format}", where="--json")
     said = "json" if args.json else args.format

@@ -20,7 +20,7 @@ MOST_ROWS = 64
 """The largest number of GPUs in a timeline."""
 
 MOST_STRETCHES = 2000
-"""The largest number of bars in a timeline: more could not be told apart."""
+"""The largest number of bars in a timeline; with more they would be too thin to see."""
 
 NOTE = (
     "GPU-hours. Held: what the batch system, or the machine, gave to hpcext; of nodes that are "

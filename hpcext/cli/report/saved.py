@@ -1,7 +1,6 @@
 """An estimate of what sharing saved, for the account of GPU time, by simulating recorded pilots.
 
-It must be asked for, as it takes seconds for each pilot; the rest of the account is counted
-already.
+It is made only on request, because it takes seconds for each pilot.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from hpcext.sim.pilots.saved import BASELINE, Alone, busy_s, seen, simulated
 from hpcext.text import listed
 
 OF_JOBS = ("estimated_alone_gpu_h", "estimated_alone_used_gpu_h")
-"""Keys of GPU-hours if each job had nodes of its own: of all their GPUs, and of those it uses."""
+"""Keys of GPU-hours if each job had its own nodes: of all their GPUs, and of those in use."""
 
 SAVED = ("estimated_saved_gpu_h", "estimated_saved_used_gpu_h")
-"""Keys of the same minus what was held."""
+"""Keys of the same GPU-hours, less those that were held."""
 
 TIMES = ("busy_s", "estimated_busy_s")
-"""Keys of the time for which there were jobs: as recorded, and in a simulation of the recording."""
+"""Keys of the time for which there were jobs: as recorded, and as simulated from that."""
 
 UNKNOWN_WHY = "estimated_unknown"
 
@@ -53,13 +52,14 @@ SLACK = 0.01
 def add_saved(document: Mapping[str, Any], parts: Sequence[PilotAccount], out: Output) -> None:
     """Add the estimate to an account: for each pilot, for its jobs, and for the user.
 
-    An estimate that is not known is None, with the reason beside it; the user's is the sum of those
-    that are known.
+    An unknown estimate is None, with the reason beside it. The user's estimate is the sum of the
+    known ones.
 
     Parameters
     ----------
     document : Mapping
-        As :func:`hpcext.manager.views.accounting.account` made it of these parts; it is changed.
+        The account that :func:`hpcext.manager.views.accounting.account` made of these parts; the
+        estimate is added to it.
     parts : sequence of PilotAccount
     out : Output
         Shows the progress.
@@ -95,7 +95,7 @@ def _estimate(part: PilotAccount, row: dict[str, Any]) -> None:
     recording = replayed(now.directory)[1].recording(now.policy)
     if recording is None:
         raise InputError("no job of it has completed")
-    # A pilot begins with its nodes and first jobs: there is no node time before that.
+    # The nodes of a pilot are counted from its first jobs on.
     begin_s = min(job.submitted_s for job in now.world.jobs.values())
     whole_s = len(recording.nodes) * (now.now_s - begin_s)
     if abs(whole_s - now.node_time.held_s) > SLACK * whole_s:
@@ -117,22 +117,23 @@ def _estimate(part: PilotAccount, row: dict[str, Any]) -> None:
 
 
 def _profiled(spec: JobSpec) -> Iterable[int]:
-    """Return the GPUs on which a job's speed was measured; what its file states may be a guess."""
+    """Return the numbers of GPUs on which a job's speed was measured, not just stated."""
     return spec.scaling if spec.profile else ()
 
 
 def _alone(job: Alone | None) -> dict[str, float]:
-    """Return a job's part of the figures; a job that never held a GPU costs nothing."""
+    """Return a job's part of the figures; one that never held a GPU (None) costs nothing."""
     gpu_s = (job.lasted_s * job.node_gpus, job.lasted_s * job.gpus) if job else (0.0, 0.0)
     return dict(zip(OF_JOBS, (round(each / HOUR_S, 6) for each in gpu_s), strict=True))
 
 
 def _check(part: PilotAccount, row: Mapping[str, Any]) -> None:
-    """Refuse a pilot whose recording does not tell enough for an estimate.
+    """Refuse a pilot whose recording is not enough for an estimate.
 
     Raises
     ------
     InputError
+        It says what is missing.
     """
     if part.now.alive:
         raise InputError("it still runs")

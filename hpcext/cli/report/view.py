@@ -1,4 +1,4 @@
-"""The account of GPU time as text on a terminal, and as a table for a spreadsheet."""
+"""The account of GPU time as text on a terminal, and as CSV for a spreadsheet."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def figures(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def lost_steps(row: Mapping[str, Any]) -> str:
-    """Return the number of lost steps as text; documents of earlier releases have no exact one."""
+    """Return the number of lost steps as text, which says whether it is exact."""
     return counted_lost(row["lost_steps"], exact=row.get(EXACT, not row["lost_steps"]))
 
 
 def sentences(total: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the figures say, in words."""
+    """Yield sentences that sum up the figures."""
     held = total["held_gpu_h"]
     if not held:
         yield "no GPUs were held"
@@ -72,7 +72,7 @@ def sentences(total: Mapping[str, Any]) -> Iterator[str]:
 
 
 def as_table(document: Mapping[str, Any]) -> bytes:
-    """Return CSV with a line for each user, pilot and job, with all figures."""
+    """Return an account as CSV: a line with all figures for each user, pilot and job."""
     return as_csv(_lines(document))
 
 

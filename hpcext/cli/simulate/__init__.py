@@ -37,9 +37,8 @@ AUTOSCALED = (
 MEASURED = (
     "Trainings are measured ones. Unless the workload says adapt, they choose their batch size "
     "under pollux, as its agent does. Under exclusive, fixed, marble and tiresias they have the "
-    "GPUs"
-    " and the batch that their user asked for, under the other policies that batch. A start takes"
-    " 30 s, and each reports every 30 s."
+    "GPUs and the batch that their user asked for, under the other policies that batch. A start "
+    "takes 30 s, and each reports every 30 s."
 )
 
 
@@ -76,9 +75,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--per-node",
         type=_count,
         default=1,
-        help="processors of each node in .swf logs (default 1)",
+        help="processors of each node in .swf logs (default: 1)",
     )
-    parser.add_argument("--gpus-per-node", type=_count, help="GPUs of each idle node (default 1)")
+    parser.add_argument("--gpus-per-node", type=_count, help="GPUs of each idle node (default: 1)")
     parser.add_argument(
         "--skip",
         type=_natural,
@@ -128,9 +127,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="DIR",
         help="directory with the measurements of measured trainings",
     )
-    parser.add_argument(
-        "--launch-s", type=_number, help="how many seconds each start of a job takes"
-    )
+    parser.add_argument("--launch-s", type=_number, help="seconds that each start of a job takes")
     parser.add_argument(
         "--checkpoint-s", type=_number, help="seconds between checkpoints; 0: after each step"
     )
@@ -143,7 +140,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--rescale-cost",
         type=_number,
         default=1.0,
-        help="factor for the costs of changes of size (default 1)",
+        help="factor for the costs of changes of size (default: 1)",
     )
     parser.add_argument(
         "--fail-s", type=_positive, help="make jobs fail: mean seconds of training between failures"
@@ -155,7 +152,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="write a page with plots, and its data, into this directory",
     )
     parser.add_argument(
-        "--workers", type=_count, default=1, help="simulations to run at once (default 1)"
+        "--workers",
+        type=_count,
+        default=1,
+        help="number of simulations to run at once (default: 1)",
     )
     parser.add_argument(
         "--watts",
@@ -168,13 +168,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Simulate what the command line says; return 1 if some job did not complete."""
+    """Run the simulations that the command line states; return 1 if some job did not complete."""
     if args.report:
         need("matplotlib", "--report")
     tasks = tasks_of(args)
     store = RunStore(args.report) if args.report else None
     try:
-        runs = _simulated(tasks, store, args.workers, out)
+        runs = _run_all(tasks, store, args.workers, out)
     except KeyboardInterrupt:
         if store:
             out.note(
@@ -184,20 +184,22 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise
     rows = compared(runs, args.watts)
     if store:
-        page = files.write(store.folder, runs, About(watts=args.watts, assumed=_assumed(tasks[0])))
+        page = files.write(
+            store.folder, runs, About(watts=args.watts, assumed=_assumptions(tasks[0]))
+        )
         out.note(f"the report is {page}")
     if args.json:
-        out.document(files.summary(rows, About(watts=args.watts, assumed=_assumed(tasks[0]))))
+        out.document(files.summary(rows, About(watts=args.watts, assumed=_assumptions(tasks[0]))))
     else:
         show(out, rows)
-        _left_over(runs, out)
+        _note_incomplete(runs, out)
     return 0 if all(job.state == "completed" for run_ in runs for job in run_.jobs) else 1
 
 
-def _simulated(
+def _run_all(
     tasks: Sequence[Task], store: RunStore | None, workers: int, out: Output
 ) -> list[SimulatedRun]:
-    """Return the runs in the order of the tasks; those in the store already are not run again."""
+    """Return the runs in the order of the tasks; those that the store has are not run again."""
     keys = [_key(task) for task in tasks] if store else []
     runs: dict[int, SimulatedRun] = {}
     for number, key in enumerate(keys):
@@ -218,7 +220,7 @@ def _simulated(
 
 
 def _key(task: Task) -> Key:
-    """Return the key of a run: the words of its options, and digests of the files they name."""
+    """Return the key of a run: its options, and digests of the files that they name."""
     source = task.place.find()
     workload = task.jobs(source)
     return Key(
@@ -233,7 +235,7 @@ def _key(task: Task) -> Key:
     )
 
 
-def _assumed(task: Task) -> tuple[str, ...]:
+def _assumptions(task: Task) -> tuple[str, ...]:
     """Return the assumptions of a simulation that a reader should know."""
     said = ["Policies know what a job states and what it has reported, as on a real machine."]
     if task.learn:
@@ -256,8 +258,8 @@ def _assumed(task: Task) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _left_over(runs: Sequence[SimulatedRun], out: Output) -> None:
-    """Print which runs have jobs that did not complete."""
+def _note_incomplete(runs: Sequence[SimulatedRun], out: Output) -> None:
+    """Print how many jobs did not complete, for each run with such jobs."""
     for run_ in runs:
         left = sum(job.state != "completed" for job in run_.jobs)
         if left:
@@ -265,7 +267,7 @@ def _left_over(runs: Sequence[SimulatedRun], out: Output) -> None:
             out.note(f"{run_.label}, seed {run_.seed}: {left} of {of} jobs did not complete")
 
 
-def _checked(least: float, most: float, valid: str) -> Callable[[str], float]:
+def _bounded(least: float, most: float, valid: str) -> Callable[[str], float]:
     """Return a parser of numbers within limits, for argparse."""
 
     def read(text: str) -> float:
@@ -280,9 +282,9 @@ def _checked(least: float, most: float, valid: str) -> Callable[[str], float]:
     return read
 
 
-_number = _checked(0.0, 1e9, "a number from 0 on")
-_positive = _checked(1e-9, 1e9, "a number above 0")
-_share = _checked(0.0, 0.99, "a share from 0 to 0.99")
+_number = _bounded(0.0, 1e9, "a number from 0 on")
+_positive = _bounded(1e-9, 1e9, "a number above 0")
+_share = _bounded(0.0, 0.99, "a share from 0 to 0.99")
 
 
 def _natural(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The execution of simulated runs: one after the other, or several at once in worker processes."""
+"""The execution of simulations, one after the other or several at once in worker processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcext.sim.replay.tasks import Task, simulate_task
 def each(
     tasks: Sequence[Task], numbers: Sequence[int], workers: int
 ) -> Iterator[tuple[int, SimulatedRun, float]]:
-    """Yield runs as they become ready.
+    """Yield runs as they complete.
 
     Parameters
     ----------
@@ -27,11 +27,11 @@ def each(
     numbers : sequence of int
         Indices of the tasks to run.
     workers : int
-        The number of simultaneous runs.
+        The largest number of simultaneous runs; from 2 on, each has a process.
 
     Yields
     ------
-    (int, Run, float)
+    (int, SimulatedRun, float)
         The index, the run, and the seconds that it took.
 
     Raises
@@ -66,7 +66,7 @@ def each(
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C: only the one that writes the files handles it."""
+    """Block SIGINT in processes that are started in this context: only their parent handles it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -75,7 +75,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent, which wants the result, is gone for whatever reason."""
+    """End this process when its parent has ended, for whatever reason: nobody wants the result."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

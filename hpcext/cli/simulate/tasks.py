@@ -1,4 +1,4 @@
-"""The tasks that the options of ``hpcext simulate`` stand for, and whether they can be run."""
+"""The simulations that the options of ``hpcext simulate`` state, and checks of them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,22 @@ ON_HOLES = ("equal_share", "exclusive", "marble", "bftrainer", "pollux")
 OF_MEASURED = ("exclusive", "marble", "tiresias", "optimus:interval_s=60", "pollux")
 """Policies that ``--compare`` compares on measured trainings.
 
-They are those that Pollux was compared with, all looking every 60 s as there; what a batch system
-does; and the default policy of a pilot.
+They are those of the paper on Pollux, all deciding every 60 s as there; exclusive, which is what a
+batch system does; and the default policy of a pilot.
 """
 
 REPORT_S = 30.0
-"""Seconds between reports of progress, as in a live training, where policies learn from them."""
+"""Seconds between reports of progress, as in a live training, with ``--learn``."""
 
 
 def tasks_of(args: argparse.Namespace) -> list[Task]:
-    """Return a task for every policy with every seed; all are checked before the first one runs."""
+    """Return a task for every policy with every seed, all of them checked.
+
+    Raises
+    ------
+    InputError
+        An option or a file is invalid, options contradict one another, or a job can never run.
+    """
     base = _task(args)
     if args.compare and args.policy:
         do = "leave out one of the two: several --policy options are compared anyway"
@@ -47,7 +53,7 @@ def tasks_of(args: argparse.Namespace) -> list[Task]:
     if args.oracle and args.learn:
         do = "leave out one of the two"
         raise InputError("tells policies what --learn hides", where="--oracle", do=do)
-    policies = args.policy or (_compared(base) if args.compare else [base.policy])
+    policies = args.policy or (_usual_policies(base) if args.compare else [base.policy])
     for policy in policies:
         find_policy(policy)
     seeds = args.seed or [0]
@@ -60,8 +66,8 @@ def tasks_of(args: argparse.Namespace) -> list[Task]:
 
 
 def _task(args: argparse.Namespace) -> Task:
-    """Return what all runs have in common, under the policy of the settings."""
-    place, settings = _place(args), load_settings()
+    """Return the task under the policy of the settings, of which all others are variants."""
+    place, settings = _node_source(args), load_settings()
     profiles = profiles_for(settings.state_dir / "profiles")
     return Task(
         workload=args.workload,
@@ -83,7 +89,7 @@ def _task(args: argparse.Namespace) -> Task:
     )
 
 
-def _compared(task: Task) -> Sequence[str]:
+def _usual_policies(task: Task) -> Sequence[str]:
     """Return the policies that are compared if none are named."""
     source = task.place.find()
     if task.jobs(source).measured:
@@ -91,8 +97,8 @@ def _compared(task: Task) -> Sequence[str]:
     return ON_HOLES if task.place.harvest else ON_NODES
 
 
-def _place(args: argparse.Namespace) -> NodeSource:
-    """Return where the jobs run; refuse options that mean nothing there."""
+def _node_source(args: argparse.Namespace) -> NodeSource:
+    """Return where the jobs run; refuse options that have no meaning there."""
     for name, value, given in (
         ("--main-nodes", args.main_nodes, args.main),
         ("--gpus-per-node", args.gpus_per_node, args.idle or args.main),
@@ -134,7 +140,7 @@ def _check(tasks: Sequence[Task]) -> None:
     if place.idle and not source.files and ":" not in place.idle:
         do = "say --hours, or how long the trace is, as summit:hours=48"
         if place.known:
-            # To know the ends, all of the trace is read beforehand: --hours would not end that.
+            # To know the ends, the whole trace is read first, whatever --hours says.
             do = "say how long the trace is, as summit:hours=48"
         if place.known or task.until_s is None:
             raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)

@@ -13,7 +13,7 @@ SHOWN = ("completed", *tables.HEADLINES)
 
 
 def show(out: Output, rows: Sequence[Row]) -> None:
-    """Print the figures of all labels, and their differences from the first one."""
+    """Print the figures of each row, and how they differ from those of the first."""
     if not rows:
         out.line("no run")
         return

@@ -28,7 +28,7 @@ from hpcext.text import counted, shown
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
 LAUNCH = ("hpcext", "launch", "python")
-"""The command that runs a script on all GPUs of a job, and goes on when these change."""
+"""The command that runs a script on all GPUs of a job, and is resized in place."""
 
 
 def add(subparsers: Any) -> None:
@@ -91,9 +91,11 @@ def add(subparsers: Any) -> None:
         help="compare again after N times as many steps, and so on; one of N continues each time "
         "(default: 3)",
     )
-    parser.add_argument("--nodes", default="1", metavar="MIN[:MAX]", help="nodes (default: 1)")
     parser.add_argument(
-        "--gpus", default="1", metavar="MIN[:MAX]", help="GPUs on each (default: 1)"
+        "--nodes", default="1", metavar="MIN[:MAX]", help="number of nodes (default: 1)"
+    )
+    parser.add_argument(
+        "--gpus", default="1", metavar="MIN[:MAX]", help="number of GPUs on each (default: 1)"
     )
     parser.add_argument(
         "--scaling", help="name of the measured speed curve of the script: hpcext profile --list"
@@ -110,9 +112,9 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
         need("optuna", "--optuna")
     rules, space, began = _rules(args), _space(args), 0
     if args.optuna is not None:
-        tried = _tried(args, rules)
+        tried = _earlier_trials(args, rules)
         began = len(tried)
-        # A new seed each time: the first draws, made without knowledge, would be the same again.
+        # A new seed each time; otherwise the first draws, which ignore results, would recur.
         chosen = propose(space, tried, args.random, args.seed + began, rules.goal)
     else:
         chosen = space.every() if args.random is None else space.draws(args.random, args.seed)
@@ -127,7 +129,7 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
         began=began,
     )
     if args.scaling is None:
-        # Read it back, so that errors come now, and not when it is submitted.
+        # Parsed, so that errors come now, and not when it is submitted.
         parse_jobs(text, "--grid", Path.cwd())
     if args.out is not None:
         if args.out.exists():
@@ -172,9 +174,9 @@ def job_file(
     nodes, gpus : (int, int)
         Fewest and most.
     scaling : str, optional
-        The name of a stored curve.
+        The name of a stored speed curve.
     began : int
-        The number of trials that exist already.
+        The number of trials that exist already; the names of new ones count from there.
     """
     judged: dict[str, Any] = {}
     if rules.metric:
@@ -195,8 +197,8 @@ def job_file(
     return job_text(*found)
 
 
-def _tried(args: argparse.Namespace, rules: Trial) -> list[tuple[Job, Trial, Record]]:
-    """Return the trials of this sweep that a pilot has already."""
+def _earlier_trials(args: argparse.Namespace, rules: Trial) -> list[tuple[Job, Trial, Record]]:
+    """Return the trials of this sweep that the pilot of ``--optuna`` has already."""
     for flag in ("random", "metric"):
         if getattr(args, flag) is None:
             raise InputError(f"needs --{flag}", where="--optuna")

@@ -1,4 +1,4 @@
-"""The space of a sweep's settings, and the choice from it: all, random, or as Optuna proposes."""
+"""The space of a sweep's settings, and the choice from it: all, random, or by Optuna."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcext.extras import need
 from hpcext.jobfile import MAX_JOBS
 
 Settings = dict[str, str]
-"""Key → value, as the script gets it."""
+"""Key → value, as in the arguments of the script."""
 
 
 class Range(NamedTuple):
@@ -27,7 +27,7 @@ class Range(NamedTuple):
     log : bool
         Whether all orders of magnitude are equally likely, rather than all values.
     whole : bool
-        Whole numbers only.
+        Whether all numbers are integers.
     """
 
     low: float
@@ -36,7 +36,7 @@ class Range(NamedTuple):
     whole: bool
 
     def draw(self, source: random.Random) -> str:
-        """Draw one of the numbers."""
+        """Draw one of the numbers at random, as text for the script."""
         if self.whole and not self.log:
             return str(source.randint(int(self.low), int(self.high)))
         if not self.log:
@@ -45,7 +45,7 @@ class Range(NamedTuple):
         return self.text(min(max(value, self.low), self.high))
 
     def text(self, value: float) -> str:
-        """Return a number as the script gets it."""
+        """Return a number as text for the script."""
         return str(round(value)) if self.whole else f"{value:.6g}"
 
 
@@ -69,7 +69,7 @@ class Space(NamedTuple):
         Raises
         ------
         InputError
-            There are too many.
+            There are too many, or there are ranges, which have no end of values.
         """
         if self.ranges:
             raise InputError("needs --random", where="--range", do="give the number to draw")
@@ -80,7 +80,13 @@ class Space(NamedTuple):
         return [self._combination(number) for number in range(there_are)]
 
     def draws(self, count: int, seed: int) -> list[Settings]:
-        """Draw a number of combinations at random; without ranges they are all different.
+        """Draw combinations at random; without ranges they are all different.
+
+        Parameters
+        ----------
+        count : int
+            The number of combinations.
+        seed : int
 
         Raises
         ------
@@ -115,10 +121,10 @@ class Space(NamedTuple):
 def propose(
     space: Space, tried: Sequence[tuple[Job, Trial, Record]], count: int, seed: int, goal: str
 ) -> list[Settings]:
-    """Return the settings that promise most, given the trials so far: TPE, as in Optuna.
+    """Return the most promising settings, given the trials so far, by the TPE sampler of Optuna.
 
-    Trials that were ended early count by the rungs that they reached. Unfinished ones count as not
-    promising, so that others are proposed. Trials outside the space are ignored.
+    Trials that were ended early count by the rungs that they reached. Unfinished ones count as bad
+    ones, so that other settings are proposed. Trials outside the space are ignored.
 
     Parameters
     ----------
@@ -175,7 +181,7 @@ def _outcome(optuna: Any, job: Job, trial: Trial, record: Record) -> dict[str, A
 
 
 def _values(space: Space, settings: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return settings as values of the space; None if they lie outside it."""
+    """Return settings as values of the space; None if they are not in it."""
     if settings.keys() != space.grid.keys() | space.ranges.keys():
         return None
     found: dict[str, Any] = {}

@@ -27,7 +27,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Show the view until told to quit."""
+    """Show the view until the user quits."""
     need("textual")
     named = [args.pilot] if args.pilot else []
     followers = Followers(load_settings().state_dir, named)

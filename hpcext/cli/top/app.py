@@ -15,6 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
+from textual.widgets.data_table import ColumnKey
 
 from hpcext.cli import view
 from hpcext.cli.top import view as top_view
@@ -30,11 +31,11 @@ from hpcext.text import clean
 REFRESH_S = 2.0
 LOG_S = 1.0
 LOG_BYTES = 65_536
-"""The number of bytes from the end of a log that are shown at first."""
+"""The number of bytes at the end of a log that are shown at first."""
 
 
 class KeyedTable(DataTable[Text]):
-    """A table whose rows have keys, and which draws only what has changed."""
+    """A table whose rows have keys, and that draws only what has changed."""
 
     def __init__(self, name: str, columns: tuple[str, ...]) -> None:
         super().__init__(id=name, cursor_type="row")
@@ -44,7 +45,7 @@ class KeyedTable(DataTable[Text]):
     def on_mount(self) -> None:
         """Add the columns."""
         for column in self._names:
-            self.add_column(column, key=column)
+            self.add_column(column, key=column, width=len(column))
 
     @property
     def chosen(self) -> str | None:
@@ -54,6 +55,7 @@ class KeyedTable(DataTable[Text]):
 
     def show(self, rows: top_view.Rows) -> None:
         """Show these rows; the cursor stays on its row."""
+        self._fit(rows)
         if list(rows) != list(self._shown):
             at, row = self.chosen, self.cursor_row
             self._shown = dict(rows)
@@ -69,19 +71,31 @@ class KeyedTable(DataTable[Text]):
                     self.update_cell(key, column, _cell(now), update_width=True)
         self._shown = dict(rows)
 
+    def _fit(self, rows: top_view.Rows) -> None:
+        """Make each column as wide as the longest of its cells.
+
+        Textual would do so once it is idle. What is drawn before that would stay too narrow, for
+        drawn lines are kept until a cell changes.
+        """
+        for column, *cells in zip(self._names, *rows.values(), strict=True):
+            self.columns[ColumnKey(column)].width = max(
+                _cell(text).cell_len for text in (column, *cells)
+            )
+
 
 def _cell(text: str) -> Text:
-    """Return text for a cell: without markup, and without control characters."""
+    """Return text for a cell, without markup or control characters."""
     return Text(clean(text), no_wrap=True)
 
 
 class Dialog(ModalScreen[bool]):
-    """A dialog with a sentence or two, which may be a question that a key answers.
+    """A dialog that shows a text, or asks a yes-or-no question.
 
     Parameters
     ----------
     text : str
     question : bool
+        Whether the text is a question, which a key answers.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -95,7 +109,7 @@ class Dialog(ModalScreen[bool]):
         self._keys = "y: yes    n: no" if question else "escape: back"
 
     def compose(self) -> ComposeResult:
-        """Make a box in the middle of the screen."""
+        """Yield the box in the middle of the screen."""
         with Vertical():
             yield Static(Text(self._text))
             yield Static(Text(self._keys), classes="keys")
@@ -123,17 +137,17 @@ class Logs(Screen[None]):
         self._at = -1
 
     def compose(self) -> ComposeResult:
-        """Make the title and the lines."""
+        """Yield the title and the log."""
         yield Static(Text(self._title), id="head")
         yield RichLog(max_lines=5000, wrap=True)
         yield Footer()
 
     def on_mount(self) -> None:
-        """Look at the log now, and then at intervals."""
-        self._more()
-        self.set_interval(LOG_S, self._more)
+        """Read the log now, and then at intervals."""
+        self._read_more()
+        self.set_interval(LOG_S, self._read_more)
 
-    def _more(self) -> None:
+    def _read_more(self) -> None:
         try:
             with self._path.open("rb") as file:
                 end = file.seek(0, 2)
@@ -179,7 +193,7 @@ class Main(Screen[None]):
         self._use: dict[str, GpuFacts] = {}
 
     def compose(self) -> ComposeResult:
-        """Make, from top to bottom, the headline and the tables of pilots, nodes and jobs."""
+        """Yield, from top to bottom, the headline and the tables of pilots, nodes and jobs."""
         yield Static("", id="head")
         yield KeyedTable("pilots", top_view.PILOTS)
         yield KeyedTable("nodes", top_view.NODES)
@@ -189,23 +203,23 @@ class Main(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Look now, and then at intervals."""
+        """Read the pilots now, and then at intervals."""
         self.query_one("#jobs").focus()
-        self._begin()
-        self.set_interval(REFRESH_S, self._begin)
+        self._start_reading()
+        self.set_interval(REFRESH_S, self._start_reading)
 
-    def _begin(self) -> None:
+    def _start_reading(self) -> None:
         if not self._looking:
-            # One at a time: a batch system may take long to answer.
+            # One reading at a time: a batch system may take long to answer.
             self._looking = True
-            self._take()
+            self._read_pilots()
 
     @work(thread=True)
-    def _take(self) -> None:
+    def _read_pilots(self) -> None:
         found, use = self._look(), {str(gpu.index): gpu for gpu in gpu_facts()}
-        self.app.call_from_thread(self._took, found, use)
+        self.app.call_from_thread(self._show_pilots, found, use)
 
-    def _took(self, found: list[Reading | HpcextError], use: dict[str, GpuFacts]) -> None:
+    def _show_pilots(self, found: list[Reading | HpcextError], use: dict[str, GpuFacts]) -> None:
         self._looking, self._use = False, use
         readings = [each for each in found if isinstance(each, Reading)]
         self._readings = {str(each.directory): each for each in readings}
@@ -242,7 +256,7 @@ class Main(Screen[None]):
         return reading, reading.world.jobs[job]
 
     @on(DataTable.RowHighlighted, "#pilots")
-    def _chose(self) -> None:
+    def _pilot_chosen(self) -> None:
         self._show_chosen()
 
     # What keys do.
@@ -269,7 +283,7 @@ class Main(Screen[None]):
         self.app.call_from_thread(self.query_one("#said", Static).update, Text(clean(said)))
 
     def action_why(self) -> None:
-        """Show why the job waits, or runs as it does."""
+        """Show why the job waits or runs as it does."""
         if found := self._job():
             reading, job = found
             said = view.why(job, reading.world.records[job.id])
@@ -288,7 +302,7 @@ class Main(Screen[None]):
         """Let the user type which jobs to show."""
         line = self.query_one("#filter", Input)
         line.display = True
-        # Done at once, because the next key may have been pressed already.
+        # Focused at once, because the next key may have been pressed already.
         self.set_focus(line)
 
     @on(Input.Changed, "#filter")
@@ -296,7 +310,7 @@ class Main(Screen[None]):
         self._show_chosen()
 
     @on(Input.Submitted, "#filter")
-    def _keep(self) -> None:
+    def _keep_filter(self) -> None:
         self.query_one("#filter").display = bool(self.query_one("#filter", Input).value)
         self.query_one("#jobs").focus()
 
@@ -324,9 +338,9 @@ class Top(App[None]):
     #jobs { height: 1fr; }
     #filter { display: none; height: 1; border: none; padding: 0 1; }
     DataTable { scrollbar-size: 1 1; }
-    Said { align: center middle; }
-    Said Vertical { width: 70; height: auto; border: round $primary; padding: 0 1; }
-    Said .keys { color: $text-muted; margin-top: 1; }
+    Dialog { align: center middle; }
+    Dialog Vertical { width: 70; height: auto; border: round $primary; padding: 0 1; }
+    Dialog .keys { color: $text-muted; margin-top: 1; }
     """
 
     def __init__(self, look: Look) -> None:
@@ -334,5 +348,5 @@ class Top(App[None]):
         self._look = look
 
     def get_default_screen(self) -> Screen[None]:
-        """Return the main screen, on which the others are laid."""
+        """Return the main screen."""
         return Main(self._look)

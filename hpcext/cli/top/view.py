@@ -31,7 +31,7 @@ GIB = 2.0**30
 
 
 def headline(found: Sequence[Reading | HpcextError]) -> str:
-    """Return one line about all pilots; the error, if none can be read."""
+    """Return one line about all pilots; the first error, if none can be read."""
     readings = [each for each in found if isinstance(each, Reading)]
     errors = [str(each) for each in found if isinstance(each, HpcextError)]
     if errors and not readings:
@@ -83,7 +83,7 @@ def node_rows(reading: Reading, use: Mapping[str, GpuFacts]) -> Rows:
     ----------
     reading : Reading
     use : Mapping of str to GpuFacts
-        The facts of the GPUs of the pilot's only node; empty if they cannot be seen from here.
+        Index → a GPU of the pilot's only node; empty if that is another machine.
     """
     on: dict[str, dict[str, str]] = {}
     for job in reading.world.queue.busy():

@@ -12,7 +12,7 @@ from typing import Any
 from hpcext.checks import check_range
 from hpcext.cli.output import Output
 from hpcext.cli.trace import pilot as trace_pilot
-from hpcext.cli.trace.report import idle_document, log_document, say_idle, say_log
+from hpcext.cli.trace.report import idle_document, log_document, print_idle, print_log
 from hpcext.core.errors import InputError
 from hpcext.render.words import duration
 from hpcext.sim.replay.mainqueue import DEPTH, MainQueue
@@ -61,7 +61,7 @@ def add(subparsers: Any) -> None:
     stat_.add_argument(
         "file", type=Path, metavar="FILE", help="trace of idle nodes, or log of jobs"
     )
-    stat_.add_argument("--nodes", type=int, help="of the machine")
+    stat_.add_argument("--nodes", type=int, help="number of nodes of the machine")
     stat_.add_argument("--json", action="store_true", help="print one JSON document")
     stat_.set_defaults(run=stat)
 
@@ -86,14 +86,16 @@ def _add_exports(actions: Any) -> None:
         help="make a log of jobs from what bhist or bacct prints",
         how=f"{lsf.BHIST}\n  or (without run limits) {lsf.BACCT}",
     )
-    lsf_.add_argument("--year", type=int, help="year of the first time, if LSF prints none")
-    lsf_.add_argument("--without", default="", metavar="HOSTS", help="hosts, as batch*")
+    lsf_.add_argument("--year", type=int, help="year of the first entry, if LSF prints none")
+    lsf_.add_argument(
+        "--without", default="", metavar="HOSTS", help="hosts to leave out, as in batch*"
+    )
     for made in (slurm_, lsf_):
         _reorder(made)
     idle = _export(
         actions,
         "idle",
-        from_looks,
+        from_sinfo,
         example="nodes.txt",
         goal="idle.csv",
         help="make a trace of idle nodes from what sinfo prints, again and again",
@@ -121,7 +123,7 @@ def _export(
 
 
 def _add_made(actions: Any) -> None:
-    """Register the commands that make a trace from a log, or from nothing."""
+    """Register the commands that make a trace by simulation or at random."""
     holes_ = actions.add_parser(
         "holes",
         help="simulate a main queue that runs a log of jobs, and write the nodes that it leaves "
@@ -130,9 +132,11 @@ def _add_made(actions: Any) -> None:
     )
     holes_.add_argument("--from", dest="source", type=Path, required=True, metavar="LOG")
     _output(holes_, holes)
-    holes_.add_argument("--nodes", type=int, help="of the machine (default: what the log says)")
     holes_.add_argument(
-        "--procs-per-node", type=int, help="processors of a node (default: what the log says, or 1)"
+        "--nodes", type=int, help="nodes of the machine (default: those of the log)"
+    )
+    holes_.add_argument(
+        "--procs-per-node", type=int, help="processors of a node (default: those of the log, or 1)"
     )
     holes_.add_argument(
         "--depth",
@@ -150,7 +154,7 @@ def _add_made(actions: Any) -> None:
         epilog="example: hpcext trace generate summit --hours 168 --seed 1 -o idle.csv",
     )
     make.add_argument("machine", metavar="MACHINE", help=", ".join(MACHINES))
-    _output(make, made_up)
+    _output(make, generate_trace)
     make.add_argument("--hours", type=float, default=168.0, help="length (default: 168)")
     make.add_argument(
         "--seed", type=int, default=0, help="seed; another one gives another trace (default: 0)"
@@ -200,7 +204,7 @@ def _write_log(
     check_range("--reorder", args.reorder, 0, MOST_REORDER)
     left: Counter[str] = Counter()
     tally = SwfTally()
-    jobs = in_order(_kept(rows, left), args.source, args.reorder)
+    jobs = in_order(_jobs_only(rows, left), args.source, args.reorder)
     first = next(jobs, None)
     if first is None:
         why = f": {_reasons(left)}" if left else ""
@@ -228,10 +232,10 @@ def _write_log(
     return 0
 
 
-def _kept(
+def _jobs_only(
     rows: Iterable[tuple[int, slurm.Row]], left: Counter[str]
 ) -> Iterator[tuple[int, SwfJob]]:
-    """Yield the rows that are jobs, and count the others by their reasons."""
+    """Yield the rows that are jobs, and count the others by the reason to leave them out."""
     for number, row in rows:
         if row.job is None:
             left[row.why] += 1
@@ -243,7 +247,7 @@ def _reasons(left: Mapping[str, int]) -> str:
     return listed(f"{count} ({why})" for why, count in left.items())
 
 
-def from_looks(args: argparse.Namespace, out: Output) -> int:
+def from_sinfo(args: argparse.Namespace, out: Output) -> int:
     """Make a trace from the repeated output of sinfo."""
     names: dict[str, int] = {}
     tally, seen = IdleTally(), 0
@@ -262,11 +266,11 @@ def from_looks(args: argparse.Namespace, out: Output) -> int:
     write_idle(args.output, tally(looks.changes(records())))
     if args.names:
         write_lines(args.names, names)
-    return _say_idle(args, out, tally.stats(nodes=len(names)), f"{seen} records")
+    return _print_idle(args, out, tally.stats(nodes=len(names)), f"{seen} records")
 
 
 def holes(args: argparse.Namespace, out: Output) -> int:
-    """Let a simulated main queue run a log, and write the idle nodes that it leaves."""
+    """Simulate a main queue that runs a log, and write the nodes that it leaves idle."""
     check_range("--depth", args.depth, 0, MOST_DEPTH)
     check_range("--reorder", args.reorder, 0, MOST_REORDER)
     nodes, procs_per_node = _machine(args)
@@ -285,11 +289,11 @@ def holes(args: argparse.Namespace, out: Output) -> int:
     wait_s = queue.waited_s / max(1, queue.started)
     said = f"{counted(queue.started, 'job')} started, after {wait_s / 3600:.2g} h on average"
     left = {"started": queue.started, "skipped": queue.skipped, "too_large": queue.too_large}
-    return _say_idle(args, out, tally.stats(nodes=nodes), said, left | {"mean_wait_s": wait_s})
+    return _print_idle(args, out, tally.stats(nodes=nodes), said, left | {"mean_wait_s": wait_s})
 
 
 def _machine(args: argparse.Namespace) -> tuple[int, int]:
-    """Return the number of nodes, and of processors of each, by the options or else by the log."""
+    """Return the number of nodes, and of processors of each: of the options, or else of the log."""
     header = read_header(args.source)
     stated = header_count(header, "MaxNodes")
     nodes, procs_per_node = args.nodes or stated, args.procs_per_node
@@ -304,8 +308,8 @@ def _machine(args: argparse.Namespace) -> tuple[int, int]:
     return nodes, procs_per_node
 
 
-def made_up(args: argparse.Namespace, out: Output) -> int:
-    """Generate a trace."""
+def generate_trace(args: argparse.Namespace, out: Output) -> int:
+    """Generate a trace of idle nodes."""
     machine = find_machine(args.machine)
     if args.nodes is not None:
         check_range("--nodes", args.nodes, 1, MOST_NODES)
@@ -317,17 +321,17 @@ def made_up(args: argparse.Namespace, out: Output) -> int:
     tally = IdleTally()
     write_idle(args.output, tally(generate(machine, args.seed, args.hours)))
     stats = tally.stats(nodes=machine.nodes, end_s=3600 * args.hours)
-    return _say_idle(args, out, stats, f"like {args.machine}")
+    return _print_idle(args, out, stats, f"like {args.machine}")
 
 
 def stat(args: argparse.Namespace, out: Output) -> int:
-    """Describe a trace or a log."""
+    """Print statistics of a trace or a log."""
     if args.nodes is not None:
         check_range("--nodes", args.nodes, 1, MOST_NODES)
     first = next(read_lines(args.file, MOST_TEXT_BYTES))[1]
     args.output = args.file
     if first.removeprefix("\ufeff").startswith(HEADER):
-        return _say_idle(args, out, idle_stats(read_idle(args.file), nodes=args.nodes), "")
+        return _print_idle(args, out, idle_stats(read_idle(args.file), nodes=args.nodes), "")
     if not first.startswith(";") and len(first.split()) <= 1:
         raise InputError(
             "neither a trace of idle nodes nor a log of jobs",
@@ -339,11 +343,11 @@ def stat(args: argparse.Namespace, out: Output) -> int:
     if args.json:
         out.document(log_document(args.file, stats, nodes))
     else:
-        say_log(out, args.file, stats, nodes)
+        print_log(out, args.file, stats, nodes)
     return 0
 
 
-def _say_idle(
+def _print_idle(
     args: argparse.Namespace,
     out: Output,
     stats: IdleStats,
@@ -353,5 +357,5 @@ def _say_idle(
     if args.json:
         out.document(idle_document(args.output, stats, more))
     else:
-        say_idle(out, args.output, stats, said)
+        print_idle(out, args.output, stats, said)
     return 0

@@ -31,7 +31,7 @@ def add(actions: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Write a recording made from the journal; the pilot may still be running."""
+    """Write a recording made from the journal of a pilot, which may still be running."""
     if args.output.suffix != ".json":
         raise InputError(clean(str(args.output)), where="-o", valid="a name that ends in .json")
     directory = pilots.find(args.pilot, load_settings().state_dir)
@@ -69,12 +69,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def replayed(directory: Path) -> tuple[journal.Past, Piloted]:
-    """Read the journal of a pilot, and what it tells of its jobs.
+    """Return the journal of a pilot, and what it says of the pilot's jobs.
 
     Raises
     ------
     HpcextError
-        The pilot is somebody else's, cannot be read, or tells too little.
+        The pilot belongs to another user, cannot be read, or does not say enough.
     """
     spool.check_private(directory)
     if pilots.load(directory).shared is not None:

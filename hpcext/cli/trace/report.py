@@ -1,4 +1,4 @@
-"""The description of a trace or a log: as text beside the paper's figures, or as JSON."""
+"""The statistics of a trace or a log: as text, beside figures of a paper, or as JSON."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ FIGURES = (
 )  # fmt: skip
 
 
-def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
-    """Print what a trace is like, beside what the paper says of three machines.
+def print_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
+    """Print statistics of a trace, beside those that the paper has for three machines.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
         The trace.
     stats : IdleStats
     more : str
-        What else to say in the first line.
+        The end of the first line.
     """
     what = f"{path}: {counted(stats.events, 'change')} in {duration(stats.end_s - stats.start_s)}"
     out.line(f"{what}, {counted(stats.nodes, 'node')}{f'; {more}' if more else ''}")
@@ -56,8 +56,8 @@ def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
     )
 
 
-def say_log(out: Output, path: Path, stats: SwfStats, procs: int | None) -> None:
-    """Print what a log is like.
+def print_log(out: Output, path: Path, stats: SwfStats, procs: int | None) -> None:
+    """Print statistics of a log.
 
     Parameters
     ----------
@@ -91,7 +91,16 @@ def _column(figures: tuple[float | None, ...]) -> list[str]:
 def idle_document(
     path: Path, stats: IdleStats, more: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """Return the description of a trace as a document."""
+    """Return the statistics of a trace as a document.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The trace.
+    stats : IdleStats
+    more : Mapping of str to float, optional
+        Further figures.
+    """
     hour = {
         name: stats.per_hour(count)
         for name, count in (("events", stats.events), ("inc", stats.inc), ("dec", stats.dec))
@@ -102,7 +111,16 @@ def idle_document(
 
 
 def log_document(path: Path, stats: SwfStats, procs: int | None) -> dict[str, Any]:
-    """Return the description of a log as a document."""
+    """Return the statistics of a log as a document.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The log.
+    stats : SwfStats
+    procs : int or None
+        Processors of the machine, if known.
+    """
     document: dict[str, Any] = {
         "schema": "hpcext.job-log/1",
         "file": str(path),
@@ -113,7 +131,7 @@ def log_document(path: Path, stats: SwfStats, procs: int | None) -> dict[str, An
 
 
 def _load(stats: SwfStats, procs: int | None) -> float | None:
-    """Return the share of a machine that the jobs ask for, over the time of the submissions."""
+    """Return the share of a machine that the jobs occupy, over the time that the log covers."""
     span_s = stats.end_s - stats.start_s
     return stats.proc_s / (procs * span_s) if procs and span_s > 0 else None
 

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpcext.core import deferred, saving
+from hpcext.core.carrying_out import KILL_GRACE_S
 from hpcext.core.decisions import PATIENCE_S
 from hpcext.core.difference import apply as changed
 from hpcext.core.facts import (
@@ -98,11 +99,23 @@ def began(world: World, now_s: float, fact: Began) -> Cause:
     world.ends_s, world.shrunk = None, False
     world.open_question = None  # its policy's process ended with the manager before
     for job in world.queue.busy():
-        if job.run.step_s is not None:
-            # Nobody has listened meanwhile.
-            world.change_run(job, looked_s=now_s)
+        if changes := _heard_again(job, now_s):
+            world.change(job, **changes)
     world.queue.touch_all()
     return Cause.REQUEST
+
+
+def _heard_again(job: Job, now_s: float) -> dict[str, Any]:
+    """Return what changes of a job that holds GPUs now that somebody listens to it again."""
+    changes: dict[str, Any] = {}
+    if job.run.step_s is not None:
+        changes["run"] = replace(job.run, looked_s=now_s)
+    if job.deadline_s is not None and job.since_s < now_s:
+        # It is asked again, perhaps for the first time: the last manager may have been killed
+        # before it could ask, and the clock may have been set since.
+        within_s = KILL_GRACE_S if job.run.kills else job.suspend_timeout_s
+        changes["deadline_s"] = now_s + within_s
+    return changes
 
 
 def decided(world: World, now_s: float, fact: Decided) -> Cause:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from hpcext.core.errors import HpcextError
-from hpcext.executors.attempt.directory import CHECKPOINT
+from hpcext.executors.attempt.launch_file import CHECKPOINT
 from hpcext.manager import pilot as pilots
 from hpcext.manager.cleaning.places import entries
 from hpcext.manager.submissions import Submissions

@@ -1,1 +1,1 @@
-"""The experiments of BFTrainer (Liu et al., 2021): one module for a group of figures."""
+"""The experiments of BFTrainer (Liu et al., 2021), with a module for each group of figures."""

@@ -1,8 +1,8 @@
 """Liu et al., *BFTrainer: Low-Cost Training of Neural Networks on Unfillable Supercomputer Nodes*.
 
-Resources that the main queue of an HPC system leaves idle, the trainers of §4.2 on them, and their
-utilisation: Figures 7 to 16, Tables 3 and 4; the replay of the authors' published program; and a
-policy that considers how long nodes stay.
+The nodes that the main queue of an HPC system leaves idle, the trainers of §4.2 on them, and their
+utilisation: Figures 7 to 16, Tables 3 and 4. Also the replay of the authors' published program, and
+a policy that considers how long nodes stay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HPO, MIXTURE = "trainers_hpo_shufflenet.csv", "trainers_imagenet_mix.csv"
 
 
 def study(how: Extent) -> Study:
-    """Run all experiments; quick: one day of idle nodes, and the ends of each figure.
+    """Run all experiments; a quick study has one day of idle nodes, and the ends of each figure.
 
     Raises
     ------

@@ -41,7 +41,7 @@ WHY_SINGLE = (
 WINDOW_S = 6 * HOUR_S
 
 FIRST_S = 60 * HOUR_S
-"""Length of the time in Figure 15."""
+"""The duration in Figure 15, in seconds."""
 
 
 def times(setup: Setup) -> tuple[float, ...]:
@@ -63,7 +63,15 @@ def forward(setup: Setup) -> Experiment:
 
 
 def marked(setup: Setup, policy: str, *, known: bool = False) -> ReplayRun:
-    """Return the case of HPO with marks at window ends, and at all changes for two policies."""
+    """Return the run of HPO with marks at window ends, and for two policies at all changes.
+
+    Parameters
+    ----------
+    setup : Setup
+    policy : str
+    known : bool
+        Whether the policy knows when each node will leave.
+    """
     marks = set(window_ends(setup))
     if policy in {HEURISTIC, milp()}:
         marks.update(_instants(setup))
@@ -72,7 +80,16 @@ def marked(setup: Setup, policy: str, *, known: bool = False) -> ReplayRun:
 
 
 def dearer(setup: Setup, policy: str, times: float, *, known: bool = False) -> ReplayRun:
-    """Return the case of HPO with the cost of rescaling multiplied by `times`."""
+    """Return the run of HPO with the cost of rescaling multiplied by `times`.
+
+    Parameters
+    ----------
+    setup : Setup
+    policy : str
+    times : float
+    known : bool
+        Whether the policy knows when each node will leave.
+    """
     if times == 1:
         return marked(setup, policy, known=known)
     return ReplayRun(setup.hpo, policy, setup.idle, setup.until_s, rescale=times, known=known)
@@ -109,7 +126,16 @@ def _preempted(setup: Setup) -> Table:
 
 
 def preempted(idle: Idle, until_s: float, forward_s: float) -> float:
-    """Return the share of changes of idle nodes after which a node leaves within a time."""
+    """Return the share of changes of idle nodes after which a node leaves within a time.
+
+    Parameters
+    ----------
+    idle : Idle
+    until_s : float
+        End of the observed time.
+    forward_s : float
+        The time within which a node leaves.
+    """
     changes = list(itertools.takewhile(lambda c: c.time_s < until_s, idle.changes()))
     follows, next_s = 0, math.inf
     for change in reversed(changes):
@@ -180,7 +206,7 @@ def windows(setup: Setup) -> Experiment:
 
 
 def _at(case: ReplayRun, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
-    """Return the outcome from each mark to the next, the first one from the beginning."""
+    """Return the outcome in each interval between marks, the first from the beginning."""
     places = {mark_s: number for number, mark_s in enumerate(case.marks_s)}
     reached = [Done(), *(ran.outcomes[places[mark_s]] for mark_s in marks_s)]
     return [
@@ -190,7 +216,16 @@ def _at(case: ReplayRun, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
 
 
 def window_uses(setup: Setup, case: ReplayRun, ran: Replayed) -> list[UtilisationFigures]:
-    """Return U in each window in which a node is idle."""
+    """Return U in each window in which some node is idle.
+
+    Parameters
+    ----------
+    setup : Setup
+    case : ReplayRun
+        Its marks include the ends of the windows.
+    ran : Replayed
+        Its outcome.
+    """
     marks = window_ends(setup)
     reached = (0.0, *offered_node_s(setup.idle, tuple(marks)))
     offered = [later - before for before, later in itertools.pairwise(reached)]
@@ -279,7 +314,7 @@ def networks(setup: Setup) -> Experiment:
 
 
 def rescaling(setup: Setup) -> Experiment:
-    """Reproduce Figure 16: rescaling that costs more."""
+    """Reproduce Figure 16: rescaling at a higher cost."""
     cases = {each: dearer(setup, milp(), each) for each in multiples(setup)}
 
     def tables(found: Found) -> tuple[Table, ...]:

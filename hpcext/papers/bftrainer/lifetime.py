@@ -1,8 +1,8 @@
-"""The gain of considering how long idle nodes stay, which BFTrainer does not.
+"""The gain by considering how long idle nodes stay, which BFTrainer does not.
 
-Three variants are compared everywhere: BFTrainer; the policy that learns from nodes that have left
-how long others stay; and the same policy with knowledge of when each node will leave, which nobody
-has.
+Three variants are compared everywhere: BFTrainer, the policy that learns the stay of nodes from
+those that have left, and the same policy with knowledge of when each node will leave, which is not
+available in practice.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from hpcext.papers.bftrainer.replay import Replayed, ReplayRun
 from hpcext.papers.study import Row, Table
 
 PUBLISHED_H, BY_HAND_H = 65.8, 62.2
-"""Hours of HPO with at most ten at once: those of BFTrainer's published program, and a bound
-without costs; both are of others."""
+"""Hours of HPO with at most ten trainers at once, by BFTrainer's published program, and a bound
+without costs; neither is computed by hpcext."""
 
 _KNOWN = "`all ends known` cannot be had in practice: policies are told when each node will leave"
 
@@ -67,7 +67,7 @@ WAYS = {
 
 
 def lifetimes(setup: Setup) -> Experiment:
-    """Compare on the whole week, and the paper's nodes: Pjmax, costs, and six-hour windows."""
+    """Compare on the whole week and on the paper's nodes: Pjmax, costs, and six-hour windows."""
     parts = (_week(setup), _mixture(setup), _dearer(setup), _windows(setup))
     cases = itertools.chain.from_iterable(part.cases for part in parts)
 
@@ -78,7 +78,7 @@ def lifetimes(setup: Setup) -> Experiment:
 
 
 def _week(setup: Setup) -> Experiment:
-    """Replay the week of the authors' program to the end; nothing without data."""
+    """Replay the week of the authors' program to the end; empty without data."""
     if setup.whole is None:
         return Experiment((), lambda _: ())
     files = {"hpo": setup.hpo, "mix": setup.mix}
@@ -115,21 +115,21 @@ def _week(setup: Setup) -> Experiment:
 
 
 class LowerBounds(NamedTuple):
-    """Hours before which nobody is done: without costs, and with the least costs of changes."""
+    """Hours before which no schedule is done: without costs, and with the least cost of changes."""
 
     free_h: float
     paying_h: float
 
 
 def week_rows(kind: str, ran: Mapping[str, Replayed], bounds: LowerBounds) -> list[Row]:
-    """Return the hours of the three, the bounds, and the part of the gap that the others close.
+    """Return the hours of the three variants, the bounds, and the part of the gap that is closed.
 
     Parameters
     ----------
     kind : str
         A key of :data:`~hpcext.papers.bftrainer.program.NAMES`.
     ran : Mapping[str, Replayed]
-        Key of :data:`WAYS` → replay.
+        The replay of each variant, by its key in :data:`WAYS`.
     bounds : LowerBounds
     """
     of, hpo = NAMES[kind], kind == "hpo"
@@ -151,7 +151,7 @@ def week_rows(kind: str, ran: Mapping[str, Replayed], bounds: LowerBounds) -> li
 def _closed(what: str, ran: Sequence[Replayed], bound: float, before_h: float | None = None) -> Row:
     """Return the part of a gap in hours that the last run closes.
 
-    The gap is from `before_h`, or the first run, to the bound.
+    The gap is that from `before_h`, or the first run, to the bound.
     """
     if not all(one.finished for one in ran):
         return Row(what, None, None, "%", "not all trainers are done when the trace ends")
@@ -168,7 +168,7 @@ def _mixture(setup: Setup) -> Experiment:
     most = (AT_ONCE,) if setup.quick else PARALLEL
     keys = [(objective, each, name) for objective in OBJECTIVES for each in most for name in WAYS]
     cases = {key: _mixed(setup, WAYS[key[2]], *key[:2]) for key in keys}
-    # All three are measured against the same A_s.
+    # All three are relative to the same A_s.
     ideals = [
         staying(setup, milp(objective, parallel=each), setup.until_s)
         for objective in OBJECTIVES
@@ -193,7 +193,7 @@ def _mixture(setup: Setup) -> Experiment:
 def _mixed(setup: Setup, way: Variant, objective: str, parallel: int) -> ReplayRun:
     policy = way.words(objective, parallel)
     if not way.learns and not setup.quick:
-        # Tables 3 and 4 need the same run to the end.
+        # Tables 3 and 4 need the same run until its end.
         return to_the_end(setup, policy)
     return ReplayRun(setup.mix, policy, setup.idle, setup.until_s, known=way.known)
 
@@ -237,7 +237,7 @@ def _windows(setup: Setup) -> Experiment:
 
 
 def _said_of(used: Sequence[UtilisationFigures]) -> Iterable[tuple[str, UtilisationFigures]]:
-    """Yield summaries of several windows."""
+    """Yield summaries over several windows."""
     ascending = [sorted(values) for values in zip(*used, strict=True)]
     yield "mean", UtilisationFigures(*(statistics.fmean(each) for each in ascending))
     yield "worst", UtilisationFigures(*(each[0] for each in ascending))

@@ -60,7 +60,7 @@ def objectives(setup: Setup) -> Experiment:
     moving = {
         key: ReplayRun(setup.mix, policy, setup.idle, until_s) for key, policy in policies.items()
     }
-    # Without costs the forward-looking time makes no difference.
+    # Without costs, the forward-looking time has no effect.
     ideals = {name: staying(setup, milp(name), until_s) for name in OBJECTIVES}
 
     def tables(found: Found) -> tuple[Table, ...]:
@@ -81,7 +81,7 @@ def objectives(setup: Setup) -> Experiment:
 
 
 def parallel(setup: Setup) -> Experiment:
-    """Reproduce Tables 3 and 4 and Figure 14; nothing if quick, as all trainers must end."""
+    """Reproduce Tables 3 and 4 and Figure 14; empty if quick, because all trainers must end."""
     if setup.quick:
         return Experiment((), lambda _: ())
     until_s = setup.until_s
@@ -106,7 +106,7 @@ def parallel(setup: Setup) -> Experiment:
 
 
 def to_the_end(setup: Setup, policy: str) -> ReplayRun:
-    """Return the case of the mixture until all trainers are done, with a mark for U."""
+    """Return the run of the mixture until all trainers are done, with a mark for U."""
     return ReplayRun(setup.mix, policy, setup.idle, marks_s=(setup.until_s,))
 
 
@@ -114,7 +114,14 @@ Ran = Mapping[tuple[str, int], Replayed]
 
 
 def hours(ran: Replayed, name: str = "") -> list[float]:
-    """Return the hours that each trainer took from its first node to its end; of one network."""
+    """Return the hours of each trainer from its first node to its end, for one network or all.
+
+    Parameters
+    ----------
+    ran : Replayed
+    name : str
+        The network; empty for all.
+    """
     return [
         (each.ended_s - each.started_s) / HOUR_S
         for each in ran.ran
@@ -141,7 +148,7 @@ def _times(idle: Idle, objective: str, ran: Ran) -> Table:
 
 
 def poorest(idle: Idle) -> float:
-    """Return the least mean of idle nodes in a half day of the week (Figure 6), in percent."""
+    """Return the smallest mean of idle nodes in half a day of the week (Figure 6), in percent."""
     marks_s = [HALF_DAY_S * number for number in range(15)]
     reached = node_s(idle.changes(), marks_s)
     fewest = min(after - before for before, after in itertools.pairwise(reached)) / HALF_DAY_S
@@ -182,7 +189,7 @@ _WHY_BEYOND = "this depends on the trace alone, and the paper used other 1,024 n
 
 
 def _beyond(idle: Idle, until_s: float, most: int) -> float:
-    """Return the share of node-time of nodes beyond the first `most`."""
+    """Return the share of node-time of nodes in excess of the first `most`."""
     beyond = now_s = 0.0
     nodes = 0
     for level in levels(idle.changes()):

@@ -1,4 +1,4 @@
-"""BFTrainer's program on the recorded week, and hpcext's: the same trainers and nodes."""
+"""BFTrainer's program on the recorded week, and hpcext on the same trainers and nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcext.sim.evaluate.bounds import JobClass, NodeCounts, fluid_end_s
 from hpcext.sim.evaluate.clairvoyant import clairvoyant_end_s
 
 SKIP = 1000
-"""Changes at the beginning that its authors leave out."""
+"""Number of changes at the beginning that its authors leave out."""
 
 MANY = 35
 
@@ -22,13 +22,13 @@ BOTH = {"BFTrainer": milp(), "the heuristic": HEURISTIC}
 
 HOURS = {"hpo": (65.8, 75.4), "mix": (86.0, 89.1)}
 COSTS = {"hpo": (0.99, 13.0), "mix": (1.5, 11.8)}
-"""Figures of that program, for both."""
+"""Published figures of that program, for both sets of trainers."""
 
 NAMES = {"hpo": "HPO of ShuffleNet", "mix": "ImageNet mixture"}
 
 
 def program(setup: Setup) -> Experiment:
-    """Replay the week of the program; nothing without data."""
+    """Replay the week of the program; empty without data."""
     if setup.whole is None:
         return Experiment((), lambda _: (_without(),))
     files = {"hpo": setup.hpo, "mix": setup.mix}
@@ -66,7 +66,16 @@ def _without() -> Table:
 
 @functools.lru_cache(maxsize=16)
 def bound_h(trained: str, idle: Idle, parallel: int) -> float:
-    """Return a bound in hours: no costs, divisible nodes, and a known future."""
+    """Return a bound in hours: no costs, divisible nodes, and a known future.
+
+    Parameters
+    ----------
+    trained : str
+        File of the trainers.
+    idle : Idle
+    parallel : int
+        Largest number of trainers at once.
+    """
     nodes = NodeCounts(levels(idle.changes()))
     return fluid_end_s(_kinds(trained), nodes, parallel, until_s=WEEK_S) / HOUR_S
 
@@ -124,7 +133,16 @@ def _hours(
 
 
 def until_row(what: str, ran: Replayed, paper: float | None = None) -> Row:
-    """Return a row of the hours that a replay took."""
+    """Return a row with the hours of a replay.
+
+    Parameters
+    ----------
+    what : str
+        The label.
+    ran : Replayed
+    paper : float, optional
+        The paper's hours.
+    """
     if not ran.finished:
         return Row(what, None, paper, "h", "not all trainers are done when the trace ends")
     return Row(what, ran.end_s / HOUR_S, paper, "h")

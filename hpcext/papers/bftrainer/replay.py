@@ -1,6 +1,6 @@
 """A replay of trainers on idle nodes, and the cost of their rescaling.
 
-It decides nothing: it observes the engine of the simulator under a policy.
+It makes no decision: it observes the engine of the simulator under a policy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcext.sim.replay.sources import facts
 from hpcext.sim.traces.idle import NodeChange
 
 BEYOND_S = WEEK_S
-"""Seconds after the end of a replay up to which ends of nodes are known, if all are."""
+"""Seconds after the end of a replay up to which the ends of nodes are known, if they all are."""
 
 
 class ReplayRun(NamedTuple):
@@ -30,7 +30,7 @@ class ReplayRun(NamedTuple):
     Attributes
     ----------
     trainers : str
-        Trainers, as :func:`~hpcext.papers.bftrainer.setup.trainers` takes them.
+        Trainers, as for :func:`~hpcext.papers.bftrainer.setup.trainers`.
     policy : str
     idle : Idle or int
         Nodes that come and go, or a number of nodes that stay.
@@ -41,8 +41,8 @@ class ReplayRun(NamedTuple):
     rescale : float
         Factor on the cost of rescaling.
     known : bool
-        Whether policies know when each node will leave, which nobody does. With nodes that come and
-        go for ever it needs `until_s`.
+        Whether policies know when each node will leave, which is really unknown. With nodes that
+        come and go without end, this needs `until_s`.
     """
 
     trainers: str
@@ -60,7 +60,7 @@ class Replayed(NamedTuple):
     Attributes
     ----------
     end_s : float
-        Time at which the last trainer was done; else `until_s`.
+        Time at which the last trainer was done, or `until_s`.
     done : Done
     outcomes : tuple of Done
         Work done by each mark.
@@ -85,14 +85,14 @@ class Replayed(NamedTuple):
 
 
 def replay(case: ReplayRun) -> Replayed:
-    """Simulate one case.
+    """Simulate a run.
 
     Raises
     ------
     RuntimeError
         The policy failed, or its target was refused.
     ValueError
-        The ends of nodes that come and go for ever are to be known.
+        All ends of nodes are to be known, and they come and go without end.
     """
     changes: Iterable[NodeChange]
     if isinstance(case.idle, Idle):
@@ -121,7 +121,18 @@ def watched(
     *,
     known: bool = False,
 ) -> Replayed:
-    """Simulate some trainers on the idle nodes of a trace; see :class:`ReplayRun`."""
+    """Simulate trainers on the idle nodes of a trace; parameters as in :class:`ReplayRun`.
+
+    Parameters
+    ----------
+    jobs : iterable of (Job, Physics)
+        The trainers.
+    changes : iterable of NodeChange
+    policy : str
+    until_s : float
+    marks_s : sequence of float
+    known : bool
+    """
     watches: list[EngineWatch] = []
 
     def watcher(engine: Engine) -> EngineWatch:
@@ -130,7 +141,7 @@ def watched(
 
     how = SimulationOptions(until_s=until_s, looks_s=marks_s)
     if math.isfinite(until_s):
-        # What happens at the very end does not count: trainers have reported their work by then.
+        # Events at the very end do not count, because trainers have reported their work by then.
         how = SimulationOptions(
             until_s=math.nextafter(until_s, -math.inf), looks_s=[*marks_s, until_s]
         )

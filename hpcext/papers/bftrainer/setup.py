@@ -1,7 +1,7 @@
 """The setting of BFTrainer's evaluation: idle nodes (§4.3) and trainers (§4.2).
 
-Trainers are those of a published file, or of the paper's Table 2; idle nodes those of a recorded
-trace, or of one that is generated after the paper's figures of Summit.
+Trainers are those of a published file, or of the paper's Table 2. Idle nodes are those of a
+recorded trace, or of one that is generated from the paper's figures for Summit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TABLE_2 = {
 BY_SCALING = (
     "AlexNet", "ResNet18", "MnasNet", "MobileNets", "ShuffleNet", "VGG-16", "DenseNet",
 )  # fmt: skip
-"""Networks by scaling efficiency, the worst first, as in Figure 15; by speed the order is the same,
+"""Networks by scaling efficiency, the worst first, as in Figure 15; the order by speed is the same,
 as in Table 3."""
 
 SAMPLES = 130e6
@@ -49,7 +49,8 @@ SAMPLES = 130e6
 TRAINERS = 1000
 GAP_S = 36.0
 UP_S, DOWN_S = 18.0, 12.0
-"""Mean seconds between submissions (`GAP_S`), and of a change of size, in the published files."""
+"""Mean seconds between submissions (`GAP_S`), and the seconds of a change of size, in the published
+files."""
 
 MIX = "mix"
 """Name of the mixture: all networks of Table 2, in turn."""
@@ -65,11 +66,11 @@ class Idle(NamedTuple):
     seed : int
         Seed of a generated trace.
     lowest : int or None
-        Use only this many nodes, those with the lowest numbers.
+        Number of nodes to use, those with the lowest numbers; None for all.
     skip : int
         Changes to skip at the beginning.
     again : bool
-        Whether the week is repeated for ever.
+        Whether the week is repeated without end.
     """
 
     trace: str = ""
@@ -79,7 +80,7 @@ class Idle(NamedTuple):
     again: bool = False
 
     def changes(self) -> Iterator[NodeChange]:
-        """Yield the changes; the first one, at 0 s, has all nodes that are there."""
+        """Yield the changes; the first one, at 0 s, has all nodes that are idle then."""
         if self.lowest is None and not self.again:
             return _begun(_week(self.trace, self.seed), self.skip)
         week = _kept(self.trace, self.seed, self.lowest)
@@ -108,7 +109,7 @@ def _lowest(changes: Iterable[NodeChange], nodes: int) -> Iterator[NodeChange]:
 
 
 def _again(week: Sequence[NodeChange], period_s: float) -> Iterator[NodeChange]:
-    """Repeat a week; where one begins, nodes change as if they had been idle before."""
+    """Repeat a week; at each repetition, nodes change as if its last state came before."""
     there: set[int] = set()
     for number in itertools.count():
         for change in week:
@@ -148,7 +149,14 @@ def levels(changes: Iterable[NodeChange]) -> Iterator[Level]:
 
 
 def node_s(changes: Iterable[NodeChange], until_s: Iterable[float]) -> list[float]:
-    """Return node-seconds from the beginning to each of ascending instants (Eq. 17)."""
+    """Return the node-seconds from the beginning to each of ascending instants (Eq. 17).
+
+    Parameters
+    ----------
+    changes : iterable of NodeChange
+    until_s : iterable of float
+        Instants, ascending.
+    """
     marks = sorted(until_s)
     found: list[float] = []
     now_s = total = 0.0
@@ -164,7 +172,7 @@ def node_s(changes: Iterable[NodeChange], until_s: Iterable[float]) -> list[floa
 
 
 def trainers(text: str, rescale: float = 1.0) -> Jobs:
-    """Return the trainers of a file, or 1,000 of one network of Table 2, or of all in turn.
+    """Return the trainers of a file, or 1,000 trainers of one network of Table 2 or of all in turn.
 
     Parameters
     ----------
@@ -196,9 +204,9 @@ ALIASES = {"vgg16": "VGG-16", "resnet18": "ResNet18", "mnasnet1": "MnasNet",
 
 
 def network(name: str) -> str:
-    """Return the network of a trainer, by its name: a key of :data:`TABLE_2`.
+    """Return the network of a trainer, a key of :data:`TABLE_2`, by the trainer's name.
 
-    Published files have some networks of their own.
+    Published files have other names for some networks.
     """
     _, _, found = name.partition("-")
     return ALIASES.get(found, found)

@@ -1,4 +1,4 @@
-"""BFTrainer §3.6: the paper's programme and the exact division give equally good answers."""
+"""BFTrainer §3.6: the paper's programme and the exact division have equally good results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _compared() -> Table:
 
 
 def _ratio(seed: int) -> float | None:
-    """Return the exact division's value over the programme's; None if its optimum is not proven."""
+    """Return the ratio of the exact division's value to the programme's; None if not proven."""
     rng = np.random.default_rng([seed, 36])
     trainers = [
         Trainer(1, NODES[-1], {0: 0.0, **curve(name)}, UP_S, DOWN_S)

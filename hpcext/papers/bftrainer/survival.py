@@ -1,8 +1,8 @@
-"""How long idle nodes stay: predictions of the survival model, outcomes, and better predictors.
+"""The stay of idle nodes: predictions of the survival model, outcomes, and other predictors.
 
-It is not in the paper, which plans with one time for all nodes (T_fwd, §3.3). The information in a
-node's age is compared with that in the time of day and in the number of idle nodes: each model is
-learned from one half of the trace and predicts the other one.
+This is not in the paper, which plans with one time for all nodes (T_fwd, §3.3). The information in
+a node's age is compared with that in the time of day and in the number of idle nodes. Each model is
+learned from one half of the trace and predicts the other half.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ LATER_S = (120.0, 600.0, 1800.0)
 DAY_S = 24 * HOUR_S
 PARTS_OF_DAY = 4
 MOST_IDLE = (40, 160, 640)
-"""Upper limits of the strata by number of idle nodes; one more stratum is above them."""
+"""Upper limits of the strata by number of idle nodes; one more stratum is above the last."""
 
 POOLED = 20.0
-"""Nodes of each age that a stratum borrows from all strata, because few nodes say little."""
+"""Number of nodes of each age that a stratum borrows from all strata, since few say little."""
 
 PREDICTED = "How long nodes stay: predicted and observed"
 COMPARED = "What predicts how long nodes stay: log loss of three models"
@@ -49,7 +49,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def calibrated(setup: Setup) -> Experiment:
-    """Calibrate on all idle nodes if these are recorded, else on generated ones."""
+    """Calibrate on all idle nodes of the recorded week, or else of a generated one."""
 
     def tables(_: Found) -> tuple[Table, ...]:
         changes = (setup.whole or setup.idle).changes()
@@ -59,7 +59,7 @@ def calibrated(setup: Setup) -> Experiment:
     return Experiment((), tables)
 
 
-# The model, as a policy has it at each instant.
+# The model as a policy has it at each instant.
 
 
 def predicted(changes: Sequence[NodeChange]) -> Table:
@@ -74,7 +74,7 @@ def predicted(changes: Sequence[NodeChange]) -> Table:
 
 
 def calibration(changes: Iterable[NodeChange]) -> tuple[Reliability, ...]:
-    """Return the outcome of the predictions along a trace, for each horizon."""
+    """Return the outcome of the predictions during a trace, for each horizon."""
     world = World()
     watch = Calibration(world)
     for when_s, told in facts(changes, 1):
@@ -94,11 +94,11 @@ def _reliability(each: Reliability) -> Iterator[Row]:
     yield Row(f"{after}: calibration error", 100 * each.error, unit="%")
 
 
-# What would make it better.
+# Other predictors.
 
 
 class Stays(NamedTuple):
-    """Each stay of a node: its beginning and its end; infinite if it did not end."""
+    """The stays of nodes: beginnings and ends; an end is infinite if the stay did not end."""
 
     start_s: Floats
     end_s: Floats
@@ -111,7 +111,7 @@ class Strata(NamedTuple):
     ----------
     edges_s : array of float, shape (n + 1,)
     stratum : array of int, shape (n,)
-        Index of each interval's stratum, from 0.
+        Index of the stratum of each stretch, from 0.
     """
 
     edges_s: Floats
@@ -120,14 +120,14 @@ class Strata(NamedTuple):
     def at(self, when_s: Floats) -> Ints:
         """Return the stratum at each instant.
 
-        An edge belongs to the stretch that ends there, as a node that leaves there does.
+        An edge belongs to the stretch that ends there, like a node that leaves there.
         """
         found = np.searchsorted(self.edges_s, when_s, side="left") - 1
         return np.asarray(self.stratum[np.clip(found, 0, len(self.stratum) - 1)])
 
 
 class ObservedNodes(NamedTuple):
-    """Observed nodes: the instant, their age, and for how long they still stay."""
+    """Observed nodes: the instant, their age, and the seconds that they still stay."""
 
     when_s: Floats
     ages_s: Floats
@@ -214,7 +214,15 @@ def _loss(
 
 
 def look(stays: Stays, part: tuple[float, float], later_s: float) -> ObservedNodes:
-    """Return the nodes of a part of the trace at regular instants, `later_s` before its end."""
+    """Return the nodes at regular instants in a part, until `later_s` before its end.
+
+    Parameters
+    ----------
+    stays : Stays
+    part : (float, float)
+        Beginning and end of the part, in seconds.
+    later_s : float
+    """
     from_s, until_s = part
     instants = np.arange(from_s, until_s - later_s, EVERY_S)
     there = [np.flatnonzero((stays.start_s <= t) & (t < stays.end_s)) for t in instants]
@@ -224,7 +232,15 @@ def look(stays: Stays, part: tuple[float, float], later_s: float) -> ObservedNod
 
 
 def learn(stays: Stays, strata: Strata, part: tuple[float, float]) -> list[Fragments]:
-    """Learn from a part of the trace for each stratum, including nodes that did not leave."""
+    """Learn from a part of the trace for each stratum, including nodes that did not leave.
+
+    Parameters
+    ----------
+    stays : Stays
+    strata : Strata
+    part : (float, float)
+        Beginning and end of the part, in seconds.
+    """
     count = int(strata.stratum.max()) + 1
     ended, stayed_s = np.zeros((count, len(_EDGES))), np.zeros((count, len(_EDGES)))
     for (from_s, until_s), number in _stretches(strata, part):
@@ -237,7 +253,7 @@ def learn(stays: Stays, strata: Strata, part: tuple[float, float]) -> list[Fragm
         at = np.searchsorted(_EDGES, gone_s, side="right") - 1
         ended[number] += np.bincount(at, minlength=len(_EDGES))
     if count > 1:
-        # At an age at which fewer have left in all, pool everything.
+        # At an age at which fewer have left in all, pool all strata.
         weight = POOLED / np.maximum(ended.sum(0), POOLED)
         ended, stayed_s = ended + weight * ended.sum(0), stayed_s + weight * stayed_s.sum(0)
     return [
@@ -259,5 +275,5 @@ def _stretches(
 
 
 def _spent_s(ages_s: Floats) -> Floats:
-    """Return the seconds of each age interval that nodes have spent."""
+    """Return the seconds that nodes have spent in each age interval."""
     return np.asarray(np.clip(ages_s[:, None] - _EDGES, 0.0, _WIDTHS))

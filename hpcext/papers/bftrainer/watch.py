@@ -28,7 +28,7 @@ class Done(NamedTuple):
     ----------
     samples : float
     alone_s : float
-        Sum of the seconds that each sample would take its trainer on a single node.
+        Sum over the samples of the seconds that each would take its trainer on a single node.
     """
 
     samples: float = 0.0
@@ -36,19 +36,19 @@ class Done(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Work that was not done because trainers made no progress, in samples.
+    """Work that was not done in pauses of trainers, in samples.
 
     Attributes
     ----------
     rescaling : float
-        Work lost while they changed their size by choice of the policy, suspensions included, at
-        the speed before: what the paper subtracts (Eq. 16).
+        Work lost in changes of size by choice of the policy, including suspensions, at the speed
+        before the change: what the paper subtracts (Eq. 16).
     preemption : float
-        Work lost while lost nodes made a change necessary. If a trainer gets other nodes at the
-        same instant, the time by which growing takes longer than shrinking is `rescaling`.
+        Work lost in changes that lost nodes made necessary. If a trainer gets other nodes at the
+        same instant, the time by which growing takes longer than shrinking counts as `rescaling`.
     starts : float
-        Work lost while they started, at the speed with which they went on. For the paper and its
-        own program a start from nothing is free.
+        Work lost in starts, at the speed after them. For the paper and its own program, a start
+        without a checkpoint is free.
     """
 
     rescaling: float = 0.0
@@ -74,7 +74,7 @@ class _Pause(NamedTuple):
     rate : float
         Speed at which lost work counts.
     forced_s : float
-        Most of its seconds that are preemption.
+        Largest number of its seconds that count as preemption.
     start : bool
     """
 
@@ -90,7 +90,7 @@ class EngineWatch:
     Attributes
     ----------
     done : Done
-        The work of all trainers, as far as they have reported it.
+        The work of all trainers, as far as it was reported.
     """
 
     def __init__(self, engine: Engine, marks_s: Sequence[float] = ()) -> None:

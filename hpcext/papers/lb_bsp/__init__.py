@@ -1,4 +1,4 @@
-"""Chen et al., *Semi-Dynamic Load Balancing* (LB-BSP), SoCC 2020: the parts without a cluster."""
+"""Chen et al., *Semi-Dynamic Load Balancing* (LB-BSP), SoCC 2020: all that needs no cluster."""
 
 from __future__ import annotations
 

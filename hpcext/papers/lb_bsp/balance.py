@@ -1,7 +1,7 @@
-"""Figure 8 of LB-BSP: four unlike GPUs are balanced, and again after one of them gets slower.
+"""Figure 8 of LB-BSP: four unlike GPUs are balanced, and again when one of them gets slower.
 
-The rules that size the batches are those of a training (:mod:`hpcext.scaling.balance`); workers and
-their times are arithmetic.
+The rules for batch sizes are those of a training (:mod:`hpcext.scaling.balance`); the times of
+workers are computed.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ GPUS: dict[str, Line] = {
     "K520": Line(LEVEL_S - 2.0 / 26 * 6, 2.0 / 26),
 }
 """The GPUs as lines. The slopes of V100 and K520 are those of section 5.2: 57 samples more took
-half a second, 26 less saved nearly two. The others lie between, and all meet at the equilibrium."""
+half a second, 26 fewer saved nearly two. The others lie between, and all meet at the
+equilibrium."""
 
 SLOWER_S = 0.3
 """Seconds by which the communication of the M60 grows at a quarter of its bandwidth."""
 
 DROP, END = 150, 300
 NEAR = 1.02
-"""Factor on the best iteration time within which a division is as good as the best one."""
+"""Multiple of the best iteration time up to which a division counts as level."""
 
 NOISE = 0.03
-"""Relative standard deviation of a worker's times, where they are noisy."""
+"""Relative standard deviation of a worker's noisy times."""
 
 NAMES = {"leader": "Algorithm 2", "affine": "lines (ours)", "speeds": "Algorithm 1, memoryless"}
 
 
 class Ran(NamedTuple):
-    """One rule on these GPUs.
+    """The result of a rule on these GPUs.
 
     Attributes
     ----------
@@ -61,17 +62,32 @@ class Ran(NamedTuple):
     fine_at: int | None
 
     def near(self, begin: int, end: int) -> int | None:
-        """Return the iterations after `begin` until all further ones are as good as the best."""
+        """Return the iterations after `begin` until all further ones are level; None if never.
+
+        Parameters
+        ----------
+        begin, end : int
+            The range of iterations.
+        """
         last = max((k for k in range(begin, end) if self.taken[k] > NEAR), default=begin - 1)
         return None if last == end - 1 else last + 1 - begin
 
     def mean(self, begin: int, end: int) -> float:
-        """Return the mean time of iterations, as a multiple of the best."""
+        """Return the mean time of a range of iterations, as a multiple of the best."""
         return statistics.fmean(self.taken[begin:end])
 
 
 def run(name: str, noise: float = 0.0, seed: int = 0) -> Ran:
-    """Balance the four GPUs by a rule."""
+    """Balance the four GPUs by a rule.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`NAMES`.
+    noise : float
+        Relative standard deviation of times.
+    seed : int
+    """
     draw = random.Random(seed)
     rule: Rule = RULES[name]((INITIAL,) * len(GPUS), FREE, ())
     sizes_of, taken, fine_at = [], [], None

@@ -1,7 +1,7 @@
-"""The gain of balanced batches on real workers under unequal CPU quotas, beside the paper's.
+"""The gain by balanced batches on real workers under unequal CPU quotas, beside the paper's.
 
-``benchmarks/balance.py`` and ``benchmarks/balance_tensorflow.py`` measure it, with ``--quotas``;
-they document how. Here the measurements are data, because a reproduction starts no trainings.
+``benchmarks/balance.py`` and ``benchmarks/balance_tensorflow.py`` measure it, with ``--quotas``,
+and document how. Here the measurements are data, because a reproduction starts no trainings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BSP, IDEAL = "x BSP", "x ideal"
 
 
 class MethodResult(msgspec.Struct, frozen=True):
-    """A training in one of several ways.
+    """The measurements of a training by one method.
 
     Attributes
     ----------
@@ -28,8 +28,8 @@ class MethodResult(msgspec.Struct, frozen=True):
         `ms` as a multiple of the ideal iteration's, over all iterations and over the second half,
         and of plain training's.
     straggler_gap : float
-        How much sooner the fastest worker is done than the slowest, as a share of the latter's
-        time.
+        The time by which the fastest worker is done before the slowest, as a share of the slowest
+        one's time.
     """
 
     ms: float
@@ -53,8 +53,8 @@ class Run(msgspec.Struct, frozen=True):
 
 
 PAPER = {"static": 0.46, "changing": 0.42}
-"""The paper's iteration time as a multiple of plain BSP's: 54 % less on unequal GPUs (abstract;
-against the second best in its Figure 6), 58 % less on a shared CPU cluster (section 5.3,
+"""The paper's iteration time as a multiple of plain BSP's: 54 % shorter on unequal GPUs (abstract;
+against the second best in its Figure 6), 58 % shorter on a shared CPU cluster (section 5.3,
 ResNet-32)."""
 
 WHY = (

@@ -1,9 +1,8 @@
-"""Table 3 of LB-BSP: how well six predictors know a worker's speed, and what that is worth.
+"""Table 3 of LB-BSP: the errors of six predictors of a worker's speed, and their effect.
 
-The speeds were recorded from trainings beside load that comes and goes
-(``benchmarks/record_speeds.py``): four workers, of which each predictor sees one at a time,
-iteration after iteration. With its predictions the batches are divided as Algorithm 1 does, and an
-iteration takes as long as its slowest worker.
+The speeds were recorded from trainings beside a varying load (``benchmarks/record_speeds.py``):
+four workers, of which each predictor sees one, iteration after iteration. With its predictions,
+batches are divided as in Algorithm 1, and an iteration takes as long as its slowest worker.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ BATCH = 128
 """Batch of a worker under BSP (section 5.3, ResNet-32)."""
 
 SHARE, QUEUE = "cpu", "running"
-"""Two measures of a worker's CPU: the share that it had in the last iteration, or the number of
-processes waiting for its core at the boundary."""
+"""Two measures of a worker's CPU: its share in the last iteration, or the number of processes that
+wait for its core at the boundary."""
 
 
 class Published(NamedTuple):
@@ -64,7 +63,7 @@ DRAWN = ("rnn", "lstm", "narx")
 
 
 class PredictorRun(NamedTuple):
-    """One predictor on all workers."""
+    """A run of one predictor on all workers."""
 
     name: str
     usage: str
@@ -93,7 +92,7 @@ ASSUMED = (
 
 
 def recorded(quick: bool = False) -> list[Floats]:
-    """Return rows of :data:`SERIES` of each worker, equally many for all workers.
+    """Return the rows of :data:`SERIES` of each worker, equally many for all workers.
 
     Parameters
     ----------
@@ -112,7 +111,16 @@ def recorded(quick: bool = False) -> list[Floats]:
 
 
 def predictions(predictor: Predictor, rows: Floats, usage: str) -> Floats:
-    """Return the predictions for each iteration but the first."""
+    """Return the predictions for each iteration but the first.
+
+    Parameters
+    ----------
+    predictor : Predictor
+    rows : array of float, shape (n, s)
+        The recording of a worker, a column for each of :data:`SERIES`.
+    usage : str
+        The measure of the CPU.
+    """
     used = rows[:, SERIES.index(usage)]
     memory = rows[:, SERIES.index("memory")]
     found = []
@@ -123,12 +131,18 @@ def predictions(predictor: Predictor, rows: Floats, usage: str) -> Floats:
 
 
 def rmse(said: Floats, true: Floats) -> float:
-    """Return the root of the mean squared error."""
+    """Return the root of the mean squared error.
+
+    Parameters
+    ----------
+    said, true : array of float
+        Predicted and true speeds.
+    """
     return float(np.sqrt(np.mean((said - true) ** 2)))
 
 
 def batches(speeds: Floats, total: int) -> Floats:
-    """Divide samples in proportion to speeds by Algorithm 1, in integers of the same sum.
+    """Divide samples in proportion to speeds by Algorithm 1, as integers with the same sum.
 
     Examples
     --------
@@ -137,20 +151,26 @@ def batches(speeds: Floats, total: int) -> Floats:
     """
     exact = speeds / speeds.sum() * total
     whole = np.floor(exact)
-    # The largest remainders; of equal ones the first worker's.
+    # The largest remainders; of equal ones, those of the first workers.
     missing = total - int(whole.sum())
     whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
     return np.asarray(whole)
 
 
 def time_s(said: Floats, true: Floats) -> float:
-    """Return the mean time of an iteration, given predicted and true speeds by worker."""
+    """Return the mean time of an iteration, given predicted and true speeds by worker.
+
+    Parameters
+    ----------
+    said, true : array of float, shape (iterations, workers)
+        Predicted and true speeds.
+    """
     total = BATCH * true.shape[1]
     return float(np.mean([np.max(batches(a, total) / b) for a, b in zip(said, true, strict=True)]))
 
 
 def run(case: PredictorRun) -> Outcome:
-    """Run one predictor on the recording."""
+    """Run a predictor on the recording."""
     traces = recorded(case.quick)
     true = np.stack([rows[LEAST + 1 :, 0] for rows in traces], axis=1)
     said = np.stack(
@@ -167,7 +187,7 @@ def run(case: PredictorRun) -> Outcome:
 
 
 def tables(how: Extent) -> list[Table]:
-    """Return Table 3, and the part of NARX that is due to CPU usage."""
+    """Return Table 3, and the part of NARX's result that is due to CPU usage."""
     seeds = how.seeds[:1] if how.quick else how.seeds
     cases = [
         PredictorRun(name, usage, seed, how.quick)
@@ -194,7 +214,7 @@ _WHY_TIMES = (
 
 
 def _why_error(name: str) -> str:
-    """Return why the error of a predictor is far from the paper's."""
+    """Return the reason why the error of a predictor is far from the paper's."""
     if name == "narx":
         return (
             "the share of the CPU is that of the previous iteration, whose speed already shows it; "

@@ -1,6 +1,6 @@
-"""MARBLE (Han et al., CCGRID 2020): its job sets under LSF, MARBLE, Optimus and all other policies.
+"""MARBLE (Han et al., CCGRID 2020): its job sets under LSF, MARBLE, Optimus and other policies.
 
-Speeds are those of :mod:`hpcext.sim.workloads.marble`: MARBLE's times are predictions.
+Speeds are those of :mod:`hpcext.sim.workloads.marble`, so that MARBLE's times are predictions.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from hpcext.sim.workloads import marble as sets
 MULTI_NODE, OPTIMUS_SETS = (4, 5, 6), (7, 8, 9)
 
 REDUCTION = {1: 48.3, 2: 35.3, 3: 29.1, 4: 21.1, 5: 30.5, 6: 30.5}
-"""Section VII-B: percent by which MARBLE shortens a set against LSF."""
+"""Section VII-B: reduction of a set's time by MARBLE against LSF, in percent."""
 
 UTILISATION = {1: 86.0, 2: 51.0, 3: 37.0}
-"""Figure 6b: percent by which utilisation of GPUs is higher."""
+"""Figure 6b: increase of the utilisation of GPUs, in percent."""
 
 SUSPENDED = {1: 13.2, 3: 26.6}
 """Section VII-D1: suspensions and resumptions in percent of a set's time."""
 
 AGAINST_OPTIMUS = 47.0
-"""Section VII-C: most percent by which MARBLE shortens a set against Optimus."""
+"""Section VII-C: largest reduction of a set's time by MARBLE against Optimus, in percent."""
 
 LSF, MARBLE, OPTIMUS = "exclusive", "marble", "optimus, whole nodes"
 
@@ -57,10 +57,10 @@ class MarbleRun(NamedTuple):
         Number of the set.
     policy : str
     curves : (int, int) or None
-        Seed and number of the random curves; None: the middle of all ranges.
+        Seed and number of the random curves; None for the middle of all ranges.
     told : bool
-        Whether the policy knows speeds and the costs of changes. MARBLE knows only the best
-        number of GPUs.
+        Whether the policy knows speeds and the costs of changes. MARBLE knows only the best number
+        of GPUs.
     """
 
     number: int
@@ -103,7 +103,7 @@ def _job(
     case: MarbleRun, order: int, network: str, steps: float, known: sets.Networks
 ) -> tuple[Job, Physics]:
     if case.policy == OPTIMUS:
-        # Optimus changes a job's workers, each of which is a node.
+        # Optimus changes the number of a job's workers, each of which is a node.
         speed = {
             sets.GPUS * workers: known.on_workers(network, workers, sets.GPUS)
             for workers in range(1, sets.WORKERS + 1)
@@ -119,14 +119,14 @@ def _job(
 
 @functools.lru_cache(maxsize=64)
 def bound_s(number: int) -> float:
-    """Return a bound that no schedule of a set is below, with curves in the middle of ranges."""
+    """Return a lower bound on the time of a set, with curves in the middle of ranges."""
     known = sets.networks()
     jobs = [Work(_any_size(number, network, known), steps) for network, steps in sets.SETS[number]]
     return least_s(jobs, sets.GPUS * sets.nodes_of(number))
 
 
 def _any_size(number: int, network: str, known: sets.Networks) -> Mapping[int, float]:
-    """Return the best speed by number of GPUs, however spread, without others on the link."""
+    """Return the best speed by number of GPUs on any nodes, without other jobs on the link."""
     if number in sets.ONE_NODE:
         return known.speed[network]
     best: dict[int, float] = {}
@@ -138,7 +138,7 @@ def _any_size(number: int, network: str, known: sets.Networks) -> Mapping[int, f
 
 
 def study(how: Extent) -> Study:
-    """Reproduce Tables II to IV and Figures 6 to 8; quick: with fewer random curves."""
+    """Reproduce Tables II to IV and Figures 6 to 8; a quick study has fewer random curves."""
     number_of_curves = QUICK_CURVES if how.quick else CURVES
     curves = [(seed, index) for seed in how.seeds for index in range(number_of_curves)]
     cases = [
@@ -178,12 +178,12 @@ Found = Mapping[MarbleRun, Outcome]
 
 
 def _shorter(found: Found, better: MarbleRun, than: MarbleRun) -> float:
-    """Return by how many percent a case is shorter."""
+    """Return the reduction of the time of a run against another, in percent."""
     return 100 * (1 - found[better].time_s / found[than].time_s)
 
 
 def _over(values: Sequence[float], unit: str) -> str:
-    """Return the range of nine in ten of the values."""
+    """Return the range of nine in ten of the values, as text."""
     cuts = statistics.quantiles(values, n=20, method="inclusive")
     return (
         f"{cuts[0]:.0f} to {cuts[-1]:.0f} {unit} for 90 % of {len(values)} random curves that "
@@ -287,7 +287,7 @@ _WHY_SUSPENDED = {
 
 
 def _possible(found: Found) -> Table:
-    """Return a table of how near the policies are to the optimum, as far as that is known."""
+    """Return a table of the distance of policies from the optimum, as far as it is known."""
     rows = []
     for number in sets.SETS:
         least = bound_s(number)

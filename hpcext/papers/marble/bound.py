@@ -1,9 +1,9 @@
 """A lower bound on the time of a set of jobs under a clairvoyant schedule.
 
-Jobs are there from the beginning and may be given any number of GPUs at any time. So it only
-matters how long each *configuration* lasts, the numbers of GPUs that all jobs have at one time, and
-not in which order they come: a linear programme. If changes of size cost nothing its answer would
-be the optimum; as it is, no schedule is shorter.
+All jobs are there from the beginning and may have any number of GPUs at any time. So only the
+duration of each *configuration* matters, the numbers of GPUs that all jobs have at one time, and
+not the order: a linear programme. If changes of size cost nothing, its solution would be the
+optimum; since they do, no schedule is shorter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.tables import ValueTable
 
 NEAR = 1e-9
-"""Relative distance of the bound from the schedule within which it is proven."""
+"""Relative distance of a schedule from the bound within which it is proven optimal."""
 
 
 class Work(NamedTuple):
@@ -37,16 +37,25 @@ class Work(NamedTuple):
 
 
 def least_s(jobs: Sequence[Work], gpus: int) -> float:
-    """Return the seconds in which all jobs can be done at best, without any cost of changes.
+    """Return the shortest time in which all jobs can be done, without costs of changes.
 
-    Configurations are added until none is left that would help: the one that helps most is the
-    exact division of the GPUs (:mod:`hpcext.policies.solve.apportion`) at the prices of the
-    programme.
+    Configurations are added until no other one would help. The one that helps most is the exact
+    division of the GPUs (:mod:`hpcext.policies.solve.apportion`) at the prices of the programme.
+
+    Parameters
+    ----------
+    jobs : sequence of Work
+    gpus : int
+
+    Returns
+    -------
+    float
+        Seconds.
 
     Raises
     ------
     RuntimeError
-        The programme has no solution: some job can run on no possible number of GPUs.
+        The programme has no solution, because some job can run on no possible number of GPUs.
     """
     tables = [_table(job, gpus) for job in jobs]
     found = [
@@ -77,10 +86,15 @@ def least_s(jobs: Sequence[Work], gpus: int) -> float:
 
 
 def shortest_unsuspended_s(jobs: Sequence[Work], gpus: int) -> float:
-    """Return the shortest schedule in which each job keeps one size from start to end.
+    """Return the duration of the shortest schedule in which each job keeps one size.
 
-    All of them are tried: every size of each job, and every order, in which each job starts as soon
-    as there is room (such schedules contain an optimal one). It is for few jobs.
+    All are tried: every size of each job, and every order, in which each job starts as soon as
+    there is room (an optimal schedule is among these). This is for few jobs.
+
+    Parameters
+    ----------
+    jobs : sequence of Work
+    gpus : int
     """
     best = np.inf
     options = [[(n, job.work / speed) for n, speed in job.speed.items()] for job in jobs]
@@ -91,7 +105,7 @@ def shortest_unsuspended_s(jobs: Sequence[Work], gpus: int) -> float:
 
 
 def _ends_s(order: Sequence[tuple[int, float]], gpus: int, enough_s: float) -> float:
-    """Return when the last job ends if each, in this order, starts as soon as there is room."""
+    """Return the last end if each job, in this order, starts as soon as there is room."""
     placed: list[tuple[float, float, int]] = []
     ends_s = 0.0
     for size, takes_s in order:

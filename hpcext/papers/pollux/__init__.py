@@ -21,7 +21,7 @@ from hpcext.sim.workloads.generated import FOLDER
 
 EXACT, GENETIC = "pollux", "pollux:search=genetic"
 JCT = "pollux:objective=jct"
-"""A policy of hpcext that the paper does not have."""
+"""A policy of hpcext that is not in the paper."""
 
 OPTIMUS, TIRESIAS = "optimus:interval_s=60", "tiresias"
 """Policies to compare with. All decide every 60 s, as in the authors' simulator."""
@@ -53,7 +53,7 @@ TABLE_2: Mapping[str, tuple[str, float, float, float]] = {
 """Average and 99th percentile of JCT, and makespan, in hours on the testbed."""
 
 MADE_LOADS = (0.5, 1.0, 1.5)
-"""Loads at which objective=jct is compared."""
+"""Loads for which objective=jct is compared."""
 
 INTERVALS: Mapping[float, float] = {30.0: 2729.1, 120.0: 2805.9, 240.0: 2968.5, 480.0: 3354.2}
 BASE_S = 2751.0
@@ -63,11 +63,11 @@ LOADS: Mapping[float, float] = {0.5: 1534.0, 1.5: 3685.4, 2.0: 5289.2}
 """Figure 8a: the same by load, under Pollux."""
 
 SLOWDOWNS: Mapping[float, float] = {0.0: 2757.9, 0.25: 3177.1, 0.5: 3903.1}
-"""Figure 8c: the same by interference, where jobs are not kept apart."""
+"""Figure 8c: the same by interference, if jobs are not kept apart."""
 
 
 class Found(NamedTuple):
-    """The figures of one run."""
+    """The figures of a run."""
 
     jct_s: float
     p99_s: float
@@ -89,7 +89,7 @@ Runs = Mapping[PolluxRun, Found]
 
 
 class _Plan:
-    """The runs that tables need: first all are collected, then they are looked up."""
+    """The runs that tables need: they are first collected, and later looked up."""
 
     def __init__(self, data: Path | None, how: Extent) -> None:
         self.data, self.how = data, how
@@ -99,11 +99,11 @@ class _Plan:
 
     @property
     def workloads(self) -> Sequence[int]:
-        """Numbers of the workloads to run."""
+        """The numbers of the workloads to run."""
         return WORKLOADS[:1] if self.how.quick else WORKLOADS
 
     def mean(self, policy: str, field: str = "jct_s", **more: float) -> float | None:
-        """Return the mean of a figure over the workloads; None as long as it is unknown."""
+        """Return the mean of a figure over the workloads; None while it is unknown."""
         return _mean(self.one(policy, field, workload=each, **more) for each in self.workloads)
 
     def made(self, policy: str, load: float) -> float | None:
@@ -117,7 +117,7 @@ class _Plan:
         return None if found is None else float(getattr(found, field))
 
     def run(self, policy: str, **more: float) -> Found | None:
-        """Return the figures of one run; None as long as they are unknown."""
+        """Return the figures of one run; None while they are unknown."""
         if self.data is None:
             return None
         case = PolluxRun(self.data, policy, **more)  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def _ratio(ours: float | None, base: float | None) -> float | None:
 
 
 def _less(ours: float | None, theirs: float | None) -> float | None:
-    """Return by how many percent ours is less than theirs."""
+    """Return the reduction of `theirs` to `ours`, in percent."""
     return None if ours is None or not theirs else 100 * (1 - ours / theirs)
 
 
@@ -146,7 +146,7 @@ def _hours(seconds: float | None) -> float | None:
 def study(how: Extent) -> Study:
     """Reproduce average JCT by workload, Table 2, and Figures 7 to 9.
 
-    Quick: one workload, without the genetic search, one seed and one load.
+    A quick study has one workload, one seed and one load, and no genetic search.
     """
     data = how.data / FOLDER if how.data is not None else None
     plan = _Plan(data, how)
@@ -198,7 +198,7 @@ def _row(
 class _Fairness(NamedTuple):
     """The finish-time fairness rho of jobs: the share below 2 in percent, the mean, and the worst.
 
-    None, as long as they are unknown.
+    All are None while they are unknown.
     """
 
     below: float | None = None
@@ -207,7 +207,7 @@ class _Fairness(NamedTuple):
 
     @classmethod
     def of(cls, plan: _Plan, policy: str) -> _Fairness:
-        """Return that of all workloads together."""
+        """Return the fairness over all workloads together."""
         found = [plan.run(policy, workload=number) for number in plan.workloads]
         rho = np.array([each for one in found if one is not None for each in one.rho])
         if not len(rho):
@@ -215,7 +215,7 @@ class _Fairness(NamedTuple):
         return cls(100 * float(np.mean(rho < 2)), float(np.mean(rho)), float(np.max(rho)))
 
     def rows(self, plan: _Plan, name: str) -> list[Row]:
-        """Return rows of the mean and the worst."""
+        """Return the rows of the mean and of the worst."""
         return [
             _row(plan, f"{name}: mean rho", self.mean, None),
             _row(plan, f"{name}: largest rho", self.largest, None),

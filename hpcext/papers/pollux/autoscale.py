@@ -1,4 +1,4 @@
-"""Figure 9 of Pollux (section 5.4.1): ImageNet on nodes that are rented as they are worth it."""
+"""Figure 9 of Pollux (section 5.4.1): ImageNet on nodes rented while they are worthwhile."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ PAPER = Band(1 / 3, 2 / 3)
 """The paper's band: its U is the upper end, its L the middle."""
 
 LATER = Band(0.25, 0.55)
-"""The band, of five tried, whose training takes about as much longer as in the paper."""
+"""The band, of five tried, that prolongs training by about as much as in the paper."""
 
 HOUR_S = 3600.0
 
 
 class Rented(NamedTuple):
-    """One training.
+    """A training.
 
     Attributes
     ----------
     data : Path
         The folder of the measurements.
     blind : bool
-        Whether it scales by its throughput (Or et al.), not by its goodput.
+        Whether it scales by its throughput (Or et al.) instead of its goodput.
     nodes : int
-        Number of nodes to stay on; 0: as many as are worth it.
+        Number of nodes that stay; 0: as many as are worthwhile.
     band : Band
         Band of auto-scaling.
     """
@@ -56,7 +56,7 @@ class Bill(NamedTuple):
     ----------
     hours : float
     node_h : float
-        Node-hours that it had, which are to be paid for.
+        Node-hours that it had, which must be paid for.
     first, last : float
         Mean nodes over the first and the last quarter of its time.
     """
@@ -128,7 +128,7 @@ MORE = (
 
 
 def bills(data: Path, how: Extent) -> Bills:
-    """Simulate the trainings of Figure 9; quick: the two that the paper compares."""
+    """Simulate the trainings of Figure 9; a quick study has the two that the paper compares."""
     cases = (
         Rented(data, blind=True),
         Rented(data),
@@ -146,7 +146,7 @@ def figure_9(found: Bills, why: str) -> Table:
     ----------
     found : Mapping[str, Bill]
     why : str
-        Why some are missing.
+        The reason if some are missing.
     """
     rows = []
     for way, name in NAMES.items():
@@ -171,7 +171,7 @@ def figure_9(found: Bills, why: str) -> Table:
 
 
 def _node_s(found: SimulatedRun, start_s: float, end_s: float) -> float:
-    """Return the node-seconds in a part of a run; a node is had until its job has left it."""
+    """Return the node-seconds in a part of a run; a node counts until its job has left it."""
     return sum(
         max(span.offered, span.held)
         * max(0.0, min(span.end_s, end_s) - max(span.start_s, start_s))

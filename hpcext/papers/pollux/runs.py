@@ -19,7 +19,7 @@ from hpcext.sim.workloads.philly import PhillyJob, make_philly, read_philly
 from hpcext.sim.workloads.workload import Costs, Jobs, Setting, changed
 
 NODES, GPUS = 16, 4
-"""Nodes of the machine, and GPUs of each (section 5.1)."""
+"""Number of nodes of the machine, and GPUs of each (section 5.1)."""
 
 NEEDS = "needs --data DIR, with the measurements of Pollux in DIR/pollux"
 
@@ -34,13 +34,14 @@ class PolluxRun(NamedTuple):
     policy : str
         Name of the policy, with its options.
     workload : int
-        Number of a published workload; 0: a generated one.
+        Number of a published workload; 0 for a generated one.
     seed : int
         Seed of a generated workload, and of a genetic search.
     load : float
         Factor on the paper's rate of jobs, for a generated workload.
     interference : float
-        Share of its speed that a job loses where another one on several nodes is on one of its.
+        Share of its speed that a job loses while another job on several nodes shares one of its
+        nodes.
     """
 
     data: Path
@@ -52,7 +53,7 @@ class PolluxRun(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the policy, without its options."""
+        """The name of the policy, without its options."""
         return self.policy.partition(":")[0]
 
     @property
@@ -89,7 +90,7 @@ def simulated(case: PolluxRun) -> SimulatedRun:
 
 
 def _jobs(case: PolluxRun) -> Jobs:
-    """Return the jobs as the authors have them: only Optimus has an oracle."""
+    """Return the jobs as the authors simulate them, where only Optimus has an oracle."""
     way = WorkloadOptions(ClusterSize(NODES, GPUS), case.policy, oracle=case.name == "optimus")
     setting = Setting(costs=Costs(interference=case.interference))
     return changed(application_jobs(asked(case), case.data, way), setting)

@@ -1,7 +1,7 @@
-"""BFTrainer: the division that gains most until the next event (Liu et al., Eq. 16).
+"""BFTrainer: the division with the largest gain until the next event (Liu et al., Eq. 16).
 
-Each job gains its objective for the time in which nothing is expected to change, ``T_fwd``, less
-the cost of a change of its size: seconds without progress, at its present speed. The paper solves
+The gain of a job is its objective over the time in which no change is expected, ``T_fwd``, less the
+cost of a change of its size: seconds without progress, at its present speed. The paper solves
 this as a mixed-integer programme (:mod:`hpcext.policies.solve.milp`); its optimum depends on counts
 only, and is found exactly here (:mod:`hpcext.policies.solve.apportion`).
 
@@ -58,9 +58,9 @@ class Options(msgspec.Struct, frozen=True):
     limits : str
         Absolute path of a file of limits (:mod:`hpcext.policies.bftrainer.limits`), for `counting`.
     parallel : int or None
-        Most jobs that run at once, the first ones of the queue: ``Pjmax`` (section 5.3).
+        Largest number of jobs that run at once, the first of the queue: ``Pjmax`` (section 5.3).
     nodes : int
-        Nodes of a programme's search tree after which the best division so far is taken.
+        Nodes of a programme's search tree, after which the best division so far is taken.
     """
 
     objective: str = "efficiency"
@@ -82,7 +82,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Give each job its part of the division that gains most."""
+    """Give each job its part of the division with the largest gain."""
     worth = functools.partial(gain, objective_of(options.objective), options.forward_s)
     if options.solver == "milp":
         return settle(now, functools.partial(_paper, worth, options), parallel=options.parallel)
@@ -114,7 +114,7 @@ def _paper(worth: Worth, options: Options, asks: Sequence[Candidate], gpus: Gpus
     """Solve the paper's own programme, with each GPU as one of its nodes.
 
     The programme knows a minimum and a maximum, and all numbers between: a number that a job cannot
-    have is lowered until it can. All GPUs are taken to be alike.
+    have is lowered until it can. All GPUs are treated as alike.
     """
     units = sum(gpus.values())
     trainers, current = [], np.zeros((len(asks), units), dtype=np.bool_)
@@ -146,13 +146,24 @@ _terms = functools.lru_cache(maxsize=1024)(_Terms)
 
 
 def gain(objective: Objective, forward_s: float, job: Job, sizes: GpuCounts, on: On) -> Values:
-    """Return the gain of one job by Eq. 16, for each of its sizes; cached between events."""
+    """Return the gain of one job by Eq. 16 for each of its sizes; cached between events.
+
+    Parameters
+    ----------
+    objective : Objective
+    forward_s : float
+        ``T_fwd``.
+    job : Job
+    sizes : GpuCounts
+    on : On
+        Kind of the GPUs, and of the present ones.
+    """
     return _gains(job, sizes, _terms(objective, forward_s, on))
 
 
 @by_identity
 def _gains(job: Job, sizes: GpuCounts, terms: _Terms) -> Values:
-    """Compute Eq. 16; a change of the kind of GPUs costs as much as the dearer change of size."""
+    """Compute Eq. 16; another kind of GPU costs as much as the more costly change of size."""
     objective, forward_s, on = terms
     has = total(job.goal)
     up_s, down_s = changes_s(job)
@@ -181,7 +192,7 @@ def _gains(job: Job, sizes: GpuCounts, terms: _Terms) -> Values:
 
 
 def changes_s(job: Job) -> tuple[float, float]:
-    """Return the seconds that it costs a job to get more GPUs, and fewer."""
+    """Return the seconds that a job loses when it grows, and when it shrinks."""
     known = job.estimate
     up_s = CHANGE_S if known.up_s is None else known.up_s
     down_s = CHANGE_S if known.down_s is None else known.down_s
@@ -209,10 +220,15 @@ OBJECTIVES: dict[str, Objective] = {
 def objective_of(name: str) -> Objective:
     """Return one of :data:`OBJECTIVES`, or import a function.
 
+    Parameters
+    ----------
+    name : str
+        A key of :data:`OBJECTIVES`, or ``MODULE.FUNCTION``.
+
     Raises
     ------
     ValueError
-        There is none of this name.
+        There is no such objective.
     """
     if name in OBJECTIVES:
         return OBJECTIVES[name]

@@ -1,4 +1,4 @@
-"""The work that jobs are expected to do on nodes that leave.
+"""The expected work of jobs on nodes that leave.
 
 It is ``sum over pieces of time: speed(GPUs still there) x P(no stall for a lost node) x seconds
 after the stall for a change``. That is Eq. 16 of BFTrainer, a gain less a cost, for nodes that do
@@ -23,23 +23,23 @@ from hpcext.policies.placement.candidates import Candidate
 from hpcext.policies.solve.tables import ValueTable
 
 ENOUGH = 0.5
-"""Share of the time after a change for which a free GPU must stay to lower the price: many that
-leave at once would make GPUs seem plentiful."""
+"""Share of the time after a change for which a free GPU must stay to lower the price: many GPUs
+that leave at once would otherwise make GPUs seem plentiful."""
 
 
 class Holding(NamedTuple):
-    """The GPUs that a job is to have.
+    """The GPUs that a job will have.
 
     Attributes
     ----------
     classes : Mapping[int, int]
         Number of GPUs by class of nodes.
     gpus : int
-        Number of all. If that is not a size of the job it uses the next smaller one.
+        Number of all these. If it is not a size of the job, the job uses the next smaller size.
     part : PoolPart
     value : float
     changed : bool
-        Whether some are new, so that it stalls anyway.
+        Whether some are new, so that the job stalls anyway.
     """
 
     classes: Mapping[int, int]
@@ -88,18 +88,26 @@ class Curves:
         self.job = np.repeat(np.arange(len(sizes)), np.diff(self.starts))
         self.most = self.sizes[self.starts[1:] - 1]
         self.values = values
-        # The curves one after the other, so that one call looks up all of them.
+        # The curves lie end to end, so that one call looks up all of them.
         self._gap = float(self.most.max() + 1)
         self._at = self.sizes + self._gap * self.job
         self._flat = np.concatenate(values)
         self._rising = np.concatenate([np.maximum.accumulate(each) for each in values])
 
     def rates(self, job: Ints, alive: Floats) -> Floats:
-        """Return the speeds of several jobs, shape (n,), on GPUs of shape (k, n)."""
+        """Return the speeds of several jobs, shape (n,), on GPUs of shape (k, n).
+
+        Parameters
+        ----------
+        job : array of int, shape (n,)
+            Indices of jobs.
+        alive : array of float, shape (k, n)
+            GPUs of each, for each piece of time.
+        """
         return self._looked_up(job, alive, self._flat)
 
     def rising(self, job: Ints, alive: Floats) -> Floats:
-        """Return the same speeds, but never lower with more GPUs."""
+        """Return these speeds, made non-decreasing in the number of GPUs."""
         return self._looked_up(job, alive, self._rising)
 
     def _looked_up(self, job: Ints, alive: Floats, values: Floats) -> Floats:
@@ -112,21 +120,29 @@ class Curves:
         return self.starts[:-1] + np.add.reduceat(fits.astype(np.int64), self.starts[:-1]) - 1
 
     def of(self, job: int, alive: Floats) -> Floats:
-        """Return the speeds of one job on GPUs of any shape."""
+        """Return the speeds of one job on GPUs of any shape.
+
+        Parameters
+        ----------
+        job : int
+            Index of the job.
+        alive : array of float
+            GPUs of the job.
+        """
         return np.asarray(np.interp(alive, self.each[job], self.values[job]))
 
 
 class Expected:
-    """The expected values of jobs with some of their nodes and others.
+    """The expected values of jobs on their present nodes and on others.
 
     Parameters
     ----------
     now : Snapshot
-        Its jobs are those that ask, and those that keep what they have.
+        Its jobs are the candidates, and those that keep what they have.
     asks : sequence of Candidate
     objective : Objective
     forward_s : float
-        Seconds of work that count beyond the dearest change.
+        Seconds of work that count beyond the most costly change.
 
     Attributes
     ----------
@@ -134,13 +150,13 @@ class Expected:
     has : array of int, shape (j,)
         GPUs of each job.
     own : sequence of Mapping[int, int]
-        GPUs of each job by class, those that stay longest first.
+        GPUs of each job by class, the longest-lasting first.
     free : array of int, shape (c,)
         Free GPUs of each class.
     lasting : array of int, shape (c,)
-        Free GPUs of each class that count for the price of a GPU.
+        Free GPUs of each class that stay long enough to lower the price of a GPU.
     order : array of int, shape (c,)
-        Classes by their value, the best first.
+        Classes by their value, in descending order.
     """
 
     def __init__(
@@ -160,7 +176,7 @@ class Expected:
         self._seconds = span.after(0.0)
         stays = self.holes.stays @ (self._seconds * (1.0 - span.beyond))
         stalls = 1.0 - np.exp(self.holes.calm)
-        # Of those that stay for all of the near time, those come first that cause no stall soon.
+        # Of the classes that stay for all of the near time, those without a stall soon come first.
         self._lasts = stays - stalls @ (self._seconds * span.beyond)
         self.own = [self.classes(job.goal or {}) for job in jobs]
         self.has = np.array([sum(each.values()) for each in self.own])
@@ -172,7 +188,7 @@ class Expected:
         self._after_up = span.after(self.up_s)
 
     def classes(self, alloc: Alloc) -> dict[int, int]:
-        """Return the number of GPUs by class, those that stay longest first."""
+        """Return the number of GPUs by class, the longest-lasting first."""
         found: dict[int, int] = {}
         for node, gpus in alloc.items():
             at = self.holes.of[node]
@@ -180,7 +196,15 @@ class Expected:
         return dict(sorted(found.items(), key=lambda each: (-self._lasts[each[0]], each[0])))
 
     def of(self, job: int, alloc: Alloc) -> float:
-        """Return the value of some nodes to a job."""
+        """Return the value of an allocation to a job.
+
+        Parameters
+        ----------
+        job : int
+            Index of the job.
+        alloc : Alloc
+            GPUs by node.
+        """
         before = self.asks[job].job.goal or {}
         classes = self.classes(alloc)
         which = np.fromiter(classes, dtype=np.int64, count=len(classes))
@@ -196,7 +220,7 @@ class Expected:
         free = {name: node.gpus for name, node in now.nodes.items()}
         asking = {ask.job.id for ask in self.asks}
         for job in now.jobs:
-            # A job that fits nowhere any more keeps nothing.
+            # A job that no longer fits anywhere keeps nothing.
             if job.goal and job.ready and (job.id in asking or fixed(job)):
                 for node, gpus in job.goal.items():
                     free[node] -= gpus
@@ -208,9 +232,10 @@ class Expected:
         return found
 
     def _ranked(self, stays: Floats, stalled: Floats) -> Ints:
-        """Rank classes by the value of one of their GPUs, the best first.
+        """Rank classes by the value of one of their GPUs, in descending order.
 
-        It stays long, and the cost of the stall is shared by many GPUs of the class.
+        The value grows with the time that it stays, and with the number of GPUs that share the cost
+        of the stall when the class leaves.
         """
         usual = max(1.0, (self.has.sum() + self.free.sum()) / len(self.has))
         of_each = stays - stalled * usual / np.clip(self.free, 1.0, usual)
@@ -227,8 +252,8 @@ class Expected:
     def values(self, free: Ints) -> Floats:
         """Return the value of each size of each job, shape (m,).
 
-        It has the best of its own GPUs, then `free` ones of each class, then others like those that
-        jobs have on average.
+        A job has the best of its own GPUs, then `free` ones of each class, then GPUs like the
+        average one that jobs have.
         """
         curves, has = self.curves, self.has[self.curves.job]
         kept = np.minimum(curves.sizes, has)
@@ -255,7 +280,7 @@ class Expected:
     def bounds(self, values: Floats) -> Floats:
         """Return upper bounds on the values of all sizes, shape (m,).
 
-        They assume the best nodes of all in each piece of time, and no stall except for the change;
+        They assume the best of all nodes in each piece of time and no stall but that of the change,
         or the present allocation.
         """
         curves, has = self.curves, self.has[self.curves.job]
@@ -278,8 +303,8 @@ class Expected:
         most_[same] = np.maximum(most_[same], values[same])
         return most_
 
-    def hopes(self, has: Sequence[Holding], pool: Pool, price: float, limits: Ints) -> Floats:
-        """Return how much more each job is worth with some free GPUs, less their price.
+    def upper_gains(self, has: Sequence[Holding], pool: Pool, price: float, limits: Ints) -> Floats:
+        """Return the gain of each job by some free GPUs, less their price.
 
         Parameters
         ----------
@@ -288,13 +313,13 @@ class Expected:
         price : float
             Price of a GPU.
         limits : array of int, shape (j,)
-            Most GPUs of each job in all.
+            Largest number of GPUs of each job in all.
 
         Returns
         -------
         array of float, shape (j,)
-            -inf for jobs that can have no more. It is an upper bound for jobs that have GPUs of a
-            class with free ones, as if these caused no further stall; :meth:`answer` is exact.
+            -inf for jobs that can have no more. For jobs that have GPUs of a class with free ones
+            it is an upper bound, as if these caused no further stall; :meth:`answer` is exact.
         """
         curves = self.curves
         gpus = np.array([each.gpus for each in has])
@@ -314,18 +339,18 @@ class Expected:
         return np.asarray(found - [each.value for each in has])
 
     def answer(self, job: int, has: Holding, pool: Pool, price: float, most: int) -> Demand:
-        """Return how many of the free GPUs a job wants besides what it has.
+        """Return the number of free GPUs that a job wants in addition to its own.
 
         Parameters
         ----------
         job : int
         has : Holding
-            Less than the largest size of the job.
+            GPUs of the job, fewer than its largest size.
         pool : Pool
         price : float
             Price of a GPU.
         most : int
-            Most GPUs of the job in all.
+            Largest number of GPUs of the job in all.
         """
         more = self.curves.each[job] - has.gpus
         more = more[(more > 0) & (more <= min(most - has.gpus, pool.left))]
@@ -341,14 +366,14 @@ class Expected:
         return Demand(float(gains[at]) - has.value, int(more[at]), float(values[at]), part)
 
     def _held(self) -> tuple[PoolPart, Ints]:
-        """Return the GPUs of all jobs, one job after the other, and where each job's begin."""
+        """Return the GPUs of all jobs, one job after the other, and where those of each begin."""
         rank = np.array([at for each in self.own for at in each], dtype=np.int64)
         counts = np.array([gpus for each in self.own for gpus in each.values()], dtype=np.int64)
         rows = run_of(self.holes, rank, counts, int(counts.sum()))
         return rows, np.cumsum(self.has) - self.has
 
     def _working(self, rates: Floats, calm: Floats) -> Floats:
-        """Return the speed in each piece of time; beyond, the loss of speed by stalls."""
+        """Return the speed in each near piece of time; later, the loss of speed by stalls."""
         beyond = self._span.beyond.reshape(-1, *(1,) * (calm.ndim - 1))
         return np.asarray(rates * (np.exp(calm) - beyond))
 

@@ -1,8 +1,8 @@
-"""Nodes by when they leave: what is believed of each class of them, for pieces of time.
+"""The expected departure of nodes: a belief about each class of them, for pieces of time.
 
-Nodes that became idle at one instant were given up by one job, and usually leave together (on
-Summit 84 of 100 pairs); so do nodes with the same known end. They are one class here: alike in
-lifetime, and a job that loses several of them at once stalls once.
+Nodes that became idle at the same instant were released by one job, and usually leave together (on
+Summit, 84 of 100 pairs); so do nodes with the same known end. Such nodes form one class here: they
+have the same lifetime, and a job that loses several of them at once stalls once.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ PIECES = 8
 """Number of pieces of the time in which work counts; they grow geometrically."""
 
 FIRST = 1 / 16
-"""Length of the first piece as a share of that time."""
+"""Length of the first piece as a share of the time in which work counts."""
 
 BEYOND = 5
-"""Number of pieces of the time after it, in which only stalls count."""
+"""Number of pieces of the time beyond, in which only stalls count."""
 
 LATER_S = 1800.0
-"""Seconds of that later time, in which the weight of a stall falls by a factor e. Gains of a
-decision can be had by a later one as well, but a job with nodes that end one after the other stalls
-for each, unless it changes before anyway."""
+"""Seconds beyond in which the weight of a stall falls by a factor e. A later decision can make up
+for lost gains, but a job with nodes that leave one after the other stalls for each of them, unless
+it changes before."""
 
 
 class Horizon:
-    """The time that a decision looks at, in pieces.
+    """The time that a decision considers, in pieces.
 
     Parameters
     ----------
     edges_s : array of float, shape (k + 1,)
-        Seconds from now, the first one 0.
+        Seconds from now; the first is 0.
     near : int or None
-        Number of pieces in which work counts, not only stalls; None: all.
+        Number of pieces in which work counts, not only stalls; None for all.
 
     Attributes
     ----------
@@ -66,7 +66,12 @@ class Horizon:
 
     @classmethod
     def of(cls, long_s: float) -> Horizon:
-        """Make a span in which work counts for `long_s` seconds, and stalls beyond."""
+        """Make a horizon in which work counts for `long_s` seconds, and only stalls beyond.
+
+        Parameters
+        ----------
+        long_s : float
+        """
         near = np.geomspace(FIRST * long_s, long_s, PIECES)
         beyond = np.geomspace(long_s, long_s + LATER_S, BEYOND + 1)[1:]
         return cls(np.concatenate([[0.0], near, beyond]), PIECES)
@@ -74,7 +79,7 @@ class Horizon:
     def after(self, stall_s: Floats | float) -> Floats:
         """Return the weighted seconds of each piece after a stall.
 
-        For several stalls there is a row for each.
+        For several stalls, the result has a row for each.
         """
         ends_s = self.edges_s[1:] - np.asarray(stall_s)[..., None]
         return np.asarray(np.clip(ends_s, 0.0, self.pieces_s)) * self.counts
@@ -90,8 +95,8 @@ class Holes(NamedTuple):
     stays : array of float, shape (c, k)
         Expected share of a class that is still there, in each piece of time.
     calm : array of float, shape (c, k)
-        Logarithm of the probability that a job with nodes of a class does not stall for their
-        leaving.
+        Logarithm of the probability that a job with nodes of a class is not stalled by their
+        departure.
     """
 
     of: Mapping[str, int]
@@ -100,7 +105,7 @@ class Holes(NamedTuple):
 
 
 LEAST = 1e-6
-"""Least such probability: its logarithm must be finite."""
+"""Lower limit of that probability, so that its logarithm is finite."""
 
 
 def holes(
@@ -112,7 +117,7 @@ def holes(
     ----------
     nodes : Mapping[str, Node]
     seen : Fragments
-        How long other nodes stayed.
+        Lifetimes of nodes that have left.
     now_s : float
     span : Horizon
     stall_s : float
@@ -144,7 +149,7 @@ def holes(
 
 
 class Believed(NamedTuple):
-    """Beliefs about each class: survival curve, age, longest stay, and chance of an early end.
+    """The beliefs about each class: survival curve, age, longest stay, chance of an early end.
 
     The chance is 1 where no end is planned.
     """
@@ -156,7 +161,7 @@ class Believed(NamedTuple):
 
 
 def _expected(of: Believed, span: Horizon, stall_s: float) -> tuple[Floats, Floats]:
-    """Return for each class and piece the share still there, and the log chance of no stall."""
+    """Return the share of each class that is left in each piece, and the log chance of no stall."""
     begin_s, end_s = span.edges_s[:-1], span.edges_s[1:]
     middle_s = (begin_s + end_s) / 2
     before_s = np.maximum(middle_s - stall_s, 0.0)
@@ -166,6 +171,6 @@ def _expected(of: Believed, span: Horizon, stall_s: float) -> tuple[Floats, Floa
     stays = there * (1.0 - early + early * then)
     stalled_s = np.minimum(end_s, left_s + stall_s) - np.maximum(begin_s, left_s)
     at_end = np.clip(stalled_s / span.pieces_s, 0.0, 1.0) * (1.0 - early + early * before)
-    # So far ahead the survival curve does not tell when a node leaves.
+    # The survival curve does not tell when a node leaves so far ahead.
     stalls = at_end + there * early * (before - then) * (1.0 - span.beyond)
     return stays, np.log(np.clip(1.0 - stalls, LEAST, 1.0))

@@ -1,27 +1,27 @@
-"""BFTrainer with holes that end: the division that does most work until its nodes leave.
+"""BFTrainer with holes that end: the division with the most work until its nodes leave.
 
-BFTrainer (Liu et al., Eq. 16) looks ahead by one time, ``T_fwd``, in which nothing is expected to
-happen. Here the expected stay of each node is known (:mod:`hpcext.policies.bftrainer.holes`), and
-the value of a job with some nodes is the work that it is expected to do in ``T_fwd`` and in the
-time that a change costs: its speed on those that are still there, while it does not stall, first
-for the change and then for nodes that leave. The cost of known later stalls is subtracted. So nodes
-are not interchangeable any more: for a job it matters how many *classes* of nodes it has, since
-each class that leaves stalls it, and how large it is then.
+BFTrainer (Liu et al., Eq. 16) looks ahead by one time, ``T_fwd``, in which no event is expected.
+Here each node has an expected stay (:mod:`hpcext.policies.bftrainer.holes`), and the value of a
+job on some nodes is the work that it is expected to do in ``T_fwd`` and in the time that a change
+costs: its speed on the nodes that are still there, while it does not stall, first for the change
+and then for nodes that leave. The cost of known later stalls is subtracted. So nodes are no longer
+interchangeable: the number of *classes* of a job's nodes matters, since each class that leaves
+stalls it, and so does its size at that time.
 
 The algorithm, at every event:
 
-1. *What a node is worth.* Each job has a table of its value by the number of its GPUs, the longest
-   stays first: its own, then free ones, then what others would give up. The exact division of
-   these tables (:mod:`hpcext.policies.solve.apportion`) gives the price of a GPU.
-2. *Who gets which.* At this price each job says how many of the free nodes it wants, up to its
-   part of the division, and which: of its own classes first, then those that stay longest for
-   what their leaving would cost. The job that gains most is served, and the others are asked again.
-   What is left over goes to any job that gains anything by it.
-3. *Who gives up any.* Where the division of step 1 takes GPUs from some jobs, the shortest-lived
-   ones, step 2 is repeated with these GPUs free. The result is taken if it is distinctly better.
-
-No allocation is worth more than the exact division of tables in which every job has the best nodes
-of all, without a stall for nodes that leave: the `bound`.
+1. *What is a node worth?* Each job has a table of its value by the number of its GPUs, the
+   longest-lasting first: its own, then free ones, then those that others would give up. The exact
+   division of these tables (:mod:`hpcext.policies.solve.apportion`) gives the price of a GPU.
+2. *Which job gets which node?* At this price, each job bids for a number of the free GPUs, up to
+   its part of the division: of its own classes first, then those with the longest stay for the cost
+   of their departure. The job with the largest gain is served, and the others bid again. Remaining
+   GPUs go to any job that gains by them.
+3. *Which job gives some up?* Where the division of step 1 takes GPUs from some jobs, the
+   shortest-lived ones, step 2 is repeated with these GPUs free. The result is taken if it is
+   distinctly better.
+No allocation is worth more than the exact division of tables in which every job has the best of
+all nodes, without a stall for nodes that leave: the `bound`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from hpcext.policies.placement.divide import Parallel, Plan, best, front, settle
 from hpcext.policies.solve.apportion import Division, apportion, bound
 
 WORTHWHILE = 0.05
-"""Relative gain of all jobs that is needed before one loses GPUs to another: both stall at once for
-an estimate, whereas free GPUs cost nobody anything."""
+"""Relative gain of all jobs that justifies taking GPUs from one for another: both stall at once for
+the sake of an estimate, whereas free GPUs cost no job anything."""
 
 ALIKE = 0.1
-"""Relative difference of gains within which jobs may be served in any order: otherwise all would be
-asked again after each one that is served."""
+"""Relative difference of gains within which jobs may be served in any order: otherwise all would
+bid again after each one that is served."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -61,9 +61,9 @@ class Options(msgspec.Struct, frozen=True):
     objective : str
         The objective, as in :class:`hpcext.policies.bftrainer.Options`.
     forward_s : float
-        ``T_fwd``: how far ahead work counts, beyond the cost of the dearest change.
+        ``T_fwd``: the time ahead in which work counts, beyond that of the most costly change.
     parallel : int or None
-        Most jobs that run at once, the first ones of the queue: ``Pjmax``.
+        Largest number of jobs that run at once, the first of the queue: ``Pjmax``.
     """
 
     objective: str = "efficiency"
@@ -75,14 +75,14 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Give each job the nodes on which all together are expected to do most work."""
+    """Give each job the nodes on which all jobs together are expected to do the most work."""
     now = now if options.parallel is None else front(now, options.parallel)
     return settle(now, functools.partial(_decide, now, options))
 
 
 def _decide(now: Snapshot, options: Options, asks: Sequence[Candidate], gpus: Gpus) -> Plan:
     if len(gpus) > 1:
-        return _without(now, options, asks, gpus)
+        return _without_lifetimes(now, options, asks, gpus)
     expected = Expected(now, asks, objective_of(options.objective), options.forward_s)
     values, most = expected.values(expected.free), sum(gpus.values())
     priced = values
@@ -91,29 +91,29 @@ def _decide(now: Snapshot, options: Options, asks: Sequence[Candidate], gpus: Gp
         values = np.maximum(values, priced)
     lasting = int(expected.has.sum() + expected.lasting.sum())
     division = apportion(expected.tables(priced), lasting)
-    deal = _Deal(expected, values, expected.has)
+    deal = _Distribution(expected, values, expected.has)
     deal.serve(division)
     fewer = np.minimum(expected.has, division.counts)
     enough = (1.0 + WORTHWHILE) * deal.value
-    # In the division each job has the best free nodes: no deal is worth much more.
+    # In the division each job has the best free nodes, so no distribution is worth much more.
     if division.value > enough and (fewer < expected.has).any():
-        other = _Deal(expected, values, fewer)
+        other = _Distribution(expected, values, fewer)
         other.serve(division)
         deal = other if other.value > enough else deal
     limit = bound(expected.tables(expected.bounds(values)), most)
     return Plan(deal.counts(), deal.worth, limit, likes=deal.likes(asks), placed=deal.placed)
 
 
-class _Deal:
+class _Distribution:
     """A distribution of free GPUs to jobs, each of which keeps some of its own.
 
     Parameters
     ----------
     expected : Expected
     values : array of float, shape (m,)
-        Value of each size of each job if it alone may choose.
+        Value of each size of each job if that job alone could choose.
     kept : array of int, shape (j,)
-        Number of its GPUs that each job keeps at first, those that stay longest.
+        Number of GPUs that each job keeps at first, its longest-lasting ones.
     """
 
     def __init__(self, expected: Expected, values: Floats, kept: Ints) -> None:
@@ -132,29 +132,29 @@ class _Deal:
 
     @property
     def value(self) -> float:
-        """Sum of the values of all jobs."""
+        """The sum of the values of all jobs."""
         return math.fsum(has.value for has in self._has)
 
     def counts(self) -> list[int]:
-        """Return the number of GPUs that each job is to have, one of its sizes."""
+        """Return the number of GPUs that each job will have, one of its sizes."""
         gpus = np.array([has.gpus for has in self._has])
         sizes: list[int] = self._expected.curves.sizes[self._expected.curves.below(gpus)].tolist()
         return sizes
 
     def serve(self, division: Division) -> None:
-        """Give jobs up to their part of the division, the largest gain first; then what is left."""
+        """Give jobs up to their part of the division, the largest gain first, then what is left."""
         most = np.maximum(np.array(division.counts), [has.gpus for has in self._has])
         for price, limits in ((division.price, most), (0.0, self._expected.curves.most)):
             if self._pool.left:
                 self._serve(price, limits)
 
     def _serve(self, price: float, limits: Ints) -> None:
-        hopes = self._expected.hopes(self._has, self._pool, price, limits)
-        queue = [(-hopes[job], job) for job in np.flatnonzero(hopes > 0).tolist()]
+        upper_gains = self._expected.upper_gains(self._has, self._pool, price, limits)
+        queue = [(-upper_gains[job], job) for job in np.flatnonzero(upper_gains > 0).tolist()]
         heapq.heapify(queue)
         while queue and self._pool.left:
             _, job = heapq.heappop(queue)
-            # Other jobs were served since it answered.
+            # Other jobs have been served since it answered.
             most = int(limits[job])
             answer = self._expected.answer(job, self._has[job], self._pool, price, most)
             if answer.surplus <= 0:
@@ -171,7 +171,7 @@ class _Deal:
         self._has[job] = Holding(classes, gpus, answer.part, answer.value, changed=True)
 
     def worth(self, job: int, _: str | None) -> Mapping[int, float]:
-        """Return the approximate value of a job by its size, exact for what it is to have."""
+        """Return the approximate value of a job by its size; it is exact for its own part."""
         curves = self._expected.curves
         begin, end = curves.starts[job : job + 2]
         sizes = curves.each[job].tolist()
@@ -181,19 +181,19 @@ class _Deal:
         return found
 
     def placed(self, job: int, alloc: Alloc) -> float:
-        """Return the value of some nodes to a job; it is known for those that it is to have."""
+        """Return the value of an allocation to a job; for its own part it is known."""
         has = self._has[job]
         goal = self._expected.asks[job].job.goal or {}
         if alloc == goal:
             known = not has.changed and self._expected.own[job] == has.classes
         else:
-            # New nodes make it stall, whichever of their class they are.
+            # New nodes stall it, also those of its own classes.
             new = has.changed and not alloc.keys() <= goal.keys()
             known = new and self._expected.classes(alloc) == has.classes
         return has.value if known else self._expected.of(job, alloc)
 
     def likes(self, asks: Sequence[Candidate]) -> list[list[str]]:
-        """List for each job the nodes it is to have, its own first, as many of each class."""
+        """List the nodes that each job will have, its own first, by the counts of each class."""
         expected = self._expected
         of, there = expected.holes.of, dict(expected.there)
         wants = [dict(has.classes) for has in self._has]
@@ -247,10 +247,12 @@ def _taken(pool: list[str], there: dict[str, int], gpus: int) -> list[str]:
     return found
 
 
-def _without(now: Snapshot, options: Options, asks: Sequence[Candidate], gpus: Gpus) -> Plan:
+def _without_lifetimes(
+    now: Snapshot, options: Options, asks: Sequence[Candidate], gpus: Gpus
+) -> Plan:
     """Divide several kinds of GPUs as BFTrainer does, without lifetimes.
 
-    Each job then prefers the nodes that stay longest.
+    Each job then prefers the longest-lasting nodes.
     """
     objective = objective_of(options.objective)
     plan = best(functools.partial(gain, objective, options.forward_s), asks, gpus)

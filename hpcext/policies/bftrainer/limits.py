@@ -1,4 +1,4 @@
-"""Limits of a site or a user on what jobs may have together: the file, and its constraints.
+"""Limits on groups of jobs, by a site or a user: the file, and its constraints.
 
 ::
 
@@ -50,19 +50,24 @@ class Limit(msgspec.Struct, frozen=True):
     def meets(self, job: Job) -> bool:
         """Return whether the limit counts a job."""
         return any(
-            # A name may contain characters that are special in a pattern.
+            # A name may contain the special characters of a pattern.
             pattern == job.name or fnmatch.fnmatchcase(job.name, pattern)
             for pattern in self.jobs
         )
 
     def load(self, gpus: int) -> float:
-        """Return how much a job with `gpus` GPUs counts."""
+        """Return the contribution of a job with `gpus` GPUs."""
         return float(gpus if self.of == "gpus" else gpus > 0)
 
 
 @functools.cache
 def read_limits(path: str) -> tuple[Limit, ...]:
     """Read a file of limits.
+
+    Parameters
+    ----------
+    path : str
+        An absolute path.
 
     Raises
     ------
@@ -83,9 +88,15 @@ def read_limits(path: str) -> tuple[Limit, ...]:
 def constraints(
     limits: Sequence[Limit], asks: Sequence[Candidate], now: Snapshot
 ) -> list[Constraint]:
-    """Return what limits leave to jobs that ask, besides those whose size is fixed now.
+    """Return the constraints on candidates, given the jobs whose size is fixed now.
 
-    A minimum is required of the present jobs only as far as they can reach it.
+    A minimum is lowered to what the present jobs can reach.
+
+    Parameters
+    ----------
+    limits : sequence of Limit
+    asks : sequence of Candidate
+    now : Snapshot
     """
     kept = [job for job in now.jobs if job.ready and job.goal and fixed(job)]
     found = []

@@ -1,8 +1,7 @@
-"""Free GPUs by class, in the order in which jobs want them.
+"""Free GPUs by class, in the order of preference.
 
-A job that has nodes of none of the free classes wants the first ones of that order, and mostly the
-first ones are taken. So the sums over the first 1, 2, 3, ... GPUs are computed once for many
-questions.
+A job that has no nodes of the free classes prefers the first GPUs of that order, and these are
+mostly taken first. So the sums over the first 1, 2, 3, ... GPUs are computed once for many queries.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from hpcext.policies.bftrainer.holes import Floats, Holes, Ints
 
 AHEAD = 4
-"""Sums are computed for this many times the GPUs that are asked for."""
+"""The multiple of the requested GPUs for which sums are computed."""
 
 
 class PoolPart(NamedTuple):
@@ -42,14 +41,14 @@ def run_of(
     counts : array of int, shape (n,)
         GPUs of each class.
     most : int
-        Most GPUs to sum over.
+        Largest number of GPUs to sum over.
     but : collection of int
-        Classes that cost no stall.
+        Classes whose departure costs no stall.
 
     Returns
     -------
     PoolPart
-        Of shape (k, `most` + 1), or less if there are not as many.
+        Of shape (k, `most` + 1), or less if there are fewer GPUs.
     """
     which = np.repeat(rank, counts)[:most]
     alive = np.zeros((holes.stays.shape[1], len(which) + 1))
@@ -70,7 +69,7 @@ class Pool:
     ----------
     holes : Holes
     order : array of int, shape (c,)
-        All classes, the most wanted first.
+        All classes, the most preferred first.
     counts : array of int, shape (c,)
         GPUs of each class.
 
@@ -85,7 +84,7 @@ class Pool:
         self._rank = order[counts[order] > 0]
         self._counts = counts.copy()
         self.left = int(counts.sum())
-        # Leading classes that are empty; leading GPUs of the sums that are taken.
+        # The number of leading classes that are empty, and of leading GPUs that are taken.
         self._gone = self._past = 0
         self._sums: PoolPart | None = None
 
@@ -94,17 +93,17 @@ class Pool:
         return bool(self._own(classes))
 
     def first(self, more: Ints, mine: Collection[int] = ()) -> PoolPart:
-        """Return sums over the first GPUs that a job wants.
+        """Return sums over the first GPUs that a job prefers.
 
-        First come those of classes that it has, which cost it no other stall, then the order of the
-        pool.
+        Classes that it already has come first, since they cost it no further stall; the order of
+        the pool follows.
 
         Parameters
         ----------
         more : array of int, shape (n,)
-            Numbers of GPUs, from 1 on, at most as many as are free.
+            Numbers of GPUs, at least 1 and at most the number of free ones.
         mine : collection of int
-            Classes that the job has.
+            Classes of which the job has nodes.
 
         Returns
         -------
@@ -125,12 +124,19 @@ class Pool:
         past = self._past
         at = more + past
         alive = sums.alive[:, at] - sums.alive[:, past, None]
-        # The class of the first GPU costs a stall again.
+        # The departure of the first GPU's class costs a stall again.
         begins = sums.calm[:, past + 1] - self._holes.calm[self._rank[self._gone]]
         return PoolPart(alive, sums.calm[:, at] - begins[:, None])
 
     def take(self, gpus: int, mine: Mapping[int, int]) -> dict[int, int]:
-        """Give GPUs, in the same order, to a job that has some.
+        """Give GPUs to a job, in the same order.
+
+        Parameters
+        ----------
+        gpus : int
+            Their number.
+        mine : Mapping[int, int]
+            The job's GPUs by class.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""The jobs that may be given something: their shapes on the nodes, and their speeds on these."""
+"""The jobs that may be given GPUs: their shapes on the nodes, and their speeds on these."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class On(NamedTuple):
     ----------
     kind : str
     has : str
-        The kind that the job has now; empty if it has nothing.
+        The kind that the job has now; empty if it has no GPU.
     """
 
     kind: str = ""
@@ -38,13 +38,13 @@ class On(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A job that may be given something: it has at least one shape.
+    """A job that may be given GPUs: it has at least one shape.
 
     Attributes
     ----------
     job : Job
     shapes : Mapping[int, Shape]
-        Shapes that it may have, by their total number of GPUs, ascending.
+        Shapes that it may have by their total number of GPUs, ascending.
     by_kind : Mapping[str, Mapping[int, Shape]]
         The shapes for each kind of GPU on which it may run; empty if all GPUs are alike.
     has : str
@@ -58,19 +58,19 @@ class Candidate(NamedTuple):
 
     @property
     def sizes(self) -> GpuCounts:
-        """Zero, and the sizes that the job may have."""
+        """The sizes that the job may have, and 0."""
         return _sizes(self.shapes)
 
     def on(self, kind: str | None) -> Mapping[int, Shape]:
-        """Return the shapes that the job may have on a kind; None: on any."""
+        """Return the shapes that the job may have on a kind; on any if it is None."""
         return self.by_kind.get(kind, {}) if self.by_kind and kind is not None else self.shapes
 
     def sizes_on(self, kind: str | None) -> GpuCounts:
-        """Return zero, and the sizes that the job may have on a kind."""
+        """Return the sizes that the job may have on a kind, and 0."""
         return _sizes(self.on(kind))
 
     def most(self, limit: int) -> int:
-        """Return the largest of its sizes within a limit; 0 if it has none."""
+        """Return the largest size of the job within a limit; 0 if it has none."""
         return max((size for size in self.shapes if size <= limit), default=0)
 
 
@@ -92,7 +92,14 @@ def only(kinds: Collection[str]) -> str:
 def speeds(job: Job, sizes: GpuCounts, kind: str = "") -> Values:
     """Return a job's speeds on sizes, as multiples of its speed on one GPU.
 
-    If nothing is known of a job, it is taken to scale linearly up to its best size.
+    A job of unknown speed is assumed to scale linearly up to its best size.
+
+    Parameters
+    ----------
+    job : Job
+    sizes : GpuCounts
+    kind : str
+        The kind of the GPUs; empty if all are alike.
     """
     known = speedups(job.estimate, sizes, kind)
     if known is not None:
@@ -102,7 +109,14 @@ def speeds(job: Job, sizes: GpuCounts, kind: str = "") -> Values:
 
 
 def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Candidate]:
-    """Return the ready jobs except some, also those without a shape."""
+    """Return the ready jobs except some, including those without a shape.
+
+    Parameters
+    ----------
+    now : Snapshot
+    but : collection of str
+        Ids of the excepted jobs.
+    """
     parts = machine_of(now.nodes).parts
     return [_ask(job, now, parts) for job in now.jobs if job.ready and job.id not in but]
 

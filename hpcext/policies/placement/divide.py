@@ -1,4 +1,4 @@
-"""The way from numbers of GPUs to a target: which jobs may change, and their nodes."""
+"""From numbers of GPUs to a target: the jobs that may change, and their nodes."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from hpcext.scaling.estimator import GpuCounts
 from hpcext.scaling.identity import by_identity
 
 Parallel = Annotated[int, msgspec.Meta(ge=1)]
-"""Most jobs that may have anything."""
+"""Largest number of jobs that may have GPUs."""
 
 Worth = Callable[[Job, GpuCounts, On], Values]
 """The values of a job's sizes, the first of which is 0; the value of 0 is the same on all kinds."""
 
 
 class Plan(NamedTuple):
-    """The number of GPUs that each of the asking jobs is to have.
+    """The number of GPUs that each candidate will have.
 
     Attributes
     ----------
     counts : sequence of int
         0, or one of a job's sizes.
     worth : callable or None
-        Given the number of the job and a kind of GPUs (None: any), returns the value of each of its
-        sizes, 0 first. Where nodes have no room for a job's count it gets the best size that has
-        room; the largest, without this. The value of the answer is the sum of these.
+        Given the index of a job and a kind of GPU (None for any), returns the value of each of its
+        sizes, 0 first. A job whose count does not fit on the nodes gets the best size that does, by
+        these values; without them, the largest. The value of the plan is the sum of these.
     bound : float or None
-        No division is worth more.
+        An upper bound on the value of a division.
     kinds : sequence of str, or None
-        Kind of GPUs of each job; None: any, but one kind for each.
+        Kind of GPU of each job; None: any, but only one for each job.
     likes : sequence of sequence of str, or None
-        Nodes that each job is to have, the best first, as far as they have room.
+        Nodes that each job should have, the best first, as far as they have room.
     placed : callable or None
-        Given the number of the job, returns the value of some nodes to it, where that does not
-        depend on their number alone.
+        Given the index of a job and an allocation, returns its value, where that does not depend
+        on the number of GPUs alone.
     """
 
     counts: Sequence[int]
@@ -59,13 +59,14 @@ class Plan(NamedTuple):
     placed: Callable[[int, Alloc], float] | None = None
 
     def kind(self, number: int) -> str | None:
-        """Return the kind of GPUs that a job is to have; None: any."""
+        """Return the kind of GPU that a job will have; None for any."""
         return self.kinds[number] if self.kinds else None
 
 
 Decide = Callable[[Sequence[Candidate], Gpus], "Plan | Sequence[Plan]"]
-"""A function from jobs, and the GPUs that they may have together, to a plan. Of several plans, all
-with the same `worth`, the one is taken that is worth most after placement."""
+"""A function from the candidates, and the GPUs that they may have together, to a plan. If it
+returns several plans, all with the same `worth`, the one of the largest value after placement is
+used."""
 
 
 def settle(
@@ -76,18 +77,18 @@ def settle(
     reserved: Alloc | None = None,
     parallel: int | None = None,
 ) -> Target:
-    """Grant jobs whose size may be changed now what is decided, as far as nodes have room.
+    """Grant the decided GPUs to jobs whose size may be changed now, as far as nodes have room.
 
     Parameters
     ----------
     now : Snapshot
     decide : Decide
     apart : bool
-        Whether no node may be shared by two jobs that each have several (Pollux, section 4.2).
+        Whether two jobs that each have several nodes may not share one (Pollux, section 4.2).
     reserved : Mapping[str, int] or None
-        GPUs on each node that are kept free.
+        GPUs that are kept free on each node.
     parallel : int or None
-        Most jobs that may have anything, the first of the queue that are ready.
+        Largest number of jobs that may have GPUs: the first ready ones of the queue.
     """
     now = now if parallel is None else front(now, parallel)
     kept = keep(now)
@@ -110,9 +111,9 @@ def settle(
     tried = [
         placed
         for plan in _several(plans)
-        for placed in _both_ways(plan, asks, Room(free, shared, kinds))
+        for placed in _placements(plan, asks, Room(free, shared, kinds))
     ]
-    # Of several equally good plans the first.
+    # Of several equally good plans, take the first.
     plan, places, value = max(tried, key=lambda each: each.value)
     for number, alloc in places.items():
         job = asks[number].job
@@ -122,7 +123,14 @@ def settle(
 
 
 def front(now: Snapshot, parallel: int) -> Snapshot:
-    """Limit a snapshot to the first ready jobs, and jobs that cannot be changed now."""
+    """Limit a snapshot to the first ready jobs, and jobs that cannot be changed now.
+
+    Parameters
+    ----------
+    now : Snapshot
+    parallel : int
+        Largest number of jobs that may have GPUs.
+    """
     first = tuple(itertools.islice((job for job in now.jobs if job.ready), parallel))
     if len(first) == parallel:
         others = now.jobs if now.busy is None else now.busy
@@ -137,7 +145,7 @@ def _stays(job: Job) -> bool:
 
 
 class _Placed(NamedTuple):
-    """A plan with the place of each job that gets something, and the value of all jobs there."""
+    """A plan with the nodes of each job that gets GPUs, and the value of all jobs there."""
 
     plan: Plan
     places: Mapping[int, Alloc]
@@ -145,9 +153,9 @@ class _Placed(NamedTuple):
 
 
 class Room(NamedTuple):
-    """The free GPUs on each node, and its kind.
+    """The number of free GPUs of each node, and their kind.
 
-    `apart` are nodes of jobs on several nodes; None: such jobs may share nodes.
+    `apart` are the nodes of jobs on several nodes; None if such jobs may share nodes.
     """
 
     free: Mapping[str, int]
@@ -155,10 +163,10 @@ class Room(NamedTuple):
     kinds: Mapping[str, str]
 
 
-def _both_ways(plan: Plan, asks: Sequence[Candidate], room: Room) -> Iterator[_Placed]:
-    """Yield placements of a plan: with jobs on the nodes that they have, and otherwise anew.
+def _placements(plan: Plan, asks: Sequence[Candidate], room: Room) -> Iterator[_Placed]:
+    """Yield two placements of a plan: with jobs on their present nodes, and otherwise anew.
 
-    The second is tried if not all jobs have room in the first: all jobs that change are placed
+    The second is tried if not all jobs fit in the first: in it all jobs that change are placed
     anew, because they pay for a change anyway.
     """
     first = _placed(plan, asks, room, anew=False)
@@ -170,7 +178,7 @@ def _both_ways(plan: Plan, asks: Sequence[Candidate], room: Room) -> Iterator[_P
 
 def _placed(plan: Plan, asks: Sequence[Candidate], room: Room, *, anew: bool) -> _Placed:
     chosen = [number for number, count in enumerate(plan.counts) if count]
-    wishes = []
+    requests = []
     for number in chosen:
         ask, kind = asks[number], plan.kind(number)
         shape = ask.on(kind)[plan.counts[number]]
@@ -178,8 +186,8 @@ def _placed(plan: Plan, asks: Sequence[Candidate], room: Room, *, anew: bool) ->
         keeps = not anew or total(ask.job.goal) == shape.total
         likes = plan.likes[number] if plan.likes else ()
         has = _liked(ask.job.goal or {}, likes) if keeps else {}
-        wishes.append(PlacementRequest(shape, less, has, kind, likes))
-    found = zip(chosen, place(room.free, wishes, apart=room.apart, kinds=room.kinds), strict=True)
+        requests.append(PlacementRequest(shape, less, has, kind, likes))
+    found = zip(chosen, place(room.free, requests, apart=room.apart, kinds=room.kinds), strict=True)
     places = {number: alloc for number, alloc in found if alloc}
     if plan.worth is None:
         return _Placed(plan, places, 0.0)
@@ -195,7 +203,7 @@ def _placed(plan: Plan, asks: Sequence[Candidate], room: Room, *, anew: bool) ->
 
 
 def _liked(goal: Alloc, likes: Sequence[str]) -> Alloc:
-    """Return the part of its nodes that a job may keep: those that it likes, if any are given."""
+    """Return the part of its nodes that a job may keep: those of `likes`, if any are given."""
     liked = frozenset(likes)
     if not liked or goal.keys() <= liked:
         return goal
@@ -211,10 +219,18 @@ def divide(
 ) -> Target:
     """Give GPUs to jobs so that the sum of their values is largest.
 
-    Counts are optimal (:mod:`hpcext.policies.solve.apportion`; with several kinds of GPUs nearly,
-    :mod:`hpcext.policies.solve.kinds`); where nodes have no room for one
-    (:mod:`hpcext.policies.placement.place`) its job gets less. Jobs whose size cannot be changed
-    now keep it.
+    Counts are optimal (:mod:`hpcext.policies.solve.apportion`), or with several kinds of GPU nearly
+    so (:mod:`hpcext.policies.solve.kinds`). A job whose count does not fit on the nodes
+    (:mod:`hpcext.policies.placement.place`) gets fewer. Jobs whose size cannot be changed now keep
+    it.
+
+    Parameters
+    ----------
+    now : Snapshot
+    worth : Worth
+        The values of a job's sizes.
+    apart, parallel
+        As for :func:`settle`.
     """
     return settle(now, functools.partial(best, worth), apart=apart, parallel=parallel)
 
@@ -233,10 +249,20 @@ Solve = Callable[[Sequence[ValueTable], int], Solved]
 
 
 def best(worth: Worth, asks: Sequence[Candidate], gpus: Gpus, solve: Solve | None = None) -> Plan:
-    """Find the division that is worth most; with several kinds of GPUs, nearly.
+    """Find the division of the largest value; with several kinds of GPU, nearly.
 
-    `solve` finds it by another method than :func:`~hpcext.policies.solve.apportion.apportion`,
-    which takes all GPUs to be alike.
+    `solve` replaces :func:`~hpcext.policies.solve.apportion.apportion` by another method, which
+    treats all GPUs as alike.
+
+    Parameters
+    ----------
+    worth : Worth
+        The values of a job's sizes.
+    asks : sequence of Candidate
+    gpus : Gpus
+        Number of GPUs by kind.
+    solve : callable, optional
+        By default the apportionment.
     """
     if solve is None and len(gpus) > 1:
         offers = [_tables(worth, ask, gpus) for ask in asks]
@@ -250,7 +276,18 @@ def best(worth: Worth, asks: Sequence[Candidate], gpus: Gpus, solve: Solve | Non
 
 
 def valued(worth: Worth, asks: Sequence[Candidate], gpus: Gpus, counts: Sequence[int]) -> Plan:
-    """Return a division that was found by other means as a plan with its values."""
+    """Return a plan for counts that were found by other means, with their values.
+
+    Parameters
+    ----------
+    worth : Worth
+        The values of a job's sizes.
+    asks : sequence of Candidate
+    gpus : Gpus
+        Number of GPUs by kind.
+    counts : sequence of int
+        GPUs of each candidate.
+    """
     return Plan(counts, _each([_tables(worth, ask, gpus) for ask in asks]))
 
 
@@ -259,7 +296,7 @@ def _table(worth: Worth, ask: Candidate, kind: str) -> ValueTable:
 
 
 def _tables(worth: Worth, ask: Candidate, kinds: Iterable[str]) -> dict[str, ValueTable]:
-    """Return the table of a job for each kind of GPUs that it may have."""
+    """Return the table of a job for each kind of GPU that it may have."""
     found = {}
     for kind in kinds:
         if ask.on(kind):
@@ -271,7 +308,7 @@ def _tables(worth: Worth, ask: Candidate, kinds: Iterable[str]) -> dict[str, Val
 def _each(
     tables: Sequence[Mapping[str, ValueTable]],
 ) -> Callable[[int, str | None], Mapping[int, float]]:
-    """Return a function from the number of a job and a kind to its values by size."""
+    """Return a function from the index of a job and a kind to its values by size."""
 
     @functools.cache
     def values(number: int, kind: str | None) -> Mapping[int, float]:
@@ -299,7 +336,17 @@ def _less(ask: Candidate, plan: Plan, number: int) -> list[Shape]:
 
 
 def granted(job: Job, alloc: Alloc, count: int, now: Snapshot) -> Grant:
-    """Make the grant of a job that gets `alloc` where it was to have `count` GPUs."""
+    """Make the grant of a job that gets `alloc` although `count` GPUs were decided.
+
+    Parameters
+    ----------
+    job : Job
+    alloc : Alloc
+        GPUs by node.
+    count : int
+        Number of GPUs that were decided.
+    now : Snapshot
+    """
     machine = machine_of(now.nodes)
     widest = machine.alike or max(map(machine.widths.__getitem__, alloc))
     best_ = largest(job, min(job.optimal, widest))

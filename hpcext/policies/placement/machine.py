@@ -1,4 +1,4 @@
-"""All nodes as policies see them: their kinds, and their widths in GPUs."""
+"""The inventory of all nodes: their kinds, and their widths in GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Widths = tuple[tuple[int, int], ...]
 
 
 class Inventory(NamedTuple):
-    """Facts about all nodes that policies need again and again.
+    """Facts about all nodes that policies need repeatedly.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class Inventory(NamedTuple):
     kinds : Mapping[str, str]
         Kind by node.
     alike : int
-        GPUs of every node; 0 if these differ.
+        GPUs of each node; 0 if the nodes differ.
     """
 
     parts: Mapping[str, Widths]
@@ -36,7 +36,7 @@ class Inventory(NamedTuple):
 
 @of_a_machine
 def machine_of(nodes: Mapping[str, Node]) -> Inventory:
-    """Return the facts about nodes, computed once for as long as the nodes stay the same."""
+    """Return the facts about nodes; they are computed once while the nodes stay the same."""
     widths = {name: node.gpus for name, node in nodes.items()}
     kinds = {name: node.kind for name, node in nodes.items()}
     alike = collections.Counter(zip(kinds.values(), widths.values(), strict=True))
@@ -49,7 +49,15 @@ def machine_of(nodes: Mapping[str, Node]) -> Inventory:
 
 
 def free_of(kinds: Mapping[str, str], free: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of free GPUs by kind, in the order of the nodes."""
+    """Return the number of free GPUs by kind, in the order of the nodes.
+
+    Parameters
+    ----------
+    kinds : Mapping[str, str]
+        Kind by node.
+    free : Mapping[str, int]
+        Free GPUs by node.
+    """
     one = only_kind(kinds)
     if one is not None:
         return {one: sum(free.values())}

@@ -23,24 +23,25 @@ class Shape(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Number of GPUs on all nodes."""
+        """The number of GPUs on all nodes."""
         return self.gpus * self.nodes
 
 
 class PlacementRequest(NamedTuple):
-    """The placement that is wanted for a job.
+    """The nodes that are requested for a job.
 
     Attributes
     ----------
     wanted : Shape
     less : callable
-        Returns the shapes to take if that has no place, the best first.
+        Returns the shapes to take if `wanted` does not fit, the best first.
     now : Alloc
         GPUs that it has on each node; empty if it has none.
     kind : str or None
-        Kind of its GPUs; None: any, but all of one kind.
+        Kind of its GPUs; None: any, but only one.
     likes : sequence of str
-        Nodes, the best first: of its own it keeps these, and it gets these before others.
+        Preferred nodes, the best first: of its own nodes it keeps these, and of others it gets
+        these before the rest.
     """
 
     wanted: Shape
@@ -52,59 +53,59 @@ class PlacementRequest(NamedTuple):
 
 def place(
     capacity: Mapping[str, int],
-    wishes: Sequence[PlacementRequest],
+    requests: Sequence[PlacementRequest],
     *,
     apart: Collection[str] | None = None,
     kinds: Mapping[str, str] | None = None,
 ) -> list[Alloc]:
-    """Give each wish nodes of one kind; an empty result for one that has no place at all.
+    """Give each request nodes of one kind; the result is empty for one that does not fit at all.
 
-    A job keeps what it holds, if it is to have the same or less. A job that grows does so on its
-    own nodes if these have room, else moves if some other place has room, else stays as it is. New
-    jobs follow, the largest first, each where it leaves the least free (best fit).
+    A job keeps its nodes if it wants as many GPUs as it has, or fewer. A job that grows does so on
+    its own nodes if these have room; otherwise it moves if it fits elsewhere, or else stays as it
+    is. New jobs follow, the largest first, each where it leaves the fewest free GPUs (best fit).
 
-    A job that is to have another kind than it holds gives that up and counts as new, because two
-    such jobs may want each other's place; without room it takes less there, or else what it had, if
-    that is still free.
+    A job that wants another kind than it has gives its nodes up and counts as new, because two such
+    jobs may want each other's nodes. If it does not fit, it takes fewer GPUs there, or else its
+    former nodes, if they are still free.
 
-    The cost grows with the wishes and their nodes, times the GPUs of a node.
+    The cost grows with the requests and their nodes, times the GPUs of a node.
 
     Parameters
     ----------
     capacity : Mapping[str, int]
         GPUs by node.
-    wishes : sequence of PlacementRequest
-        In the order in which those of one size are served.
+    requests : sequence of PlacementRequest
+        In the order in which those of equal size are served.
     apart : collection of str or None
-        If given, at most one job on several nodes has each node, because these slow each other's
-        communication down (Pollux, section 4.2); the nodes given already have such a job.
+        If given, each node has at most one job that is on several nodes, because these slow each
+        other's communication down (Pollux, section 4.2); the given nodes already have such a job.
     kinds : Mapping[str, str] or None
         Kind of the GPUs by node; None: all are alike.
     """
     free = _Free(capacity, apart, kinds or dict.fromkeys(capacity, ""))
-    found: list[Alloc] = [{}] * len(wishes)
+    found: list[Alloc] = [{}] * len(requests)
     rest: list[int] = []
-    for number, wish in enumerate(wishes):
-        kept = _kept(wish) if free.right(wish) else {}
-        # Another policy may have given it nodes that other jobs have too.
+    for number, request in enumerate(requests):
+        kept = _kept(request) if free.right(request) else {}
+        # Another policy may have given it nodes that it shares with other jobs.
         if len(kept) <= 1 or apart is None or all(map(free.open, kept)):
             found[number] = kept
             free.take(kept)
-        if not found[number] or Shape.of(found[number]) != wish.wanted:
+        if not found[number] or Shape.of(found[number]) != request.wanted:
             rest.append(number)
     if not rest:
         return found
     free.sort()
-    rest.sort(key=lambda number: (not found[number], -wishes[number].wanted.total))
+    rest.sort(key=lambda number: (not found[number], -requests[number].wanted.total))
     for number in rest:
-        wish, has = wishes[number], found[number]
+        request, has = requests[number], found[number]
         free.give(has)
         found[number] = (
-            _grown(wish, free)
-            or free.tightest(wish.wanted, wish.kind, likes=wish.likes)
+            _grown(request, free)
+            or free.tightest(request.wanted, request.kind, likes=request.likes)
             or has
-            or _less(wish, free)
-            or free.again(wish.now)
+            or _less(request, free)
+            or free.again(request.now)
         )
         free.take(found[number])
     return found
@@ -135,7 +136,7 @@ class _Free:
         self._sorted = True
 
     def take(self, alloc: Alloc, sign: int = 1) -> None:
-        """Take an allocation from the free GPUs."""
+        """Subtract an allocation from the free GPUs, or with `sign` -1 add it."""
         free = self.gpus
         if not self._sorted:
             for node, gpus in alloc.items():
@@ -151,34 +152,34 @@ class _Free:
             (self._shared.update if sign > 0 else self._shared.difference_update)(alloc)
 
     def give(self, alloc: Alloc) -> None:
-        """Give an allocation back to the free GPUs."""
+        """Add an allocation to the free GPUs."""
         self.take(alloc, -1)
 
     def open(self, node: str) -> bool:
-        """Return whether a job on several nodes may have this node too."""
+        """Return whether another job on several nodes may have this node."""
         return self._shared is None or node not in self._shared
 
-    def right(self, wish: PlacementRequest) -> bool:
-        """Return whether the nodes that a job has are of the kind that it is to have."""
-        if not wish.now:
+    def right(self, request: PlacementRequest) -> bool:
+        """Return whether the nodes that a job has are of the requested kind."""
+        if not request.now:
             return False
         if self._one_kind is not None:
-            return wish.kind is None or wish.kind == self._one_kind
-        kinds = {self.kinds[node] for node in wish.now}
-        return len(kinds) == 1 and (wish.kind is None or wish.kind in kinds)
+            return request.kind is None or request.kind == self._one_kind
+        kinds = {self.kinds[node] for node in request.now}
+        return len(kinds) == 1 and (request.kind is None or request.kind in kinds)
 
     def again(self, alloc: Alloc) -> Alloc:
-        """Return the allocation if there is still room for it; else an empty one."""
+        """Return the allocation if it still fits, else an empty one."""
         room = all(gpus <= self.gpus[node] for node, gpus in alloc.items())
         return alloc if room and (len(alloc) == 1 or all(map(self.open, alloc))) else {}
 
     def tightest(
         self, shape: Shape, kind: str | None, but: Collection[str] = (), likes: Sequence[str] = ()
     ) -> Alloc:
-        """Return nodes with room, those with the least free; empty if there are too few.
+        """Return nodes with room, those with the fewest free GPUs; empty if there are too few.
 
-        They are of any kind if none is given; of nodes with equally many free GPUs the first are
-        taken. Liked nodes come before all others.
+        Without a kind, any one is taken; of nodes with equally many free GPUs, the first. Preferred
+        nodes come before all others.
         """
         kinds = self._nodes if kind is None else [kind]
         found = [nodes for each in kinds if (nodes := self._tightest(shape, each, but, likes))]
@@ -202,34 +203,34 @@ class _Free:
         return found if len(found) == shape.nodes else []
 
 
-def _kept(wish: PlacementRequest) -> Alloc:
-    """Return the part of its nodes or GPUs that a job keeps within its wish."""
-    now = Shape.of(wish.now)
-    if wish.wanted == now:
-        return wish.now
-    if wish.wanted.gpus > now.gpus or wish.wanted.nodes > now.nodes:
-        return wish.now
-    own = list(wish.now)
-    if wish.likes:
-        rank = {node: number for number, node in enumerate(wish.likes)}
+def _kept(request: PlacementRequest) -> Alloc:
+    """Return the part of its nodes or GPUs that a job keeps within its request."""
+    now = Shape.of(request.now)
+    if request.wanted == now:
+        return request.now
+    if request.wanted.gpus > now.gpus or request.wanted.nodes > now.nodes:
+        return request.now
+    own = list(request.now)
+    if request.likes:
+        rank = {node: number for number, node in enumerate(request.likes)}
         own.sort(key=lambda node: rank.get(node, len(rank)))
-    return dict.fromkeys(own[: wish.wanted.nodes], wish.wanted.gpus)
+    return dict.fromkeys(own[: request.wanted.nodes], request.wanted.gpus)
 
 
-def _grown(wish: PlacementRequest, free: _Free) -> Alloc:
-    """Return the wanted shape on the nodes that a job has, and others if it is to have more."""
-    gpus, count = wish.wanted
-    own = list(wish.now)[:count]
-    if not free.right(wish) or any(free.gpus[node] < gpus for node in own):
+def _grown(request: PlacementRequest, free: _Free) -> Alloc:
+    """Return the wanted shape on the nodes that a job has, and on further ones if it needs more."""
+    gpus, count = request.wanted
+    own = list(request.now)[:count]
+    if not free.right(request) or any(free.gpus[node] < gpus for node in own):
         return {}
     if count > 1 and not all(map(free.open, own)):
         return {}
     kind = free.kinds[own[0]]
-    more = free.tightest(Shape(gpus, count - len(own)), kind, own, wish.likes)
+    more = free.tightest(Shape(gpus, count - len(own)), kind, own, request.likes)
     return {**dict.fromkeys(own, gpus), **more} if len(own) + len(more) == count else {}
 
 
-def _less(wish: PlacementRequest, free: _Free) -> Alloc:
-    """Return a place for the best of the other shapes that has one."""
-    places = (free.tightest(shape, wish.kind, (), wish.likes) for shape in wish.less())
+def _less(request: PlacementRequest, free: _Free) -> Alloc:
+    """Return nodes for the best of the smaller shapes that fits."""
+    places = (free.tightest(shape, request.kind, (), request.likes) for shape in request.less())
     return next((place for place in places if place), {})

@@ -1,10 +1,10 @@
-"""Seats on shared GPUs, for secondaries, beside any policy that divides the other GPUs.
+"""Seats on shared GPUs for secondaries, beside any policy that divides the other GPUs.
 
-A job that may share a GPU gets a seat when the policy has nothing for it, in the order of the
-queue; MARBLE (Han et al., §V-C) calls a job that runs on what is left a secondary. To the policy it
-still waits, so a grant of the policy is its promotion: the job leaves its seat for GPUs of its own,
-as any job changes GPUs. No job waits for a seat that could have a GPU, and none keeps a GPU from
-one that cannot share.
+A job that may share a GPU gets a seat when the policy grants it no GPU, in the order of the queue;
+MARBLE (Han et al., §V-C) calls a job that runs on what is left a secondary. The policy sees it as
+waiting, so a grant of the policy promotes it: the job leaves its seat for GPUs of its own, as any
+job changes GPUs. No job that could have a GPU waits for a seat, and none keeps a GPU from a job
+that cannot share.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from hpcext.policies.common import fixed
 
 
 def allocate(now: Snapshot, *, policy: Callable[[Snapshot], Target]) -> Target:
-    """Let a policy divide the GPUs that are not shared, and deal out the seats.
+    """Let a policy divide the GPUs that are not shared, and assign the seats.
 
-    The cost is that of the policy, and a look at each job where there are seats.
+    The cost is that of the policy, and a check of each job where there are seats.
 
     Parameters
     ----------
     now : Snapshot
     policy : callable
-        Never sees a seat, nor that a job has one.
+        It sees no seats, and no job as having one.
     """
     seats = {name: node for name, node in now.nodes.items() if node.seats}
     if not seats:
@@ -34,7 +34,7 @@ def allocate(now: Snapshot, *, policy: Callable[[Snapshot], Target]) -> Target:
     seated = [job for job in now.jobs if job.goal and not seats.keys().isdisjoint(job.goal)]
     staying = {job.id for job in seated if fixed(job)}
     own = {name: node for name, node in now.nodes.items() if not node.seats}
-    target = policy(_without(now, own, {job.id for job in seated}, staying))
+    target = policy(_view(now, own, {job.id for job in seated}, staying))
     grants = dict(target.grants)
     free = {name: node.gpus for name, node in seats.items()}
     for job in seated:
@@ -54,10 +54,10 @@ def allocate(now: Snapshot, *, policy: Callable[[Snapshot], Target]) -> Target:
     return replace(target, grants=grants, waits=waits)
 
 
-def _without(
+def _view(
     now: Snapshot, nodes: Mapping[str, Node], seated: set[str], staying: set[str]
 ) -> Snapshot:
-    """Return what the policy sees: jobs on seats wait, and those that must stay are left out."""
+    """Return the policy's view: jobs on seats wait, and jobs that must keep theirs are left out."""
 
     def seen(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
         return tuple(

@@ -2,20 +2,20 @@
 
 It maximises the power mean of the jobs' speed-ups (eq. 14), each relative to its fair share of the
 machine (eq. 15). A change of allocation costs ``REALLOC_FACTOR``; no two jobs that each run on
-several nodes share one; a job is given at most twice the GPUs that it ever had, unless its speeds
-are stated, and begins with its least.
+several nodes share one; a job begins with its smallest size and is given at most twice the GPUs
+that it ever had, unless its speeds are stated.
 
 The paper searches allocation matrices at random (:mod:`hpcext.policies.pollux.genetic`, with
 ``search=genetic``). The mean is monotone in a sum over jobs of functions of what each gets, so its
-largest value over counts is found exactly here (:mod:`hpcext.policies.solve.apportion`), and then
-placed.
+largest value over counts is found exactly here (:mod:`hpcext.policies.solve.apportion`), and the
+jobs are placed afterwards.
 
-A job that reports no goodput (:mod:`hpcext.scaling.estimator`) has statistical efficiency 1, as
+A job that reports no goodput (:mod:`hpcext.scaling.estimator`) has statistical efficiency 1, like
 non-adaptive jobs in the paper. With ``objective=jct`` some rules differ
-(:mod:`hpcext.policies.pollux.jct`), for short completion times.
+(:mod:`hpcext.policies.pollux.jct`), for shorter completion times.
 
 A choice that the paper leaves open: for p < 0 the mean is 0 if one job gets nothing, whatever the
-others get. Here such a job counts as if it were so slow that no gain of the others outweighs it: as
+others get. Here such a job counts as so slow that no gain of the others outweighs it, so that as
 many jobs run as possible.
 """
 
@@ -51,7 +51,7 @@ from hpcext.policies.total_time import Interval
 from hpcext.scaling.estimator import GpuCounts
 
 PRICES = 12
-"""Most prices of nodes to try, where jobs on several nodes want more nodes than there are."""
+"""Largest number of prices to try if jobs on several nodes want more nodes than there are."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -61,15 +61,15 @@ class Options(msgspec.Struct, frozen=True):
     ----------
     p : float or None
         Power of the mean, the fairness knob; 1: the most goodput; the lower, the fairer. None: -1,
-        as in the paper, and with `jct` 0.
+        as in the paper, or 0 with `jct`.
     interval_s : float
         The scheduling interval in seconds (section 5.1).
     delay_s : float
         Seconds that a re-allocation costs a job whose own cost is not known.
     search : {"exact", "genetic"}
     apart : bool
-        Whether no two jobs on several nodes share one (section 4.2, interference avoidance). The
-        genetic search always keeps them apart.
+        Whether two jobs on several nodes may not share one (section 4.2, interference avoidance).
+        The genetic search always keeps them apart.
     seed : int
         Seed of the genetic search.
     objective : {"fitness", "jct"}
@@ -90,19 +90,19 @@ class Options(msgspec.Struct, frozen=True):
 
     @property
     def jct(self) -> bool:
-        """Whether to aim at short completion times instead of the paper's fitness."""
+        """Whether short completion times are the aim, instead of the paper's fitness."""
         return self.objective == "jct"
 
     @property
     def power(self) -> float:
-        """Power of the mean."""
+        """The power of the mean."""
         if self.p is not None:
             return self.p
         return 0.0 if self.jct else -1.0
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Give each job its part of the division that makes the mean speed-up largest."""
+    """Give each job its part of the division with the largest mean speed-up."""
     return periodic(now, options.interval_s, functools.partial(_allocate, options=options))
 
 
@@ -130,10 +130,10 @@ def _allocate(now: Snapshot, options: Options) -> Target:
 def _exact(
     now: Snapshot, options: Options, asks: Sequence[Candidate], gpus: Gpus
 ) -> Sequence[Plan]:
-    """Yield the counts with the largest mean, and others where these use too many nodes.
+    """Yield the counts with the largest mean, and others if these use too many nodes.
 
     No two jobs on several nodes share one, so together these have no more nodes than there are.
-    Counts do not know that: a price for each such node ensures it (its Lagrangian relaxation).
+    Counts do not express that: a price for each such node ensures it (Lagrangian relaxation).
     """
     each, machine = explored(asks) if options.jct else allowed(asks), SharedCluster.of(now)
     p, left = options.power, lasting if options.jct else realloc
@@ -144,7 +144,7 @@ def _exact(
             speedups(job, sizes, machine, kind) * left(job, sizes, now.now_s, options.delay_s, on)
             for job, sizes, on in asked
         ]
-    # A level that all jobs can have at once on one kind, they can have at once on all kinds.
+    # A level that all jobs can reach at once on one kind, they can reach on all kinds together.
     lowest = max(floor(each, changed[kind], kind, gpus[kind], p) for kind in gpus)
     if p <= 0 and not lowest:
         lowest = 1.0
@@ -173,14 +173,14 @@ def _exact(
 def _priced(
     values: Mapping[tuple[str, str], Values], price: float, job: Job, sizes: GpuCounts, on: On
 ) -> Values:
-    """Return the values of sizes, less a price for each node of sizes on several."""
+    """Return the values of sizes, less a price for each node of sizes on several nodes."""
     if not price:
         return values[job.id, on.kind]
     return values[job.id, on.kind] - price * np.where(sizes.nodes > 1, sizes.nodes, 0)
 
 
 def _nodes(asks: Sequence[Candidate], plan: Plan) -> int:
-    """Return how many nodes the jobs on several nodes have together."""
+    """Return the number of nodes that the jobs on several nodes have together."""
     shapes = [
         ask.on(plan.kind(number))[count]
         for number, (ask, count) in enumerate(zip(asks, plan.counts, strict=True))

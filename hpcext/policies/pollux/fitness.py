@@ -1,4 +1,4 @@
-"""The terms of Pollux's fitness: how much a job gains by its GPUs (section 4.2)."""
+"""The terms of Pollux's fitness: the gain of a job by its GPUs (section 4.2)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ from hpcext.scaling.estimator import GpuCounts
 
 
 def allowed(asks: Sequence[Candidate], times: int = 2, *, node: bool = False) -> list[Candidate]:
-    """Limit jobs to the sizes that what they ever had allows (section 4.1, exploration).
+    """Limit jobs to the sizes that their largest one so far allows (section 4.1, exploration).
 
-    That is `times` as much as they ever had; to begin with their least, or, with `node`, all that
-    they may have on one node.
+    A job starts with its smallest size, or with all sizes that fit on one node.
+
+    Parameters
+    ----------
+    asks : sequence of Candidate
+    times : int
+        Multiple of the GPUs that a job ever had up to which its sizes are allowed.
+    node : bool
+        Whether a job may start with all that it can have on one node.
     """
     found = []
     for ask in asks:
@@ -41,7 +48,7 @@ def _within(shapes: Mapping[int, Shape], most: int) -> dict[int, Shape]:
 
 
 class SharedCluster(NamedTuple):
-    """The machine that fair shares are computed from.
+    """The machine from which fair shares are computed.
 
     Attributes
     ----------
@@ -73,12 +80,22 @@ def speedups(
     """Return speed-ups over a fair share of the machine (eq. 15).
 
     The fair share is an exclusive part of the machine, but no more than the job can use: `most`, or
-    the largest of the sizes. With several kinds of GPUs the speed on it is the mean over all GPUs,
-    each time as if all were of that one's kind.
+    the largest of the sizes. With several kinds of GPU, the speed on it is the mean over all GPUs
+    of the speed as if all were of that one's kind.
+
+    Parameters
+    ----------
+    job : Job
+    sizes : GpuCounts
+    machine : SharedCluster
+    kind : str
+        Kind of the GPUs.
+    most : float, optional
+        Largest number of GPUs that the job can use.
     """
     every = sum(machine.gpus.values())
     share = min(every / machine.jobs, float(sizes.gpus[-1] if most is None else most))
-    # A fraction of a GPU has that fraction of the speed of one.
+    # A fraction of a GPU has that fraction of the speed of a whole one.
     whole = max(1.0, share)
     nodes = math.ceil(whole / machine.widest)
     asked = GpuCounts(np.append(sizes.gpus, whole), np.append(sizes.nodes, nodes))
@@ -89,7 +106,7 @@ def speedups(
         fair += float(there[-1]) * gpus / every
     fair *= share / whole
     if not (0 < fair < math.inf and np.isfinite(found).all()):
-        # It has no fair share, or its reports make no sense: all sizes are equally good.
+        # Without a fair share, or with invalid reports, all sizes are equally good.
         return np.ones(len(sizes.gpus))
     return found[:-1] / fair
 
@@ -97,8 +114,17 @@ def speedups(
 def realloc(job: Job, sizes: GpuCounts, now_s: float, delay_s: float, on: On) -> Values:
     """Return ``REALLOC_FACTOR``: the part of its speed-up that a job keeps if it is re-allocated.
 
-    It follows from its age and the number of its re-allocations, as if these went on at the same
-    rate.
+    It follows from its age and the number of its re-allocations, assuming that these continue at
+    the same rate.
+
+    Parameters
+    ----------
+    job : Job
+    sizes : GpuCounts
+    now_s : float
+    delay_s : float
+        Seconds that a re-allocation costs a job whose own cost is not known.
+    on : On
     """
     if not job.goal:
         return np.ones(len(sizes.gpus))
@@ -109,25 +135,55 @@ def realloc(job: Job, sizes: GpuCounts, now_s: float, delay_s: float, on: On) ->
 
 
 def cost_s(job: Job, delay_s: float) -> float:
-    """Return the seconds that a change of GPUs costs a job; `delay_s` if unknown."""
+    """Return the seconds that a change of GPUs costs a job; `delay_s` if that is unknown.
+
+    Parameters
+    ----------
+    job : Job
+    delay_s : float
+        In seconds.
+    """
     known = job.estimate
     return max((each for each in (known.up_s, known.down_s) if each is not None), default=delay_s)
 
 
 def changed(job: Job, sizes: GpuCounts, on: On, factor: float) -> Values:
-    """Return a factor for all sizes except the one that the job has."""
+    """Return an array with the factor for all sizes but the present one, which has 1.
+
+    Parameters
+    ----------
+    job : Job
+    sizes : GpuCounts
+    on : On
+        Kind of the GPUs, and of the present ones.
+    factor : float
+        Such as ``REALLOC_FACTOR``.
+    """
     return np.where((sizes.gpus == total(job.goal)) & (on.kind == on.has), 1.0, factor)
 
 
 def floor(
     asks: Sequence[Candidate], found: Sequence[Values], kind: str, gpus: int, p: float
 ) -> float:
-    """Return the least value that a speed-up counts as, also that of a job that gets nothing.
+    """Return the lower limit of a speed-up, which also stands for that of a job without GPUs.
 
     If all jobs can have a speed-up of t at once, the best mean is at least t, so that each of J
-    jobs has J^(1/p) t or more in it: whatever is less is as good as nothing. It counts as that,
-    because powers of it would leave no digits for what matters. If they cannot, t is the least. For
-    p = 0, a product, that depends on the largest speed-up too. It is 0 if none can have anything.
+    jobs contributes J^(1/p) t or more to it: a smaller speed-up is as bad as none. It is raised to
+    this limit, because its powers would leave no digits for the others. If not all jobs can run at
+    once, t is the smallest speed-up. For p = 0, a product, the limit depends on the largest
+    speed-up too. It is 0 if no job can have a GPU.
+
+    Parameters
+    ----------
+    asks : sequence of Candidate
+    found : sequence of array of float
+        Speed-ups of each candidate on its sizes.
+    kind : str
+        Kind of the GPUs.
+    gpus : int
+        Number of GPUs of this kind.
+    p : float
+        Power of the mean.
     """
     if p > 0:
         return 0.0
@@ -147,16 +203,24 @@ def floor(
         low, high = (middle + 1, high) if fewest.sum() <= gpus else (low, middle)
     reached = float(levels[max(low - 1, 0)])
     weights = [ask.job.weight for ask in asks]
-    # Twice, so that a job with nothing is worse than any speed-up of the best allocation.
+    # Twice, so that a job without GPUs is worse than any speed-up of the best allocation.
     jobs = 2 * sum(weights) / min(weights)
     if p == 0:
-        # A factor of a product whose others are at most the highest level; above 0, for its log.
+        # A factor of a product whose others are at most the highest level; positive, for its log.
         return float(max(1e-300, reached / 2 * (reached / levels[-1]) ** jobs))
     return float(reached * jobs ** (1 / p))
 
 
 def power(speedup: Values, p: float) -> Values:
-    """Return a job's term in eq. 14, whose sum is largest where the mean is."""
+    """Return a job's term in eq. 14, whose sum is largest where the mean is.
+
+    Parameters
+    ----------
+    speedup : array of float
+        Positive.
+    p : float
+        Power of the mean; 0 for the geometric one.
+    """
     if p == 0:
         return np.log(speedup)
     found: Values = np.sign(p) * speedup**p
@@ -164,5 +228,13 @@ def power(speedup: Values, p: float) -> Values:
 
 
 def mean(value: float, p: float) -> float:
-    """Return eq. 14, given the mean of such terms."""
+    """Return eq. 14, given the mean of such terms.
+
+    Parameters
+    ----------
+    value : float
+        The mean of the terms.
+    p : float
+        Power of the mean; 0 for the geometric one.
+    """
     return math.exp(value) if p == 0 else abs(value) ** (1 / p)

@@ -5,18 +5,18 @@ whose FITNESS is largest: the power mean of the jobs' SPEEDUPs (eq. 14), each mu
 if its job would be re-allocated. Different distributed jobs, which have GPUs of several nodes, must
 not share a node: they would slow each other down on the network (interference avoidance).
 
-The paper says of the search that it perturbs and combines matrices and finally repairs them
-(section 4.3). The operators are taken from the authors' published simulator (petuum/adaptdl,
+By the paper, the search perturbs, combines and finally repairs matrices (section 4.3).
+The operators are those of the authors' published simulator (petuum/adaptdl,
 ``simulator/pollux.py``: 100 matrices, 100 generations). Four things differ:
 
-- It has the use of the cluster as a second objective, which the paper does not mention; here only
-  the fitness counts.
-- Where a second distributed job comes to a node, it takes that node from all later jobs; here from
-  the later distributed ones, as in the paper.
+- It has the utilisation of the cluster as a second objective, which the paper does not mention;
+  here only the fitness counts.
+- A second distributed job that comes to a node takes it from all later jobs there; here from the
+  later distributed ones only, as in the paper.
 - It begins with the last population of the round before; here each search begins with the present
   allocation.
 - It adds 0.001 to a job's speedup after the factor, and gives a job 16 nodes at most; here the
-  caller gives speedups a floor, and jobs a largest number of GPUs.
+  caller gives speedups a lower limit, and jobs a largest number of GPUs.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ CROSSED = 0.9
 """Share of pairs of parents that exchange jobs (default of pymoo 0.4, which the authors use)."""
 
 RESET = 0.1
-"""Probability that a job goes back to its present allocation."""
+"""Probability that a job returns to its present allocation."""
 
 THINNED, REMOVED = 0.1, 0.1
-"""Probability that a job loses GPUs, and then that it loses those of each of its nodes."""
+"""Probability that a job loses GPUs; and, for such a job, that it loses those of a given node."""
 
 
 def evaluate(
@@ -49,7 +49,8 @@ def evaluate(
         GPUs of each node for each job; one matrix or any number of them.
     speedups : array of float, shape (j, k + 1, 2)
         SPEEDUP (eq. 15) of each job with 0 to k GPUs, [:, :, 0] on one node and [:, :, 1] on
-        several; not negative. With p <= 0 one speedup of 0 makes the fitness 0: give each a floor.
+        several; not negative. With p <= 0 one speedup of 0 makes the fitness 0, so use a lower
+        limit.
     current : array of int, shape (j, n)
         The present allocation.
     factors : array of float, shape (j,)
@@ -91,15 +92,15 @@ def search(
     Parameters
     ----------
     speedups, current, factors, p
-        As in :func:`evaluate`. Where jobs compete for a node the first ones win (the authors
-        put those first that have had least). The present allocation need not fit.
+        As in :func:`evaluate`. Where jobs compete for a node, the first ones win (the authors put
+        those first that have had the least). The present allocation need not fit.
     capacity : array of int, shape (n,)
         GPUs of each node.
     most : array of int, shape (j,)
-        Most GPUs of each job. (Pollux: twice the most that it has had.)
+        Largest number of GPUs of each job. (Pollux: twice the most that it has had.)
     rng : numpy.random.Generator
     population, generations : int
-        Number of matrices that are kept, and how often as many new ones are made of them; > 0.
+        Number of matrices that are kept, and how often as many new ones are made; positive.
 
     Returns
     -------
@@ -141,7 +142,7 @@ def fits(allocations: Ints, capacity: Ints, most: Ints) -> Flags:
 
 
 def _distributed(allocations: Ints) -> Flags:
-    """Return which entries belong to jobs on several nodes."""
+    """Return the mask of entries that belong to jobs on several nodes."""
     used = allocations > 0
     found: Flags = used & (used.sum(axis=-1, keepdims=True) > 1)
     return found
@@ -168,7 +169,7 @@ def _mutated(new: Ints, now: Ints, capacity: Ints, rng: np.random.Generator) -> 
     rows = new[thinned]
     rows[rng.random(rows.shape) < REMOVED] = 0
     new[thinned] = rows
-    # Of a node with a free GPU, one job on average gets some, and one of the jobs on it.
+    # On average, one job gets GPUs of a node that has free ones, and one of the jobs on it does.
     free = (new.sum(axis=1) < capacity)[:, np.newaxis]
     here = (new > 0) & free
     any_ = free / new.shape[1]
@@ -184,7 +185,7 @@ def _repaired(new: Ints, capacity: Ints, most: Ints, rng: np.random.Generator) -
     new[distributed & (distributed.cumsum(axis=1) > 1)] = 0
     large = np.nonzero(new.sum(axis=2) > most)
     rows = new[large]
-    # Nodes in a random order, so that it is not always the last ones that lose.
+    # Nodes are in random order, so that the last ones do not always lose.
     order = rng.permuted(np.broadcast_to(np.arange(rows.shape[1]), rows.shape), axis=1)
     rows = np.take_along_axis(rows, order, axis=1)
     rows = _clipped(rows, most[large[1], np.newaxis], axis=1)
@@ -194,13 +195,13 @@ def _repaired(new: Ints, capacity: Ints, most: Ints, rng: np.random.Generator) -
 
 
 def _clipped(counts: Ints, limits: Ints, axis: int) -> Ints:
-    """Return counts limited to a sum: the first ones keep theirs, the rest get nothing."""
+    """Limit sums of counts: the first ones keep theirs, the rest get 0."""
     found: Ints = np.diff(np.minimum(counts.cumsum(axis=axis), limits), axis=axis, prepend=0)
     return found
 
 
 def _unlike(new: Ints, kept: Ints) -> Ints:
-    """Return the new matrices that are not among those kept, each once."""
+    """Return each new matrix that is not among those kept, once."""
     seen = {each.tobytes() for each in kept}
     found = []
     for number, each in enumerate(new):

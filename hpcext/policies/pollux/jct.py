@@ -1,13 +1,14 @@
-"""Pollux's rules, changed for short completion times (``objective=jct``).
+"""Pollux's rules, changed for shorter completion times (``objective=jct``).
 
-Speed-ups are those over a fair share, as in the paper, and so is their division. What differs:
+Speed-ups are relative to a fair share, as in the paper, and so is their division. What differs:
 
-- A change of GPUs has to pay within `LASTS_S`. By the paper's factor, the older a job, the less a
-  change counts, although the next event may undo it.
+- A change of GPUs must pay off within `LASTS_S`. By the paper's factor, a change counts the less
+  the
+  older a job is, although the next event may undo it.
 - A job begins with up to a node, and is given up to four times what it had: two explorations
-  instead of six until 64 GPUs, each of which is a restart.
-- A job weighs less the more GPU-time it has had (as in Tiresias): of jobs whose end is unknown, new
-  ones are the likeliest to end soon.
+  instead of six up to 64 GPUs, each of which is a restart.
+- The weight of a job falls with the GPU-time that it has had (as in Tiresias): of jobs whose end is
+  unknown, new ones are the likeliest to end soon.
 - The power of the mean is 0: proportional fairness.
 """
 
@@ -35,7 +36,7 @@ SERVED_GPU_S = 4 * 3600.0
 
 
 def newest(now: Snapshot) -> Snapshot:
-    """Lower the weights of jobs by the GPU-time that they have trained, from their reports."""
+    """Lower the weights of jobs by the GPU-time that they have had, from their reports."""
     return replace(now, jobs=tuple(map(_aged, now.jobs)))
 
 
@@ -45,12 +46,12 @@ def _aged(job: Job) -> Job:
 
 
 def explored(asks: Sequence[Candidate]) -> list[Candidate]:
-    """Limit jobs to the sizes that what they ever had allows."""
+    """Limit jobs to the sizes that their largest one so far allows."""
     return allowed(asks, TIMES, node=True)
 
 
 def lasting(job: Job, sizes: GpuCounts, now_s: float, delay_s: float, on: On) -> Values:
-    """Return the part of its speed-up that a job keeps over `LASTS_S` if it is re-allocated.
+    """Return the part of its speed-up that a re-allocated job keeps over `LASTS_S`.
 
     The parameters are those of :func:`~hpcext.policies.pollux.fitness.realloc`.
     """

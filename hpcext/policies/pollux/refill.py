@@ -1,8 +1,8 @@
-"""GPUs that are left on nodes go to the jobs that gain most by them.
+"""The assignment of GPUs that are left on nodes to the jobs that gain most by them.
 
 The division of counts does not know nodes: it may give three GPUs to each of many jobs, and leave
-one on each of their nodes that nobody asked for. Here single jobs are given better shapes, on the
-nodes that they have or on others, as long as one makes the sum of values larger.
+one on each of their nodes that no job was given. Here single jobs get better shapes, on their own
+nodes or on others, as long as that increases the sum of values.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hpcext.policies.placement.divide import Plan, Room, granted
 from hpcext.policies.placement.place import PlacementRequest, Shape, place
 
 LEAST = 1e-9
-"""Least gain, relative to the sum of values."""
+"""Smallest gain, relative to the sum of values."""
 
 
 class _Better(NamedTuple):
-    """A better place for a job, and its gain."""
+    """Better nodes for a job, and the gain by them."""
 
     number: int
     alloc: Alloc
@@ -33,24 +33,24 @@ class _Better(NamedTuple):
 def refilled(
     now: Snapshot, target: Target, asks: Sequence[Candidate], plan: Plan, *, apart: bool = True
 ) -> Target:
-    """Return the target with better shapes for some jobs where there is room.
+    """Return the target with better shapes for some jobs, where there is room.
 
     Parameters
     ----------
     now : Snapshot
     target : Target
     asks : sequence of Candidate
-        The jobs that were asked about, with all sizes that they may have.
+        The candidates, with all sizes that they may have.
     plan : Plan
         Its `worth` gives the value of each size.
     apart : bool
-        Whether no two jobs on several nodes share one; in the target neither.
+        Whether two jobs on several nodes may not share one; in the target none do.
     """
     if plan.worth is None or target.value is None:
         return target
     division = _Division(now, target, asks, apart)
     value = target.value
-    # Each round makes the sum larger, so this ends; a limit saves the last small gains.
+    # Each round increases the sum, so this ends; the limit saves the last small gains.
     for _ in range(4 * len(asks)):
         best = division.best(plan)
         if best is None or best.gain <= LEAST * abs(value):
@@ -63,12 +63,12 @@ def refilled(
 
 
 class _Division:
-    """A target on its way to a better one.
+    """A target that is being improved.
 
     Attributes
     ----------
     grants : dict of str to Grant
-        What changed.
+        The changed grants.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class _Division:
         self._now, self._asks, self._apart = now, asks, apart
         granted_to = {job: grant.alloc for job, grant in target.grants.items()}
         self._allocs = {ask.job.id: granted_to.pop(ask.job.id, {}) for ask in asks}
-        # Those of jobs that were not asked about stay.
+        # Jobs that are no candidates keep their grants.
         self._others = tuple(granted_to.values())
         self._kinds = {name: node.kind for name, node in now.nodes.items()}
         self._free = free_beside(now, target.grants)
         self.grants: dict[str, Grant] = {}
 
     def best(self, plan: Plan) -> _Better | None:
-        """Find the shape that gains most, of all jobs; None if there is no room for any."""
+        """Find the shape of any job that gains most; None if there is room for none."""
         if not any(self._free.values()):
             return None
         wide = (alloc for alloc in (*self._others, *self._allocs.values()) if len(alloc) > 1)
@@ -97,7 +97,7 @@ class _Division:
         return max(filter(None, each), key=lambda better: better.gain, default=None)
 
     def give(self, better: _Better) -> None:
-        """Move a job to its better place."""
+        """Move a job to its better nodes."""
         job = self._asks[better.number].job
         take(self._free, self._allocs[job.id], -1)
         take(self._free, better.alloc)
@@ -106,9 +106,9 @@ class _Division:
 
 
 def _better(number: int, ask: Candidate, has: Alloc, plan: Plan, room: Room) -> _Better | None:
-    """Return the best shape for a job that has room, if it is better than what it has.
+    """Return the best shape for a job that has room, if it is better than its present one.
 
-    It is searched on GPUs of the kind that the job has, or is to have.
+    It is searched on GPUs of the kind that the job has, or will have.
     """
     assert plan.worth is not None
     kind = next((room.kinds[node] for node in has), plan.kind(number))
@@ -130,8 +130,8 @@ def _better(number: int, ask: Candidate, has: Alloc, plan: Plan, room: Room) -> 
         shape = shapes[size]
         if shape.nodes > len(widths) or widths[shape.nodes - 1] < shape.gpus:
             continue
-        wish = PlacementRequest(shape, tuple, has, kind)
-        alloc = place(free, [wish], apart=apart, kinds=room.kinds)[0]
+        request = PlacementRequest(shape, tuple, has, kind)
+        alloc = place(free, [request], apart=apart, kinds=room.kinds)[0]
         if total(alloc) == size and Shape.of(alloc) == shape:
             return _Better(number, alloc, worth[size] - before)
     return None

@@ -1,4 +1,4 @@
-"""Pollux with the paper's search: from jobs to matrices, a genetic search, and back."""
+"""Pollux with the paper's search: from jobs to matrices, and from the result to a target."""
 
 from __future__ import annotations
 
@@ -20,13 +20,23 @@ from hpcext.scaling.estimator import GpuCounts
 def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
     """Return the target of the paper's genetic search.
 
-    The search deals GPUs out in any way; of these a job takes the fastest shape that it may have. A
-    job that states no nodes (:class:`~hpcext.core.values.Job`) takes all, as in the paper.
+    The search may spread a job's GPUs in any way; the job takes the fastest of its shapes that fits
+    into them. A job that states no nodes (:class:`~hpcext.core.values.Job`) takes all, as in the
+    paper.
+
+    Parameters
+    ----------
+    now : Snapshot
+    p : float
+        Power of the mean.
+    delay_s : float
+        Seconds that a re-allocation costs a job whose own cost is not known.
+    seed : int
     """
     kept = {job.id: grant for job in now.jobs if (grant := keep(now).get(job.id)) and fixed(job)}
     free = free_beside(now, kept)
     every = asks_of(now, kept)
-    able = [_loose(ask, now) for ask in every if ask.shapes]
+    able = [_any_size(ask, now) for ask in every if ask.shapes]
     asks = allowed(able)
     if not asks:
         return Target(kept, {ask.job.id: no_room(ask.job) for ask in every})
@@ -44,7 +54,7 @@ def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
 
 
 class Market(NamedTuple):
-    """The arguments of the genetic search; see there."""
+    """The arguments of :func:`hpcext.policies.pollux.genetic.search`."""
 
     speedups: Values
     current: Counts
@@ -57,8 +67,19 @@ def matrices(
 ) -> Market:
     """Build the arguments of the genetic search: speed-ups by GPUs, on one node and on several.
 
-    `most` is what each job could use if it need not explore: all its speed-ups are over the same
-    share.
+    `most` is what each job could use without exploration, so that all its speed-ups are relative
+    to the same share.
+
+    Parameters
+    ----------
+    now : Snapshot
+    asks : sequence of Candidate
+    p : float
+        Power of the mean.
+    delay_s : float
+        Seconds that a re-allocation costs a job whose own cost is not known.
+    most : sequence of int
+        GPUs of each candidate.
     """
     machine = SharedCluster.of(now)
     counts, widest = np.arange(sum(machine.gpus.values()) + 1), machine.widest
@@ -101,12 +122,12 @@ def matrices(
     )
 
 
-def _loose(ask: Candidate, now: Snapshot) -> Candidate:
+def _any_size(ask: Candidate, now: Snapshot) -> Candidate:
     """Allow all sizes to a job whose GPUs may be spread in any way."""
     if ask.job.nodes is not None:
         return ask
     every = sum(node.gpus for node in now.nodes.values())
-    # As if on one node: the search itself finds how they are spread.
+    # As if on one node: the search itself decides how they are spread.
     shapes = {size: Shape(size, 1) for size in ask.job.sizes if size <= every}
     return ask._replace(shapes=shapes, by_kind={})
 
@@ -119,7 +140,7 @@ def _packed(ask: Candidate, widest: int) -> GpuCounts:
 
 
 def _shaped(ask: Candidate, row: Alloc, now: Snapshot) -> Alloc:
-    """Return the largest shape within what a job was dealt, on nodes of one kind."""
+    """Return the largest shape within what the search gave a job, on nodes of one kind."""
     if ask.job.nodes is None:
         return _trimmed(ask, {node: gpus for node, gpus in row.items() if gpus})
     for shape in reversed(list(ask.shapes.values())):
@@ -132,7 +153,7 @@ def _shaped(ask: Candidate, row: Alloc, now: Snapshot) -> Alloc:
 
 
 def _trimmed(ask: Candidate, row: dict[str, int]) -> Alloc:
-    """Return as much of what a job was dealt as it may have, without its smallest parts."""
+    """Return as much of what the search gave a job as it may have, without the smallest parts."""
     more = total(row) - ask.most(total(row))
     for node in sorted(row, key=row.__getitem__):
         less = min(more, row[node])

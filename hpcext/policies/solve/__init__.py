@@ -1,1 +1,1 @@
-"""Solves the divisions that policies state: exactly by apportionment, or by an integer program."""
+"""The division problems that policies state, solved by apportionment or an integer programme."""

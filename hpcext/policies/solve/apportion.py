@@ -2,18 +2,19 @@
 
 GPUs, or idle nodes, of one kind are interchangeable, and the objectives of the papers are sums over
 jobs of a function of how many a job gets: BFTrainer's Eq. 16, Capes' total time (eq. 6), and
-Pollux's power mean, which is monotone in such a sum. So one kernel serves them all: choose for each
-job j a number of units from its own set, which contains 0, so that all together are at most `total`
-and the sum of the jobs' values is largest. The values may have any shape.
+Pollux's power mean, which is monotone in such a sum. So one kernel serves all of them: choose for
+each job j a number of units from its own set, which contains 0, so that together they are at most
+`total` and the sum of the jobs' values is largest. The values may have any shape.
 
 This is a multiple-choice knapsack problem whose weights are small integers (Kellerer, Pferschy and
 Pisinger, *Knapsack Problems*, 2004, chapter 11). The algorithm:
 
 1. The price of a unit, the multiplier of the Lagrangian relaxation, is found by intersecting
-   supporting lines of its dual, which is convex and piecewise linear: exact after finitely many.
-2. At that price every option has a *loss*: how much less it is worth than the best one of its job.
-   A division is worth the bound of the relaxation, less the losses of its options, less the price
-   of each unit that is left over. The latter two are its *cost*.
+   supporting lines of its dual, which is convex and piecewise linear. This is exact after finitely
+   many steps.
+2. At that price every option has a *loss*: the difference of its value from that of its job's best
+   one. The value of a division is the bound of the relaxation, less the losses of its options, less
+   the price of each unit that is left over. The latter two are its *cost*.
 3. So in a division of cost at most T no option loses more than T. A dynamic programme over the
    remaining options, the *core*, finds the best division, or shows that all cost more than T; then
    T is raised.
@@ -28,16 +29,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.policies.solve.tables import TOLERANCE, Floats, Ints, Options, ValueTable, tamed
+from hpcext.policies.solve.tables import (
+    TOLERANCE,
+    Floats,
+    Ints,
+    Options,
+    ValueTable,
+    without_extremes,
+)
 
 CHANGES = 8
-"""Most jobs in which the first division may differ from the best options at the price."""
+"""Largest number of jobs for which the first division may differ from the best options."""
 
 RAISE = 4.0
 """Factor by which the limit on a division's cost is raised when no division is within it."""
 
 FEW = 200
-"""Size of a core that is solved as a whole: to try a smaller limit first would cost as much."""
+"""Size of a core that is solved as a whole, since trying a smaller limit first costs as much."""
 
 HEAVIEST = np.iinfo(np.int64).max
 """A number of units larger than that of any option."""
@@ -54,7 +62,7 @@ class Division(NamedTuple):
     value : float
         Sum of the jobs' values with these counts.
     bound : float
-        No division is worth more. It equals `value`, except for rounding.
+        An upper bound on the value of any division. It equals `value`, except for rounding.
     price : float
         Value of one more unit if units could be divided: the growth of the relaxation's optimum.
     """
@@ -92,7 +100,7 @@ def apportion(tables: Sequence[ValueTable], total: int) -> Division:
     if not tables:
         return Division((), 0.0, 0.0, 0.0)
     stated = Options.of(tables, total)
-    options = tamed(stated)
+    options = without_extremes(stated)
     price = _price(options, total)
     core = _Core(options, price, total)
     easy = core.easy()
@@ -105,7 +113,13 @@ def apportion(tables: Sequence[ValueTable], total: int) -> Division:
 
 
 def bound(tables: Sequence[ValueTable], total: int) -> float:
-    """Return the optimum of the relaxation, which no division exceeds, without a division."""
+    """Return the optimum of the relaxation, an upper bound on any division, without a division.
+
+    Parameters
+    ----------
+    tables, total
+        As for :func:`apportion`.
+    """
     if not tables:
         return 0.0
     options = Options.of(tables, total)
@@ -113,11 +127,11 @@ def bound(tables: Sequence[ValueTable], total: int) -> float:
 
 
 def _price(options: Options, total: int) -> float:
-    """Return the multiplier at which the Lagrangian dual is smallest; 0 if all wishes fit.
+    """Return the multiplier at which the Lagrangian dual is smallest; 0 if all best options fit.
 
-    The dual is the upper envelope of lines ``value + price * (total - weight)``, one for each way
-    to choose an option of every job. Two of them, one that falls and one that rises, meet below the
-    minimum or in it: the line that is highest there replaces one of the two.
+    The dual is the upper envelope of lines ``value + price * (total - weight)``, one for each
+    choice of an option for every job. Two of them, one that falls and one that rises, meet at the
+    minimum or below it: the line that is highest there replaces one of the two.
     """
     sizes, values, starts, jobs = options
 
@@ -138,7 +152,7 @@ def _price(options: Options, total: int) -> float:
         value, weight = highest(crossing)
         there = low[0] - crossing * low[1]
         above = value - crossing * weight - there
-        # A line that is as high as these two, up to rounding, is not a new one.
+        # A line that is as high as these two, up to rounding, is one of them.
         if above <= TOLERANCE * abs(there) or not high[1] < weight < low[1]:
             return crossing
         if weight > total:
@@ -148,7 +162,7 @@ def _price(options: Options, total: int) -> float:
 
 
 class _Core:
-    """The part of the problem that a price leaves to decide.
+    """The part of the problem that a price leaves undecided.
 
     Attributes
     ----------
@@ -177,10 +191,10 @@ class _Core:
         self.free = total - int(sizes[self.base].sum())
 
     def easy(self) -> Ints | None:
-        """Give each job in turn its largest best option that fits; return it if nothing is left.
+        """Give each job in turn its largest best option that fits; None if units are left over.
 
-        Then the division loses nothing. No other one that loses nothing gives more to the first job
-        for which they differ, since the later ones had their least.
+        Such a division loses nothing. No other one without loss gives more to the first job for
+        which they differ, since the later ones had their smallest options.
         """
         sizes, jobs = self.options.sizes, self.options.jobs
         chosen = self.base.copy()

@@ -1,9 +1,9 @@
 """The division of a resource under constraints of a site, by an integer programme.
 
-The problem and the tables are those of :mod:`hpcext.policies.solve.apportion`: one binary variable
-for each count that a job can have. In addition to the total there are linear constraints over the
-counts and over which jobs run at all: a quota for a user's jobs, a minimum for a group, licences of
-which each running job takes one. Without any, the kernel finds the same value sooner.
+The problem and the tables are those of :mod:`hpcext.policies.solve.apportion`, with one binary
+variable for each count that a job can have. In addition to the total, there are linear constraints
+on the counts and on which jobs run: a quota for a user's jobs, a minimum for a group, licences of
+which each running job takes one. Without constraints, the kernel finds the same value sooner.
 
 The paper's own model (:mod:`hpcext.policies.solve.milp`) is solved by the same solvers.
 """
@@ -44,7 +44,14 @@ class Constraint(NamedTuple):
     most: float | None = None
 
     def load(self, job: int, size: int) -> float:
-        """Return what one job adds to the sum if it has `size` units."""
+        """Return the contribution of a job with `size` units to the sum.
+
+        Parameters
+        ----------
+        job : int
+            Index of the job.
+        size : int
+        """
         return self.units.get(job, 0.0) * size + (self.runs.get(job, 0.0) if size else 0.0)
 
 
@@ -54,11 +61,11 @@ class CountAnswer(NamedTuple):
     Attributes
     ----------
     counts : tuple of int
-        Units of each job. Of several best divisions, any, but the same each time.
+        Units of each job. Of several best divisions, any one, but always the same.
     value : float
         Sum of the jobs' values with these counts.
     bound : float
-        No division is worth more; infinite if the solver does not say.
+        An upper bound on any division; infinite if the solver states none.
     proven : bool
         Whether the division is proven optimal: its value is the bound, to `PROVEN`.
     """
@@ -84,11 +91,11 @@ def solve_counts(
         One for each job.
     total : int
     constraints : sequence of Constraint
-        All of them hold for the division, to the tolerance of solvers (1e-6).
+        The division satisfies all of them, to the tolerance of solvers (1e-6).
     limit : SearchLimit
-        If it ends the search, the best division that was found is the answer. The search starts
-        from the one where no job has any unit; that is the answer if it found no other and the
-        constraints allow it.
+        If it ends the search, the best division so far is the answer. The search starts from the
+        one in which no job has a unit; that is the answer if it found no other and the constraints
+        allow it.
     solver : Solver, optional
         `highs` or `cbc`; by default that of :func:`find_solver`.
 
@@ -99,13 +106,13 @@ def solve_counts(
     Raises
     ------
     ValueError
-        A table, a constraint or the limit is not valid; or no division satisfies the constraints,
-        of which the message names some that cannot hold together if the limit allows to find them;
-        or none was found within the limit.
+        A table, a constraint or the limit is not valid; no division satisfies the constraints, and
+        the message names some that conflict, if the limit allows finding them; or none was found
+        within the limit.
     HpcextError
         There is no solver, or it failed.
     """
-    # The kernel checks its tables; with 0 units it is done at once.
+    # The kernel checks the tables; with 0 units it is done at once.
     apportion(tables, 0)
     if total < 0:
         raise ValueError(f"{total} units cannot be divided")
@@ -182,8 +189,8 @@ def _conflict(
 ) -> str:
     """Return a message about constraints that cannot hold together.
 
-    Each is left out in turn, for good if the others still cannot hold. The remaining ones cannot
-    hold together, but any part of them can (as far as the limit let the solver prove it).
+    Each is left out in turn, for good if the others still conflict. Those that remain conflict, but
+    no part of them does (as far as the limit let the solver prove it).
     """
     kept = list(constraints)
     for each in constraints:

@@ -1,21 +1,22 @@
 """The division of GPUs of several kinds among jobs that each take one kind.
 
-Unequal GPUs are separate resources: a job has another value on each kind, and does not span two of
-them. The question is which kind, and how many of it, so that the sum of the jobs' values is
-largest.
+Unequal GPUs are separate resources: the value of a job depends on the kind, and a job does not span
+two of them. The question is which kind each job gets, and how many of it, so that the sum of the
+jobs' values is largest.
 
 That is a multiple-choice knapsack in as many dimensions as there are kinds (Kellerer, Pferschy and
-Pisinger, *Knapsack Problems*, 2004, chapters 9 and 11), which is hard where that with one kind is
-not (:mod:`hpcext.policies.solve.apportion`). So the result comes with a bound:
+Pisinger, *Knapsack Problems*, 2004, chapters 9 and 11), which is hard, unlike that with one kind
+(:mod:`hpcext.policies.solve.apportion`). So the result comes with a bound:
 
-1. The prices of a GPU of each kind, the multipliers of the Lagrangian relaxation, are those that
-   give the least bound, see :mod:`hpcext.policies.solve.relaxation`. No division is worth more than
-   that.
+1. The prices of a GPU of each kind, the multipliers of the Lagrangian relaxation, are those with
+   the
+   least bound (:mod:`hpcext.policies.solve.relaxation`). No division is worth more than that.
 2. The relaxation mixes a few ways to choose a kind for every job, which differ in few jobs. These
-   jobs are dealt out in the shares of the mixture; each kind is then divided exactly.
-3. An option's *loss* is how much less it is worth at the prices than the best one of its job. A
-   division misses the bound by the losses of its options and the price of what is left over. So a
-   better one has no option whose loss exceeds the gap to the bound: few are left, and among them
+   jobs are assigned in the shares of the mixture; each kind is then divided exactly.
+3. An option's *loss* is the difference of its value, at the prices, from that of its job's best
+   one.
+   A division is below the bound by the losses of its options and the price of what is left over. So
+   a better one has no option whose loss exceeds the gap to the bound: few are left, and among them
    jobs change their kind as long as that gains.
 """
 
@@ -35,7 +36,7 @@ from hpcext.policies.solve.relaxation import Dual, Offers, begins
 from hpcext.policies.solve.tables import TOLERANCE, Floats, Ints, ValueTable
 
 TRIES = 100
-"""Most changes of kind to try, of one job or of two at once."""
+"""Largest number of changes of kind to try, of one job or of two at once."""
 
 Change = tuple[tuple[int, int], ...]
 """Jobs with the kinds that they change to."""
@@ -51,7 +52,7 @@ class KindDivision(NamedTuple):
     value : float
         Sum of the jobs' values with these.
     bound : float
-        No division is worth more.
+        An upper bound on the value of any division.
     """
 
     choices: tuple[tuple[str, int], ...]
@@ -60,23 +61,23 @@ class KindDivision(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """How much more the best division may be worth at most, in the unit of the values."""
+        """The most by which the best division may exceed this one, in the unit of the values."""
         return max(0.0, self.bound - self.value)
 
 
 def share(tables: Sequence[Mapping[str, ValueTable]], totals: Mapping[str, int]) -> KindDivision:
     """Divide GPUs of several kinds among jobs so that the sum of their values is large.
 
-    With one kind this is :func:`apportion`, and exact; with several it states how far it may be
-    from the best. The cost grows with the number of options, about fifty passes over them, and with
-    the exact divisions of the core, two for each change of kind that is tried.
+    With one kind this is :func:`apportion`, and exact; with several, the result states how far it
+    may be from the best. The cost grows with the number of options, about fifty passes over them,
+    and with the exact divisions of the core, two for each change of kind that is tried.
 
     Parameters
     ----------
     tables : sequence of mapping from str to ValueTable
         For each job and kind, its value by the number of GPUs; the value of 0 is the same for all
-        kinds. A job cannot use a kind that it does not name. Jobs and kinds are in the order in
-        which ties are broken, as far as exact divisions and equal kinds go.
+        kinds. A job cannot use a kind that it does not name. The order of jobs and kinds breaks
+        ties, as far as exact divisions and equal kinds go.
     totals : mapping from str to int
         Number of GPUs by kind, in order.
 
@@ -112,7 +113,7 @@ def share(tables: Sequence[Mapping[str, ValueTable]], totals: Mapping[str, int])
 def _divided(
     every: Sequence[Sequence[ValueTable]], totals: Mapping[str, int], kinds: Ints
 ) -> KindDivision:
-    """Divide each kind exactly among the jobs that are to have it."""
+    """Divide each kind exactly among the jobs that will have it."""
     choices = [("", 0)] * len(kinds)
     value = bound = 0.0
     for number, (kind, total) in enumerate(totals.items()):
@@ -125,7 +126,7 @@ def _divided(
 
 
 def _nothing(tables: Sequence[Mapping[str, ValueTable]], totals: Mapping[str, int]) -> Floats:
-    """Return the value of each job with nothing."""
+    """Return the value of each job with no GPU."""
     found = np.zeros(len(tables))
     for job, offer in enumerate(tables):
         if unknown := [kind for kind in offer if kind not in totals]:
@@ -180,7 +181,7 @@ class _Core(NamedTuple):
         free = self.total - int(sizes[firsts].sum())
         if len(firsts) < np.count_nonzero(members) or free < 0:
             return -math.inf
-        # Every job has its least option; divide what larger options add.
+        # Every job has its smallest option; divide what larger options add.
         tables, alone = [], []
         for begin, end in itertools.pairwise([*firsts.tolist(), len(jobs)]):
             if end - begin > 1:
@@ -205,13 +206,13 @@ class _Search:
         reduced = offers.reduced(dual.prices)
         best = np.tile(offers.best(reduced).max(axis=0), len(offers.totals))
         self.losses = np.repeat(best, offers.lengths) - reduced
-        self.kinds = self._dealt(dual.mixture)
+        self.kinds = self._assigned(dual.mixture)
 
-    def _dealt(self, mixture: Sequence[tuple[float, Ints]]) -> Ints:
-        """Deal each job one of its kinds in the mixture, so that all kinds get their shares.
+    def _assigned(self, mixture: Sequence[tuple[float, Ints]]) -> Ints:
+        """Assign each job one of its kinds in the mixture, so that all kinds get their shares.
 
-        The largest jobs come first, each to the kind that has got least of its share so far. A job
-        that is to have nothing goes where it would lose least with something.
+        The largest jobs come first, each to the kind that has got the smallest part of its share so
+        far. A job that gets nothing goes to the kind whose GPUs would cost it the least loss.
         """
         some = np.where(self.offers.sizes > 0, -self.losses, -np.inf)
         least = self.offers.best(some)
@@ -230,19 +231,19 @@ class _Search:
         return found
 
     def improve(self, value: float) -> bool:
-        """Change kinds as long as that gains, from a division of this value; return if any did."""
+        """Change kinds as long as that gains, starting from `value`; return whether any did."""
         tries, better = itertools.count(1), False
         while gain := self._step(self.bound - value, tries):
             value, better = value + gain, True
         return better
 
     def _step(self, most: float, tries: Iterator[int]) -> float:
-        """Make the first change that gains; return its gain, 0 if none does.
+        """Make the first change that gains; return its gain, or 0 if none does.
 
         Parameters
         ----------
         most : float
-            Most that the options of a better division may lose in all.
+            The most that the options of a better division may lose in all.
         """
         equal = TOLERANCE * max(1.0, abs(self.bound))
         if most <= equal:
@@ -273,7 +274,7 @@ class _Search:
         return 0.0
 
     def _cores(self, most: float) -> list[_Core]:
-        """Return for each kind the options that lose at most this."""
+        """Return for each kind the options with at most this loss."""
         kept = np.flatnonzero(self.losses <= most)
         kinds, jobs = np.divmod(self.offers.owners[kept], len(self.kinds))
         edges = np.searchsorted(kinds, np.arange(len(self.offers.totals) + 1)).tolist()
@@ -300,7 +301,7 @@ class _Search:
         single = []
         alike: Counter[tuple[float, int, int]] = Counter()
         for job, kind in sorted(least, key=least.__getitem__):
-            # Jobs that lose the same are alike, and a change needs at most two of them.
+            # Jobs with the same loss are alike, and a change needs at most two of them.
             same = least[job, kind], int(self.kinds[job]), kind
             alike[same] += 1
             if alike[same] <= 2:

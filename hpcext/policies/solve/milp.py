@@ -2,22 +2,22 @@
 
 It assigns idle nodes to trainers, with one binary variable for each pair. The optimum depends on
 counts only, which :mod:`hpcext.policies.solve.apportion` finds exactly and faster; this module is
-its reference in tests and measurements. Constraints that the kernel does not know are in
+its reference in tests and measurements. Constraints that the kernel does not support are in
 :mod:`hpcext.policies.solve.counting`, on the same solvers.
 
-Where the paper is open, or works only with a change:
+Where the paper leaves a choice, or its model works only with a change:
 
-- PuLP silently hands no SOS2 set to CBC or HiGHS: Eq. 11-12 have a binary variable for each segment
+- PuLP silently omits SOS2 sets for CBC and HiGHS: Eq. 11-12 have a binary variable for each segment
   instead, and the weights are those of its two ends.
-- Any M > |N| is said to do. Eq. 10 compares the change of a trainer with its opposite, so M is
-  twice |N|: with |N| + 1 no trainer changes by more than half of the nodes, and optima are lost.
-  Eq. 4 also needs an M of at least `least`, which may exceed the number of nodes.
-- A trainer that waits starts at no cost: f(0) = 0 in Eq. 16. That is kept.
+- The paper allows any M > |N|. Eq. 10 compares the change of a trainer with its opposite, so M is
+  twice |N| here: with |N| + 1 no trainer changes by more than half of the nodes, and optima are
+  lost. Eq. 4 also needs an M of at least `least`, which may exceed the number of nodes.
+- A waiting trainer starts at no cost: f(0) = 0 in Eq. 16, as in the paper.
 - Optimal maps are not unique; compare their values.
 
 The paper's solver is Gurobi; here it is HiGHS or CBC, through PuLP. A search ends at a limit that
-is the same on every machine, not at a time (section 3.6). It starts from the current map, and never
-ends with a worse one.
+is the same on every machine, not after a time (section 3.6). It starts from the current map, and
+never ends with a worse one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Trainer(NamedTuple):
     least, most : int
         N_min and N_max, 1 <= `least` <= `most`.
     speeds : mapping of int to float
-        O(N) of Eq. 12 at the discretisation points, linear between them: nodes to samples/s, with 0
-        to 0 among them and the last at `most` or beyond. Of any shape.
+        O(N) of Eq. 12 at the discretisation points, linear between them: nodes to samples/s,
+        including 0 to 0, and the last at `most` or beyond. Any shape is allowed.
     up_s, down_s : float
         R_up and R_dw, the seconds without progress when it grows or shrinks.
     """
@@ -61,7 +61,16 @@ class Trainer(NamedTuple):
         return np.asarray(np.interp(nodes, points, [self.speeds[point] for point in points]))
 
     def gain(self, nodes: Ints | int, has: int, forward_s: float) -> Floats:
-        """Return its part of Eq. 16, in samples, for numbers of nodes, in the same shape."""
+        """Return its part of Eq. 16, in samples, for numbers of nodes, in the same shape.
+
+        Parameters
+        ----------
+        nodes : int or array of int
+        has : int
+            Nodes that it has now, C.
+        forward_s : float
+            T_fwd.
+        """
         nodes = np.asarray(nodes)
         cost_s = np.select([nodes > has, nodes < has], [self.up_s, self.down_s], 0.0)
         gain: Floats = forward_s * self.speed(nodes) - self.speed(has) * cost_s
@@ -95,7 +104,7 @@ class MapAnswer(NamedTuple):
     value : float
         Eq. 16, in samples.
     bound : float
-        No map is worth more; infinite if the solver does not say.
+        An upper bound on any map; infinite if the solver states none.
     proven : bool
         Whether the map is proven optimal: its value is the bound, to `PROVEN`.
     """
@@ -125,7 +134,7 @@ def solve_map(
     forward_s : float
         T_fwd, the seconds in which no node is expected to leave.
     limit : SearchLimit
-        If it ends the search, the better of what was found and `current` is the answer.
+        If it ends the search, the better of the best map so far and `current` is the answer.
     solver : Solver, optional
         `highs` or `cbc`; by default that of :func:`find_solver`.
 
@@ -152,7 +161,7 @@ def solve_map(
     if search.found:
         found = [[each.varValue > 0.5 for each in row] for row in nodes]
         maps.append(np.array(found, dtype=bool).reshape(current.shape))
-    # By Eq. 16 itself, not by the solver's value; of two equally good maps nothing moves.
+    # By Eq. 16 itself, not by the solver's value; of two equally good maps, nothing moves.
     values = [_gain(trainers, each, current, forward_s) for each in maps]
     value = max(values)
     best = maps[values.index(value)]

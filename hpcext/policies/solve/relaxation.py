@@ -14,16 +14,16 @@ import numpy as np
 from hpcext.policies.solve.tables import TOLERANCE, Floats, Ints, Options, ValueTable
 
 CLOSE = 1e-10
-"""Relative tolerance of the relaxation's optimum at which the prices are good enough."""
+"""Relative tolerance of the relaxation's optimum, within which the prices are good enough."""
 
 ROUNDS = 500
-"""Most rounds. The prices of any round give a bound; about fifty find the least."""
+"""Largest number of rounds. The prices of any round give a bound; about fifty find the least."""
 
 DAMPING = 0.5
-"""How far the next prices are drawn towards the best ones so far, which halves the rounds."""
+"""The part of the way from the next prices to the best ones so far; it halves the rounds."""
 
 PIVOT = 1e-9
-"""Least non-zero entry in a column of the linear programme, whose entries are GPUs."""
+"""Smallest non-zero entry in a column of the linear programme, whose entries are GPUs."""
 
 
 class Offers(NamedTuple):
@@ -37,7 +37,7 @@ class Offers(NamedTuple):
     owners : array of int, shape (m,)
         Owner of each option: kind times the number of jobs, plus job.
     starts, lengths : array of int, shape (t * j,)
-        First option and number of options of each owner: at least that of nothing.
+        First option and number of options of each owner: at least the one without GPUs.
     """
 
     totals: Ints
@@ -49,7 +49,15 @@ class Offers(NamedTuple):
 
     @classmethod
     def of(cls, every: Sequence[Sequence[ValueTable]], totals: Mapping[str, int]) -> Offers:
-        """Return the options that fit into the total of their kind."""
+        """Return the options that fit into the total of their kind.
+
+        Parameters
+        ----------
+        every : sequence of sequence of ValueTable
+            The table of each job, for each kind.
+        totals : Mapping[str, int]
+            Number of GPUs by kind, in the same order.
+        """
         parts = []
         for (kind, total), tables in zip(totals.items(), every, strict=True):
             try:
@@ -76,13 +84,21 @@ class Offers(NamedTuple):
         return np.maximum.reduceat(worth, self.starts).reshape(len(self.totals), -1)
 
     def first(self, worth: Floats, enough: Floats) -> Ints:
-        """Return the smallest option of each owner that is worth enough, if it has one."""
+        """Return the smallest option of each owner that is worth enough, if it has one.
+
+        Parameters
+        ----------
+        worth : array of float, shape (m,)
+            Value of each option.
+        enough : array of float, shape (t, j)
+            Value that is enough for each owner.
+        """
         found = np.flatnonzero(worth >= np.repeat(enough.ravel(), self.lengths))
         return found[begins(self.owners[found])]
 
 
 def begins(owners: Ints) -> Ints:
-    """Return where the runs of equal numbers begin."""
+    """Return where each run of equal numbers begins."""
     return np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]])[: len(owners)])
 
 
@@ -105,7 +121,7 @@ class _Answer(NamedTuple):
 
 
 class Dual:
-    """The least bound that prices of the kinds give.
+    """The least bound by prices of the kinds.
 
     The dual is convex and piecewise linear: the upper envelope of hyperplanes, one for each way to
     choose an option of every job. The lowest point of the known ones, the solution of a linear
@@ -132,7 +148,7 @@ class Dual:
         self._known = [_Answer(math.fsum(nothing), np.zeros(len(offers.totals)), none)]
 
     def solve(self) -> None:
-        """Compute all three attributes."""
+        """Compute the attributes."""
         # Columns: an unused GPU of each kind, then the answers; each has a share.
         count = len(self.prices)
         columns, worth = np.zeros((count + 1, count + 1 + ROUNDS)), np.zeros(count + 1 + ROUNDS)
@@ -147,7 +163,7 @@ class Dual:
             if self.bound - reached <= CLOSE * max(1.0, abs(reached)):
                 break
             drawn = np.maximum(prices[:count], 0.0)
-            # Where the last answer brought nothing new, these may be the best prices themselves.
+            # If the last answer was not new, these may be the best prices themselves.
             if reached > before:
                 drawn = DAMPING * self.prices + (1 - DAMPING) * drawn
             answer, before = self._answer(drawn), reached
@@ -182,10 +198,10 @@ def _lowest(
 ) -> tuple[Floats, Floats]:
     """Run the simplex method from a basis, which it changes; return column shares and row prices.
 
-    The matrices have a row for each kind and are inverted anew at every step: they are tiny.
+    The matrices have a row for each kind and are inverted at every step, since they are tiny.
     """
     equal = TOLERANCE * max(1.0, float(np.abs(worth).max()))
-    # Degenerate bases can cycle: then the last one will do.
+    # Degenerate bases can cycle; in that case the last one is good enough.
     for _ in range(ROUNDS):
         inverse = np.linalg.inv(columns[:, basis])
         shares, prices = inverse @ right, worth[basis] @ inverse

@@ -1,6 +1,6 @@
 """Solvers of mixed-integer programmes, HiGHS and CBC, and programmes for them, in PuLP.
 
-None of these packages is imported before it is needed.
+No solver is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcext.core.errors import HpcextError, InputError
 from hpcext.extras import install, need
 
 PROVEN = 1e-6
-"""Relative distance from its bound within which a value is optimal: solvers can prove no more."""
+"""Relative distance from its bound within which a value is optimal; solvers prove no less."""
 
 SCALE = 1e3
 """Largest coefficient of a scaled objective: the tolerances of solvers are absolute (1e-6 and
@@ -25,13 +25,13 @@ less), and CBC prints a bound with three digits after the point."""
 
 
 class SearchLimit(NamedTuple):
-    """A limit of a search, not in seconds, so that it ends alike on every machine.
+    """A limit of a search, not in seconds, so that its result is the same on every machine.
 
     Attributes
     ----------
     nodes : int or None
-        Nodes of the search tree; None: no limit. With 0 HiGHS does not solve the root either, and
-        ends with the start.
+        Nodes of the search tree; None: no limit. With 0, HiGHS does not solve the root either, and
+        returns the start.
     gap : float
         Relative gap to the optimum that is good enough, 0 <= `gap` < 1.
     """
@@ -46,9 +46,10 @@ class Search(NamedTuple):
     Attributes
     ----------
     found, infeasible : bool
-        There is a solution; it is proven that there is none. Neither, if the limit came first.
+        Whether there is a solution, and whether it is proven that there is none. Neither if the
+        limit came first.
     bound : float
-        No solution of the problem, a minimisation, is less; minus infinity if nothing is known.
+        Lower bound on the solutions of the problem, a minimisation; minus infinity if unknown.
     """
 
     found: bool
@@ -67,9 +68,9 @@ def highs(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Sear
     """Minimise with HiGHS, in this process.
 
     ``LpProblem.solve`` of PuLP 3.3 takes no start for HiGHS (it passes ``warmStart`` on as an
-    option, which HiGHS silently refuses), fails with a KeyError where the limit of nodes is
-    reached, and calls a solution *optimal* that is within the gap, or was found by a time limit. So
-    PuLP only builds the model here, and HiGHS itself is asked for its result.
+    option, which HiGHS silently refuses), fails with a KeyError when the limit of nodes is reached,
+    and calls a solution *optimal* that is within the gap or was found by a time limit. So PuLP only
+    builds the model here, and HiGHS itself is asked for its result.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def highs(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Sear
         For measurements: with it the answer depends on the machine.
     """
     pulp, highspy = importlib.import_module("pulp"), importlib.import_module("highspy")
-    # The gap of HiGHS is 1e-4 unless it is told; its seed is fixed.
+    # The gap of HiGHS is 1e-4 by default; its seed is fixed.
     options = {"mip_rel_gap": limit.gap, "mip_abs_gap": 1e-6, "parallel": "off"}
     if limit.nodes is not None:
         options["mip_max_nodes"] = limit.nodes
@@ -115,7 +116,7 @@ def _run_highs(model: Any, highspy: Any) -> None:
 
 
 def _is_what_it_says(model: Any) -> bool:
-    """Return whether the solution of HiGHS has the value that HiGHS states."""
+    """Return whether the solution of HiGHS has the objective value that HiGHS states."""
     values, costs = model.getSolution().col_value, model.getLp().col_cost_
     value = math.fsum(cost * each for cost, each in zip(costs, values, strict=True))
     said = model.getInfo().objective_function_value
@@ -123,9 +124,9 @@ def _is_what_it_says(model: Any) -> bool:
 
 
 def cbc(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Search:
-    """Minimise with CBC: the one that comes with PuLP, else the ``cbc`` of the search path.
+    """Minimise with CBC: the one that comes with PuLP, else ``cbc`` of the search path.
 
-    PuLP passes the start to CBC (``warmStart``), but its status *optimal* is not enough here
+    PuLP passes the start to CBC (``warmStart``), but its status *optimal* is not reliable here
     either; hence the status of the solution, and the log for the bound.
 
     Parameters
@@ -139,8 +140,8 @@ def cbc(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Search
     pulp = importlib.import_module("pulp")
     with tempfile.TemporaryDirectory(prefix="hpcext-cbc-") as place:
         log = Path(place) / "log"
-        # Its preprocessing may cut off the optimum and prove the rest (2.10.3, of a sum that is to
-        # be 0 to 3.5), and without it may crash where there is no solution.
+        # Its preprocessing may cut off the optimum and prove the rest optimal (2.10.3, with a sum
+        # in 0 to 3.5), and without preprocessing it may crash where there is no solution.
         for options in (["preprocess off"], []):
             # By default CBC uses one thread and a fixed seed.
             solver = pulp.COIN_CMD(
@@ -154,7 +155,7 @@ def cbc(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Search
             except pulp.PulpSolverError as error:
                 failure = error
         else:
-            # It crashes, for one, where the working directory has been removed.
+            # For example, it crashes where the working directory has been removed.
             raise HpcextError(
                 f"CBC failed: {failure}", do="check that the working directory exists"
             )
@@ -167,7 +168,7 @@ def cbc(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Search
         bound = float(printed["Lower bound"]) - 5e-4
     elif problem.sol_status == pulp.LpSolutionOptimal:
         bound = float(printed.get("Objective value", bound))
-    # "Integer infeasible" has this status, and a status of the solution that says nothing.
+    # "Integer infeasible" has this status, and an unspecific status of the solution.
     return Search(found, problem.status == pulp.LpStatusInfeasible, bound)
 
 
@@ -187,7 +188,7 @@ def find_solver() -> Solver:
     Raises
     ------
     InputError
-        Neither is; the message says what to install.
+        Neither is installed; the message says what to install.
     """
     pulp = need("pulp")
     if pulp.HiGHS().available():
@@ -198,7 +199,7 @@ def find_solver() -> Solver:
 
 
 class Programme:
-    """A maximisation, written for a solver.
+    """A maximisation, formulated for a solver.
 
     Attributes
     ----------
@@ -215,11 +216,17 @@ class Programme:
         self._terms: list[tuple[Any, float]] = []
 
     def binary(self, name: str, start: bool) -> Any:
-        """Add a variable that is 0 or 1, with a value that the search starts with."""
+        """Add a variable that is 0 or 1, with a start value."""
         return self._variable(name, 1, self.pulp.LpBinary, int(start))
 
     def real(self, name: str, most: float, start: float) -> Any:
-        """Add a variable from 0 to `most`, with a value that the search starts with."""
+        """Add a variable from 0 to `most`, with a start value.
+
+        Parameters
+        ----------
+        name : str
+        most, start : float
+        """
         return self._variable(name, most, self.pulp.LpContinuous, start)
 
     def _variable(self, name: str, most: float, kind: str, start: float) -> Any:

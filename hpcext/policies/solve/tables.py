@@ -1,4 +1,4 @@
-"""The values of jobs by the number of their units: what is divided, laid out for arrays."""
+"""The values of jobs by the number of their units, laid out in arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ TOLERANCE = 1e-12
 """Relative tolerance: values that differ by less than this part of the largest one are equal."""
 
 ABSURD = 1e9
-"""A job whose values differ by so many times more than others' would blur those by rounding."""
+"""Factor by which one job's differences in value may exceed those of others without rounding the
+latter away."""
 
 
 class ValueTable(NamedTuple):
@@ -47,13 +48,20 @@ class Options(NamedTuple):
     def of(cls, tables: Sequence[ValueTable], total: int) -> Options:
         """Return the options that fit into the total.
 
+        Parameters
+        ----------
+        tables : sequence of ValueTable
+            One for each job.
+        total : int
+            Units to divide.
+
         Raises
         ------
         ValueError
             A table is not valid.
         """
         every = [table.sizes for table in tables]
-        # A scheduler asks again and again about the same sizes, with other values.
+        # A scheduler asks repeatedly about the same sizes, with other values.
         kept = all(isinstance(each, np.ndarray) and not each.flags.writeable for each in every)
         sizes, starts, jobs, lengths = (_known if kept else _layout)(*every)
         if [len(table.values) for table in tables] != lengths:
@@ -116,23 +124,23 @@ def _sizes(number: int, sizes: Ints) -> Ints:
     return sizes.astype(np.int64, copy=False)
 
 
-def tamed(options: Options) -> Options:
-    """Return options that are divided alike, in which no value is so large that it blurs others.
+def without_extremes(options: Options) -> Options:
+    """Return options with the same best division, without values so large that others are lost.
 
-    What an option is worth beyond all that the other jobs could gain together decides nothing.
+    A value is irrelevant beyond all that the other jobs could gain together.
     """
     _, values, starts, jobs = options
     nothing = values[starts]
     gains = np.maximum.reduceat(values, starts) - nothing
     others = float(gains.sum()) - gains
-    # Who has such an option would have to gain more than there is.
+    # For such an option to be chosen, the others would have to gain more than they can.
     least = nothing - others * (1.0 + TOLERANCE)
     if (np.minimum.reduceat(values, starts) < least).any():
         hopeless = values < least[jobs]
         values = np.where(hopeless, (nothing - 2.0 * others - 1.0)[jobs], values)
     largest = np.maximum(gains, nothing - np.minimum.reduceat(values, starts))
     at = int(largest.argmax())
-    # Of several such jobs the values are weighed against each other, as they are stated.
+    # If several jobs have such values, these are compared as they are stated.
     if largest[at] > ABSURD * float(np.delete(largest, at).max(initial=0.0)):
         values = values.copy()
         own = np.flatnonzero(jobs == at)

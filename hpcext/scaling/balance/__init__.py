@@ -1,11 +1,11 @@
 """Batch sizing of LB-BSP (SoCC 2020): divide a step so that all workers finish together.
 
-Every rule here is a pure function of what all workers know alike, in plain arithmetic: each of them
-computes the same sizes, without a server. Sums are kept exactly.
+Every rule is a pure function of what all workers know alike, in plain arithmetic, so that each of
+them computes the same sizes without a server. Sums are kept exactly.
 
 :class:`Speeds` is Algorithm 1, for workers whose time is proportional to their samples.
-:class:`LeaderStraggler` is Algorithm 2, which knows nothing of the workers: it moves some samples
-at a time from the slowest to the fastest one. A third rule is :mod:`hpcext.scaling.balance.lines`.
+:class:`LeaderStraggler` is Algorithm 2, which has no model of the workers: it moves some samples
+at a time from the slowest to the fastest one. :mod:`hpcext.scaling.balance.lines` is a third rule.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ FULL = 0.95
 """Share of its memory in use beyond which a worker gets no larger batch (section 3.3.2)."""
 
 STEP, WINDOW = 5, 5
-"""Fast approach of Algorithm 2: samples to move, and iterations to look at."""
+"""Fast approach of Algorithm 2: samples to move, and iterations to consider."""
 
 FINE_STEP, FINE_WINDOW = 1, 20
-"""Fine-tuning of Algorithm 2: samples to move, and iterations to look at."""
+"""Fine-tuning of Algorithm 2: samples to move, and iterations to consider."""
 
 STRAGGLES = 1.05
-"""A worker with its fewest samples is removable if it takes this many times as long as others."""
+"""Factor by which a worker with its fewest samples must be slower than others to be removable."""
 
 
 class Line(NamedTuple):
-    """Seconds of a worker by its samples: ``constant_s + per_sample_s * samples``."""
+    """Seconds of a worker by its number of samples: ``constant_s + per_sample_s * samples``."""
 
     constant_s: float
     per_sample_s: float
@@ -43,7 +43,12 @@ class Line(NamedTuple):
 
 
 def even(total: int, workers: int) -> Sizes:
-    """Divide a total as evenly as possible, the larger parts first."""
+    """Divide a total as evenly as possible, the larger parts first.
+
+    Parameters
+    ----------
+    total, workers : int
+    """
     full, more = divmod(total, workers)
     return tuple(full + (worker < more) for worker in range(workers))
 
@@ -54,11 +59,11 @@ def level(lines: Sequence[Line], total: int, least: Sequence[int], most: Sequenc
     Parameters
     ----------
     lines : sequence of Line
-        Time by batch size of each worker; slopes are above 0.
+        Time by batch size of each worker; slopes are positive.
     total : int
         Sum of the sizes.
     least, most : sequence of int
-        Bounds of each worker.
+        Bounds on the samples of each worker.
 
     Returns
     -------
@@ -83,7 +88,7 @@ def level(lines: Sequence[Line], total: int, least: Sequence[int], most: Sequenc
 
 
 def _limit_s(lines: Sequence[Line], total: int, least: Sequence[int], most: Sequence[int]) -> float:
-    """Return when the workers would finish all samples if samples could be divided."""
+    """Return the time when workers would finish all samples if samples were divisible."""
     changes = []
     for line, low, high in zip(lines, least, most, strict=True):
         if low < high:
@@ -102,7 +107,7 @@ def _limit_s(lines: Sequence[Line], total: int, least: Sequence[int], most: Sequ
 def _settle(
     sizes: list[int], lines: Sequence[Line], total: int, least: Sequence[int], most: Sequence[int]
 ) -> None:
-    """Give remaining samples to the workers that finish first with one more; or take some back."""
+    """Give remaining samples to the workers that finish them first, or take excess ones back."""
     left = total - sum(sizes)
     if left >= 0:
         heap = [(line.at(sizes[at] + 1), at) for at, line in enumerate(lines)]
@@ -122,18 +127,18 @@ def _settle(
 
 
 class IterationRecord(NamedTuple):
-    """What all workers know about one iteration.
+    """The facts that all workers know about one iteration.
 
     Attributes
     ----------
     batches : tuple of int
         Samples of each worker.
     times_s : tuple of float
-        Seconds that each took, without waiting for others.
+        Seconds that each worker took, without waiting for others.
     memory : tuple of float
-        Share of its memory that each has used.
+        Share of its memory that each worker has used.
     speeds : tuple of float
-        Samples per second that each expects of itself in the next iteration.
+        Samples per second that each worker expects of itself in the next iteration.
     """
 
     batches: Sizes
@@ -154,29 +159,44 @@ class Rule(Protocol):
     sizes: Sizes
 
     def see(self, seen: IterationRecord) -> Sizes:
-        """Take in an iteration; return the sizes of the next one."""
+        """Process the record of an iteration; return the sizes of the next one."""
 
     def resize(self, total: int) -> Sizes:
         """Set the number of samples in a step from now on; return the new sizes."""
 
     def state(self) -> list[Any]:
-        """Return what is known of each worker, as JSON values."""
+        """Return the knowledge about each worker, as JSON values."""
 
 
 class WorkerBounds(NamedTuple):
-    """Fewest and most samples of a worker; None: no bound but its memory."""
+    """The smallest and largest number of samples of a worker; None: no bound but its memory."""
 
     least: int = 1
     most: int | None = None
 
     def fitted(self, total: int, workers: int) -> WorkerBounds:
-        """Return these bounds, widened as far as a step of `total` samples needs."""
+        """Return these bounds, widened as far as a step of `total` samples needs.
+
+        Parameters
+        ----------
+        total, workers : int
+        """
         least = min(self.least, total // workers)
         most = self.most if self.most is None else max(self.most, -(-total // workers))
         return WorkerBounds(least, most)
 
     def of(self, sizes: Sizes, total: int, memory: Sequence[float]) -> tuple[list[int], list[int]]:
-        """Return least and most of each worker; a full one gets no more if the others have room."""
+        """Return the bounds of each worker; a full one gets no more if the others have room.
+
+        Parameters
+        ----------
+        sizes : tuple of int
+            Present samples of each worker.
+        total : int
+            Samples in a step.
+        memory : sequence of float
+            Share of its memory that each worker has used.
+        """
         top = total if self.most is None else min(self.most, total)
         most = [
             min(size, top) if used > FULL else top for size, used in zip(sizes, memory, strict=True)
@@ -187,7 +207,7 @@ class WorkerBounds(NamedTuple):
 
 
 FREE = WorkerBounds()
-"""Bounds of a worker whose batches are not bounded."""
+"""The bounds of workers without limits."""
 
 
 class Speeds:
@@ -199,7 +219,7 @@ class Speeds:
         Initial sizes.
     bounds : WorkerBounds
     known : sequence
-        The :meth:`state` of each worker, None where nothing is known.
+        The :meth:`state` of each worker; None where nothing is known.
     """
 
     def __init__(
@@ -217,7 +237,7 @@ class Speeds:
             self.resize(sum(self.sizes))
 
     def see(self, seen: IterationRecord) -> Sizes:
-        """Take in an iteration; return the sizes of the next one."""
+        """Process the record of an iteration; return the sizes of the next one."""
         if all(math.isfinite(speed) and speed > 0 for speed in seen.speeds):
             self._speeds, self._memory = seen.speeds, seen.memory
             return self.resize(sum(self.sizes))
@@ -238,7 +258,7 @@ class Speeds:
 
 
 class LeaderStraggler:
-    """Algorithm 2, as published: line by line.
+    """Algorithm 2 as published, line by line.
 
     Parameters
     ----------
@@ -246,14 +266,14 @@ class LeaderStraggler:
         Initial sizes.
     bounds : WorkerBounds
     known : sequence
-        The :meth:`state` of each worker; used if it is known of all.
+        The :meth:`state` of each worker; it is used only if it is known for all.
     step, window : int
-        Samples to move, and iterations to look at, in the fast approach.
+        Samples to move, and iterations to consider, in the fast approach.
 
     Attributes
     ----------
     fine : bool
-        Whether it fine-tunes, because a leader was slower than its straggler before.
+        Whether it fine-tunes, because a leader was once slower than its straggler.
     """
 
     def __init__(
@@ -270,14 +290,14 @@ class LeaderStraggler:
         self._bounds = bounds
         self._step, self._window = step, window
         self._last: deque[tuple[float, ...]] = deque(maxlen=max(window, FINE_WINDOW))
-        # Whether this worker has ever been slower than that one: all that line 9 needs of the past.
+        # Whether this worker was ever slower than that one: the only history that line 9 needs.
         self._slower = [bytearray(len(self.sizes)) for _ in self.sizes]
         if known and all(known):
             total, self.sizes = sum(self.sizes), tuple(known)
             self.resize(total)
 
     def see(self, seen: IterationRecord) -> Sizes:
-        """Take in an iteration; return the sizes of the next one."""
+        """Process the record of an iteration; return the sizes of the next one."""
         times = seen.times_s
         self._last.append(times)
         for row, mine in zip(self._slower, times, strict=True):
@@ -285,7 +305,7 @@ class LeaderStraggler:
                 if mine > other:
                     row[at] = 1
         if seen.batches != self.sizes:
-            # The iteration used sizes older than the last ones.
+            # The iteration began before the last change of sizes.
             return self.sizes
         top = sum(self.sizes) if self._bounds.most is None else self._bounds.most
         may_lead = [
@@ -325,7 +345,12 @@ class LeaderStraggler:
 def removable(seen: IterationRecord, bounds: WorkerBounds) -> int | None:
     """Return a worker without which a step would be faster, or None.
 
-    That is the slowest one, if it is slowest by far with its fewest samples.
+    That is the slowest one, if it is by far the slowest although it has its fewest samples.
+
+    Parameters
+    ----------
+    seen : IterationRecord
+    bounds : WorkerBounds
     """
     slowest = max(range(len(seen.times_s)), key=lambda at: seen.times_s[at])
     others = [time_s for at, time_s in enumerate(seen.times_s) if at != slowest]

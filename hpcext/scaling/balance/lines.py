@@ -1,7 +1,8 @@
-"""Batch sizing by a line through each worker's times; beside the published rules of LB-BSP.
+"""Batch sizing by a line through each worker's times, in addition to LB-BSP's published rules.
 
-Above saturation a worker's time is affine in its samples. So a line is fitted to each worker, and
-the sizes go to where the lines say that all finish together, as far as each line can be trusted.
+Above saturation, a worker's time is affine in its samples. So a line is fitted to each worker, and
+the sizes are those at which all workers finish together by their lines, as far as each line can be
+trusted.
 """
 
 from __future__ import annotations
@@ -25,46 +26,46 @@ from hpcext.scaling.balance import (
 )
 
 GROWS, SHRINKS = 2, 4
-"""A line is trusted up to twice the largest batch tried, which is known to fit in memory, and down
-to a quarter of the present one."""
+"""A line is trusted up to `GROWS` times the largest batch tried, which is known to fit in memory,
+and down to the present one divided by `SHRINKS`."""
 
 GAIN = 0.01
-"""Share of an iteration's time that a change must promise to save."""
+"""Share of an iteration's time that a change must be predicted to save."""
 
 SURE = 1.0
-"""Standard errors of an iteration's time that a change must promise to save, beyond those by which
-the slowest of as many equal workers seems slower than it is."""
+"""Standard errors of an iteration's time that a change must be predicted to save, beyond those by
+which the slowest of as many equal workers seems slower than it is."""
 
 LEAST_SEEN = 2
-"""Fewest iterations of one division before the next one: a single one does not show the noise."""
+"""Fewest iterations with one division before the next one: a single one does not show the noise."""
 
 MOVED = 0.05
-"""A worker's speed has changed if its time differs by more than this share, twice in a row..."""
+"""A worker's speed has changed if its time differs by more than this share twice in a row..."""
 
 SURELY_MOVED = 4.0
 """...and by more than this many standard deviations."""
 
 KEPT, POINTS = 100, 6
-"""Times that a mean spans, and batch sizes that a line is fitted to."""
+"""Number of times that a mean covers, and of batch sizes that a line is fitted to."""
 
 RECENT = 8
-"""Number of newest times; where their mean differs, the worker's speed has changed."""
+"""Number of newest times; if their mean differs, the worker's speed has changed."""
 
 SPREAD = 20
-"""Times that a standard deviation spans."""
+"""Number of times that a standard deviation covers."""
 
 RESTS = 5
-"""Iterations between two reviews of a division, once it has been seen this often."""
+"""Iterations between two reviews of a division, after as many iterations with it."""
 
 SHRINK = 0.05
-"""Weight of the prior slope: it counts as batches that differ by this share."""
+"""Weight of the prior slope: that of batches whose sizes differ by this share."""
 
 BELIEVED = 0.15
-"""Relative uncertainty of the prior slope: where the noise of times is larger, they say less about
+"""Relative uncertainty of the prior slope: where times are noisier than this, they say less about
 the slope than the prior does."""
 
 FLAT = 0.02
-"""Least slope of a line, relative to the time per sample: no sample is free."""
+"""Lower limit of a line's slope, relative to the time per sample: no sample is free."""
 
 
 class _Fit:
@@ -72,17 +73,17 @@ class _Fit:
 
     def __init__(self, prior: Line | None) -> None:
         self.prior = prior
-        # By samples: how often seen (at most KEPT), and mean seconds; the newest last.
+        # By samples: how often seen (at most KEPT), and mean seconds; the newest come last.
         self.points: dict[int, tuple[float, float]] = {}
         self.tried = 0
-        self._odd: list[float] = []
+        self._outliers: list[float] = []
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._variance, self._deviations = 0.0, 0
 
     def add(self, samples: int, time_s: float) -> None:
         self.tried = max(self.tried, samples)
-        if samples != self._here:
-            self._odd = []
+        if samples != self._present:
+            self._outliers = []
             self._recent.clear()
             # The times of other sizes are outdated as well.
             self.points = {x: (n / 2, t) for x, (n, t) in self.points.items()}
@@ -92,15 +93,15 @@ class _Fit:
             odd = max(MOVED, SURELY_MOVED * self.deviation)
             if count >= LEAST_SEEN and abs(off) > odd:
                 self.points[samples] = count, mean_s
-                self._be_odd(samples, time_s, mean_s)
+                self._record_outlier(samples, time_s, mean_s)
                 return
-            for _ in self._odd:
+            for _ in self._outliers:
                 # It was an outlier, which counts as noise.
-                self._deviate(odd)
+                self._record_deviation(odd)
         if self._recent:
-            # From one time to the next, because a shifted mean is not noise.
-            self._deviate((time_s - self._recent[-1]) / mean_s / math.sqrt(2.0))
-        self._odd = []
+            # From one time to the next, because a shift of the mean is not noise.
+            self._record_deviation((time_s - self._recent[-1]) / mean_s / math.sqrt(2.0))
+        self._outliers = []
         self._recent.append(time_s)
         count = min(count + 1, KEPT)
         self.points[samples] = count, mean_s + (time_s - mean_s) / count
@@ -108,13 +109,13 @@ class _Fit:
             del self.points[next(iter(self.points))]
         self._follow(samples)
 
-    def _be_odd(self, samples: int, time_s: float, mean_s: float) -> None:
-        """Take in a time that does not fit: the first may be an accident, the second is not."""
-        if self._odd and (self._odd[0] > mean_s) != (time_s > mean_s):
-            self._odd = []
-        self._odd.append(time_s)
-        if len(self._odd) >= LEAST_SEEN:
-            self._become(samples, self._odd)
+    def _record_outlier(self, samples: int, time_s: float, mean_s: float) -> None:
+        """Record a time that does not fit; the first may be an accident, the second is a change."""
+        if self._outliers and (self._outliers[0] > mean_s) != (time_s > mean_s):
+            self._outliers = []
+        self._outliers.append(time_s)
+        if len(self._outliers) >= LEAST_SEEN:
+            self._restart(samples, self._outliers)
 
     def _follow(self, samples: int) -> None:
         """Follow a change that only the mean of several times shows, because of noise."""
@@ -123,46 +124,46 @@ class _Fit:
             return
         now_s = math.fsum(self._recent) / RECENT
         if abs(now_s / mean_s - 1.0) > max(MOVED, SURELY_MOVED * self.deviation / RECENT**0.5):
-            self._become(samples, list(self._recent))
+            self._restart(samples, list(self._recent))
 
-    def _become(self, samples: int, times: Sequence[float]) -> None:
-        """Restart from these times: the worker's speed has changed."""
+    def _restart(self, samples: int, times: Sequence[float]) -> None:
+        """Restart from these times, because the worker's speed has changed."""
         now_s = math.fsum(times) / len(times)
-        # Slower by a constant or in proportion? By assuming the latter, a change is rather too
-        # small than too large, and the next times correct it.
+        # The slowdown may be constant or proportional. The latter is assumed, because it makes a
+        # change too small rather than too large, and the next times correct it.
         line, ratio = self.line(), now_s / self.points[samples][1]
         if line is not None:
             self.prior = Line(line.constant_s * ratio, line.per_sample_s * ratio)
         self.points = {samples: (float(len(times)), now_s)}
-        self._odd = []
+        self._outliers = []
         self._recent.clear()
 
-    def _deviate(self, off: float) -> None:
+    def _record_deviation(self, off: float) -> None:
         self._deviations = min(self._deviations + 1, SPREAD)
         self._variance += (off * off - self._variance) / self._deviations
 
     @property
-    def _here(self) -> int | None:
+    def _present(self) -> int | None:
         return next(reversed(self.points)) if self.points else None
 
     @property
     def seen(self) -> float:
-        """Number of iterations with the present batch."""
-        return self.points[self._here][0] if self._here is not None else 0.0
+        """The number of iterations with the present batch."""
+        return self.points[self._present][0] if self._present is not None else 0.0
 
     @property
     def deviation(self) -> float:
-        """Relative standard deviation of its times."""
+        """The relative standard deviation of the worker's times."""
         return math.sqrt(self._variance)
 
     @property
     def time_s(self) -> float:
-        """Mean seconds of its times with the present batch."""
-        return self.points[self._here][1] if self._here is not None else 0.0
+        """The mean seconds of the worker's times with the present batch."""
+        return self.points[self._present][1] if self._present is not None else 0.0
 
     def line(self) -> Line | None:
         """Return the line through the mean at the present batch, with the slope of all points."""
-        here = self._here
+        here = self._present
         if here is None:
             return self.prior
         weight = math.fsum(n for n, _ in self.points.values())
@@ -182,9 +183,9 @@ class _Fit:
 class Affine:
     """The rule that fits a line to each worker's times, and levels the lines.
 
-    A change must promise more than noise explains, so that sizes rest when there is nothing to
-    gain. A line goes through the worker's newest times, whatever it was fitted to: so where sizes
-    rest, all workers are level by measurement and not only by the model.
+    A change must promise more than noise explains, so that sizes stay as they are when there is
+    nothing to gain. A line goes through the worker's newest times, whatever it was fitted to. So
+    where sizes stay, all workers are level by measurement and not only by the model.
 
     Parameters
     ----------
@@ -192,7 +193,7 @@ class Affine:
         Initial sizes.
     bounds : WorkerBounds
     known : sequence
-        The :meth:`state` of each worker, None where nothing is known.
+        The :meth:`state` of each worker; None where nothing is known.
     """
 
     def __init__(
@@ -210,14 +211,14 @@ class Affine:
             self.resize(sum(self.sizes))
 
     def see(self, seen: IterationRecord) -> Sizes:
-        """Take in an iteration; return the sizes of the next one."""
+        """Process the record of an iteration; return the sizes of the next one."""
         for fit, samples, time_s in zip(self._fits, seen.batches, seen.times_s, strict=True):
             if math.isfinite(time_s) and time_s > 0 and samples > 0:
                 fit.add(samples, time_s)
         self._memory = seen.memory
         count = min(fit.seen for fit in self._fits)
         self._rested += 1
-        # Where nothing has changed, a review at every iteration would be wasted.
+        # While nothing changes, a review at every iteration would be wasted.
         rests = count >= RESTS and self._rested < RESTS
         if seen.batches != self.sizes or count < LEAST_SEEN or rests:
             return self.sizes
@@ -253,7 +254,7 @@ class Affine:
 
 
 def _usual(lines: Sequence[Line]) -> Line | None:
-    """Return the prior line of an unknown worker: the mean of those that are known."""
+    """Return the prior line of an unknown worker: the mean of the known ones."""
     if not lines:
         return None
     return Line(*(math.fsum(column) / len(lines) for column in zip(*lines, strict=True)))

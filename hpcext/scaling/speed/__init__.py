@@ -1,11 +1,11 @@
 """The speed of a worker in its next iteration: the predictors of LB-BSP, section 3.2.2.
 
-Chen et al., *Semi-Dynamic Load Balancing*, SoCC 2020. A worker on a shared machine is as fast as
-its neighbours let it be. Batches that are to end together need its speed ahead of the iteration
-(Algorithm 1); what can be observed is the speed of past ones, and its CPU and memory usage.
+Chen et al., *Semi-Dynamic Load Balancing*, SoCC 2020. On a shared machine, the speed of a worker
+depends on its neighbours. Batches that are to end together need its speed ahead of the iteration
+(Algorithm 1), but only the speed in past ones, and its CPU and memory usage, can be observed.
 
 Models are trained while the training runs, in a thread. The moment when a fit ends is therefore
-random: processes that compute the same shares exchange predictions, not the models behind them.
+random, so processes that compute the same shares exchange predictions, not models.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Predictor(Protocol):
     """A predictor of a worker's speed."""
 
     def observe(self, speed: float, cpu: float, memory: float) -> None:
-        """Take in what is known at the boundary before an iteration.
+        """Process the observations at the boundary before an iteration.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ def find_predictor(name: str, *, seed: int = 0, background: bool = True) -> Pred
     ----------
     name : str
         ``memoryless``, ``ema``, ``arima``, ``rnn``, ``lstm`` or ``narx``; or what an installed
-        package brings (:data:`hpcext.seams.PREDICTORS`).
+        package provides (:data:`hpcext.seams.PREDICTORS`).
     seed : int
         Seed of the initial weights of networks.
     background : bool
@@ -91,7 +91,7 @@ def find_predictor(name: str, *, seed: int = 0, background: bool = True) -> Pred
     Raises
     ------
     ValueError
-        There is none of this name.
+        There is no such predictor.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def find_predictor(name: str, *, seed: int = 0, background: bool = True) -> Pred
 
 
 def _installed(name: str) -> Callable[[int, bool], Predictor]:
-    """Find a predictor that an installed package brings."""
+    """Return the factory of a predictor that an installed package provides."""
     try:
         found: Callable[[int, bool], Predictor] = seams.load(seams.PREDICTORS, name)
     except KeyError:

@@ -1,8 +1,8 @@
-"""ARIMA(2,2,1) of a worker's speed, which LB-BSP compares with (section 3.2.2 and Table 3).
+"""ARIMA(2,2,1) of a worker's speed, a baseline of LB-BSP (section 3.2.2 and Table 3).
 
-Coefficients minimise the conditional sum of squares, for which SciPy is enough: so it needs no
-other package, and can be fitted anew while a training runs. On hundreds of values the exact
-likelihood has its maximum near them.
+Coefficients minimise the conditional sum of squares, for which SciPy is enough, so that they can be
+fitted again while a training runs. On hundreds of values, the maximum of the exact likelihood is
+near them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ DIFFERENCES = 2
 
 WITHIN = 0.999
 """Factor on the bounds within which the moving average is invertible, so that old errors are
-forgotten, and on those around the triangle in which the autoregression is stationary."""
+forgotten, and on those of the triangle in which the autoregression is stationary."""
 
 STARTS = ((0.0, 0.0, -0.5), (-0.5, -0.25, -0.95))
-"""Coefficients to start the first fit from; differences of noise look like the second."""
+"""Coefficients from which the first fit starts; differences of noise look like the second."""
 
 REMEMBERS = 200
-"""Iterations that a prediction looks back: the moving average has vanished by then."""
+"""Number of past iterations in a prediction: the moving average has vanished by then."""
 
 
 class Arima:
@@ -53,7 +53,15 @@ class Arima:
 
 
 def residuals(coefficients: Floats, w: Floats) -> Floats:
-    """Return the errors of one-step predictions, from the third value on."""
+    """Return the errors of one-step predictions, from the third value on.
+
+    Parameters
+    ----------
+    coefficients : array of float, shape (3,)
+        a1, a2 and b of :class:`Arima`.
+    w : array of float, shape (n,)
+        Second differences of the speeds.
+    """
     from scipy.signal import lfilter  # noqa: PLC0415
 
     a1, a2, b = coefficients
@@ -62,7 +70,15 @@ def residuals(coefficients: Floats, w: Floats) -> Floats:
 
 
 def fit(rows: Floats, start: Model | None) -> Arima:
-    """Fit to rows of speed, CPU and memory, starting from the coefficients of `start` if given."""
+    """Fit the model to observations.
+
+    Parameters
+    ----------
+    rows : array of float, shape (n, 3)
+        Speed, CPU and memory.
+    start : Model or None
+        The model from whose coefficients the search starts.
+    """
     from scipy.optimize import least_squares  # noqa: PLC0415
 
     w = np.diff(rows[:, 0], DIFFERENCES)

@@ -1,4 +1,4 @@
-"""Predictors that average past speeds of a worker: the baselines of LB-BSP's Table 3."""
+"""Predictors that average the past speeds of a worker: the baselines of LB-BSP's Table 3."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ALPHA = 0.2
 """Weight of the last iteration in the exponential moving average (Table 3)."""
 
 LEAST_SPEED = 1e-6
-"""Least speed that counts as observed, so that no sum of speeds is zero."""
+"""Lowest speed that counts as observed, so that no sum of speeds is zero."""
 
 
 class Memoryless:
@@ -20,7 +20,7 @@ class Memoryless:
         self._speed = math.nan
 
     def observe(self, speed: float, cpu: float, memory: float) -> None:
-        """Take in the speed of the last iteration."""
+        """Record the speed in the last iteration."""
         if is_speed(speed):
             self._speed = float(speed)
 
@@ -30,18 +30,18 @@ class Memoryless:
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        return {"speed": said(self._speed)}
+        return {"speed": to_json(self._speed)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
-        self._speed = heard(state)
+        self._speed = speed_in(state)
 
 
 class Ema(Memoryless):
     """A predictor of the exponential moving average of speeds."""
 
     def observe(self, speed: float, cpu: float, memory: float) -> None:
-        """Take in the speed of the last iteration."""
+        """Record the speed in the last iteration."""
         if math.isnan(self._speed):
             super().observe(speed, cpu, memory)
         elif is_speed(speed):
@@ -49,22 +49,22 @@ class Ema(Memoryless):
 
 
 def is_speed(speed: float) -> bool:
-    """Return whether a number is a speed that a worker can have."""
+    """Return whether a number is a possible speed of a worker."""
     return math.isfinite(speed) and speed > LEAST_SPEED
 
 
-def said(speed: float) -> float | None:
+def to_json(speed: float) -> float | None:
     """Return a speed as a JSON value: null for NaN, which JSON lacks."""
     return None if math.isnan(speed) else speed
 
 
-def heard(state: Mapping[str, Any]) -> float:
-    """Return the speed of a state.
+def speed_in(state: Mapping[str, Any]) -> float:
+    """Return the speed in a state.
 
     Raises
     ------
     ValueError
-        The state has none.
+        The state has no speed.
     """
     try:
         speed = state["speed"]

@@ -1,13 +1,13 @@
-"""Networks that predict a worker's speed: NARX, which knows its CPU and memory, and two others.
+"""Networks that predict a worker's speed: NARX, which uses its CPU and memory, and two others.
 
 LB-BSP, section 3.2.2 and Table 3. NARX is a feedforward network on the last speeds and on the
-current and last usages (eq. 4); the plain recurrent network and the LSTM, which the paper compares
-it with, read the last speeds one after the other. Each has one hidden layer and looks two
-iterations back.
+current and last usages (eq. 4). The plain recurrent network and the LSTM, with which the paper
+compares it, read the last speeds in turn. Each has one hidden layer and uses the last two
+iterations.
 
 They are so small that NumPy on one thread is enough, and a training that balances its batches needs
-no second framework. All three are trained in the same way, so that only their structure makes a
-difference.
+no second framework. All three are trained in the same way, so that they differ only in their
+structure.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ HIDDEN = 10
 """Units of the hidden layer."""
 
 HELD_OUT = 0.2
-"""Share of the rows, the newest, that are held out from training and decide when to stop."""
+"""Share of the rows, the newest, that are held out from training and determine when to stop."""
 
 PATIENCE = 10
-"""Steps without a better prediction of the held-out rows, after which the training stops."""
+"""Steps without a better prediction of the held-out rows after which the training stops."""
 
 MOST_STEPS = 200
 
 DECAY = 1.0
-"""Weight decay, on the mean square of the weights. Speeds are mostly noise, and some hundred
-weights would learn it. Of 0.0001 to 5, this predicted best on a recording other than Table 3's."""
+"""Weight decay, on the mean square of the weights. Speeds are mostly noise, which some hundred
+weights would learn. Of 0.0001 to 5, this predicted best on a recording other than that of Table
+3."""
 
 CLIPPED = 5.0
 """Standard deviations to which inputs are clipped."""
@@ -52,7 +53,7 @@ class Network(ABC):
 
     @property
     def size(self) -> int:
-        """Number of weights."""
+        """The number of weights."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def initial(self, rng: np.random.Generator) -> Floats:
@@ -85,14 +86,40 @@ class Network(ABC):
 
     @abstractmethod
     def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
-        """Return the outputs, one for each input, and what the backward pass needs."""
+        """Return the outputs, one for each input, and the values that the backward pass needs.
+
+        Parameters
+        ----------
+        weights : dict of str to array
+            By name, as in `shapes`.
+        inputs : array of float
+            From :meth:`windows`, one for each output.
+        """
 
     @abstractmethod
     def backward(self, weights: Arrays, inputs: Floats, kept: Any, by_output: Floats) -> Arrays:
-        """Return derivatives by the weights, given those by the outputs."""
+        """Return derivatives by the weights, given those by the outputs.
+
+        Parameters
+        ----------
+        weights, inputs
+            As for :meth:`forward`.
+        kept : Any
+            The second result of :meth:`forward`.
+        by_output : array of float, shape (n,)
+            Derivatives by the outputs.
+        """
 
     def error(self, weights: Floats, inputs: Floats, targets: Floats) -> tuple[float, Floats]:
-        """Return the mean squared error with weight decay, and its derivatives."""
+        """Return the mean squared error with weight decay, and its derivatives.
+
+        Parameters
+        ----------
+        weights : array of float, shape (size,)
+        inputs : array of float
+            From :meth:`windows`, one for each target.
+        targets : array of float, shape (n,)
+        """
         arrays = self.split(weights)
         outputs, kept = self.forward(arrays, inputs)
         off = outputs - targets
@@ -139,7 +166,7 @@ class Narx(Network):
 
 
 class Recurrent(Network):
-    """A network that reads speeds one after the other: base of both recurrent ones."""
+    """The base of both recurrent networks, which read speeds in turn."""
 
     gates = 1
 
@@ -290,7 +317,7 @@ class Learner:
     def fit(self, rows: Floats, start: Model | None) -> Fitted:
         """Train on rows of speed, CPU and memory, starting from the weights of `start` if given."""
         middle, width = rows.mean(axis=0), rows.std(axis=0)
-        # A series that never changed has no information; it stays at zero.
+        # A series that never changed has no information, so it stays at zero.
         width = np.where(width > 1e-9 * np.maximum(1.0, np.abs(middle)), width, 1.0)
         every = scaled(rows, middle, width)
         inputs = self.network.windows(every)[:-1]
@@ -321,12 +348,31 @@ class Learner:
 
 
 def scaled(rows: Floats, middle: Floats, width: Floats) -> Floats:
-    """Scale and clip rows for a network."""
+    """Scale and clip rows for a network.
+
+    Parameters
+    ----------
+    rows : array of float, shape (n, 3)
+        Speed, CPU and memory.
+    middle, width : array of float, shape (3,)
+        Mean and standard deviation of each.
+    """
     return np.clip((rows - middle) / width, -CLIPPED, CLIPPED)
 
 
 def trained(network: Network, weights: Floats, inputs: Floats, targets: Floats) -> Floats:
-    """Train by gradient descent; return the weights that predict the held-out rows best."""
+    """Train by gradient descent; return the weights that predict the held-out rows best.
+
+    Parameters
+    ----------
+    network : Network
+    weights : array of float
+        Initial weights.
+    inputs : array of float
+        From :meth:`Network.windows`, one row for each target.
+    targets : array of float, shape (n,)
+        Speeds, scaled.
+    """
     from scipy.optimize import minimize  # noqa: PLC0415
 
     held = max(1, round(HELD_OUT * len(inputs)))
@@ -360,9 +406,9 @@ def trained(network: Network, weights: Floats, inputs: Floats, targets: Floats) 
 
 
 class _Enough(Exception):
-    """Early stopping: ends the descent from its callback, in every release of SciPy."""
+    """The early stop of the descent, from its callback; works in every release of SciPy."""
 
 
 def _sigmoid(x: Floats) -> Floats:
-    # No overflow on either side.
+    # This form overflows on neither side.
     return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))

@@ -1,4 +1,4 @@
-"""A predictor whose model is fitted anew while the training that it observes runs."""
+"""A predictor whose model is fitted repeatedly while the training that it observes runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcext.scaling.speed.averages import Ema, is_speed
 Floats = NDArray[np.float64]
 
 LEAST = 500
-"""Iterations before a model is trained (section 4); the moving average stands in until then."""
+"""Iterations before a model is trained (section 4); a moving average predicts until then."""
 
 EVERY = 100
 """Iterations between two fits; the second starts from the model of the first."""
@@ -25,7 +25,7 @@ KEPT = 2000
 """Newest iterations that a fit uses."""
 
 BEYOND = 1.5
-"""Factor beyond the observed speeds to which predictions are limited, whatever a model says."""
+"""Factor beyond the observed speeds to which predictions are limited, whatever the model says."""
 
 
 class Model(Protocol):
@@ -33,7 +33,7 @@ class Model(Protocol):
 
     @property
     def looks_back(self) -> int:
-        """Number of rows that a prediction needs."""
+        """The number of rows that a prediction needs."""
 
     def ahead(self, rows: Floats) -> float:
         """Predict the speed after these rows of speed, CPU and memory."""
@@ -54,10 +54,10 @@ class Online:
     fit : callable
         Fits a model to rows of speed, CPU and memory, starting from another model.
     loaded : callable
-        Makes a model from a state; raises ValueError if that is not one.
+        Makes a model from a state; raises ValueError if the state is not valid.
     background : bool
-        Whether to fit in a thread. Otherwise :meth:`observe` takes as long as a fit now and then,
-        and the same observations lead to the same predictions.
+        Whether to fit in a thread. Otherwise :meth:`observe` sometimes takes as long as a fit, and
+        the same observations lead to the same predictions.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Online:
 
     @property
     def trained(self) -> bool:
-        """Whether the model predicts, not the moving average."""
+        """Whether the model predicts, rather than the moving average."""
         return self._model is not None and len(self._rows) >= self._model.looks_back
 
     def observe(self, speed: float, cpu: float, memory: float) -> None:
-        """Take in the last iteration; begin a fit when one is due."""
+        """Record the last iteration; begin a fit when one is due."""
         if not is_speed(speed):
             return
         before = self._rows[-1] if self._rows else (0.0, 0.0, 0.0)
@@ -92,7 +92,7 @@ class Online:
             self._begin()
 
     def predict(self) -> float:
-        """Predict the next speed by the model, or else by the moving average."""
+        """Predict the next speed by the model if there is one, else by the moving average."""
         model = self._model
         if model is None or len(self._rows) < model.looks_back:
             return self._average.predict()
@@ -102,7 +102,7 @@ class Online:
         return min(max(speed, self._slowest / BEYOND), self._fastest * BEYOND)
 
     def settle(self) -> None:
-        """Wait until no fit is under way."""
+        """Wait until no fit is running."""
         if self._thread is not None:
             self._thread.join()
 
@@ -146,7 +146,7 @@ class Online:
         if not self._background:
             self._learn(rows)
             return
-        # A daemon thread: the end of a training does not wait for it.
+        # A daemon thread, so that the end of a training does not wait for it.
         self._thread = threading.Thread(
             target=self._learn, args=(rows,), name="hpcext-speed", daemon=True
         )

@@ -1,1 +1,1 @@
-"""Evaluates simulated runs: figures, comparisons, and bounds that no schedule beats."""
+"""The evaluation of simulated runs: figures, comparisons, and bounds on any schedule."""

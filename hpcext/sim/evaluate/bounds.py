@@ -1,8 +1,8 @@
 """Lower bounds on the time that any scheduler needs on nodes that come and go.
 
-They are those of a fluid: nodes and trainers can be cut into parts, changes cost nothing, every
-trainer is there from the beginning, and the future is known. So no policy is faster, and even the
-best one is slower.
+They are those of a fluid: nodes and trainers are divisible, changes cost nothing, every trainer is
+there from the beginning, and the future is known. So no policy is faster, and even the best one is
+slower.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from scipy.sparse import coo_matrix
 Floats = NDArray[np.float64]
 
 SPANS = 120
-"""Most numbers of nodes to distinguish. Several are merged into their mean, with which a fluid does
-at least as much: its work is concave in the number of nodes."""
+"""Largest number of node counts to distinguish. Others are merged into their mean, with which a
+fluid does at least as much, because its work is concave in the number of nodes."""
 
 NEAR_S = 1.0
 
@@ -31,8 +31,8 @@ class JobClass(NamedTuple):
     Attributes
     ----------
     speed : Mapping[int, float]
-        Work per second by number of nodes: all sizes that one of them may have. Between these a job
-        mixes two sizes, or one and nothing.
+        Work per second by number of nodes, for all sizes that one of them may have. Between two
+        sizes a job mixes these; below the smallest one, that and nothing.
     work : float
         Work of all of them together, > 0.
     """
@@ -47,12 +47,12 @@ class NodeCounts:
     Parameters
     ----------
     levels : iterable of (float, int)
-        Instants, ascending, and the number of nodes from each on. The last one stays.
+        Instants, ascending, and the number of nodes from each on. The last number stays.
 
     Attributes
     ----------
     times_s, counts : array of float
-        The same, each by itself.
+        The instants and the numbers, as two arrays.
     """
 
     def __init__(self, levels: Iterable[tuple[float, int]]) -> None:
@@ -61,9 +61,15 @@ class NodeCounts:
         self.counts = np.array(counts, dtype=np.float64)
 
     def spans(self, until_s: float, useful: float = math.inf) -> tuple[Floats, Floats]:
-        """Return for how long there is each number of nodes until an instant.
+        """Return how long each number of nodes exists until an instant.
 
-        When that is does not matter to a fluid. More nodes than are `useful` count as `useful`.
+        A fluid does not depend on the order of these times. More nodes than are `useful` count as
+        `useful`.
+
+        Parameters
+        ----------
+        until_s : float
+        useful : float
 
         Returns
         -------
@@ -80,7 +86,13 @@ class NodeCounts:
 
 
 def fluid_rate(speed: Mapping[int, float], nodes: float, parallel: float = math.inf) -> float:
-    """Return the most work per second of equal jobs on nodes, at most `parallel` at once.
+    """Return the largest work per second of equal jobs on nodes, with at most `parallel` at once.
+
+    Parameters
+    ----------
+    speed : Mapping[int, float]
+        As in :class:`JobClass`.
+    nodes, parallel : float
 
     Examples
     --------
@@ -100,14 +112,14 @@ def fluid_end_s(
     kinds : sequence of JobClass
     nodes : NodeCounts
     parallel : float
-        Most jobs at once, of all kinds together.
+        Largest number of jobs at once, of all classes together.
     until_s : float
-        A later instant, at which it could be done.
+        A later instant, by which it can be done.
 
     Raises
     ------
     ValueError
-        Even a fluid is not done at `until_s`.
+        Even a fluid is not done by `until_s`.
     """
     useful = parallel * max(size for kind in kinds for size in kind.speed)
 
@@ -125,24 +137,24 @@ def fluid_end_s(
 def fluid_worths(
     kinds: Sequence[JobClass], nodes: NodeCounts, parallel: float, until_s: float
 ) -> tuple[float, ...]:
-    """Return the value of a unit of each kind's work to a fluid, as a share of all work.
+    """Return the value of a unit of each class's work to a fluid, as a share of all work.
 
-    The values of all work sum to 1. Kinds that use nodes badly are worth more, because all work has
-    to be done.
+    The values of all work sum to 1. Classes that use nodes badly are worth more, because all work
+    has to be done. The parameters are those of :func:`fluid_end_s`.
     """
     useful = parallel * max(size for kind in kinds for size in kind.speed)
     return _fluid(kinds, *nodes.spans(until_s, useful), parallel).worths
 
 
 class _Fluid(NamedTuple):
-    """How often a fluid does all the work, and what a unit of each kind's is worth for that."""
+    """How many times a fluid can do all the work, and the value of a unit of each class's work."""
 
     times: float
     worths: tuple[float, ...]
 
 
 def _fluid(kinds: Sequence[JobClass], long_s: Floats, nodes: Floats, parallel: float) -> _Fluid:
-    """Solve the linear programme of how many jobs of each kind have each size in each span."""
+    """Solve the linear programme for the number of jobs of each class and size in each span."""
     choices = [(k, size, rate) for k, kind in enumerate(kinds) for size, rate in kind.speed.items()]
     spans, each = len(long_s), len(choices)
     columns = spans * each  # followed by the factor to maximise

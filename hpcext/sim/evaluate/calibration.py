@@ -1,7 +1,7 @@
-"""Calibration of the beliefs of how long nodes stay: predictions of a run, checked later.
+"""Calibration of the predicted stay of nodes: predictions of a run, checked later.
 
-The beliefs are the :class:`~hpcext.scaling.survival.Survival` of the nodes that have left so far;
-the outcome follows from the facts alone, and is the same under every policy.
+The predictions are those of the :class:`~hpcext.scaling.survival.Survival` of the nodes that have
+left so far. The outcome follows from the facts alone, and is the same under every policy.
 """
 
 from __future__ import annotations
@@ -30,29 +30,30 @@ BINS = 10
 Ints = npt.NDArray[np.int64]
 
 
-class _Asked(NamedTuple):
-    """The predictions of an instant: the probability of each node's stay, at each horizon."""
+class _Predictions(NamedTuple):
+    """The predictions of an instant: the probability that each node stays, for each horizon."""
 
     when_s: float
     stays: Ints
     said: Floats
 
 
-class _There(NamedTuple):
-    """A node's stay: its unique number, and its beginning."""
+class _Stay(NamedTuple):
+    """The stay of a node: its unique number, and its beginning."""
 
     number: int
     since_s: float
 
 
 class Calibration:
-    """An observer of an engine's steps that predicts how probable it is that each node stays.
+    """An observer of an engine's steps that predicts the probability that each node stays.
 
-    A prediction counts when nodes have changed after its instant: after the last change nobody
-    knows who would have left. All predictions of one instant and horizon count, or none does:
-    otherwise early leavers, which are known first, would have too much weight.
+    A prediction counts if nodes have changed after its instant, because it is unknown which nodes
+    would have left after the last change. All predictions of an instant and a horizon count, or
+    none: otherwise nodes that leave early, whose outcome is known first, would have too much
+    weight.
 
-    Memory is bounded: by the present nodes, times the instants within the longest horizon.
+    Memory is bounded by the present nodes, times the instants within the longest horizon.
 
     Parameters
     ----------
@@ -63,32 +64,32 @@ class Calibration:
     def __init__(self, world: World) -> None:
         self._world = world
         self._fragments = world.seen.fragments
-        self._there: dict[str, _There] = {}
+        self._there: dict[str, _Stay] = {}
         self._numbers = itertools.count()
         self._next_s = EVERY_S
-        self._open: tuple[deque[_Asked], ...] = tuple(deque() for _ in HORIZONS_S)
+        self._open: tuple[deque[_Predictions], ...] = tuple(deque() for _ in HORIZONS_S)
         self._tallies = tuple(_Tally(horizon_s) for horizon_s in HORIZONS_S)
 
     def __call__(self, now_s: float, facts: Iterable[Fact], _: Iterable[Action] = ()) -> None:
-        """Observe one step, whose facts the world knows already."""
+        """Observe a step whose facts are already in the world."""
         changes = [fact for fact in facts if isinstance(fact, (NodeJoined, NodeLost))]
         if not changes:
             return
-        # Until this step nothing has changed since the last one recorded here.
+        # Nothing has changed between the step recorded last and this one.
         while self._next_s < now_s:
-            self._ask(self._next_s)
+            self._predict(self._next_s)
             self._next_s += EVERY_S
-            self._look(now_s)
-        self._look(now_s)
+            self._count_outcomes(now_s)
+        self._count_outcomes(now_s)
         for fact in changes:
-            self._hear(now_s, fact)
+            self._update(now_s, fact)
         self._fragments = self._world.seen.fragments
 
     def found(self) -> tuple[Reliability, ...]:
         """Return the outcome of the predictions for each horizon; empty if none is known yet."""
         return tuple(tally.found() for tally in self._tallies if tally.asked)
 
-    def _hear(self, now_s: float, fact: NodeJoined | NodeLost) -> None:
+    def _update(self, now_s: float, fact: NodeJoined | NodeLost) -> None:
         if isinstance(fact, NodeLost):
             self._there.pop(fact.name, None)
             return
@@ -98,23 +99,23 @@ class Calibration:
         if since_s is None:
             since_s = before.since_s if before else now_s
         number = before.number if before else next(self._numbers)
-        self._there[node.name] = _There(number, since_s)
+        self._there[node.name] = _Stay(number, since_s)
 
-    def _ask(self, when_s: float) -> None:
-        """Predict for each node how probable it is that it stays."""
+    def _predict(self, when_s: float) -> None:
+        """Predict for each node the probability that it stays."""
         if not self._there:
             return
         stays = np.array([each.number for each in self._there.values()])
         every_s = when_s - np.array([each.since_s for each in self._there.values()])
-        # Nodes come in groups, so there are few different ages.
+        # Nodes come in groups, so few ages differ.
         ages_s, group, nodes = np.unique(every_s, return_inverse=True, return_counts=True)
         model = Survival(self._fragments, ages_s, nodes.astype(np.float64))
-        asked = _Asked(when_s, stays, model.stays(ages_s, np.array(HORIZONS_S))[group])
+        asked = _Predictions(when_s, stays, model.stays(ages_s, np.array(HORIZONS_S))[group])
         for waiting in self._open:
             waiting.append(asked)
 
-    def _look(self, now_s: float) -> None:
-        """Count the outcomes known by an instant, before what happens at it."""
+    def _count_outcomes(self, now_s: float) -> None:
+        """Count the outcomes that are known by an instant, before its own facts."""
         there: Ints | None = None
         for column, (waiting, tally) in enumerate(zip(self._open, self._tallies, strict=True)):
             while waiting and waiting[0].when_s + tally.horizon_s < now_s:

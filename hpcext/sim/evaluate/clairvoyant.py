@@ -1,15 +1,15 @@
-"""A lower bound on the time of any scheduler that pays for changes, even a clairvoyant one.
+"""A lower bound on the time of any scheduler that pays for changes, even of a clairvoyant one.
 
-It is a bound, not a schedule, by a Lagrangian relaxation: a node has a price at each instant, and
-each of the places at which a job can run has as many nodes as pay for themselves, whatever the
-others have; surplus and shortage of nodes are settled at that price. So whatever the prices are, no
-schedule does more. They are lowered where nodes are left over and raised where they are short
+It is a bound, not a schedule, by a Lagrangian relaxation: a node has a price at each instant. Each
+of the places at which a job can run has as many nodes as pay for themselves, whatever the others
+have; excess and shortage of nodes are settled at that price. So whatever the prices are, no
+schedule does more. They are lowered where nodes are left over and raised where nodes are short
 (subgradients; Shor, *Minimization Methods for Non-Differentiable Functions*, 1985).
 
-Each place is solved exactly, by a dynamic programme over the instants at which nodes come or go; at
-another instant a change is worth no more, because the gain grows evenly between two of them. Two
-things are ignored: that it matters which nodes a job has when some leave, and the cost of beginning
-a job where another one ended. Both only make a schedule slower.
+Each place is solved exactly, by a dynamic programme over the instants at which nodes come or go. At
+another instant a change is worth no more, because the gain grows linearly between two of them. Two
+effects are ignored: which of a job's nodes leave, and the cost of starting a job where another one
+ended. Both only slow a schedule down.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from numpy.typing import NDArray
 from hpcext.sim.evaluate.bounds import Floats, JobClass, NodeCounts, fluid_end_s, fluid_worths
 
 ROUNDS = 150
-"""Rounds in which prices are changed. More rounds improve the bound by less and less."""
+"""Rounds in which prices are changed. Further rounds improve the bound less and less."""
 
 STEP = 0.05
-"""First step of a price where none of the nodes are used, or twice as many, as a share of the value
-of a node to a job of the largest size."""
+"""First change of a price where no node is used, or twice as many as there are, as a share of the
+value of a node to a job of the largest size."""
 
 SLOWER = 200.0
 """Rounds after which the step is halved."""
 
 PIECE_S = 120.0
-"""Longest piece of time: the work done by an instant within a piece is not known, only that it is
-below the straight line."""
+"""Longest piece of time: the work done by an instant within a piece is only known to be below the
+straight line."""
 
 KEPT = 0.9
-"""Weight of earlier rounds in the use of nodes: a single round jumps from one size to another."""
+"""Weight of earlier rounds in the use of nodes, since single rounds jump between sizes."""
 
 
 def clairvoyant_end_s(
@@ -51,17 +51,17 @@ def clairvoyant_end_s(
         A job's speed is linear between two of its sizes.
     nodes : NodeCounts
     parallel : int
-        Most jobs at once, of all kinds together.
+        Largest number of jobs at once, of all classes together.
     change_s : float
-        Least seconds without progress that a job pays for another number of nodes. A pause ends
-        when nodes come or go, because it may lose some and begin another one.
+        Fewest seconds without progress that a job pays for another number of nodes. A pause ends
+        when nodes come or go, because a job may lose some and begin another pause.
     until_s : float
-        A later instant, at which it could be done.
+        A later instant, by which it can be done.
 
     Raises
     ------
     ValueError
-        Even a fluid is not done at `until_s`.
+        Even a fluid is not done by `until_s`.
     """
     free_s = fluid_end_s(kinds, nodes, parallel, until_s)
     worths = fluid_worths(kinds, nodes, parallel, free_s)
@@ -71,7 +71,7 @@ def clairvoyant_end_s(
     useful = np.minimum(counts, float(parallel * (len(gains) - 1)))
     place = _Place(gains, spans_s, np.minimum(change_s, stays_s))
     need = sum(worth * kind.work for worth, kind in zip(worths, kinds, strict=True))
-    # The value of another node if all places have the same number.
+    # The value of a further node if all places have the same number.
     prices = np.interp(useful / parallel, np.arange(1, len(gains)), np.diff(gains))
     prices[useful >= parallel * (len(gains) - 1)] = 0.0
     scale = STEP * float(gains[-1]) / (len(gains) - 1)
@@ -87,12 +87,12 @@ def clairvoyant_end_s(
 
 
 def _pieces(nodes: NodeCounts, until_s: float) -> tuple[Floats, Floats, Floats]:
-    """Divide time where a place may change: at each change of nodes, and within long spans.
+    """Divide time at each change of nodes, and within long spans: there a place may change.
 
     Returns
     -------
     times_s, counts, stays_s : array of float, shape (k,)
-        The instants, the number of nodes from then on, and for how long it stays.
+        The instants, the number of nodes from each on, and how long it stays.
     """
     real_s = nodes.times_s[nodes.times_s < until_s]
     edges_s = np.append(real_s, until_s)
@@ -104,7 +104,7 @@ def _pieces(nodes: NodeCounts, until_s: float) -> tuple[Floats, Floats, Floats]:
 
 
 def _gains(kinds: Sequence[JobClass], worths: Sequence[float]) -> Floats:
-    """Return the value per second of the best kind by its number of nodes, from 0 on."""
+    """Return the value per second of the best class by its number of nodes, from 0 on."""
     counts = np.arange(1 + max(size for kind in kinds for size in kind.speed))
     each = []
     for worth, kind in zip(worths, kinds, strict=True):
@@ -124,7 +124,7 @@ def _reached_s(times_s: Floats, spans_s: Floats, most: Floats, need: float) -> f
 
 
 class _Path(NamedTuple):
-    """The best that a place can do at some prices.
+    """The best path of a place at some prices.
 
     `gained` is the most that any path gains by the end of each span; `nodes` are those of the path
     that gains most in all.
@@ -135,16 +135,16 @@ class _Path(NamedTuple):
 
 
 class _Place:
-    """A place where one job after the other runs.
+    """A place where jobs run one after the other.
 
     Parameters
     ----------
     gains : array of float, shape (n + 1,)
         Value per second, by number of nodes.
     spans_s : array of float, shape (k,)
-        Seconds between two instants at which it may change.
+        Seconds between two instants at which its size may change.
     pauses_s : array of float, shape (k,)
-        Seconds that a change takes at the beginning of each span.
+        Seconds without progress after a change at the beginning of each span.
     """
 
     def __init__(self, gains: Floats, spans_s: Floats, pauses_s: Floats) -> None:
@@ -152,7 +152,7 @@ class _Place:
         self._costs = pauses_s[:, None] * gains
 
     def best(self, prices: Floats) -> _Path:
-        """Return the best path at these prices of a node and a second."""
+        """Return the best path at these prices per node and second."""
         counts = np.arange(len(self._gains))
         nets = (self._gains - prices[:, None] * counts) * self._spans_s[:, None]
         value = np.full(len(counts), -np.inf)

@@ -1,7 +1,7 @@
-"""A comparison of simulated runs: what one policy gains over another.
+"""A comparison of simulated runs: the gain of one policy over another.
 
-Runs are compared seed by seed, each with the baseline's run of the same seed, and only then
-summarised: chance that affects both of a pair does not count.
+Each run is compared with the baseline's run of the same seed, and only then are the results
+summarised, so that chance that affects both of a pair does not count.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from hpcext.sim.evaluate.metrics import (
 from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun
 
 LATER_S = 1e-3
-"""Seconds by which a job must end later to be delayed; less is rounding."""
+"""Seconds by which a job must end later to count as delayed; less is rounding."""
 
 MOST_NAMED = 20
-"""Most delayed jobs to name, the longest delays first."""
+"""Largest number of delayed jobs to name, the longest delays first."""
 
 JOULES_PER_KWH = 3.6e6
 
@@ -50,7 +50,7 @@ class Delay(msgspec.Struct, frozen=True):
     job, name : str
     seed : int
     delay_s : float or None
-        How much later it completed than in the baseline; None if it completed only there.
+        Delay of its completion; None if it completed only in the baseline.
     """
 
     job: str
@@ -60,7 +60,7 @@ class Delay(msgspec.Struct, frozen=True):
 
 
 class Versus(msgspec.Struct, frozen=True):
-    """One run against the run of the baseline with the same seed.
+    """A run compared with the run of the baseline with the same seed.
 
     Attributes
     ----------
@@ -70,9 +70,9 @@ class Versus(msgspec.Struct, frozen=True):
     both : int
         Number of jobs that completed in both.
     gained_gpu_h : float
-        GPU-hours of training more than in the baseline.
+        GPU-hours of training in excess of the baseline's.
     freed_gpu_h : float or None
-        GPU-hours of the machine saved until the last job ended; None unless all ended in both.
+        GPU-hours of the machine saved until the last job ended; None unless all ended in both runs.
     delayed : int
         Jobs that completed in the baseline, and here later or not at all.
     longest : tuple of Delay
@@ -153,7 +153,17 @@ def compared(runs: Iterable[SimulatedRun], watts: Watts | None = None) -> tuple[
 
 
 def versus(run: SimulatedRun, own: Figures, base: SimulatedRun, theirs: Figures) -> Versus:
-    """Compare one run with another of the same jobs; `own` and `theirs` are their figures."""
+    """Compare a run with another run of the same jobs.
+
+    Parameters
+    ----------
+    run : SimulatedRun
+    own : Figures
+        The figures of `run`.
+    base : SimulatedRun
+    theirs : Figures
+        The figures of `base`.
+    """
     pairs = _pairs(run, base)
     completed = [(a, b) for a, b in pairs if a.jct_s is not None and b.jct_s is not None]
     mine, other = msgspec.structs.asdict(own), msgspec.structs.asdict(theirs)
@@ -177,8 +187,14 @@ def versus(run: SimulatedRun, own: Figures, base: SimulatedRun, theirs: Figures)
 def energy_kwh(run: SimulatedRun, watts: Watts) -> float:
     """Return the energy of the GPUs until the run ends.
 
-    A GPU on which a job makes progress is busy; every other one that is there is idle, also one
-    that is held by a job which starts or saves.
+    A GPU on which a job makes progress is busy; every other one is idle, also one that is held by a
+    job that starts or saves.
+
+    Parameters
+    ----------
+    run : SimulatedRun
+    watts : Watts
+        Power of one GPU.
     """
     training, offered = integral(run.spans, "training"), integral(run.spans, "offered")
     return (training * watts.busy + (offered - training) * watts.idle) / JOULES_PER_KWH

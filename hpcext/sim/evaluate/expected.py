@@ -1,4 +1,4 @@
-"""The schedule that a job file promises, if every job is as fast as the file says."""
+"""The expected schedule of a job file, if every job is as fast as the file states."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def expected(
     Returns
     -------
     SimulatedRun or None
-        None where a job does not state its scaling or its work, or can never run on these nodes.
+        None if a job does not state its scaling or its work, or can never run on these nodes.
     """
     if not all(spec.scaling and spec.work for spec in specs):
         return None
@@ -40,9 +40,14 @@ def expected(
 
 
 def physics_of(spec: JobSpec, *, elastic: bool = False) -> Physics:
-    """Return the physics of a job that behaves as its file says: it states scaling and work.
+    """Return the physics of a job that behaves as its file states.
 
-    If `elastic`, it changes its nodes while it trains, if it states on how many it runs.
+    Parameters
+    ----------
+    spec : JobSpec
+        It states scaling and work.
+    elastic : bool
+        Whether it changes its nodes while it trains, if it states on how many it runs.
     """
     spread = elastic and spec.nodes.max > 1
     return Physics(

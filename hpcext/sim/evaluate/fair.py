@@ -1,7 +1,7 @@
 """The time that a job would have taken alone on an equal share of the machine.
 
-Its share is the machine divided by the mean number of jobs, itself among them, while it was there:
-the reference of finish-time fairness (Mahajan et al., *Themis*, NSDI 2020, section 3.1; Qiao et
+Its share is the machine divided by the mean number of jobs, including itself, during its stay. This
+is the reference of finish-time fairness (Mahajan et al., *Themis*, NSDI 2020, section 3.1; Qiao et
 al., *Pollux*, section 5.3.1).
 """
 
@@ -16,10 +16,10 @@ from hpcext.sim.replay.physics import Physics
 
 
 class FairShares:
-    """The equal shares of a machine that stays as it is, told as jobs come and go.
+    """The equal shares of a machine whose nodes stay, as jobs come and go.
 
-    The mean number of jobs over the time of one is the difference of two integrals, so that the
-    cost of a job does not grow with the number of jobs.
+    The mean number of jobs during the stay of one is the difference of two integrals, so the cost
+    of a job does not grow with the number of jobs.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class FairShares:
         self._came.setdefault(job, (now_s, self._job_s))
 
     def go(self, now_s: float, job: str) -> float | None:
-        """Record that a job has gone; return its share in GPUs, or None if unknown."""
+        """Record that a job has gone; return its share in GPUs, or None if that is unknown."""
         self._advance(now_s)
         came_s, job_s = self._came.pop(job, (now_s, 0.0))
         if now_s <= came_s:
@@ -56,15 +56,15 @@ class FairShares:
 
 
 def alone_s(job: Job, physics: Physics, gpus: float, per_node: int) -> float:
-    """Return the seconds that a job takes alone, as fast as it can, without starts or restarts.
+    """Return the seconds that a job takes alone, as fast as possible and without restarts.
 
     Parameters
     ----------
     job : Job
     physics : Physics
     gpus : float
-        Most GPUs, > 0. Speed is linear between those of its curve, and proportional below the
-        fewest on which it can run: as if it had these a part of the time.
+        Largest number of GPUs, > 0. Speed is linear between those of its curve. Below the fewest on
+        which it can run it is proportional, as if it had these for a part of the time.
     per_node : int
         GPUs of a node.
     """

@@ -1,8 +1,8 @@
-"""The work that nodes that come and go would have done with a constant number of nodes.
+"""The work that a constant number of nodes would have done in place of changing ones.
 
 That is A_s of BFTrainer §4.1, the denominator of its utilisation efficiency U: the outcome of the
-same jobs under the same policy on N_eq nodes that stay, N_eq being the mean number of nodes that
-there were, where starts and changes of size cost nothing and nothing fails.
+same jobs under the same policy on N_eq nodes that stay, where N_eq is the mean number of nodes.
+Starts and changes of size cost nothing there, and nothing fails.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def ideal(
     gpus: int,
     how: SimulationOptions,
 ) -> float | None:
-    """Return the work that the same GPUs would have done in the time of a run.
+    """Return the work that as many GPUs would have done in the time of a run, had they stayed.
 
-    Whole nodes are simulated; the rounding of N_eq is compensated. Where all jobs are done, the
-    times that they took are compared instead of the work.
+    Whole nodes are simulated; the rounding of N_eq is compensated. If all jobs are done, times are
+    compared instead of work.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ def ideal(
     gpus : int
         GPUs of a node.
     how : SimulationOptions
-        How the run was made.
+        The options of that run.
 
     Returns
     -------
     float or None
-        None if there were hardly any nodes, or if N_eq nodes cannot do all that was done.
+        None if there were hardly any nodes, or if N_eq nodes cannot do all the work.
     """
     n_eq = integral(found.spans, "offered") / found.end_s / gpus if found.end_s else 0.0
     ended = all(row.ended_s is not None for row in found.jobs)
@@ -54,12 +54,12 @@ def ideal(
 
 
 class Stay(NamedTuple):
-    """Nodes that stay, in place of those that came and went.
+    """Nodes that stay, instead of those that came and went.
 
     Attributes
     ----------
     n_eq : float
-        The mean number of those.
+        The mean number of nodes that came and went.
     gpus : int
         GPUs of a node.
     lasted_s : float
@@ -81,7 +81,16 @@ def staying(
     name: str,
     how: SimulationOptions,
 ) -> float | None:
-    """Return the work of jobs on nodes that stay, as in :func:`ideal`; `name` is the policy's."""
+    """Return the work of jobs on nodes that stay, as in :func:`ideal`; `name` is the policy's.
+
+    Parameters
+    ----------
+    stay : Stay
+    jobs : iterable of (Job, Physics)
+    policy : Policy
+    name : str
+    how : SimulationOptions
+    """
     # They stay, and policies may know it.
     nodes = tuple(
         Node(f"n{number}", stay.gpus, ends_s=math.inf) for number in range(round(stay.n_eq))

@@ -1,7 +1,7 @@
-"""The figures of a simulated run, and of the same over several seeds.
+"""The figures of a simulated run, and of several seeds together.
 
-Quantiles are those of :func:`numpy.quantile` with ``method="linear"``: linear between two values.
-Figures of GPUs are weighted by time.
+Quantiles are those of :func:`numpy.quantile` with ``method="linear"``. Figures of GPUs are weighted
+by time.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def figures(run: SimulatedRun) -> Figures:
 
 
 def jobwise(rows: Sequence[JobRow]) -> dict[str, float | None]:
-    """Return the figures of single jobs that started or completed: JCT, wait, fairness.
+    """Return the figures of jobs that started or completed: JCT, wait, fairness.
 
-    Runs can be compared by them only where the jobs are the same.
+    They are comparable between runs only if the jobs are the same.
     """
     jct_s = [row.jct_s for row in rows if row.jct_s is not None]
     wait_s = [row.started_s - row.submitted_s for row in rows if row.started_s is not None]
@@ -83,7 +83,15 @@ def fairness(rows: Iterable[JobRow]) -> Floats:
 
 
 def integral(spans: Iterable[Span], field: str, until_s: float = math.inf) -> float:
-    """Return a field of the spans, integrated over time up to an instant."""
+    """Return a field of the spans, integrated over time up to an instant.
+
+    Parameters
+    ----------
+    spans : iterable of Span
+    field : str
+        Name of an attribute of :class:`Span`.
+    until_s : float
+    """
     return math.fsum(
         getattr(span, field) * (min(span.end_s, until_s) - span.start_s)
         for span in spans
@@ -92,7 +100,7 @@ def integral(spans: Iterable[Span], field: str, until_s: float = math.inf) -> fl
 
 
 def last_end_s(rows: Iterable[JobRow]) -> float | None:
-    """Return when the last job ended; None if there is none, or one is unfinished."""
+    """Return the end of the last job; None if there is no job, or one is unfinished."""
     last: float | None = None
     for row in rows:
         if row.ended_s is None or row.state not in _FINAL:
@@ -135,7 +143,7 @@ def by_label(runs: Iterable[SimulatedRun]) -> dict[str, tuple[SimulatedRun, ...]
     Raises
     ------
     InputError
-        Two runs have the same label and seed, so that it is unclear which one is meant.
+        Two runs have the same label and seed.
     """
     groups: dict[str, dict[int, SimulatedRun]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""The outcome of a simulated run, as values that can be written, compared and drawn."""
+"""The outcome of a simulated run, as values that can be written, compared and plotted."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class JobRow(msgspec.Struct, frozen=True):
         `state` as :class:`~hpcext.core.values.State` names it, at the end of the run.
     submitted_s : float
     started_s, ended_s : float or None
-        Times at which it was first given GPUs and at which it ended; None if that did not happen.
+        Times at which it first got GPUs and at which it ended; None if that did not happen.
     gpu_s : float
         GPU-seconds that it held.
     idle_gpu_s : float
         GPU-seconds in which it made no progress: starting, saving, changing its size.
     work, lost : float
-        All of its work, and work that was lost and done again.
+        All of its work, and work that was lost and repeated.
     attempts, suspends, rescales : int
     fair_s : float or None
         Seconds that it would have taken alone on its fair share of the machine
         (:mod:`hpcext.sim.evaluate.fair`), the reference of finish-time fairness. Known for jobs
-        that completed and waited for no other one, on a machine that stays.
+        that completed and did not depend on others, on a machine whose nodes stay.
     """
 
     job: str
@@ -58,9 +58,9 @@ class Span(msgspec.Struct, frozen=True):
     ----------
     start_s, end_s : float
     offered, held, training : float
-        GPUs that there were, that jobs held, and on which they made progress.
+        GPUs that existed, that jobs held, and on which they made progress.
     running, waiting : float
-        Jobs that held something, and those that were submitted and did not.
+        Jobs that held GPUs, and submitted jobs that did not.
     """
 
     start_s: float
@@ -82,7 +82,7 @@ class Bin(msgspec.Struct, frozen=True):
     expected : float
         Expected number of nodes that stay: the sum of the probabilities.
     stayed : int
-        Number that did stay.
+        Number of nodes that stayed.
     """
 
     nodes: int
@@ -91,7 +91,7 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Reliability(msgspec.Struct, frozen=True):
-    """The predicted probability that nodes stay for a time, and how many did.
+    """The predicted probability that nodes stay for a time, and the outcome.
 
     Attributes
     ----------
@@ -109,30 +109,30 @@ class Reliability(msgspec.Struct, frozen=True):
 
     @property
     def nodes(self) -> int:
-        """Number of predictions."""
+        """The number of predictions."""
         return sum(each.nodes for each in self.bins)
 
     @property
     def stayed(self) -> float:
-        """Share of nodes that stayed."""
+        """The share of nodes that stayed."""
         return sum(each.stayed for each in self.bins) / self.nodes
 
     @property
     def brier(self) -> float:
-        """Mean squared difference of probability and outcome (Brier 1950, halved)."""
+        """The mean squared difference of probability and outcome (Brier 1950, halved)."""
         return self.squares / self.nodes
 
     @property
     def base_brier(self) -> float:
-        """Brier score had the overall share of nodes that stayed been predicted for each node.
+        """The Brier score if the overall share of nodes that stayed were predicted for each node.
 
-        A model that can tell nodes apart is below it.
+        The score of a model that can distinguish nodes is lower.
         """
         return self.stayed * (1 - self.stayed)
 
     @property
     def error(self) -> float:
-        """Expected calibration error: mean distance of predictions from outcomes."""
+        """The expected calibration error: the mean distance of predictions from outcomes."""
         return sum(abs(each.expected - each.stayed) for each in self.bins) / self.nodes
 
 
@@ -142,8 +142,8 @@ class SimulatedRun(msgspec.Struct, frozen=True):
     Attributes
     ----------
     label : str
-        Distinguishes it from the other runs of one comparison, as ``pollux:p=-1``. Runs of one
-        label differ in their seed alone, and are summarised together.
+        The name of the runs that differ in their seed alone and are summarised together, such as
+        ``pollux:p=-1``; it is unique in a comparison.
     workload, source, policy : str
         Names as they were given.
     seed : int
@@ -152,14 +152,14 @@ class SimulatedRun(msgspec.Struct, frozen=True):
     jobs : tuple of JobRow
         Jobs in the order of their submission.
     spans : tuple of Span
-        All of the run, in order; at most a few thousand of them.
+        All of the run, in order; a few thousand at most.
     events, decisions : int
-        Number of instants at which the engine was stepped, and of decisions of the policy.
+        Number of instants at which the engine was stepped, and number of decisions of the policy.
     done : float
         Work done by all jobs, without lost work.
     ideal : float or None
-        Work that the same GPUs would have done in the same time had their number been constant, if
-        known: A_s of BFTrainer §4.1, the denominator of its utilisation efficiency.
+        Work that the same GPUs would have done in the same time if their number had been constant;
+        None if unknown. A_s of BFTrainer §4.1, the denominator of its utilisation efficiency.
     stays : tuple of Reliability
         For nodes that come and go: how long they stay, predicted and observed.
     """

@@ -3,10 +3,10 @@
 ::
 
     runs/NAME.json    one run and its key, schema hpcext.simulate/1
-    timings.json      how long each took: kept apart, so that results are the same bytes
+    timings.json      the duration of each, kept apart so that results are the same bytes
 
-A file is renamed into place when it is complete. One that is incomplete, or not one of these files,
-is an error that names it: no other file is ever replaced or ignored silently.
+A file is renamed into place when it is complete. An incomplete file, or one of another kind, is an
+error that names it: no such file is ever replaced or silently ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The identity of a run: the same key, the same result.
+    """The identity of a run: runs with the same key have the same result.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class _Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal; it is read in pieces.
+    """Return the SHA-256 of a file in hexadecimal; the file is read in pieces.
 
     Raises
     ------
@@ -103,7 +103,7 @@ class RunStore:
     Raises
     ------
     InputError
-        It cannot be created, or contains something else than runs.
+        It cannot be created, or contains other files than runs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -123,11 +123,11 @@ class RunStore:
             raise refused(error, str(folder)) from None
 
     def path(self, key: Key) -> Path:
-        """Return the path of a run, whether it exists or not."""
+        """Return the path of a run, whether or not it exists."""
         return self.folder / "runs" / f"{key.name}.json"
 
     def load(self, key: Key) -> SimulatedRun | None:
-        """Return a run that was made before; None if there is none.
+        """Return an earlier run; None if there is none.
 
         Raises
         ------
@@ -150,7 +150,14 @@ class RunStore:
         return file.run
 
     def save(self, key: Key, run: SimulatedRun, wall_s: float | None = None) -> Path:
-        """Write a run, and how long it took.
+        """Write a run, and the seconds that it took.
+
+        Parameters
+        ----------
+        key : Key
+        run : SimulatedRun
+        wall_s : float, optional
+            Seconds that the simulation took.
 
         Raises
         ------
@@ -178,7 +185,7 @@ class RunStore:
         Raises
         ------
         InputError
-            The file is incomplete, or not one of these files.
+            The file is incomplete, or of another kind.
         """
         try:
             file = msgspec.json.decode(self._timings.read_bytes(), type=_Timings)
@@ -189,7 +196,7 @@ class RunStore:
         return file.wall_s
 
     def _write_timings(self, wall_s: dict[str, float]) -> None:
-        # Sorted, so that the file does not depend on which worker finished first.
+        # Sorted, so that the file does not depend on the order in which workers finished.
         file = _Timings(TIMINGS, dict(sorted(wall_s.items())))
         write_file(self._timings, msgspec.json.encode(file) + b"\n", mode=0o644)
 

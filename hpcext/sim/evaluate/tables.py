@@ -22,7 +22,7 @@ HEADLINES = (
     "rho_p99",
     "unfinished",
 )
-"""Measures that a reader looks for first."""
+"""The main measures."""
 
 _MEASURES = {measure.key: measure for measure in MEASURES}
 _PLAIN = Scale(1.0, "")
@@ -36,7 +36,14 @@ class Table(NamedTuple):
 
 
 def headlines(rows: Sequence[Row], keys: Sequence[str] = HEADLINES) -> Table:
-    """Return some figures: a line for each label, a column for each known measure."""
+    """Return some figures, with a line for each label and a column for each known measure.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+    keys : sequence of str
+        The measures, by their keys.
+    """
     shown = [_MEASURES[key] for key in keys if any(row.figures[key] for row in rows)]
     scales = _scales(shown, rows)
     return Table(
@@ -46,9 +53,9 @@ def headlines(rows: Sequence[Row], keys: Sequence[str] = HEADLINES) -> Table:
 
 
 def against(rows: Sequence[Row]) -> Table:
-    """Compare each label with the first one; no lines if there is nothing to compare.
+    """Compare each label with the first one; the table is empty if there is nothing to compare.
 
-    If the energy is known it is included, with a line for the baseline too.
+    If the energy is known, it is included, with a line for the baseline as well.
     """
     energy = any(row.energy_kwh for row in rows)
     columns = [
@@ -68,7 +75,7 @@ def against(rows: Sequence[Row]) -> Table:
 
 
 def everything(rows: Sequence[Row]) -> Table:
-    """Return all known figures: a line for each, a column for each label."""
+    """Return all known figures, with a line for each figure and a column for each label."""
     shown = [each for each in MEASURES if any(row.figures[each.key] for row in rows)]
     scales = _scales(shown, rows)
     return Table(
@@ -88,7 +95,14 @@ def definitions(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
 
 
 def delayed(row: Row, most: int = 8) -> Table:
-    """Return the jobs of a label that were delayed most."""
+    """Return the jobs of a label that were delayed most.
+
+    Parameters
+    ----------
+    row : Row
+    most : int
+        Largest number of jobs.
+    """
     longest = row.longest[:most]
     scale = time_scale(max((each.delay_s for each in longest if each.delay_s), default=0.0))
     return Table(

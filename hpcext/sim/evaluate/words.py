@@ -1,4 +1,4 @@
-"""Figures of several runs as people read them: a mean, its spread, a change."""
+"""Figures over several runs as text: a mean, its spread, a change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def scale_of(measure: Measure, columns: Iterable[Mapping[str, Over | None]]) -> 
     measure : Measure
     columns : iterable of Mapping
         Figures by the measure's key, for each column. The mean, the median and the tail of a time
-        get one unit too, that of its 90th percentile.
+        have the same unit, that of its 90th percentile.
     """
     if measure.unit == "s" and measure.key != "idle_gpu_s":
         key = f"{measure.key.partition('_')[0]}_p90_s"
@@ -29,7 +29,7 @@ def scale_of(measure: Measure, columns: Iterable[Mapping[str, Over | None]]) -> 
 
 
 def spread(value: Over | None, scale: Scale, known_of: int = 0) -> str:
-    """Return ``12.3 ± 0.4``, with the number of seeds where only some are known.
+    """Return ``12.3 ± 0.4``, with the number of seeds if it is known for only some.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def spread(value: Over | None, scale: Scale, known_of: int = 0) -> str:
 
 
 def count(value: Over | None) -> str:
-    """Format a number of things, with a decimal only where seeds differ."""
+    """Format a count, with a decimal only if seeds differ."""
     if value is None:
         return UNKNOWN
     return f"{value.mean:,.0f}" if value.mean == round(value.mean) else f"{value.mean:,.1f}"
@@ -65,7 +65,16 @@ def change(ratio: Over | None) -> str:
 
 
 def measured(measure: Measure, value: Over | None, scale: Scale, known_of: int = 0) -> str:
-    """Format a figure without its unit, which the heading has."""
+    """Format a figure without its unit, which the heading has.
+
+    Parameters
+    ----------
+    measure : Measure
+    value : Over or None
+    scale : Scale
+    known_of : int
+        Number of seeds for which it should be known.
+    """
     if measure.unit == "jobs":
         return count(value)
     return spread(value, scale, known_of)

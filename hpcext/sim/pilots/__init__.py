@@ -1,1 +1,1 @@
-"""Simulates pilots and harvesters that really ran, from their own recordings."""
+"""Simulations of real pilots and harvesters, from their own recordings."""

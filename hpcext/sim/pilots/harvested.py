@@ -1,8 +1,8 @@
-"""The utilisation efficiency of a harvester that is, or was, at work: U of BFTrainer §4.1.
+"""The utilisation efficiency of a real harvester, past or present: U of BFTrainer §4.1.
 
-It is the work that its trainers have done, divided by what they would have done on as many nodes
-that stay, without costs (:mod:`hpcext.sim.evaluate.ideal`). Their speeds are what they state and
-what was measured; where that is not enough, the result says what is missing.
+It is the work that its trainers have done, divided by the work that they would have done on as many
+nodes that stay, without costs (:mod:`hpcext.sim.evaluate.ideal`). Their speeds are stated and
+measured ones; if these are not enough, the result says what is missing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hpcext.sim.replay.physics import Physics
 from hpcext.sim.replay.run import SimulationOptions
 
 AWAY = 0.05
-"""Largest share of the time for which no manager ran. What was trained meanwhile is known, but not
-the nodes that there were."""
+"""Largest share of the time without a manager. The progress in that time is known, but not the
+number of nodes."""
 
 Curve = dict[int, float]
 
@@ -51,14 +51,14 @@ class Offered(NamedTuple):
 
 
 class UtilisationEfficiency(msgspec.Struct, frozen=True):
-    """The use that was made of nodes.
+    """The use of nodes that come and go, relative to nodes that stay.
 
     Attributes
     ----------
     value : float or None
         U; None if it is unknown.
     why : str
-        Why it is unknown.
+        The reason if it is unknown.
     done, ideal : float or None
         Work of all trainers, actual and on nodes that stay; in their unit.
     unit : str
@@ -89,7 +89,7 @@ def utilisation_efficiency(
     policy : str
     offered : Offered
     """
-    # Failed and cancelled jobs count with what they did, if anything.
+    # Failed and cancelled jobs count with the work that they did, if any.
     jobs = [job for job in jobs if job.estimate.done or not _given_up(job)]
     units = {spec(job.id).work_unit for job in jobs}
     if why := _unknown(jobs, units, offered):
@@ -120,7 +120,7 @@ def utilisation_efficiency(
 
 
 def _unknown(jobs: Sequence[Job], units: set[str], offered: Offered) -> str:
-    """Return why U is unknown, whatever the speeds are; empty if it can be known."""
+    """Return the reason why U is unknown whatever the speeds are; empty if there is none."""
     if not jobs or not any(job.estimate.done for job in jobs):
         return "no trainer has done any work yet"
     if offered.away_s > AWAY * (offered.lasted_s + offered.away_s):
@@ -141,16 +141,16 @@ def _given_up(job: Job) -> bool:
 
 
 def _work(job: Job) -> float | None:
-    """Return all of a job's work; of a job that is over, what it did."""
+    """Return all of a job's work; for a job that has ended, the work that it did."""
     known = job.estimate
     return known.done or None if job.state.final else known.work
 
 
 def _curve(job: Job, spec: JobSpec, jobs: Sequence[Job]) -> Curve:
-    """Return work per second by total GPUs, wherever the job may run; empty if unknown."""
+    """Return work per second by total GPUs, for all sizes of the job; empty if unknown."""
     known = job.estimate
     if not known.observed:
-        # A user states the shape in any unit: a job with the same one that has run tells the speed.
+        # Users state the shape in any unit; a job of the same shape that has run gives the speed.
         alike = (each for each in jobs if each.estimate.observed)
         other = next((each for each in alike if each.estimate.stated == known.stated), None)
         if known.stated and other is not None:
@@ -169,7 +169,7 @@ def _curve(job: Job, spec: JobSpec, jobs: Sequence[Job]) -> Curve:
 
 
 def _free(job: Job, curve: Curve, kept: frozenset[str]) -> tuple[Job, Physics]:
-    """Return the same job at its beginning, and its physics where nothing costs anything."""
+    """Return the same job at its beginning, and its physics without any cost."""
     work = _work(job)
     assert work is not None
     fresh = Job(

@@ -30,13 +30,13 @@ from hpcext.sim.replay.floor import nodes_of
 from hpcext.sim.workloads.recorded import goodput_of, kept, model_of
 
 NEAR = 0.05
-"""Relative difference below which noise scales are the same: none is known more exactly."""
+"""Relative difference below which noise scales are equal: none is known more precisely."""
 
 LEAST_WORK = 1e-6
-"""Work of a job that was over as soon as it had begun."""
+"""Work of a job that ended as soon as it had begun."""
 
 Step = tuple[float, Sequence[Fact]]
-"""An instant, and the facts of it."""
+"""An instant, and its facts."""
 
 
 class Report(NamedTuple):
@@ -50,7 +50,7 @@ class Report(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """Number of nodes that it was on."""
+        """The number of nodes that the job was on."""
         return len(nodes_of(self.gpus))
 
 
@@ -60,14 +60,14 @@ class Piloted:
     Parameters
     ----------
     engine : Engine
-        The engine from the journal's head; it takes the steps of the rest.
+        The engine from the head of the journal; it takes the remaining steps.
     steps : iterable of Step
         Steps of the journal.
 
     Attributes
     ----------
     left_out : tuple of Job
-        Jobs that did not complete: nobody knows how much work they had.
+        Jobs that did not complete, so that their work is unknown.
     """
 
     def __init__(self, engine: Engine, steps: Iterable[Step]) -> None:
@@ -81,7 +81,7 @@ class Piloted:
         asked_s: dict[tuple[str, int, int], float] = {}
         for now_s, facts in steps:
             for fact in facts:
-                self._heard(now_s, fact, asked_s)
+                self._process(now_s, fact, asked_s)
             actions, _ = engine.step(now_s, facts)
             self._nodes |= self._world.nodes
             for each in actions:
@@ -90,7 +90,7 @@ class Piloted:
         jobs = self._world.jobs.values()
         self.left_out = tuple(job for job in jobs if job.state is not State.COMPLETED)
 
-    def _heard(
+    def _process(
         self, now_s: float, fact: Fact, asked_s: Mapping[tuple[str, int, int], float]
     ) -> None:
         if isinstance(fact, Submitted):
@@ -121,11 +121,11 @@ class Piloted:
         if not jobs:
             return None
         costs = self._costs(jobs)
-        ran = [self._ran(job, costs[job.id]) for job in jobs]
+        ran = [self._completed(job, costs[job.id]) for job in jobs]
         ran.sort(key=lambda job: job.submitted_s)
         return Recording(policy, machine_of(self._nodes), tuple(ran), self._report_s())
 
-    def _ran(self, job: Job, costs: Costs) -> CompletedJob:
+    def _completed(self, job: Job, costs: Costs) -> CompletedJob:
         known = job.estimate
         first = self._submitted.get(job.id, job)
         stated = Stated(dict(known.stated), known.work, first.estimate.up_s, first.estimate.down_s)
@@ -150,15 +150,15 @@ class Piloted:
         )
 
     def _plain(self, job: Job) -> tuple[dict[int, float], float]:
-        """Return speeds and work of a job with one batch: measured, or else estimated."""
+        """Return the speeds and the work of a job with one batch, measured or else estimated."""
         known, segments = job.estimate, self._world.records[job.id].segments
         nodes = (job.nodes or (1, 1))[1]
         counts = np.arange(1, max(job.sizes) * nodes + 1)
         believed, alone = speedups(known, GpuCounts.on_one_node(counts)), rate_alone(known)
         if not known.done or not known.measured or believed is None or alone is None:
-            # It reported nothing: only its beginning and end are known.
+            # Without reports, only its beginning and end are known.
             speed = dict(known.stated) or {1: 1.0}
-            work = (interpolate(speed, len(each.gpus)) * _lasted_s(each) for each in segments)
+            work = (interpolate(speed, len(each.gpus)) * _length_s(each) for each in segments)
             return speed, max(LEAST_WORK, sum(work))
         curve = dict(zip(counts.tolist(), (alone * believed).tolist(), strict=True))
         return curve | known.measured, known.done
@@ -177,7 +177,7 @@ class Piloted:
         )
 
     def _costs(self, jobs: Sequence[Job]) -> dict[str, Costs]:
-        """Return each job's costs: its own mean, else the mean of others, else as it states."""
+        """Return the costs of each job: its own mean, else that of others, else the stated ones."""
         found = {job.id: self._measured(job) for job in jobs}
         costs = {}
         for job in jobs:
@@ -247,7 +247,7 @@ def _stalls(record: Record, *, grows: bool) -> Iterator[float]:
             yield after.stall_s
 
 
-def _lasted_s(segment: Segment) -> float:
+def _length_s(segment: Segment) -> float:
     return max(0.0, (segment.end_s or segment.start_s) - segment.start_s)
 
 

@@ -1,7 +1,7 @@
 """The recording of a pilot's jobs, a document that the simulator takes as a workload.
 
 Its speeds, gradient noise and costs are measurements of trainings that ran. A user may try policies
-on such a file from somebody else; so it is checked like any other input.
+on such a file from another person, so it is checked like any other input.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hpcext.text import clean
 SCHEMA: Final = "hpcext.recording/1"
 
 SOONEST_S = 0.1
-"""Least seconds between two reports."""
+"""Shortest time between two reports, in seconds."""
 
 MOST_POINTS = 1000
-"""Most points of the noise of one training."""
+"""Largest number of points of the noise of one training."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Above = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
@@ -45,7 +45,7 @@ class RecordedNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The costs of changes in seconds; as in :class:`hpcext.sim.replay.physics.Physics`."""
+    """The costs of changes, in seconds, as in :class:`hpcext.sim.replay.physics.Physics`."""
 
     resume_s: Seconds = 0.0
     suspend_s: Seconds = 0.0
@@ -64,11 +64,11 @@ class Adapting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     goodput : GoodputReport
         The last report; its throughput is that of all steps that were timed.
     noise : tuple of (float, float)
-        Pairs of work done and the noise scale from there on, ascending.
+        Pairs of work done and of the noise scale from there on, ascending.
     known_from : float
-        Work done when it reported its goodput for the first time.
+        Work done when it first reported its goodput.
     pace : float
-        Actual progress as a multiple of what the throughput promises: it does more than steps.
+        Actual progress as a multiple of that by its throughput, because it does more than steps.
     """
 
     goodput: GoodputReport
@@ -87,7 +87,7 @@ class Adapting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a job states in its file, which policies know."""
+    """The facts that a job states in its file, which policies know."""
 
     scaling: Curve = {}
     work: Above | None = None
@@ -184,7 +184,7 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def machine_of(nodes: Mapping[str, Node]) -> tuple[RecordedNode, ...]:
-    """Return the nodes of a pilot; names of kinds are made valid in an option."""
+    """Return the nodes of a pilot, with names of kinds that are valid in an option."""
     return tuple(
         RecordedNode(
             node.gpus, re.sub(r"[^\w.-]+|\A[^A-Za-z]+", "-", node.kind, flags=re.A).strip("-")
@@ -200,7 +200,7 @@ def read_recording(path: Path) -> Recording:
     Raises
     ------
     InputError
-        It cannot be read, or something in it is not valid.
+        It cannot be read, or a value in it is not valid.
     """
     where, text = clean(str(path)), read_text(path)
     try:
@@ -235,6 +235,12 @@ def write_recording(path: Path, recording: Recording) -> None:
 
 def encoded(recording: Recording, where: str = "") -> bytes:
     """Return a recording as JSON, checked like one that is read.
+
+    Parameters
+    ----------
+    recording : Recording
+    where : str
+        The pilot, for messages.
 
     Raises
     ------

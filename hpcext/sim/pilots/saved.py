@@ -1,17 +1,17 @@
-"""The cost of a pilot's jobs had they run one by one, by simulating its recording.
+"""The cost of a pilot's jobs if they had run one by one, by simulating its recording.
 
 MARBLE (section V-A, equation 1) writes the time of a set of jobs as the sum of t (1 - a) - p over
-the jobs: t is the time of one on a node of its own, a what it gains there by its best number of
-GPUs, and p what it gains by running beside others. What sharing saved is p; so each job is
-simulated on nodes of its own at its best size, t (1 - a), and the GPU-hours of that are compared
-with those that the pilot held. The baseline there (section VII-A) is a batch system that gives a
-node to one job after the other, so all GPUs of a node count as long as a job has it, used or not.
-If all jobs are there from the beginning and the machine is one node, as in the experiments of
-section VII-B, that is the completion time of the job set times the GPUs of the node. When there is
-no job, the baseline holds nothing; the pilot did, and that counts against it.
+the jobs: t is the time of a job on a node of its own, a the gain there by its best number of GPUs,
+and p the gain by running beside others. Sharing saves p. So each job is simulated on nodes of its
+own at its best size, t (1 - a), and the GPU-hours of that are compared with those that the pilot
+held. The baseline there (section VII-A) is a batch system that gives a node to one job after the
+other, so all GPUs of a node count as long as a job has it, used or not. If all jobs are there from
+the beginning and the machine is one node, as in the experiments of section VII-B, that is the
+completion time of the job set times the GPUs of the node. Without any job the baseline holds
+nothing, but the pilot did, and that counts against it.
 
-Where batch jobs share nodes, a job is charged for the GPUs that it requested and not for those
-beside them: that is the other figure.
+If batch jobs share nodes, a job is charged only for the GPUs that it requested: that is the other
+figure.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ BASELINE = "exclusive"
 """The policy under which each job has its nodes to itself."""
 
 MOST_REPORTS = 20_000
-"""Most reports of all jobs in a simulated pilot: a long one reports less often than it did."""
+"""Largest number of reports in a simulated pilot; in a long one they are less frequent."""
 
 
 class Size(NamedTuple):
-    """A number of GPUs, and of the nodes that they were on."""
+    """A number of GPUs, and of their nodes."""
 
     gpus: int
     nodes: int
@@ -56,9 +56,9 @@ class JobObservation(NamedTuple):
     ----------
     submitted_s, ended_s : float
     held_s : float
-        Seconds in which it had GPUs.
+        Seconds during which it had GPUs.
     sizes : collection of Size
-        Sizes on which its speed is known.
+        Sizes for which its speed is known.
     """
 
     submitted_s: float
@@ -73,11 +73,11 @@ class Alone(NamedTuple):
     Attributes
     ----------
     lasted_s : float
-        Seconds for which it had them.
+        Seconds for which it had the nodes.
     gpus : int
-        GPUs that it used, on all of them.
+        GPUs that it used, on all nodes.
     node_gpus : int
-        GPUs that they have.
+        GPUs of all these nodes.
     """
 
     lasted_s: float
@@ -91,10 +91,10 @@ class Simulated(NamedTuple):
     Attributes
     ----------
     alone : Mapping[str, Alone]
-        Id of the job → what it did on nodes of its own.
+        By the id of a job, its simulation on nodes of its own.
     busy_s : float
-        Seconds in which there were unfinished jobs, all together under the pilot's own policy; to
-        be compared with the pilot as it was (:func:`busy_s`).
+        Seconds with unfinished jobs, when all run together under the pilot's own policy; to be
+        compared with the real pilot (:func:`busy_s`).
     """
 
     alone: Mapping[str, Alone]
@@ -102,19 +102,20 @@ class Simulated(NamedTuple):
 
 
 def seen(job: Job, record: Record, profiled: Iterable[int] = ()) -> JobObservation:
-    """Return what a journal says about a job that completed.
+    """Return the facts in a journal about a job that completed.
 
     The speed that a job states is not a measurement, unless it comes from a profile: then its speed
-    is known on these numbers of GPUs of a node, besides where it trained. Where it was on the same
-    number of GPUs of two nodes and of one, the recording has the speed on one. If a job reported
-    nothing, its time is known on the GPUs that it had, if it ran there once, from beginning to end.
+    is known on these numbers of GPUs of a node, besides the sizes on which it trained. If it had
+    the same number of GPUs on two nodes and on one, the recording has the speed on one. If a job
+    reported nothing, its time is known on the GPUs that it had, if it ran once, from beginning to
+    end.
 
     Parameters
     ----------
     job : Job
     record : Record
     profiled : iterable of int
-        GPUs of a node on which its profile has speeds.
+        GPUs of a node for which its profile has speeds.
     """
     parts = record.segments
     fewest = {each.gpus: each.nodes for each in reversed(job.estimate.observed)}
@@ -131,7 +132,7 @@ def seen(job: Job, record: Record, profiled: Iterable[int] = ()) -> JobObservati
 
 
 def busy_s(stays: Iterable[tuple[float, float]]) -> float:
-    """Return how long at least one job was there, given when each came and went."""
+    """Return how long at least one job was there, given the beginning and end of each."""
     busy, until_s = 0.0, 0.0
     for came_s, went_s in sorted(stays):
         busy += max(0.0, went_s - max(came_s, until_s))
@@ -140,18 +141,18 @@ def busy_s(stays: Iterable[tuple[float, float]]) -> float:
 
 
 def simulated(recording: Recording, jobs: Mapping[str, JobObservation]) -> Simulated:
-    """Simulate the jobs of a pilot each alone, and all of them as they did run.
+    """Simulate the jobs of a pilot each alone, and all together as they ran.
 
     Parameters
     ----------
     recording : Recording
     jobs : Mapping[str, JobObservation]
-        Each job of it, by its id.
+        By id, all jobs of the recording.
 
     Raises
     ------
     InputError
-        The recording does not say enough, or has impossible values.
+        The recording is not sufficient, or has impossible values.
     """
     encoded(recording)
     if len(set(recording.nodes)) > 1:
@@ -188,7 +189,7 @@ def _alone(
 def _rows(
     recording: Recording, policy: str, how: SimulationOptions, given: dict[str, Alloc]
 ) -> dict[str, JobRow]:
-    """Simulate each job under a policy; what it is first given goes into `given`."""
+    """Simulate each job under a policy; record in `given` what it is given first."""
 
     def watcher(_: Engine) -> Observe:
         def observe(_: float, __: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
@@ -211,5 +212,5 @@ def _rows(
 
 
 def _went_s(row: JobRow) -> float:
-    """Return when a completed job ended."""
+    """Return the end of a completed job."""
     return row.submitted_s + (row.jct_s or 0.0)

@@ -1,4 +1,4 @@
-"""One simulated attempt of a job, as it truly is: what it occupies, and how far it got."""
+"""The true state of a simulated attempt of a job: the GPUs that it occupies, and its progress."""
 
 from __future__ import annotations
 
@@ -36,36 +36,37 @@ class Attempt:
     Attributes
     ----------
     order : Action
-        The start action that made it.
+        The start action of the attempt.
     gpus : tuple of str
         GPUs that it occupies, as ``HOST:INDEX``.
     ranks : tuple of str
-        GPUs that it trains on: fewer than it occupies while it grows.
+        GPUs that it trains on; fewer than it occupies while it grows.
     phase : Phase
     turn : int
-        Counts the changes of phase and of speed: events planned before a change are void.
+        Number of changes of phase and of speed so far; events planned before a change are void.
     stretch : Stretch
         Its present stretch of constant speed.
     began, steps : float
-        Work and optimizer steps that were done at `since_s`, when its stretch began.
+        Work and optimizer steps done at `since_s`, when its stretch began.
     base : float
-        Work that was done when it began to train on these ranks.
+        Work done when it began to train on these ranks.
     trained_s : float
-        Seconds that it had trained by then, over all its stretches.
+        Seconds that it had trained at `since_s`, over all its stretches.
     trained_gpu_s : float
-        GPU-seconds in which it had trained by then.
+        GPU-seconds that it had trained at `since_s`.
     held_s : float
-        Time at which the GPUs that it occupies changed last.
+        Time of the last change of the GPUs that it occupies.
     saved : float
-        Work in the newest checkpoint, as of `since_s`.
+        Work in the newest checkpoint, at `since_s`.
     done : float
-        Work done, as of when it stopped training.
+        Work done when it stopped training.
     registered, asked, reported : bool
-        Its session is up; a suspension was requested; the cost of its start was reported.
+        Whether its session is up, a suspension was requested, and the cost of its start was
+        reported.
     resize : int
-        Number of the newest change of size that was requested.
+        Number of the newest requested change of size.
     answer : Rescaled or None
-        Its answer to that.
+        The answer to that request.
     """
 
     order: Action
@@ -93,12 +94,12 @@ class Attempt:
 
     @property
     def until(self) -> float:
-        """Work done at the end of its stretch."""
+        """The work done at the end of the stretch."""
         return min(self.stretch.until, self.physics.work)
 
     @property
     def left_s(self) -> float:
-        """Seconds that its stretch takes from the beginning."""
+        """The seconds that the stretch takes from its beginning."""
         return max(0.0, self.until - self.began) / self.stretch.rate
 
     def trained_to(self, now_s: float) -> float:
@@ -112,7 +113,7 @@ class Attempt:
         return self.steps + (self.trained_to(now_s) - self.began) / self.stretch.step_work
 
     def saved_to(self, now_s: float) -> float:
-        """Return the work in the newest checkpoint: a periodic one, or the one it began with."""
+        """Return the work in the newest checkpoint: a periodic one, or that of its beginning."""
         every = self.physics.checkpoint_s
         if self.phase is not Phase.TRAINING or every is None:
             return self.saved
@@ -133,23 +134,37 @@ class Attempt:
         self._enter(Phase.TRAINING)
 
     def stop(self, now_s: float, phase: Phase) -> None:
-        """Stop training; record how far it got, and the work in the newest periodic checkpoint."""
+        """Stop training; record the progress, and the work in the newest periodic checkpoint.
+
+        Parameters
+        ----------
+        now_s : float
+        phase : Phase
+            The phase that follows.
+        """
         self._note(now_s)
         self.began, self.since_s = self.done, now_s
         self._enter(phase)
 
     def saved_steps(self) -> float:
-        """Return the steps in the newest checkpoint, as of when it stopped training."""
+        """Return the steps in the newest checkpoint at the end of training."""
         return max(0.0, self.steps - (self.done - self.saved) / self.stretch.step_work)
 
     def reached(self, now_s: float) -> Progressed:
-        """Return how far it has come, in work and in steps."""
+        """Return its progress, in work and in steps."""
         done, saved, steps = self.trained_to(now_s), self.saved_to(now_s), self.steps_to(now_s)
         saved_steps = max(0.0, steps - (done - saved) / self.stretch.step_work)
         return Progressed(self.order.job, self.order.op, whole(steps), whole(saved_steps), done)
 
     def progress(self, now_s: float, said: SelfReport | None = None) -> Progressed:
-        """Report how far it has come, its speed, and what it says of itself; record that it did."""
+        """Report its progress, its speed and its own report; record that it did.
+
+        Parameters
+        ----------
+        now_s : float
+        said : SelfReport or None
+            The report of the training itself.
+        """
         reached = self.reached(now_s)
         trained = reached.done > self.base
         first, self.reported = trained and not self.reported, self.reported or trained
@@ -164,7 +179,7 @@ class Attempt:
         )
 
     def chosen(self, alloc: Alloc) -> tuple[str, ...]:
-        """Return the GPUs that it uses of an allocation, those that it trains on first."""
+        """Return the GPUs of an allocation to use, those that it trains on first."""
         left = dict(alloc)
         picked = []
         for gpu in dict.fromkeys((*self.ranks, *self.gpus)):
@@ -179,11 +194,19 @@ class Attempt:
         return nodes_of(self.ranks)
 
     def where(self, kind: str, *, crowded: bool) -> Where:
-        """Return the placement that it trains on."""
+        """Return the placement that it trains on.
+
+        Parameters
+        ----------
+        kind : str
+            Kind of its GPUs.
+        crowded : bool
+            As in :class:`~hpcext.sim.replay.physics.Where`.
+        """
         return Where(tuple(sorted(self.nodes().values(), reverse=True)), kind, crowded)
 
     def _note(self, now_s: float) -> None:
-        """Record how far it got in the stretch that ends."""
+        """Record the progress in the stretch that ends."""
         self.saved, self.steps = self.saved_to(now_s), self.steps_to(now_s)
         self.done = self.trained_to(now_s)
         if self.phase is Phase.TRAINING:

@@ -1,7 +1,7 @@
-"""Simulated auto-scaling: only the nodes that are worth it are held, by a harvester's own rule.
+"""Simulated auto-scaling: only worthwhile nodes are held, by the harvester's own rule.
 
-The engine hears only of nodes that are taken from what a source offers. A node that is given back
-first has no GPUs, so that its jobs leave it, and is gone when they have.
+The engine learns only of the nodes that are taken from those of a source. A node that is to be
+given back first loses its GPUs, so that jobs leave it, and is removed when they have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcext.sim.replay.heap import Heap
 
 
 class Autoscaled:
-    """A source of nodes that takes and gives back nodes as auto-scaling wants.
+    """A source that takes and gives back nodes by the rule of auto-scaling.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Autoscaled:
         self._leaving: set[str] = set()
 
     def offered(self, facts: Iterable[Fact]) -> tuple[Fact, ...]:
-        """Return the facts that the engine hears of offered nodes that come and go."""
+        """Return the facts for the engine when offered nodes come or go."""
         heard: list[Fact] = []
         for fact in facts:
             if isinstance(fact, NodeJoined):
@@ -59,7 +59,7 @@ class Autoscaled:
         return (*heard, *self._more(self._wanted()))
 
     def watch(self, _: float, __: tuple[Fact, ...], ___: tuple[Action, ...]) -> None:
-        """Check after each step whether other nodes are worth it now, and which are empty."""
+        """Check after each step which nodes are worthwhile, and which leaving ones are empty."""
         want = self._wanted()
         if want != len(self._held) or self._empty():
             self._heap.after(0.0, self._change)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import NamedTuple
 
 from hpcext.core.facts import (
     Ended,
@@ -19,31 +17,13 @@ from hpcext.core.facts import (
 )
 from hpcext.core.values import Action, Alloc, Kind, Node
 from hpcext.sim.replay.attempt import Attempt, Phase, whole
-from hpcext.sim.replay.floor import Floor, nodes_of
+from hpcext.sim.replay.floor import Floor, excess, nodes_of
 from hpcext.sim.replay.heap import Heap
+from hpcext.sim.replay.ledger import Ledger, Spent, Usage
 from hpcext.sim.replay.physics import Faults, Physics, ResizeOutcome, SelfReport, Where
 
 KILL_S = 0.5
 """Seconds from SIGTERM to an empty process tree."""
-
-
-class Usage(NamedTuple):
-    """The numbers of GPUs that exist, are occupied, and are trained on; and of attempts."""
-
-    offered: int
-    held: int
-    trained: int
-    attempts: int
-
-
-@dataclasses.dataclass
-class Spent:
-    """What a job had over all its attempts: GPU-seconds, work done, and work done in vain."""
-
-    held_gpu_s: float = 0.0
-    trained_gpu_s: float = 0.0
-    done: float = 0.0
-    lost: float = 0.0
 
 
 class SimulatedExecutor:
@@ -52,14 +32,14 @@ class SimulatedExecutor:
     Parameters
     ----------
     heap : Heap
-        Takes the events.
+        Receives the events.
     nodes : iterable of Node
-        The nodes to begin with.
+        The initial nodes.
     physics : Mapping[str, Physics]
-        Job id → its true behaviour.
+        The true behaviour of each job, by id.
     faults : Faults
     seed : int
-        Of the faults.
+        Seed of the faults.
     report_s : float or None
         Time between reports of progress; None: only when an attempt stops training.
     """
@@ -80,14 +60,13 @@ class SimulatedExecutor:
         self._heap = heap
         self._floor = Floor(nodes)
         self._physics = dict(physics)
-        self.spent: dict[str, Spent] = {}
+        self._ledger = Ledger()
         self._faults = faults or Faults()
         self._seed = seed
         self._report_s = report_s
-        self._attempts: dict[int, Attempt] = {}  # those that are not over, by op
+        self._attempts: dict[int, Attempt] = {}  # running ones, by op
         self._last_op = 0
-        self._saved: dict[str, tuple[float, float]] = {}  # work and steps, by job
-        self._untold: dict[str, Progressed] = {}  # by job, of attempts that were over at once
+        self._unreported: dict[str, Progressed] = {}  # by job, of attempts that ended at once
 
     # The protocol of executors.
 
@@ -108,27 +87,26 @@ class SimulatedExecutor:
             self._heap.after(0.0 if action.force else KILL_S, lambda: self._killed(attempt))
 
     def look(self) -> None:
-        """Report the present progress of what trains, and of all others how far they came.
+        """Report the progress of all attempts, with the speed of those that train.
 
-        For those that have lost all their nodes this is the first report since: a late one, of an
-        attempt that is over.
+        An attempt that has lost all its nodes is reported late, when it has already ended.
         """
-        late, self._untold = tuple(self._untold.values()), {}
+        late, self._unreported = tuple(self._unreported.values()), {}
         if late:
             self._heap.after(0.0, lambda: late)
         for attempt in self._attempts.values():
             if attempt.phase is Phase.TRAINING:
                 self._heap.after(0.0, lambda it=attempt: self._report(it))  # type: ignore[misc]
             elif attempt.phase in {Phase.STALLED, Phase.SAVING} and attempt.registered:
-                self._heap.after(0.0, lambda it=attempt: self._reached(it))  # type: ignore[misc]
+                self._heap.after(0.0, lambda it=attempt: self._report_progress(it))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing, since there is nothing to release."""
 
-    # What happens from outside.
+    # Events from outside.
 
     def happen(self, *facts: Fact) -> tuple[Fact, ...]:
-        """Apply facts from outside: nodes that come, or that go and take jobs with them."""
+        """Apply facts from outside: nodes that come, or that leave and end attempts."""
         lost: list[str] = []
         for fact in facts:
             if isinstance(fact, NodeLost):
@@ -141,26 +119,19 @@ class SimulatedExecutor:
         return facts
 
     def expect(self, job: str, physics: Physics) -> None:
-        """Add the behaviour of a job that is yet to come."""
+        """Register the behaviour of a job that will be submitted."""
         self._physics[job] = physics
 
     def forget(self, job: str) -> Spent:
         """Forget a job that has ended; return what it had."""
         self._physics.pop(job, None)
-        self._saved.pop(job, None)
-        self._untold.pop(job, None)
-        return self.spent.pop(job, Spent())
+        self._unreported.pop(job, None)
+        return self._ledger.forget(job)
 
     def settle(self) -> None:
-        """Bring up to date what unfinished jobs had; nothing is simulated afterwards."""
-        now_s = self._heap.now_s
+        """Account for unfinished attempts; nothing is simulated afterwards."""
         for attempt in self._attempts.values():
-            phase = Phase.STALLED if attempt.phase is Phase.TRAINING else attempt.phase
-            attempt.stop(now_s, phase)
-            spent = self.spent[attempt.order.job]
-            spent.held_gpu_s += len(attempt.gpus) * (now_s - attempt.held_s)
-            spent.trained_gpu_s += attempt.trained_gpu_s
-            spent.done, attempt.held_s = attempt.done, now_s
+            self._ledger.settle(attempt, self._heap.now_s)
 
     def use(self) -> Usage:
         """Return the present use of GPUs."""
@@ -170,18 +141,18 @@ class SimulatedExecutor:
         return Usage(self._floor.offered, held, trains, len(attempts))
 
     def occupied(self) -> tuple[str, ...]:
-        """Return every GPU that some attempt truly occupies."""
+        """Return all GPUs that attempts truly occupy."""
         return tuple(gpu for attempt in self._attempts.values() for gpu in attempt.gpus)
 
     def trains_on(self, op: int) -> tuple[str, ...]:
-        """Return the GPUs that an attempt trains on; none if it is over."""
+        """Return the GPUs that an attempt trains on; none if it has ended."""
         return self._attempts[op].ranks if op in self._attempts else ()
 
-    # From phase to phase.
+    # Phases of an attempt.
 
     def _start(self, action: Action, attempt: Attempt | None) -> None:
         if action.op <= self._last_op:
-            # Adopted by a manager that began anew; if it has ended, that is on its way.
+            # Adopted by a restarted manager; if it has ended, that fact is on its way.
             if attempt is not None and attempt.phase is not Phase.LAUNCHING:
                 fact = Started(action.job, action.op, attempt.gpus)
                 self._heap.after(0.0, lambda: (fact,))
@@ -190,9 +161,7 @@ class SimulatedExecutor:
         physics = self._physics[action.job]
         gpus = self._floor.pick(action.job, action.alloc)
         attempt = Attempt(action, physics, luck, (), ranks=gpus, held_s=self._heap.now_s)
-        self.spent.setdefault(action.job, Spent())
-        done, attempt.steps = self._saved.get(action.job, (0.0, 0.0))
-        attempt.began = attempt.saved = attempt.done = done
+        self._ledger.begin(attempt)
         self._attempts[action.op], self._last_op = attempt, action.op
         self._occupy(attempt, gpus)
         self._heap.after(physics.launch_s, lambda: self._launched(attempt))
@@ -218,14 +187,14 @@ class SimulatedExecutor:
         if self._report_s is not None:
             self._heap.after(self._report_s, lambda: self._report_on(attempt))
         if attempt.asked and not attempt.luck.unresponsive:
-            # The signal came during the launch. It was blocked, and so it was kept.
+            # The signal came during the launch, when it was blocked and so kept.
             self._save(attempt)
         physics, step = attempt.physics, whole(attempt.steps)
         fact = Registered(job, op, step, physics.in_place or physics.elastic, physics.elastic)
         return self._tell(attempt, fact, late=False)
 
     def _train(self, attempt: Attempt) -> None:
-        """Go on at the present speed; the attempt completes if nothing comes between."""
+        """Train at the present speed, until the attempt completes or another event comes first."""
         now_s, physics = self._heap.now_s, attempt.physics
         where, done = self._where(attempt), attempt.trained_to(now_s)
         attempt.train(now_s, physics.stretch(where, done))
@@ -234,7 +203,7 @@ class SimulatedExecutor:
         self._later(attempt, attempt.left_s, lambda: then(attempt))
 
     def _stretched(self, attempt: Attempt) -> tuple[Fact, ...]:
-        """Go on at another speed."""
+        """Continue training at another speed."""
         self._train(attempt)
         return ()
 
@@ -245,7 +214,7 @@ class SimulatedExecutor:
     def _later(
         self, attempt: Attempt, delay_s: float, produce: Callable[[], tuple[Fact, ...]]
     ) -> None:
-        """Let something happen to an attempt, unless it enters another phase first."""
+        """Add an event of an attempt, which is void if it enters another phase first."""
         turn = attempt.turn
         self._heap.after(delay_s, lambda: produce() if attempt.turn == turn else ())
 
@@ -282,32 +251,28 @@ class SimulatedExecutor:
         """Remove these nodes."""
         if nodes:
             for op, gpus in self._floor.lose(nodes).items():
-                self._strike(self._attempts[op], gpus)
+                self._take_gpus(self._attempts[op], gpus)
             nodes.clear()
 
-    def _strike(self, attempt: Attempt, gone: Set[str]) -> None:
-        """Take the GPUs of lost nodes away from under an attempt."""
+    def _take_gpus(self, attempt: Attempt, gone: Set[str]) -> None:
+        """Remove the GPUs of lost nodes from an attempt."""
         elastic = attempt.physics.elastic and attempt.phase in {Phase.TRAINING, Phase.STALLED}
-        # What is elastic waits to be told what it has now.
+        # An elastic attempt waits to be told its new GPUs.
         attempt.stop(self._heap.now_s, Phase.STALLED if elastic else Phase.BROKEN)
         attempt.ranks = tuple([gpu for gpu in attempt.ranks if gpu not in gone])
         self._occupy(attempt, tuple([gpu for gpu in attempt.gpus if gpu not in gone]))
         if attempt.gpus:
             return
-        # Nobody is left to tell it now; what is late or repeated comes when it is stale.
+        # No process is left to report now; late or repeated facts arrive when they are stale.
         for fact in self._end(attempt, Outcome.LOST, None):
             if isinstance(fact, Progressed):
-                self._untold[fact.job] = fact
+                self._unreported[fact.job] = fact
 
     def _end(self, attempt: Attempt, outcome: Outcome, code: int | None) -> tuple[Fact, ...]:
-        """Empty the process tree; the job goes on from what is saved."""
+        """Empty the process tree; the job goes on from its saved work."""
         order = attempt.order
         attempt.stop(self._heap.now_s, Phase.OVER)
-        self._saved[order.job] = (attempt.saved, attempt.saved_steps())
-        spent = self.spent[order.job]
-        spent.trained_gpu_s += attempt.trained_gpu_s
-        spent.done = attempt.saved
-        spent.lost += attempt.done - attempt.saved
+        self._ledger.end(attempt)
         del self._attempts[order.op]
         parts = {"write_s": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None
         step = whole(attempt.steps) if attempt.registered else None
@@ -320,7 +285,7 @@ class SimulatedExecutor:
     # Changing size in place.
 
     def _rescale(self, action: Action, attempt: Attempt) -> None:
-        """Begin a change of size, once; its answer is told as often as it is asked for."""
+        """Begin a change of size once; repeat its answer whenever it is requested."""
         if action.resize <= attempt.resize:
             if answer := attempt.answer:
                 self._heap.after(0.0, lambda: (answer,))
@@ -330,14 +295,14 @@ class SimulatedExecutor:
             # It has lost a node, perhaps while it changed its size.
             phases.add(Phase.STALLED)
         if attempt.phase not in phases:
-            return  # It is ending; a suspension, say, goes before.
+            return  # It is ending; a suspension, for example, takes precedence.
         attempt.resize, attempt.answer = action.resize, None
         change = self._faults.draw_change(
             self._seed, action.job, action.attempt, action.resize, self._heap.now_s
         )
-        more = self._floor.pick(action.job, _beyond(action.alloc, nodes_of(attempt.gpus)))
+        more = self._floor.pick(action.job, excess(action.alloc, nodes_of(attempt.gpus)))
         self._occupy(attempt, attempt.gpus + more)
-        grows = bool(_beyond(action.alloc, attempt.nodes()))
+        grows = bool(excess(action.alloc, attempt.nodes()))
         stall_s = physics.rescale_up_s if grows else physics.rescale_down_s
         if change is ResizeOutcome.MUTE:
             return
@@ -350,7 +315,7 @@ class SimulatedExecutor:
         resize = action.resize
 
         def joined() -> tuple[Fact, ...]:
-            # It trains on until then: a report, or another speed, is no reason not to grow.
+            # It trains until then; a report or another speed does not prevent the growth.
             if attempt.resize != resize or attempt.phase is not Phase.TRAINING:
                 return ()
             return self._stall(attempt, alloc, stall_s, ok=ok)
@@ -367,7 +332,7 @@ class SimulatedExecutor:
     def _rescaled(
         self, attempt: Attempt, alloc: Alloc, stall_s: float, *, ok: bool
     ) -> tuple[Fact, ...]:
-        """Train on, with other GPUs or with the same as before."""
+        """Continue training, with other GPUs or with the same ones."""
         attempt.ranks = attempt.chosen(alloc)
         self._occupy(attempt, attempt.ranks)
         self._train(attempt)
@@ -377,11 +342,11 @@ class SimulatedExecutor:
         )
         return self._tell(attempt, attempt.answer, late=True)
 
-    # Telling.
+    # Reports.
 
     def _report_on(self, attempt: Attempt) -> tuple[Fact, ...]:
-        """Report, and again after the interval, for as long as it trains."""
-        # A change of size is a pause, and not the end.
+        """Report now, and again after each interval while it trains."""
+        # A change of size is a pause, not the end.
         goes_on = attempt.phase in {Phase.TRAINING, Phase.STALLED}
         if goes_on and self._report_s is not None:
             self._heap.after(self._report_s, lambda: self._report_on(attempt))
@@ -393,22 +358,22 @@ class SimulatedExecutor:
         said = attempt.physics.said(self._where(attempt), attempt.trained_to(self._heap.now_s))
         facts = (self._progress(attempt, said),)
         if not isinstance(attempt.physics.speed, Mapping):
-            # Having looked at itself it may train in another way.
+            # It may train differently after a review of its measurements.
             self._train(attempt)
         return facts
 
-    def _reached(self, attempt: Attempt) -> tuple[Fact, ...]:
-        """Return how far an attempt has come; its speed is told when it trains again or ends."""
+    def _report_progress(self, attempt: Attempt) -> tuple[Fact, ...]:
+        """Return the progress of an attempt without its speed, which is reported when it trains."""
         if attempt.phase is Phase.OVER:
             return ()
         return (attempt.reached(self._heap.now_s),)
 
     def _progress(self, attempt: Attempt, said: SelfReport | None = None) -> Progressed:
-        self._untold.pop(attempt.order.job, None)
+        self._unreported.pop(attempt.order.job, None)
         return attempt.progress(self._heap.now_s, said)
 
     def _tell(self, attempt: Attempt, *facts: Fact, late: bool) -> tuple[Fact, ...]:
-        """Make facts known, now or late, and perhaps twice."""
+        """Return facts to be known now, or add them for later; perhaps twice."""
         luck = attempt.luck
         delay_s = luck.late_s if late else 0.0
         if luck.repeats_after_s is not None:
@@ -419,17 +384,10 @@ class SimulatedExecutor:
         return facts
 
     def _occupy(self, attempt: Attempt, gpus: tuple[str, ...]) -> None:
-        """Let an attempt occupy these GPUs and no others; attempts beside it may slow down."""
-        now_s, had = self._heap.now_s, attempt.gpus
-        spent = self.spent[attempt.order.job]
-        spent.held_gpu_s += len(had) * (now_s - attempt.held_s)
-        attempt.gpus, attempt.held_s = gpus, now_s
+        """Set the GPUs that an attempt occupies; attempts beside it may slow down."""
+        had = attempt.gpus
+        self._ledger.hold(attempt, gpus, self._heap.now_s)
         for op in self._floor.occupy(attempt.order.op, had, gpus):
             near = self._attempts[op]
             if near.physics.interference and near.phase is Phase.TRAINING:
                 self._train(near)
-
-
-def _beyond(alloc: Alloc, used: Alloc) -> Alloc:
-    """Return the GPUs per node that an allocation has beyond those that are used."""
-    return {node: more for node, gpus in alloc.items() if (more := gpus - used.get(node, 0)) > 0}

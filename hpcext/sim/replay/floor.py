@@ -21,18 +21,29 @@ def nodes_of(gpus: tuple[str, ...]) -> Mapping[str, int]:
     return collections.Counter([node_of(gpu) for gpu in gpus])
 
 
+def excess(alloc: Alloc, used: Alloc) -> Alloc:
+    """Return the GPUs per node of an allocation in excess of those in use.
+
+    Parameters
+    ----------
+    alloc, used : Mapping[str, int]
+        GPUs by node.
+    """
+    return {node: more for node, gpus in alloc.items() if (more := gpus - used.get(node, 0)) > 0}
+
+
 class Floor:
-    """The occupancy of GPUs. Attempts are known by the operation that started them.
+    """The occupancy of GPUs. An attempt is identified by the operation that started it.
 
     Parameters
     ----------
     nodes : iterable of Node
-        Nodes that are there from the beginning.
+        The initial nodes.
 
     Attributes
     ----------
     offered : int
-        Number of GPUs of all nodes.
+        The number of GPUs of all nodes.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -48,7 +59,7 @@ class Floor:
         self.offered += node.gpus - (before.gpus if before else 0)
 
     def lose(self, names: Iterable[str]) -> dict[int, set[str]]:
-        """Remove nodes; return which attempts lost which GPUs, in the order they began."""
+        """Remove nodes; return the lost GPUs of each attempt, in the order of their start."""
         struck = collections.defaultdict[int, set[str]](set)
         for name in names:
             before = self._nodes.pop(name, None)
@@ -60,10 +71,17 @@ class Floor:
     def pick(self, job: str, alloc: Alloc) -> tuple[str, ...]:
         """Return the free GPUs with the lowest numbers.
 
+        Parameters
+        ----------
+        job : str
+            For the message.
+        alloc : Alloc
+            GPUs by node.
+
         Raises
         ------
         RuntimeError
-            There are too few: an attempt was told to start where another one is.
+            There are too few: an attempt was started on GPUs that another one occupies.
         """
         picked: list[str] = []
         for name, gpus in alloc.items():
@@ -78,10 +96,17 @@ class Floor:
     def occupy(self, op: int, had: tuple[str, ...], has: tuple[str, ...]) -> list[int]:
         """Move an attempt from some GPUs to others.
 
+        Parameters
+        ----------
+        op : int
+            The operation that started the attempt.
+        had, has : tuple of str
+            Its GPUs before and from now on, as ``HOST:INDEX``.
+
         Returns
         -------
         list of int
-            The other attempts on several nodes that it shared, or now shares, a node with.
+            The other attempts on several nodes with which it shared, or now shares, a node.
         """
         before, after = set(had), set(has)
         for gpu in before - after:
@@ -95,7 +120,7 @@ class Floor:
         return self._spread_out(op, _several(had), _several(has))
 
     def crowded(self, nodes: Iterable[str]) -> bool:
-        """Return whether an attempt on these several nodes shares one with another such."""
+        """Return whether an attempt on these several nodes shares one with another such attempt."""
         names = tuple(nodes)
         return len(names) > 1 and any(len(self._spread.get(name, ())) > 1 for name in names)
 
@@ -104,7 +129,7 @@ class Floor:
         return next((self._nodes[name].kind for name in nodes if name in self._nodes), "")
 
     def _spread_out(self, op: int, before: Set[str], after: Set[str]) -> list[int]:
-        """Record the nodes of an attempt on several; return the others on these nodes."""
+        """Record the nodes of an attempt on several nodes; return the others on these nodes."""
         near: set[int] = set()
         for name in before - after:
             here = self._spread[name]
@@ -121,6 +146,6 @@ class Floor:
 
 
 def _several(gpus: tuple[str, ...]) -> Set[str]:
-    """Return the nodes of GPUs, if they are on several."""
+    """Return the nodes of GPUs if they are several, else none."""
     nodes = nodes_of(gpus)
     return nodes.keys() if len(nodes) > 1 else frozenset()

@@ -1,7 +1,7 @@
-"""The second driver of the engine: a heap of events in place of a clock.
+"""The driver of the engine in simulations: a heap of events instead of a clock.
 
-It decides nothing. Like the live driver it gathers facts, steps the engine, and hands its actions
-to an executor; it only does not wait.
+It makes no decision. Like the live driver it gathers facts, steps the engine, and passes its
+actions to an executor, but it does not wait.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hpcext.core.values import Action
 from hpcext.executors.base import Executor
 
 Produce = Callable[[], Iterable[Fact]]
-"""The effect of an event when its time comes: it changes the simulated truth and returns facts."""
+"""The effect of an event at its time: it changes the simulated truth and returns facts."""
 
 Observe = Callable[[float, tuple[Fact, ...], tuple[Action, ...]], None]
-"""An observer of each step, called with the instant, the facts told, and the actions returned."""
+"""An observer of each step, called with the instant, its facts, and the returned actions."""
 
 
 class Heap:
@@ -30,7 +30,7 @@ class Heap:
     Attributes
     ----------
     now_s : float
-        The virtual clock; never goes back.
+        The virtual clock; it never goes back.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Heap:
         self._sequence = itertools.count()
 
     def at(self, when_s: float, produce: Produce) -> None:
-        """Add an event; one that would lie in the past comes now.
+        """Add an event; one in the past happens now.
 
         Parameters
         ----------
@@ -54,10 +54,10 @@ class Heap:
         self.at(self.now_s + delay_s, produce)
 
     def feed(self, events: Iterable[tuple[float, Produce]]) -> None:
-        """Add events that come in order of time, each when its predecessor has happened.
+        """Add events that are in order of time, each when its predecessor has happened.
 
-        All events of one instant become one event on the heap, so that what was handed in together
-        is known together, as by a live manager.
+        All events of one instant become one event on the heap, so that simultaneous submissions are
+        known together, as to a live manager.
         """
         following = iter(events)
 
@@ -84,8 +84,8 @@ class Heap:
     def advance(self, to_s: float) -> tuple[Fact, ...]:
         """Set the clock and run the events that are due; return their facts, in order.
 
-        An event that one of these adds for the same instant is left for the next call: its cause
-        must be known before it.
+        An event that one of these adds for the same instant is left for the next call, because its
+        cause must be known before it.
         """
         self.now_s = max(self.now_s, to_s)
         due: list[Produce] = []
@@ -108,15 +108,15 @@ def drive(
     Parameters
     ----------
     engine : Engine
-        New, or restored; a restored one is asked again for its outstanding actions.
+        New or restored; a restored one is asked again for its outstanding actions.
     heap : Heap
     executor : Executor
         Puts the effects of its actions on the same heap.
     until_s : float
-        Leave before the first event later than this; calling again goes on from there.
+        Return before the first event later than this; another call continues from there.
     observe : callable, optional
     stop : callable, optional
-        Asked after each step: whether to leave now.
+        Called after each step; returns whether to stop.
     """
     for action in engine.outstanding():
         executor.perform(action)
@@ -124,7 +124,7 @@ def drive(
     while (now_s := min(heap.next_s, wake_s)) <= until_s and now_s < math.inf:
         facts = heap.advance(now_s)
         if not facts and heap.now_s < wake_s:
-            continue  # an event without effect, because its attempt was over
+            continue  # an event without effect, because its attempt had ended
         actions, wake = engine.step(heap.now_s, facts)
         wake_s = math.inf if wake is None else wake
         if observe is not None:

@@ -1,10 +1,10 @@
-"""The main queue of a machine, first come first served with backfill, and the holes that it leaves.
+"""The main queue of a machine, first come, first served with backfill, and the holes in it.
 
-It stands for Slurm or LSF themselves: it makes the nodes that come and go under the harvester, and
-is not one of hpcext's policies. EASY backfill (Lifka 1995): the first waiting job has a
-reservation, the earliest time at which enough nodes are free if every running job takes as long as
-it requested. A job behind it starts now if that does not delay the reservation: it ends before, or
-it takes nodes that the first job leaves.
+It stands for Slurm or LSF: it makes the nodes that come and go for the harvester, and is not one of
+hpcext's policies. EASY backfill (Lifka 1995): the first waiting job has a reservation, the earliest
+time at which enough nodes are free if every running job takes as long as it requested. A job behind
+it starts now if that does not delay the reservation, because it ends before, or uses nodes that the
+first job leaves free.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpcext.sim.traces.idle import MOST_NODES, NodeChange
 from hpcext.sim.traces.swf import SwfJob
 
 DEPTH = 500
-"""Most waiting jobs to consider for backfill: Slurm's ``bf_max_job_test``, slurm.conf(5)."""
+"""Number of waiting jobs to consider for backfill: Slurm's ``bf_max_job_test``, slurm.conf(5)."""
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -40,10 +40,10 @@ class Start(NamedTuple):
         The job; its submission is relative to that of the first job, as `start_s` is.
     start_s : float
     promised_s : float
-        Its reservation, the latest start that was planned when it became the first that waits;
-        infinity where it never was.
+        Its reservation: the latest planned start at the time when it became the first waiting job;
+        infinity if it never was.
     nodes : ndarray of int
-        Ascending.
+        The numbers of its nodes, ascending.
     """
 
     job: SwfJob
@@ -67,21 +67,22 @@ class MainQueue:
     ----------
     nodes : int
     procs_per_node : int
-        Processors of a node: a job gets as many nodes as its processors fill. Nodes are not shared.
+        Processors of a node; a job gets as many nodes as its processors fill. Nodes are not shared.
     depth : int
-        Most jobs behind the first one to try for backfill each time; 0: none.
+        Largest number of jobs behind the first one to try for backfill each time; 0: none.
     observe : callable, optional
         Called with every job that starts.
 
     Attributes
     ----------
     jobs, skipped : int
-        Jobs that were submitted, and those that were left out because the log does not say how long
-        or on how many processors they ran, or that they did run.
+        Jobs that were submitted, and jobs that were left out because the log does not state how
+        long or on how many processors they ran, or that they ran at all.
     too_large, most_needed : int
-        Jobs that were left out because they need more nodes than there are, and the most needed.
+        Jobs that were left out because they need more nodes than the machine has, and the largest
+        number needed.
     waited_s : float
-        Sum over the jobs that started.
+        Sum of the waits of the jobs that started, in seconds.
     started : int
     node_s : float
         Node-seconds of the jobs that started.
@@ -110,13 +111,14 @@ class MainQueue:
         self.waited_s = self.node_s = 0.0
         self._idle = np.ones(nodes, dtype=np.bool_)
         self._free = nodes
-        # Candidates to start now, the first one and `depth` more; then the rest of the queue.
+        # Candidates to start now (the first job and `depth` more), then the rest of the queue.
         self._near: list[_Waiting] = []
         self._far: deque[_Waiting] = deque()
         # Running jobs: (end, order, limit, nodes), a heap; and (limit, order, nodes), sorted.
         self._ends: list[tuple[float, int, float, Ints]] = []
         self._limits: list[tuple[float, int, Ints]] = []
-        # The first that waits, its first reservation, its present one, and the nodes that leaves.
+        # The first waiting job, its first reservation, its present one, and the nodes left beside
+        # it.
         self._first: _Waiting | None = None
         self._promised_s = self._shadow_s = math.inf
         self._spare = 0
@@ -129,13 +131,13 @@ class MainQueue:
         Parameters
         ----------
         jobs : iterable of SwfJob
-            Jobs in the order of their submission; the first one's is 0 s.
+            Jobs in the order of their submission; that of the first is 0 s.
         planned : bool
-            Whether to include what is planned for the first waiting job; then there is a change,
-            without nodes, where only the plan changes.
+            Whether to include the plan for the first waiting job. A change of only the plan is then
+            yielded without nodes.
         drain : bool
             Whether to go on until the last job has ended. By default the last submission is the
-            end: later nodes are idle only because the log ends.
+            end, because later nodes are idle only for the end of the log.
 
         Yields
         ------
@@ -149,7 +151,7 @@ class MainQueue:
         while arrival is not None or (drain and self._ends):
             now_s = arrival.job.submit_s if arrival else math.inf
             now_s = min(now_s, self._ends[0][0]) if self._ends else now_s
-            # If nothing has ended, jobs that could not start before cannot start now.
+            # If no job has ended, jobs that could not start before cannot start now.
             known = 0 if self._end(now_s) else len(self._near)
             while arrival is not None and arrival.job.submit_s <= now_s:
                 self._submit(arrival)
@@ -175,7 +177,7 @@ class MainQueue:
                 self.too_large += 1
                 self.most_needed = max(self.most_needed, need)
                 continue
-            # A job that ran longer than requested was given more time; the log does not say when.
+            # A job that ran longer than requested got more time; the log does not say when.
             limit_s = max(job.walltime_s, job.run_s)
             yield _Waiting(job._replace(submit_s=job.submit_s - first_s), need, limit_s)
 
@@ -187,7 +189,7 @@ class MainQueue:
         self.most_waiting = max(self.most_waiting, len(self._near) + len(self._far))
 
     def _end(self, now_s: float) -> bool:
-        """Free the nodes of the jobs that end now; return whether there is one."""
+        """Free the nodes of the jobs that end now; return whether any does."""
         some = False
         while self._ends and self._ends[0][0] <= now_s:
             _, order, limit_s, nodes = heapq.heappop(self._ends)
@@ -198,7 +200,7 @@ class MainQueue:
         return some
 
     def _schedule(self, now_s: float, known: int) -> None:
-        """Start jobs that may start; the first `known` of the candidates may not."""
+        """Start jobs that may start; the first `known` candidates are known not to."""
         near = self._near
         while near and near[0].need <= self._free:
             known = 0
@@ -214,7 +216,7 @@ class MainQueue:
         self._backfill(now_s, known)
 
     def _reserve(self, first: _Waiting) -> None:
-        """Compute the latest start of the first waiting job, and the nodes that it leaves then."""
+        """Compute the latest start of the first waiting job, and the nodes left beside it then."""
         free, shadow_s = self._free, math.inf
         for limit_s, _, nodes in self._limits:
             if free >= first.need and limit_s > shadow_s:
@@ -248,7 +250,7 @@ class MainQueue:
         return len(self._near)
 
     def _fill(self) -> None:
-        """Move one more job into the candidates."""
+        """Move one more job to the candidates."""
         if self._far:
             self._near.append(self._far.popleft())
 
@@ -257,7 +259,7 @@ class MainQueue:
         nodes = np.flatnonzero(self._idle)[:need]
         self._idle[nodes] = False
         self._free -= need
-        # An order number keeps the sorting by time from comparing nodes at equal times.
+        # With an order number, sorting by time never compares nodes at equal times.
         order = self.started
         heapq.heappush(self._ends, (now_s + job.run_s, order, now_s + limit_s, nodes))
         bisect.insort(self._limits, (now_s + limit_s, order, nodes))

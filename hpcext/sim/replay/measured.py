@@ -1,4 +1,4 @@
-"""Trainings that were measured: the time of their steps, and the progress of a step.
+"""Measured trainings: the time of their steps, and the progress by a step.
 
 The format is that of the measurements published with Pollux (Qiao et al., OSDI 2021; section 5.3,
 "simulator construction"). A folder has, for one model,
@@ -12,7 +12,7 @@ The format is that of the measurements published with Pollux (Qiao et al., OSDI 
   a whole training with that total batch. ``progress`` is in steps of the smallest batch M0 that
   would have got as far, ``grad_var / grad_sqr * M0`` is the gradient noise scale.
 
-Between measurements everything is linear.
+All values are interpolated linearly between measurements.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ SCALED = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
 VALIDATED = ("progress", "iteration", "metric", "grad_sqr", "grad_var")
 
 MOST_COUNT = 1_000_000
-"""Most nodes, and GPUs, of a measurement."""
+"""Largest number of nodes, and of GPUs, in a measurement."""
 
 MOST_NOISE = 1e12
-"""Largest noise scale, in samples, for a gradient that was measured to be nothing but noise."""
+"""Noise scale, in samples, for a measured gradient that is nothing but noise."""
 
 ROUNDING = 1e-9
 """Relative tolerance for the end of an epoch."""
@@ -54,7 +54,7 @@ class Times(NamedTuple):
 
     @property
     def pass_s(self) -> float:
-        """Seconds of a pass that does not synchronise."""
+        """The seconds of a pass without synchronisation."""
         return self.step_s - self.sync_s
 
 
@@ -85,11 +85,11 @@ class Gradients(NamedTuple):
     Attributes
     ----------
     batches : sequence of int
-        Total batches with which these were run, ascending.
+        Total batches of these trainings, ascending.
     ends : array of float, shape (epochs,)
         Progress at the end of each epoch, in steps of the smallest batch.
     sqr, var : array of float, shape (batches, epochs)
-        Squared norm and variance of the gradient, the latter in the smallest batch.
+        Squared norm and variance of the gradient, the latter with the smallest batch.
     """
 
     batches: Sequence[int]
@@ -99,27 +99,27 @@ class Gradients(NamedTuple):
 
 
 class Application:
-    """One measured model.
+    """A measured model.
 
     Parameters
     ----------
     name : str
     placed : Mapping[tuple of int, Curve]
-        GPUs on each node → curve.
+        Curve by the GPUs on each node.
     spread : Mapping[int, Mapping[int, Curve]]
-        Number of nodes → total GPUs → curve.
+        Curve by number of nodes, then by total GPUs.
     gradients : Gradients
     most_per_gpu : int, optional
-        Most samples that fit on a GPU, if fewer than were measured.
+        Largest number of samples that fit on a GPU, if fewer than were measured.
 
     Attributes
     ----------
     initial_batch, most_batch : int
         The smallest and the largest total batch.
     least_per_gpu, most_per_gpu : int
-        Samples of a GPU in a pass.
+        Samples on a GPU in a pass.
     widest : int
-        Most GPUs of a node.
+        GPUs of the largest node.
     most_nodes : int
     """
 
@@ -145,12 +145,12 @@ class Application:
 
     @property
     def work(self) -> float:
-        """Work of a whole training, in samples of the smallest batch."""
+        """The work of a whole training, in samples of the smallest batch."""
         return float(self._ends[-1]) * self.initial_batch
 
     @property
     def epochs(self) -> int:
-        """Number of epochs of a whole training."""
+        """The number of epochs of a whole training."""
         return len(self._ends)
 
     def epoch(self, done: float) -> int:
@@ -163,14 +163,28 @@ class Application:
         return float(self._ends[epoch]) * self.initial_batch
 
     def gain(self, batch: float, epoch: int) -> float:
-        """Return the progress of a step with a total batch, in steps of the smallest (eq. 6)."""
+        """Return the progress by a step with a total batch, in steps of the smallest (eq. 6).
+
+        Parameters
+        ----------
+        batch : float
+            Samples in a step.
+        epoch : int
+        """
         sqr, var = self._gradient(batch, epoch)
         scale = batch / self.initial_batch
         rest = var / scale + sqr
         return (var + sqr) / rest if rest > 0 else 1.0
 
     def noise_scale(self, batch: float, epoch: int) -> float:
-        """Return the measured noise scale with a total batch, in samples (eq. 5)."""
+        """Return the measured noise scale with a total batch, in samples (eq. 5).
+
+        Parameters
+        ----------
+        batch : float
+            Samples in a step.
+        epoch : int
+        """
         sqr, var = self._gradient(batch, epoch)
         noise = var / sqr * self.initial_batch if sqr > 0 else math.inf
         return min(noise, MOST_NOISE)
@@ -200,7 +214,7 @@ class Application:
     def _between(self, gpus: tuple[int, ...], batch: int) -> Times:
         """Return the times on a placement that was not measured.
 
-        They are interpolated between measured numbers of nodes, with the same mean GPUs on each.
+        They are interpolated between measured numbers of nodes with the same mean GPUs on each.
         """
         nodes, per_node = len(gpus), sum(gpus) / len(gpus)
         known = sorted(self._spread)
@@ -236,7 +250,7 @@ def _mixed(below: Times, above: Times, share: float) -> Times:
 
 
 def _turned(gpus: tuple[int, ...]) -> tuple[int, ...]:
-    """Rotate a ring of nodes so that it begins at its least number, as the files name it."""
+    """Rotate a ring of nodes to begin at its smallest number, as files name it."""
     return min(gpus[at:] + gpus[:at] for at in range(len(gpus)))
 
 
@@ -247,12 +261,12 @@ def read_application(folder: Path, *, most_per_gpu: int | None = None) -> Applic
     ----------
     folder : pathlib.Path
     most_per_gpu : int, optional
-        Most samples that fit on a GPU, if fewer than were measured.
+        Largest number of samples that fit on a GPU, if fewer than were measured.
 
     Raises
     ------
     InputError
-        A file is missing, or a line of it contains something that is not a measurement.
+        A file is missing, or a line is not a measurement.
     """
     placed = _placements(folder / "placements.csv")
     means: dict[int, dict[int, list[Curve]]] = {}
@@ -338,7 +352,7 @@ def _curve(points: Sequence[tuple[float, ...]], where: str) -> Curve:
 
 
 def _mean(curves: Sequence[Curve]) -> Curve:
-    """Average curves of places with equal GPUs and nodes, on the batches that all have."""
+    """Average curves of placements with equal GPUs and nodes, on the batches that all have."""
     batch = functools.reduce(np.intersect1d, [curve.batch for curve in curves])
     if not len(batch):
         return curves[0]
@@ -351,7 +365,7 @@ def _mean(curves: Sequence[Curve]) -> Curve:
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
-    """Yield the rows of a file; check its header, and that it has a row."""
+    """Yield the rows of a file; check its header, and that it has rows."""
     table = table_of(path, enumerate(read_text(path).splitlines(), 1))
     if tuple(table.columns) != tuple(columns):
         what = f"its first line is {clean(','.join(table.columns))[:80]!r}"

@@ -1,7 +1,7 @@
 """The true behaviour of jobs on a virtual clock, which policies never see.
 
-What policies know of a job's speed they learn from the progress that it reports, as on a real
-machine; `Physics` generates those reports.
+Policies learn the speed of a job from the progress that it reports, as on a real machine;
+:class:`Physics` generates those reports.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Where(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Number of GPUs on all nodes."""
+        """The number of GPUs on all nodes."""
         return sum(self.gpus)
 
 
 class Stretch(NamedTuple):
-    """A stretch of work at one speed.
+    """A stretch of work at constant speed.
 
     Attributes
     ----------
     rate : float
         Work per second, > 0.
     until : float
-        Work done at which the speed changes; infinite: never.
+        Work done at which the speed changes; infinite if it does not.
     step_work : float
         Work of an optimizer step, > 0.
     """
@@ -60,14 +60,14 @@ class Stretch(NamedTuple):
 
 
 class SelfReport(NamedTuple):
-    """What a training reports of itself beside its progress."""
+    """The reports of a training besides its progress."""
 
     goodput: GoodputReport | None = None
     loss: float | None = None
 
 
 class TrueSpeed(Protocol):
-    """The true speed of one job, where a curve does not say it.
+    """The true speed of a job that is not described by a curve.
 
     It belongs to one job and may have a state: it stands for the user's training process, which
     may, for example, choose its batch by itself.
@@ -78,18 +78,40 @@ class TrueSpeed(Protocol):
 
         It is called whenever the job begins to train on another placement, at the end of a stretch,
         and after each report.
+
+        Parameters
+        ----------
+        where : Where
+            Its placement.
+        done : float
+            Work done.
         """
         ...
 
     def said(self, where: Where, done: float) -> SelfReport:
-        """Return what the job reports of itself."""
+        """Return the job's own report.
+
+        Parameters
+        ----------
+        where : Where
+            Its placement.
+        done : float
+            Work done.
+        """
         ...
 
     def alone_s(self, gpus: float, per_node: int) -> float:
         """Return the seconds of the whole job alone on GPUs of such nodes, without restarts.
 
-        It runs as fast as it can; on less than one GPU proportionally slower, and linearly between
-        whole numbers.
+        It runs as fast as possible. Speed is interpolated linearly between whole numbers of GPUs,
+        and below one GPU it is proportional.
+
+        Parameters
+        ----------
+        gpus : float
+            Number of GPUs, > 0.
+        per_node : int
+            GPUs of a node.
         """
         ...
 
@@ -109,22 +131,22 @@ class Physics(msgspec.Struct, frozen=True):
     resume_s : float
         Seconds from then until its session has restored the newest checkpoint.
     suspend_s : float
-        Seconds from the signal until the processes are gone: agree, write, leave.
+        Seconds from the signal until the processes are gone: agreement, checkpoint, exit.
     leave_s : float
         Seconds from its last step until the processes are gone.
     checkpoint_s : float or None
-        Training time between periodic checkpoints; 0: nothing is ever lost; None: only a
-        suspension saves.
+        Training time between periodic checkpoints; 0: no work is ever lost; None: only a suspension
+        saves.
     in_place : bool
         Whether it can change its number of GPUs without stopping.
     elastic : bool
-        Whether it can change its nodes too, and goes on when it loses some.
+        Whether it can also change its nodes, and goes on when it loses some.
     join_s : float
-        Seconds from the order to grow in place until the new ranks are there; it trains meanwhile.
+        Seconds from the order to grow in place until the new ranks are up, while it trains.
     rescale_up_s, rescale_down_s : float
-        Seconds without progress while it then grows in place, and while it shrinks.
+        Seconds without progress when it then grows in place, and when it shrinks.
     interference : float
-        Share of its speed that it loses where it is crowded (:class:`Where`).
+        Share of its speed that it loses on crowded nodes (:class:`Where`).
 
     Raises
     ------
@@ -181,33 +203,33 @@ class Physics(msgspec.Struct, frozen=True):
         return found._replace(rate=found.rate * (1 - self.interference)) if where.crowded else found
 
     def said(self, where: Where, done: float) -> SelfReport:
-        """Return what the job reports of itself beside its progress."""
+        """Return the job's own report besides its progress: nothing."""
         return SelfReport() if isinstance(self.speed, Mapping) else self.speed.said(where, done)
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """The faults that occur, and their frequency; none by default.
+    """The faults that occur, and their frequency; by default there are none.
 
     Attributes
     ----------
     fail_s : float or None
-        Mean training time until an attempt fails by itself.
+        Mean training time until an attempt fails.
     unstarted : float
-        Share of attempts that end before they run (a full disk, say).
+        Share of attempts that end before they run (for example because a disk is full).
     unresponsive : float
         Share of attempts that never answer a suspension.
     stubborn : float
-        Share of attempts that only a forced kill ends.
+        Share of attempts that end only when they are killed.
     late_s : float
-        Longest time between an end and the moment it becomes known.
+        Longest time from an end until it becomes known.
     repeat : float
-        Share of facts that arrive a second time, later: stale by then, or a duplicate.
+        Share of facts that arrive a second time later, stale by then, or duplicated.
     unscaled : float
-        Share of changes of size in place that fail: the attempt goes on as it was.
+        Share of in-place changes of size that fail; the attempt goes on as it was.
     mute : float
-        Share of changes of size in place that are never answered, nor made.
+        Share of in-place changes of size that are neither answered nor made.
     until_s : float
-        Attempts that start later than this have no fault.
+        Attempts that start later have no fault.
     """
 
     fail_s: float | None = None
@@ -223,8 +245,16 @@ class Faults(msgspec.Struct, frozen=True):
     def draw(self, seed: int, job: str, attempt: int, now_s: float) -> Luck:
         """Draw the faults of one attempt.
 
-        They depend on the seed, the job and the attempt only, so that another policy meets the same
+        They depend only on the seed, the job and the attempt, so that other policies meet the same
         faults.
+
+        Parameters
+        ----------
+        seed : int
+        job : str
+        attempt : int
+        now_s : float
+            Start of the attempt.
         """
         if now_s > self.until_s:
             return Luck()
@@ -241,7 +271,17 @@ class Faults(msgspec.Struct, frozen=True):
     def draw_change(
         self, seed: int, job: str, attempt: int, resize: int, now_s: float
     ) -> ResizeOutcome:
-        """Draw the outcome of a change of size in place; it depends on its number, too."""
+        """Draw the outcome of an in-place change of size; it also depends on its number.
+
+        Parameters
+        ----------
+        seed : int
+        job : str
+        attempt : int
+        resize : int
+            Number of the change.
+        now_s : float
+        """
         if now_s > self.until_s:
             return ResizeOutcome.MADE
         chance = random.Random(f"{seed}/{job}/{attempt}/{resize}").random()
@@ -251,7 +291,7 @@ class Faults(msgspec.Struct, frozen=True):
 
 
 class ResizeOutcome(enum.Enum):
-    """The outcome of a change of size in place; see :class:`Faults`."""
+    """The outcome of an in-place change of size; see :class:`Faults`."""
 
     MADE = enum.auto()
     FAILED = enum.auto()

@@ -1,8 +1,8 @@
 """Jobs with measured behaviour: one with the user's batch size, and one that adapts it.
 
-Each is a :class:`~hpcext.sim.replay.physics.Speed` of one job: the user's training process, which
-observes itself and no other jobs. The adaptive one contains Pollux's agent (Qiao et al., section
-4.1).
+Each is the :class:`~hpcext.sim.replay.physics.TrueSpeed` of one job: the user's training process,
+which observes itself and no other job. The adaptive one contains Pollux's agent (Qiao et al.,
+section 4.1).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from the published agent (AdaptDL, ``goodput.py``), as the paper does not say.""
 
 
 ALIKE = 0.1
-"""Difference in the logarithm below which batches of a GPU are one measurement; the published agent
-keeps each, and fits its model anew at every one."""
+"""Difference in the logarithm below which batches of a GPU count as one measurement; the published
+agent keeps each batch, and fits its model again at every one."""
 
 
 class Split(NamedTuple):
@@ -41,6 +41,13 @@ def split(application: Application, total: int, gpus: int) -> Split:
 
     On a single GPU a batch above the initial one has at least two passes, because the noise scale
     cannot be measured with one (as in AdaptDL).
+
+    Parameters
+    ----------
+    application : Application
+    total : int
+        Samples in a step.
+    gpus : int
     """
     share = -(-total // gpus)
     passes = -(-share // application.most_per_gpu)
@@ -51,7 +58,14 @@ def split(application: Application, total: int, gpus: int) -> Split:
 
 
 def step_s(times: Times, passes: int) -> float:
-    """Return the seconds of an optimizer step of passes, the last of which synchronises."""
+    """Return the seconds of an optimizer step of several passes, of which the last synchronises.
+
+    Parameters
+    ----------
+    times : Times
+        Of a step of one pass.
+    passes : int
+    """
     return times.step_s + (passes - 1) * times.pass_s
 
 
@@ -77,14 +91,14 @@ class Fixed:
     total : int
         Samples in a step.
     most : int, optional
-        Most GPUs on which it runs; by default as many as have samples.
+        Largest number of GPUs on which it runs; by default as many as have samples.
 
     Attributes
     ----------
     work : float
         Samples of the whole training.
     most : int
-        Most GPUs on which it runs.
+        Largest number of GPUs on which it runs.
     """
 
     def __init__(self, application: Application, total: int, most: int | None = None) -> None:
@@ -105,7 +119,7 @@ class Fixed:
         return Stretch(samples / step_s(times, way.passes), step_work=samples)
 
     def said(self, where: Where, done: float) -> SelfReport:
-        """Return an empty report: its efficiency is its user's business."""
+        """Return an empty report, because its efficiency does not matter to policies."""
         return SelfReport()
 
     def alone_s(self, gpus: float, per_node: int) -> float:
@@ -119,20 +133,21 @@ class Fixed:
 
 
 class Adaptive:
-    """A training that chooses its batch by measurements of itself.
+    """A training that chooses its batch by its own measurements.
 
-    Its work is samples of the initial batch: what others are worth less is not counted. It reviews
-    its measurements whenever it reports, at the end of each epoch, and when it gets other GPUs.
+    Its work is samples of the initial batch; other samples count by their relative progress. It
+    reviews its measurements whenever it reports, at the end of each epoch, and when it gets other
+    GPUs.
 
     Parameters
     ----------
     application : Application
     total : int, optional
-        A fixed total batch. It still measures.
+        A fixed total batch; it measures nevertheless.
     most : int, optional
-        Most GPUs on which it runs; by default as many as have samples.
+        Largest number of GPUs on which it runs; by default as many as have samples.
     blind : bool
-        Whether it takes all samples for equally worth, whatever the batch: its speed is then its
+        Whether it counts all samples as equal, whatever the batch: its speed is then its
         throughput.
 
     Attributes
@@ -141,7 +156,7 @@ class Adaptive:
         Work of the whole training.
     total : int or None
     most : int
-        Most GPUs on which it runs.
+        Largest number of GPUs on which it runs.
     """
 
     def __init__(
@@ -166,10 +181,10 @@ class Adaptive:
     def stretch(self, where: Where, done: float) -> Stretch:
         """Review the measurements, and return the stretch to the end of the epoch."""
         if where != self._where:
-            # Its work elsewhere was reviewed when it reported.
+            # Its work on other GPUs was reviewed when it reported.
             self._where, self._since = where, done
         else:
-            self._look(done)
+            self._measure(done)
         self._way = self._chosen(where)
         epoch = self._application.epoch(done)
         times, total = self._times(), self._batch()
@@ -179,9 +194,9 @@ class Adaptive:
         )
 
     def said(self, where: Where, done: float) -> SelfReport:
-        """Return its goodput, as far as it knows it."""
+        """Return its goodput, as far as it is known."""
         if where == self._where:
-            self._look(done)
+            self._measure(done)
         if self._theta is None:
             return SelfReport()
         application = self._application
@@ -196,7 +211,15 @@ class Adaptive:
         return SelfReport(report)
 
     def best_rate(self, gpus: tuple[int, ...], done: float) -> float:
-        """Return work per second with the truly best batch, on GPUs of each node."""
+        """Return work per second with the truly best batch, on GPUs of each node.
+
+        Parameters
+        ----------
+        gpus : tuple of int
+            GPUs of each node.
+        done : float
+            Work done, which determines the epoch.
+        """
         application, count = self._application, sum(gpus)
         epoch = application.epoch(done)
         least = max(application.initial_batch, application.least_per_gpu * count)
@@ -210,7 +233,7 @@ class Adaptive:
         return max(rates)
 
     def alone_s(self, gpus: float, per_node: int) -> float:
-        """Return the seconds of all of it alone on GPUs, with the best batch of each epoch."""
+        """Return the seconds of the whole training alone, with the best batch of each epoch."""
         if self.total is not None:
             return Fixed(self._application, self.total, self.most).alone_s(gpus, per_node)
         application, whole = self._application, max(1.0, gpus)
@@ -222,8 +245,8 @@ class Adaptive:
             seconds += (end - begin) / _shared((low, high), gpus)
         return seconds
 
-    def _look(self, done: float) -> None:
-        """Learn from the work done since the last review, if any."""
+    def _measure(self, done: float) -> None:
+        """Record measurements of the work done since the last review, if any."""
         where = self._where
         if where is None or done <= self._since:
             return
@@ -238,7 +261,7 @@ class Adaptive:
             self._theta = fit(self._observations(), self._theta, constant=CONSTANT)
 
     def _chosen(self, where: Where) -> Split:
-        """Return the best batch by its knowledge (eq. 13); the initial one if it has none."""
+        """Return the best batch by the measurements (eq. 13); the initial one if there are none."""
         application, gpus = self._application, where.total
         if self.total is not None or self._theta is None:
             least = max(application.initial_batch, application.least_per_gpu * gpus)
@@ -259,7 +282,7 @@ class Adaptive:
     def _observations(self) -> Observations:
         """Return its measurements: steps of one pass, and the pass without synchronisation.
 
-        The latter takes as long as a step on one GPU, where there is none.
+        Without synchronisation, the latter takes as long as a step on one GPU.
         """
         rows = []
         for (gpus, nodes, _), (batch, times) in self._profile.items():
@@ -269,12 +292,12 @@ class Adaptive:
         return Observations(gpus_, nodes_, batch_.astype(float), accumulation, seconds)
 
     def _times(self) -> Times:
-        """Return the times of a step as it trains now."""
+        """Return the times of a step with the present batch and GPUs."""
         assert self._where is not None
         return self._application.times(self._where.gpus, self._way.batch)
 
     def _batch(self) -> int:
-        """Return the samples in a step as it trains now."""
+        """Return the samples in a step with the present batch and GPUs."""
         assert self._where is not None
         batch = self._where.total * self._way.batch * self._way.passes
         return min(batch, self._application.most_batch)

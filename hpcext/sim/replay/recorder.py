@@ -1,6 +1,6 @@
-"""The record of a simulated run as it goes on, in memory that does not grow with its length.
+"""The record of a run while it is simulated, in memory that does not grow with its length.
 
-Jobs are the exception: there is a row for each at the end.
+Only the jobs add to it, by a row for each at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from hpcext.core.facts import Cancel, Ended, Fact, Submitted
 from hpcext.core.values import Action, Job, Record, State
 from hpcext.sim.evaluate.fair import FairShares
 from hpcext.sim.evaluate.outcome import JobRow, Span
-from hpcext.sim.replay.executor import SimulatedExecutor, Spent
+from hpcext.sim.replay.executor import SimulatedExecutor
+from hpcext.sim.replay.ledger import Spent
 from hpcext.sim.replay.physics import Physics
 
 MOST_SPANS = 2048
@@ -34,7 +35,14 @@ class Timeline:
         self._until_s = 0.0
 
     def add(self, until_s: float, levels: Levels) -> None:
-        """Add levels that held from the end of the timeline to an instant."""
+        """Add levels that held from the end of the timeline to an instant.
+
+        Parameters
+        ----------
+        until_s : float
+            The end of the levels.
+        levels : Levels
+        """
         while until_s > self._most * self._width_s:
             self._halve()
         while self._until_s < until_s:
@@ -71,7 +79,7 @@ class Timeline:
 
 
 class Recorder:
-    """An observer of an engine's steps that collects a :class:`~hpcext.sim.evaluate.outcome.Run`.
+    """An observer of an engine's steps that collects the parts of a ``SimulatedRun``.
 
     Jobs that have ended are forgotten by engine and executor.
 
@@ -80,8 +88,8 @@ class Recorder:
     engine : Engine
     executor : SimulatedExecutor
     shares : FairShares, optional
-        If given, rows say how long jobs would have taken on an equal share of the machine. Jobs
-        that must wait for others count from their start on, and have no such figure.
+        If given, rows state how long jobs would have taken on an equal share of the machine. Jobs
+        that depend on others count from their start on, and have no such figure.
     """
 
     def __init__(
@@ -96,7 +104,7 @@ class Recorder:
         self._timeline = Timeline()
         self._levels: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
         self._rows: list[JobRow] = []
-        # Of jobs without a row yet; the world knows a job for longer if others wait for it.
+        # Of jobs without a row; the world keeps a job for longer if others depend on it.
         self._physics: dict[str, Physics] = {}
         self._started_s: dict[str, float] = {}
 
@@ -168,7 +176,7 @@ class Recorder:
             self.last_end_s = max(self.last_end_s, job.since_s)
             world.forget(job.id)
             for need in job.after:
-                # This job may have been the last that waited for another one.
+                # This job may have been the last that depended on another one.
                 if need in world.jobs:
                     world.forget(need)
 

@@ -20,18 +20,18 @@ from hpcext.sim.replay.recorder import Recorder
 
 
 class Scenario(NamedTuple):
-    """All that happens to a policy from outside.
+    """The world outside of a policy.
 
     Attributes
     ----------
     jobs : iterable of (Job, Physics)
-        Each with its true behaviour, submitted at its `submitted_s`, in this order. May be a stream
-        that is read once.
+        Each with its true behaviour, in the order of `submitted_s`, at which it is submitted. May
+        be a stream that is read once.
     nodes : tuple of Node
-        There from the beginning.
+        The initial nodes.
     changes : iterable of (float, tuple of Fact)
-        What else happens, in order of time: nodes that come and go. May be a stream; an empty
-        tuple says that the nodes stay, so that rows can tell what a fair share of them gives.
+        Further facts in order of time: nodes that come and go. May be a stream. An empty tuple says
+        that the nodes stay, so that rows can contain the time on a fair share of them.
     """
 
     jobs: Iterable[tuple[Job, Physics]]
@@ -45,17 +45,16 @@ class SimulationOptions(NamedTuple):
     Attributes
     ----------
     seed : int
-        Of the faults.
+        Seed of the faults.
     faults : Faults
     report_s : float or None
         Time between reports of progress; None: only when an attempt stops training.
     until_s : float
-        Stop before anything that happens later; infinite: when all jobs have ended, or nothing
-        happens any more.
+        Stop before anything later; infinite: stop when all jobs have ended, or no event is left.
     looks_s : sequence of float
-        Instants, ascending; whatever trains also reports just before each of them.
+        Instants, ascending; attempts that train also report just before each of them.
     autoscale : Band or None
-        Hold only as many of the nodes as are worth it.
+        If given, hold only as many of the nodes as are worthwhile.
     """
 
     seed: int = 0
@@ -76,7 +75,7 @@ class Named(NamedTuple):
 
 
 class _Counted:
-    """A policy that counts how often it was asked."""
+    """A policy that counts its decisions."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -98,7 +97,7 @@ def run(
     how: SimulationOptions | None = None,
     watcher: Watcher | None = None,
 ) -> SimulatedRun:
-    """Run jobs to their end, or until nothing happens any more.
+    """Run jobs until they end, or no event is left.
 
     Memory grows with the number of jobs, by a row for each that has ended, and not with the length
     of the run.
@@ -110,13 +109,13 @@ def run(
     named : Named
     how : SimulationOptions, optional
     watcher : callable, optional
-        Makes a further observer, which is told of each step while the engine still knows the jobs
+        Makes a further observer, which is told of each step while the engine still has the jobs
         that ended in it.
 
     Raises
     ------
     RuntimeError
-        The policy failed, or its answer was refused: in a simulation that is its mistake.
+        The policy failed, or its answer was refused.
     """
     how = how or SimulationOptions()
     heap = Heap()
@@ -133,7 +132,7 @@ def run(
     if how.autoscale is not None:
         held = Autoscaled(how.autoscale, engine, executor, heap)
         offered, told = held.offered, (*told, held.watch)
-    coming = _Coming(scenario.jobs, executor, recorder)
+    coming = _Submissions(scenario.jobs, executor, recorder)
     heap.at(0.0, _happening(executor, tuple(map(NodeJoined, scenario.nodes)), offered))
     heap.feed(coming)
     heap.feed((when_s, _happening(executor, facts, offered)) for when_s, facts in scenario.changes)
@@ -171,8 +170,8 @@ def run(
     )
 
 
-class _Coming:
-    """The submissions as events; it knows whether there are more."""
+class _Submissions:
+    """The submissions as events; it can tell whether there are more."""
 
     def __init__(
         self, jobs: Iterable[tuple[Job, Physics]], executor: SimulatedExecutor, recorder: Recorder
@@ -195,7 +194,7 @@ def _submission(job: Job) -> Produce:
 
 
 Offered = Callable[[Iterable[Fact]], tuple[Fact, ...]]
-"""A function from what happens to nodes to what the engine is told of it."""
+"""A function from facts about nodes to those that the engine is told."""
 
 
 def _happening(executor: SimulatedExecutor, facts: tuple[Fact, ...], offered: Offered) -> Produce:
@@ -203,7 +202,7 @@ def _happening(executor: SimulatedExecutor, facts: tuple[Fact, ...], offered: Of
 
 
 def _before(when_s: float) -> float:
-    """Return the last instant before another: who stops at that one has not stopped yet."""
+    """Return the last instant before another one, so that a run that stops there has not ended."""
     return math.nextafter(when_s, -math.inf)
 
 

@@ -1,4 +1,4 @@
-"""The nodes of simulated jobs: a machine that stays, or nodes that come and go."""
+"""The nodes for simulated jobs: a machine that stays, or nodes that come and go."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcext.sim.traces.swf import read_swf
 from hpcext.text import shown
 
 MOST_GPUS = 1_000_000
-"""Most GPUs: more than any machine has, and still quickly divided."""
+"""Largest number of GPUs: more than any machine has, and still quickly divided."""
 
 VALID = "NxGPUS, or NxKIND:GPUS for each kind, such as 16x4 or 2xa100:4,4xv100:8"
 
@@ -46,11 +46,11 @@ class Source(NamedTuple):
     nodes : tuple of Node
         Nodes that are there from the beginning.
     changes : callable
-        Given a seed, returns nodes that come and go, in order of time; anew at each call.
+        Given a seed, returns the nodes that come and go, in order of time; a new stream each time.
     files : tuple of Path
         Files that it reads.
     read : callable
-        Reads these to their end, to find errors in them.
+        Reads these to the end, to find errors in them.
     """
 
     text: str
@@ -61,12 +61,18 @@ class Source(NamedTuple):
 
 
 def read_nodes(text: str, where: str = "--nodes", valid: str = VALID) -> tuple[Node, ...]:
-    """Parse nodes like ``16x4``, or ``2xa100:4,4xv100:8`` for several kinds.
+    """Parse nodes such as ``16x4``, or ``2xa100:4,4xv100:8`` for several kinds.
+
+    Parameters
+    ----------
+    text : str
+    where, valid : str
+        The option, and valid values, for messages.
 
     Raises
     ------
     InputError
-        It is neither, or too large.
+        The text is neither, or the machine is too large.
     """
     groups = []
     for part in text.split(","):
@@ -89,7 +95,7 @@ def numbered(groups: Iterable[NodeGroup], nodes: str, gpus: str) -> tuple[Node, 
     Raises
     ------
     InputError
-        There are none, or too many.
+        There are no nodes, or too many.
     """
     made: list[Node] = []
     for group in groups:
@@ -127,7 +133,7 @@ def idle(text: str, *, gpus: int = 1, skip: int = 0, known: bool = False) -> Sou
     Raises
     ------
     InputError
-        There is no such file and no such machine.
+        There is no such file or machine.
     """
     path = Path(text)
     named = text + (f", from change {skip} on" if skip else "")
@@ -193,8 +199,8 @@ def facts(
 ) -> Iterator[tuple[float, tuple[Fact, ...]]]:
     """Yield changes of idle nodes as facts; the first is at 0 s, with all before it.
 
-    The end that is told of an idle node is what the main queue has planned on it; when that
-    changes, the node is told of again.
+    The end of an idle node that policies are told is the planned start on it in the main queue.
+    When that changes, the fact about the node is repeated.
 
     Parameters
     ----------
@@ -204,13 +210,13 @@ def facts(
     skip : int
         Changes to skip at the beginning.
     known : bool
-        Whether to tell of each node when it will leave, which nobody can know: all changes are read
-        before the first one is told, and plans are ignored.
+        Whether to state for each node when it will leave, which is really unknown: all changes are
+        read before the first fact, and plans are ignored.
 
     Raises
     ------
     InputError
-        All changes are skipped.
+        The trace has no more changes than are skipped.
     """
     ends: _Truth | _Plan = _Plan()
     if known:
@@ -240,14 +246,14 @@ def facts(
 
 
 def _move(there: dict[int, float], change: NodeChange) -> None:
-    """Update the idle nodes, and since when they are idle, by a change."""
+    """Update the idle nodes, and the beginnings of their idle times, by a change."""
     for number in change.left:
         there.pop(number, None)
     there.update(dict.fromkeys(change.joined, change.time_s))
 
 
 class _Truth:
-    """The time when each node leaves, whatever was planned."""
+    """The true times at which nodes leave, whatever was planned."""
 
     def __init__(self, changes: Iterable[NodeChange]) -> None:
         self._ends: dict[tuple[int, float], float] = {}
@@ -259,22 +265,22 @@ class _Truth:
             _move(there, change)
 
     def moved(self, _: NodeChange, there: Container[int]) -> set[int]:
-        """Return the nodes whose end differs from what was told: none."""
+        """Return the nodes whose stated end has changed: none."""
         return set()
 
     def of(self, number: int, since_s: float) -> float:
-        """Return when a node leaves; infinite: not in this trace."""
+        """Return when a node leaves; infinite if it does not in this trace."""
         return self._ends.get((number, since_s), math.inf)
 
 
 class _Plan:
-    """The time when nodes are to be given back, as far as the main queue has planned it."""
+    """The times at which nodes must be given back, as planned by the main queue."""
 
     def __init__(self) -> None:
         self._ends: dict[int, float] = {}
 
     def moved(self, change: NodeChange, there: Container[int]) -> set[int]:
-        """Take in the new plan; return the idle nodes whose end has changed."""
+        """Record the new plan; return the idle nodes whose end has changed."""
         before, after = self._ends, dict[int, float]()
         if change.planned_s is not None:
             after = {each: change.planned_s for each in change.planned if each in there}
@@ -285,5 +291,5 @@ class _Plan:
         return {each for each in both if each in there and before.get(each) != after.get(each)}
 
     def of(self, number: int, _: float) -> float | None:
-        """Return when a node is to be given back, if something is planned on it."""
+        """Return when a node must be given back, if a job is planned on it."""
         return self._ends.get(number)

@@ -1,4 +1,4 @@
-"""Tasks to simulate, in a form that another process understands, and their runs."""
+"""Tasks to simulate, in a form that can be sent to another process, and their runs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from hpcext.sim.workloads.find import find_workload, job_file
 from hpcext.sim.workloads.workload import Costs, Setting, Workload
 
 ORACLE, KNOWN = "oracle", "known ends"
-"""Labels of runs in which policies know what nobody can know."""
+"""Labels of runs in which policies know what is really unknown."""
 
 
 class NodeSource(msgspec.Struct, frozen=True):
-    """The nodes of jobs: one of the first three fields is given.
+    """The nodes for jobs, of which one of the first three fields is given.
 
     Attributes
     ----------
     nodes : str
-        A machine that stays, as :func:`hpcext.sim.replay.sources.read_nodes` reads it.
+        A machine that stays, as read by :func:`hpcext.sim.replay.sources.read_nodes`.
     idle : str
         A trace of idle nodes, or the machine for which one is generated.
     main : str
@@ -43,7 +43,7 @@ class NodeSource(msgspec.Struct, frozen=True):
     main_nodes : int
         Nodes of its machine.
     per_node : int
-        Processors of a node, where logs count processors.
+        Processors of a node, if logs count processors.
     gpus : int
         GPUs of an idle node.
     skip : int
@@ -67,7 +67,7 @@ class NodeSource(msgspec.Struct, frozen=True):
         return not self.nodes
 
     def find(self) -> Source:
-        """Return the source of nodes."""
+        """Return the source of the nodes."""
         if self.nodes:
             return sources.fixed(self.nodes)
         if self.idle:
@@ -103,12 +103,12 @@ class Task(msgspec.Struct, frozen=True):
     until_s : float or None
         Time at which to end; None: when all jobs have ended.
     profiles, gpu : str
-        The directory of measured speeds that a job file may name, and the kind of GPU that they are
-        looked up for.
+        The directory of measured speeds that a job file may name, and the kind of GPU for which
+        they are looked up.
     data : str
         The folder of recorded data.
     autoscale : Band or None
-        Band of auto-scaling; only as many nodes are held as are worth it.
+        Band of auto-scaling; only worthwhile nodes are held.
     """
 
     workload: str
@@ -148,7 +148,7 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What tells its run from others: the policy, its knowledge, and the choice of nodes."""
+        """The name that distinguishes its runs: policy, its knowledge, and choice of nodes."""
         both = ((ORACLE, self.oracle), (KNOWN, self.place.known))
         told = ", ".join(name for name, is_ in both if is_)
         if self.autoscale is not None:
@@ -165,7 +165,7 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def options(self) -> dict[str, str]:
-        """Everything that the result depends on besides workload, source, policy and seed."""
+        """All that the result depends on besides workload, source, policy and seed."""
         skipped = {"workload", "policy", "seed", "place", "profiles", "gpu", "data"}
         said = {
             field: str(getattr(self, field))

@@ -18,7 +18,7 @@ from hpcext.sim.report.run_plots import Most
 from hpcext.sim.report.thin import distribution
 
 MOST_RUNS = 12
-"""Most plots of one kind; tables have all labels."""
+"""Largest number of plots of one kind; tables have all labels."""
 
 Group = tuple[SimulatedRun, ...]
 
@@ -42,7 +42,7 @@ def completion(every: Sequence[Group]) -> str:
 
 
 def fairness(every: Sequence[Group]) -> str:
-    """Plot the distribution of finish-time fairness; nothing where it is unknown."""
+    """Plot the distribution of finish-time fairness; empty if it is unknown."""
     values = [_pooled(group, fairness_of) for group in every]
     if not any(len(each) for each in values):
         return ""

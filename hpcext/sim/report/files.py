@@ -1,4 +1,4 @@
-"""The files that a folder of runs gets beside the runs: the page, and the figures behind it."""
+"""The files beside the runs in their folder: the page, and the figures in it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(folder: Path, runs: Sequence[SimulatedRun], about: About) -> Path:
     folder : Path
         An existing folder.
     runs : sequence of SimulatedRun
-        Runs, those of one label together; the first label is the baseline.
+        Those of one label together; the first label is the baseline.
     about : About
 
     Returns
@@ -48,7 +48,7 @@ def write(folder: Path, runs: Sequence[SimulatedRun], about: About) -> Path:
     """
     ordered = [run for group in by_label(runs).values() for run in group]
     rows = compared(ordered, about.watts)
-    # The page first, because it may fail; the files of figures do not depend on it.
+    # The page first, because it may fail without matplotlib; the other files do not need it.
     made = {
         PAGE: page(ordered, about, rows).encode(),
         "jobs.csv": as_csv(_job_lines(ordered)),

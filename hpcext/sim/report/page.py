@@ -29,9 +29,9 @@ class About(msgspec.Struct, frozen=True):
     assumed : tuple of str
         The assumptions, in sentences.
     stated : dict of str to str
-        Whatever else a reader must know to reproduce it: options, digests of files.
+        All else that is needed to reproduce it: options, digests of files.
     watts : Watts or None
-        Power of one GPU; with it the page has the energy.
+        Power of a GPU; if given, the page has the energy.
     """
 
     title: str = "Simulated runs"
@@ -49,7 +49,7 @@ def page(runs: Iterable[SimulatedRun], about: About, rows: Sequence[Row] | None 
         The first label is the baseline.
     about : About
     rows : sequence of Row, optional
-        The result of :func:`~hpcext.sim.evaluate.comparison.compared` for them, if at hand.
+        The result of :func:`~hpcext.sim.evaluate.comparison.compared` for them, if available.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The plots of runs: who had the nodes, and how far predictions of them came true."""
+"""The plots of runs: the use of nodes over time, and the calibration of predictions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEAST_POINT, MOST_POINT = 6.0, 150.0
-"""Area of the smallest mark in square points, and what one of all predictions has in addition."""
+"""Area of the smallest mark in square points, and the addition for a mark of all predictions."""
 
 
 class Most(NamedTuple):
-    """The ends of the axes of an allocation."""
+    """The upper ends of the axes of an allocation."""
 
     end_s: float
     gpus: float
@@ -73,8 +73,8 @@ def reliability(plot: Plot, series: Sequence[Sequence[Bin]]) -> str:
     ----------
     plot : Plot
     series : sequence of sequence of Bin
-        One line for each; its place decides the look. The larger a point, the larger its part of
-        all predictions of its line; a bin without any is left out.
+        A line for each, whose position determines its style. The size of a point grows with its
+        part of the predictions of its line; empty bins are left out.
     """
 
     def draw(figure: Figure) -> None:

@@ -1,4 +1,4 @@
-"""The part of the page on how long nodes stay: predictions, and outcomes."""
+"""The section of the page on how long nodes stay: predictions, and outcomes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOTE = (
 
 
 def section(every: Sequence[Group]) -> str:
-    """Return the section of the page; nothing if nodes stay or were not observed long enough."""
+    """Return the section of the page; empty if nodes stay or were not observed long enough."""
     found = pooled(run.stays for run in _longest(every))
     if not found:
         return ""
@@ -53,7 +53,7 @@ def horizon(seconds: float) -> str:
 
 
 def _longest(every: Sequence[Group]) -> list[SimulatedRun]:
-    """Return for each set of nodes the run that observed most of it."""
+    """Return for each set of nodes the run that observed it longest."""
     longest: dict[tuple[str, int], SimulatedRun] = {}
     for run in (run for group in every for run in group):
         before = longest.get((run.source, run.seed))

@@ -1,4 +1,4 @@
-"""Reduction of curves to a number of points that a page can hold, whatever the run."""
+"""The reduction of curves to a number of points that a page can hold, whatever the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcext.sim.evaluate.metrics import Floats
 from hpcext.sim.evaluate.outcome import Span
 
 MOST_POINTS = 600
-"""Most points of a curve: more than the visible resolution of a plot."""
+"""Largest number of points of a curve: more than the visible resolution of a plot."""
 
 
 def thinned(spans: Sequence[Span], fields: Sequence[str], most: int = MOST_POINTS) -> Floats:
@@ -26,9 +26,9 @@ def thinned(spans: Sequence[Span], fields: Sequence[str], most: int = MOST_POINT
     Returns
     -------
     ndarray of shape (1 + len(fields), n + 1)
-        Row 0: where each stretch begins, in seconds, and where the last one ends. The others:
-        the mean over it, weighted by time, and the last one repeated. n is 0 without spans
-        that last.
+        Row 0 has the beginning of each stretch in seconds, and the end of the last one. The other
+        rows have the mean over it, weighted by time, with the last one repeated. n is 0 if there
+        are no spans of positive length.
     """
     spans = [span for span in spans if span.end_s > span.start_s]
     if not spans:
@@ -36,7 +36,7 @@ def thinned(spans: Sequence[Span], fields: Sequence[str], most: int = MOST_POINT
     edges = np.array([span.start_s for span in spans] + [spans[-1].end_s])
     values = np.array([[getattr(span, field) for span in spans] for field in fields])
     if len(spans) > most:
-        # The integral is linear between the edges, so that its differences are exact means.
+        # The integral is linear between the edges, so its differences are exact means.
         area = np.concatenate(
             [np.zeros((len(fields), 1)), np.cumsum(values * np.diff(edges), axis=1)], axis=1
         )
@@ -53,10 +53,11 @@ def distribution(values: Floats, of: int, most: int = MOST_POINTS) -> tuple[Floa
     ----------
     values : ndarray
     of : int
-        Total of which the shares are taken: if it exceeds the number of values, the curve ends
+        The total of which shares are taken. If it exceeds the number of values, the curve ends
         below 1.
     most : int
-        Most points: of more values, the least, the greatest and evenly spaced ones are taken.
+        Largest number of points: of more values, the smallest, the largest and evenly spaced ones
+        are used.
 
     Returns
     -------

@@ -1,1 +1,1 @@
-"""Traces of machines: when their nodes were idle, and which jobs were submitted."""
+"""Traces of machines: the idle times of their nodes, and the submitted jobs."""

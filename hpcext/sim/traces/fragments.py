@@ -46,17 +46,17 @@ class IdleStats(msgspec.Struct, frozen=True):
     seen : int
         Number of different nodes.
     nodes : int
-        Nodes of the machine, if known: else `seen`.
+        Nodes of the machine if that is known, else `seen`.
     most : int
         Largest number of nodes that were idle at once.
     eq_nodes : float
         Mean number of idle nodes over time.
     fragments : int
-        Times that a node was idle, from joining to leaving, without those that have no end.
+        Number of idle times of nodes, from joining to leaving, without those that do not end.
     mean_s : float
         Mean length of these.
     lengths : tuple of Lengths
-        Their distribution, at :data:`MINUTES`.
+        Their distribution at :data:`MINUTES`.
     """
 
     start_s: float
@@ -74,7 +74,7 @@ class IdleStats(msgspec.Struct, frozen=True):
 
     @property
     def hours(self) -> float:
-        """Length of the trace in hours."""
+        """The length of the trace in hours."""
         return (self.end_s - self.start_s) / 3600
 
     def per_hour(self, count: int) -> float:
@@ -83,17 +83,17 @@ class IdleStats(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """Share of the machine that was idle."""
+        """The share of the machine that was idle."""
         return self.eq_nodes / self.nodes if self.nodes else 0.0
 
     @property
     def short(self) -> Lengths:
-        """Shares of the fragments under ten minutes."""
+        """The shares of the fragments under ten minutes."""
         return next(each for each in self.lengths if each.minutes == SHORT_MINUTES)
 
 
 class IdleTally:
-    """A tally of a trace's changes as they pass; memory is bounded by the nodes."""
+    """A tally of a trace's changes while they are read; memory is bounded by the nodes."""
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}
@@ -104,7 +104,7 @@ class IdleTally:
         self._start_s: float | None = None
 
     def __call__(self, changes: Iterable[NodeChange]) -> Iterator[NodeChange]:
-        """Pass the changes on, and count them."""
+        """Yield the changes, and count them."""
         for change in changes:
             self._add(change)
             yield change
@@ -144,7 +144,7 @@ def idle_stats(
     ----------
     changes : iterable of NodeChange
     nodes : int, optional
-        Nodes of the machine; by default as many as are idle at some time.
+        Nodes of the machine; by default the number of nodes that are ever idle.
     end_s : float, optional
         End of the trace; by default its last change.
     """
@@ -164,7 +164,7 @@ class _Lengths:
         self._sums_s = [0.0] * (len(MINUTES) + 1)
 
     def add(self, lengths_s: list[float]) -> None:
-        """Count lengths, many of which are alike."""
+        """Count lengths, many of which are equal."""
         last_s, slot = -1.0, 0
         for length_s in lengths_s:
             if length_s != last_s:

@@ -1,25 +1,26 @@
-"""Generation of traces of idle nodes, after BFTrainer's Table 1 and Figure 1.
+"""The generation of traces of idle nodes, after BFTrainer's Table 1 and Figure 1.
 
-The figures of a machine are in :class:`MachineModel`; the rest follows from them:
+The figures of a machine are in :class:`MachineModel`. The rest follows from them:
 
 - Changes are on a grid of ten seconds, the interval at which Summit was observed (section 2.1). In
-  each of its steps nodes join, or leave, or both, with the probabilities that INC/h, DEC/h and
-  events/h give.
-- The length of a fragment is a minute, below which the real week has none, and a Weibull time: its
-  two parameters are those with which 58 % of the fragments are under ten minutes and carry 10 % of
-  the node-time (Figure 1). With the week's own 59.5 and 13.3 % this gives the whole distribution of
-  the week: at no length between 5 minutes and 4 hours is it off by more than 2.5 % of all fragments
-  or node-time.
-- Nodes join in groups, of log-normal sizes: in the real week the 25th, 50th, 75th, 90th, 95th and
-  99th percentile are 1, 4, 16, 50, 100 and 512, which is a sigma of 2. Their mean follows from
+  each of its steps nodes join, or leave, or both, with the probabilities by INC/h, DEC/h and
+  events/h.
+- The length of a fragment is a minute, the shortest in the real week, plus a Weibull time, with the
+  two parameters for which 58 % of the fragments are under ten minutes and have 10 % of the
+  node-time (Figure 1). With the week's own 59.5 and 13.3 % this gives the distribution of the week:
+  at no length between 5 minutes and 4 hours is it off by more than 2.5 % of all fragments or
+  node-time.
+- Nodes join in groups of log-normal sizes: in the real week the 25th, 50th, 75th, 90th, 95th and
+  99th
+  percentile are 1, 4, 16, 50, 100 and 512, which means a sigma of 2. Their mean follows from
   eq-Nodes.
-- A group leaves as a whole or in parts: as often as in the real week, where a group of g nodes had
-  1 + 0.42 ln g parts in the mean and the largest was 83 % of it. A part leaves at the instant, of
-  those at which nodes leave at all, that is nearest to the end of its time: so that parts of
-  several groups leave together, as nodes do when one job takes them.
+- A group leaves as a whole or in parts, as often as in the real week, where a group of g nodes had
+  1 + 0.42 ln g parts on average and the largest was 83 % of it. A part leaves at that instant, of
+  those at which nodes leave at all, that is nearest to the end of its time. So parts of several
+  groups leave together, like nodes that one job takes.
 
-Which nodes they are is random: in the real week node numbers of a group are no more in sequence
-than random ones are.
+The node numbers are random: in the real week those of a group are no more in sequence than random
+ones.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from hpcext.text import listed
 STEP_S = 10.0
 SHORTEST_S = 60.0
 LONGEST_S = 7 * 86_400.0
-"""Longest fragment; longer ones, one in two million, are cut."""
+"""Longest fragment; longer ones, one in two million, are shortened to this."""
 
 GROUP_SIGMA = 2.0
 LARGEST_GROUP = 0.6
@@ -49,7 +50,7 @@ MOST_SHARE = 0.5
 """Largest share of the rest of a group that goes to the next part."""
 
 WARM_UP_S = 86_400.0
-"""Seconds that the machine has run when the trace begins."""
+"""Seconds for which the machine has run when the trace begins."""
 
 CHUNK = 4096
 
@@ -60,21 +61,21 @@ Ints = NDArray[np.int64]
 
 
 class MachineModel(msgspec.Struct, frozen=True):
-    """Known figures of the idle nodes of a machine.
+    """The known figures of the idle nodes of a machine.
 
     Attributes
     ----------
     nodes : int
     inc_h, dec_h : float
-        Times per hour that nodes join, and that nodes leave.
+        Number of times per hour that nodes join, and that nodes leave.
     eq_nodes : float
         Mean number of idle nodes.
     events_h : float or None
-        Times per hour that either happens; None: as if the two were independent.
+        Number of times per hour that either happens; None: as if the two were independent.
     short : float
         Share of the fragments that are under ten minutes.
     short_time : float
-        Share of the node-time that these are.
+        Share of the node-time in these.
     """
 
     nodes: int
@@ -94,14 +95,14 @@ class MachineModel(msgspec.Struct, frozen=True):
 MACHINES = {
     # Section 2.1: 22,883 events in two weeks; in 14,049 of them nodes joined, in 10,573 some left.
     "summit": MachineModel(4608, 14_049 / 336, 10_573 / 336, 407, 22_883 / 336),
-    # Table 1. Of the fragments of the other machines it says nothing: Figure 1 is Summit's.
+    # Table 1. It has no figures of the other machines' fragments: Figure 1 is Summit's.
     "summit-2-months": MachineModel(4608, 41.7, 28.6, 524),
     # From the published events of the first of these two weeks, which has fewer idle nodes.
     "summit-week-1": MachineModel(4608, 42.65, 31.24, 344.8, 68.31, 0.595, 0.133),
     "theta": MachineModel(4360, 6.3, 6.2, 547),
     "mira": MachineModel(49_152, 2.8, 2.4, 5071),
 }
-"""Machines by name; Theta and Mira with the nodes that follow from their eq-Nodes and ratio."""
+"""Machines by name; Theta and Mira have the nodes that follow from their eq-Nodes and ratio."""
 
 
 def find_machine(name: str) -> MachineModel:
@@ -110,7 +111,7 @@ def find_machine(name: str) -> MachineModel:
     Raises
     ------
     InputError
-        There is none of that name.
+        There is no such machine.
     """
     if name not in MACHINES:
         raise unknown("machine", name, MACHINES, valid=listed(MACHINES))
@@ -126,12 +127,12 @@ def generate(machine: MachineModel, seed: int, hours: float = math.inf) -> Itera
     seed : int
         Seed; equal seeds give equal traces.
     hours : float
-        Its length; without end by default.
+        Length of the trace; it has no end by default.
 
     Yields
     ------
     NodeChange
-        First the nodes that are idle at the beginning, at 0 s. Memory is bounded by the machine.
+        The first has the nodes that are idle at 0 s. Memory is bounded by the machine.
     """
     pool = _Pool(machine.nodes, np.random.default_rng([seed, 1]))
     end_s = WARM_UP_S + 3600 * hours
@@ -155,7 +156,7 @@ def _ascending(parts: list[Ints]) -> tuple[int, ...]:
 
 
 class _Pool:
-    """The nodes of a machine: the busy ones in one array, the idle ones by when they leave."""
+    """The nodes of a machine: the busy ones in an array, the idle ones by the time they leave."""
 
     def __init__(self, nodes: int, rng: np.random.Generator) -> None:
         self._busy = rng.permutation(nodes)
@@ -164,11 +165,11 @@ class _Pool:
         self._leaving: dict[float, list[Ints]] = {}
 
     def take(self, count: int, leave_s: float) -> Ints | None:
-        """Make nodes idle until `leave_s`: fewer, or None, if not enough are busy."""
+        """Make `count` nodes idle until `leave_s`; fewer, or None, if not enough are busy."""
         count = min(count, self._count)
         if not count:
             return None
-        # Neighbours in the array, from a random place on; the last ones fill the gap.
+        # Neighbours in the array, from a random position on; the last nodes fill the gap.
         first = int(self._rng.random() * (self._count - count + 1))
         taken: Ints = self._busy[first : first + count].copy()
         last = self._busy[max(first + count, self._count - count) : self._count]
@@ -178,7 +179,7 @@ class _Pool:
         return taken
 
     def release(self, now_s: float) -> list[Ints]:
-        """Return the nodes that leave now; they are busy again."""
+        """Return the nodes that leave now, and make them busy again."""
         parts = self._leaving.pop(now_s, [])
         for part in parts:
             self._busy[self._count : self._count + len(part)] = part
@@ -193,7 +194,7 @@ class _Pool:
 def _flow(
     machine: MachineModel, rng: np.random.Generator, pool: _Pool
 ) -> Iterator[tuple[float, list[Ints], list[Ints]]]:
-    """Yield instants at which something changes, without end: (s, joined, left)."""
+    """Yield the instants of changes without end, as (seconds, joined, left)."""
     model = _Model(machine)
     steps = _Steps(model, rng)
     while True:
@@ -216,7 +217,7 @@ def _flow(
 
 
 def _cut(size: int, count: int, shares: Iterator[float]) -> list[int]:
-    """Cut a group into at most `count` parts, the first usually the largest."""
+    """Cut a group into at most `count` parts; the first is usually the largest."""
     parts = []
     for _ in range(count - 1):
         part = round(size * next(shares))
@@ -233,9 +234,9 @@ class _Model:
         self._most = max(1.0, LARGEST_GROUP * machine.nodes)
         self._inc_h = machine.inc_h
         self.slots_h, self._size_mu = machine.dec_h, 0.0
-        # At some of the instants of leaving nobody leaves, and a fragment ends a little earlier or
-        # later than drawn: by how much, and which sizes match the other figures, is found by
-        # trial.
+        # At some of the instants of leaving no node leaves, and fragments end a little earlier or
+        # later than drawn. The differences, and the sizes that match the other figures, are found
+        # by trial.
         for _ in range(ROUNDS):
             used, mean_h = self._trial()
             self._size_mu = _fit_sizes(machine.eq_nodes / machine.inc_h / mean_h, self._most)
@@ -264,12 +265,12 @@ class _Model:
         return min(1.0, used / there), float(mean_s) / 3600
 
     def lives(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """Draw seconds for which parts of groups stay idle."""
+        """Draw the seconds for which parts of groups stay idle."""
         drawn = SHORTEST_S + self._scale_s * rng.weibull(self._shape, count)
         return np.asarray(np.minimum(drawn, LONGEST_S))
 
     def sizes(self, rng: np.random.Generator, count: int) -> Ints:
-        """Draw sizes of groups."""
+        """Draw the sizes of groups."""
         from scipy.special import ndtr, ndtri  # noqa: PLC0415  (slow to import)
 
         top = ndtr((math.log(self._most) - self._size_mu) / GROUP_SIGMA)
@@ -279,7 +280,7 @@ class _Model:
 
 
 def _fit_lives(short: float, short_time: float) -> tuple[float, float]:
-    """Fit scale, in seconds, and shape of the Weibull part of a fragment's length."""
+    """Fit the scale, in seconds, and the shape of the Weibull part of a fragment's length."""
     from scipy.optimize import brentq  # noqa: PLC0415  (slow to import)
     from scipy.special import gamma, gammainc  # noqa: PLC0415
 
@@ -300,7 +301,7 @@ def _fit_lives(short: float, short_time: float) -> tuple[float, float]:
 
 
 def _fit_sizes(mean: float, most: float) -> float:
-    """Fit the mu of the log-normal truncated at `most` that has this mean."""
+    """Fit the mu of the log-normal distribution, truncated at `most`, that has this mean."""
     from scipy.optimize import brentq  # noqa: PLC0415  (slow to import)
     from scipy.special import log_ndtr  # noqa: PLC0415
 
@@ -315,7 +316,7 @@ def _fit_sizes(mean: float, most: float) -> float:
 
 
 class _Chunk(msgspec.Struct):
-    """Instants, and whether groups join and parts may leave at them."""
+    """Instants, and masks of those at which groups join, and at which parts may leave."""
 
     times: NDArray[np.float64]
     joins: NDArray[np.bool_]
@@ -323,13 +324,13 @@ class _Chunk(msgspec.Struct):
 
 
 class _Steps:
-    """The instants at which something may happen, drawn ahead as far as a fragment may last."""
+    """The instants of possible changes, drawn ahead up to the longest fragment."""
 
     def __init__(self, model: _Model, rng: np.random.Generator) -> None:
         total_h = sum(model.rates_h)
         self._chance = min(1.0, total_h * STEP_S / 3600)
         self._kinds = np.cumsum(model.rates_h) / total_h
-        # A generator of its own, so that drawing further ahead changes nothing else.
+        # A generator of its own, so that drawing further ahead does not change other results.
         self._rng = rng.spawn(1)[0]
         self._chunks: list[_Chunk] = []
         self._slots: NDArray[np.float64] = np.empty(0)
@@ -347,7 +348,7 @@ class _Steps:
         return self._chunks.pop(0)
 
     def leaving(self, now_s: float, life_s: float) -> float:
-        """Return the instant of leaving, after now, that is nearest to the end of a life."""
+        """Return the instant of leaving after `now_s` that is nearest to the end of a life."""
         place = int(self._slots.searchsorted(now_s + life_s))
         after_s = float(self._slots[place])
         before_s = float(self._slots[place - 1]) if place else 0.0

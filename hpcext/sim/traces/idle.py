@@ -1,4 +1,4 @@
-"""Traces of idle nodes: which nodes became idle or were taken, and when."""
+"""Traces of idle nodes: the nodes that became idle or were taken, and when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLANNED = f"{HEADER},planned_s,planned"
 """The columns of a trace that also has the plan of the main queue."""
 
 MOST_NODES = 1_000_000
-"""Node numbers are below this: a range of a few characters must not fill the memory."""
+"""Upper limit of node numbers, because a range of a few characters must not fill the memory."""
 
 MOST_LINE_BYTES = 16 << 20
 """Longest line: a million nodes, each by its number."""
@@ -37,11 +37,11 @@ class NodeChange(NamedTuple):
     joined, left : tuple of int
         Numbers of the nodes that became idle, and of those that were taken; both ascending.
     planned_s : float or None
-        Planned start of the first waiting job of the main queue; None: nothing waits, or it is
-        unknown.
+        Planned start of the first waiting job of the main queue; None if no job waits, or the start
+        is unknown.
     planned : tuple of int
-        Idle nodes that it is planned to start on: their hole ends at `planned_s` at the latest,
-        unless the plan changes. Ascending.
+        Idle nodes on which it is planned to start, ascending: their hole ends at `planned_s` at the
+        latest, unless the plan changes.
     """
 
     time_s: float
@@ -65,13 +65,13 @@ def read_idle(path: Path) -> Iterator[NodeChange]:
     Yields
     ------
     NodeChange
-        In the order of time. Memory is bounded by the nodes, not by the trace.
+        In the order of time. Memory is bounded by the nodes, not by the length of the trace.
 
     Raises
     ------
     InputError
-        Names the line that is damaged, out of order, or impossible: a node that joins twice, or
-        leaves without being idle.
+        A line is damaged, out of order, or impossible, such as a node that joins twice, or leaves
+        without being idle. The message names the line.
     """
     number = 1
     for number, change in parsed(path, _changes, MOST_LINE_BYTES):  # noqa: B007 (used below)
@@ -128,7 +128,7 @@ def _apply(change: NodeChange, idle: set[int]) -> None:
 
 
 def _odd(nodes: tuple[int, ...], odd: set[int]) -> int:
-    """Return the wrong node: one of `odd`, else one that is there twice."""
+    """Return the wrong node: one of `odd`, else one that occurs twice."""
     seen: set[int] = set()
     return min(odd) if odd else next(n for n in nodes if n in seen or seen.add(n))  # type: ignore[func-returns-value]
 
@@ -139,7 +139,8 @@ def unfold(cell: str) -> tuple[int, ...]:
     Raises
     ------
     InputError
-        It is not that, a number is too large, or there are more than :data:`MOST_NODES`.
+        The text is something else, a number is too large, or there are more than
+        :data:`MOST_NODES`.
     """
     nodes: list[int] = []
     for part in cell.split():
@@ -175,7 +176,7 @@ def write_idle(path: Path, changes: Iterable[NodeChange], *, planned: bool = Fal
     Parameters
     ----------
     path : pathlib.Path
-        Compressed if it ends in ``.gz``. It is renamed into place when all is written.
+        Compressed if it ends in ``.gz``. The file is renamed into place when it is complete.
     changes : iterable of NodeChange
     planned : bool
         Whether to write the columns of the plan.
@@ -194,5 +195,5 @@ def _rows(changes: Iterable[NodeChange], *, planned: bool) -> Iterator[str]:
 
 
 def _plain(seconds: float) -> str:
-    """Format whole seconds without a point, and others so that they are read back exactly."""
+    """Format whole seconds without a point, and others so that reading them back is exact."""
     return str(int(seconds)) if seconds == int(seconds) else repr(float(seconds))

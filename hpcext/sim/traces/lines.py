@@ -1,6 +1,6 @@
-"""Text files of any length, read line by line and written as a whole; gzip is detected.
+"""Text files of any length, read line by line and written as a whole, with gzip or without.
 
-A table of CSV is read from such lines: its columns, and each row with its place.
+A CSV table is read from such lines: its columns, and each row with its place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ T = TypeVar("T")
 
 
 def place(path: Path | str, number: int) -> str:
-    """Return the place of a line as messages state it."""
+    """Return the place of a line, as in messages.
+
+    Parameters
+    ----------
+    path : Path or str
+    number : int
+        Number of the line, from 1.
+    """
     return f"{clean(str(path))}: line {number}"
 
 
@@ -41,12 +48,17 @@ class TableRow(NamedTuple):
     cells: Mapping[str, str]
 
     def number(self, column: str, *, above: bool = False) -> float:
-        """Return the finite number in a column, at least 0, or above it.
+        """Return the finite number in a column, at least 0, or above 0 if `above`.
+
+        Parameters
+        ----------
+        column : str
+        above : bool
 
         Raises
         ------
         InputError
-            There is something else.
+            The cell has no such number.
         """
         try:
             value = float(self.cells[column])
@@ -59,10 +71,15 @@ class TableRow(NamedTuple):
     def whole(self, column: str, most: int) -> int:
         """Return the whole number in a column, from 1 to `most`.
 
+        Parameters
+        ----------
+        column : str
+        most : int
+
         Raises
         ------
         InputError
-            There is something else.
+            The cell has no such number.
         """
         count = whole(self.cells[column].strip())
         if count is None or not 1 <= count <= most:
@@ -70,12 +87,12 @@ class TableRow(NamedTuple):
         return count
 
     def wrong(self, column: str, valid: str) -> InputError:
-        """Return the error for what is in a column."""
+        """Return an error about the cell in a column; `valid` says what it should be."""
         return InputError(f"{column} {shown(self.cells[column])}", where=self.where, valid=valid)
 
 
 class Table(NamedTuple):
-    """A table of CSV: its columns, the place of the line that names them, and its rows."""
+    """A CSV table: its columns, the place of the line that names them, and its rows."""
 
     columns: Sequence[str]
     where: str
@@ -85,11 +102,18 @@ class Table(NamedTuple):
 def table_of(path: Path, lines: Iterable[tuple[int, str]]) -> Table:
     """Read a table from the numbered lines of a file.
 
+    Parameters
+    ----------
+    path : Path
+        For messages.
+    lines : iterable of (int, str)
+        As from :func:`read_lines`.
+
     Raises
     ------
     InputError
-        A line is not CSV: a quote or an end of line in an odd place, or a cell of more than
-        128 KiB; or it does not have a cell for each column.
+        A line is not CSV, because of a misplaced quote or end of line, or a cell of more than
+        128 KiB; or the number of its cells is not that of the columns.
     """
     following = iter(lines)
     first, header = next(following, (1, ""))
@@ -120,7 +144,7 @@ def read_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, str]]:
     ----------
     path : pathlib.Path
     most_bytes : int
-        The longest valid line. No more than that is in memory.
+        The longest valid line; the memory used is bounded by it.
 
     Yields
     ------
@@ -130,8 +154,8 @@ def read_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, str]]:
     Raises
     ------
     InputError
-        The file cannot be read, is empty, is not UTF-8, or was cut short: its last line has no
-        end, or the gzip trailer is missing.
+        The file cannot be read, is empty, is not UTF-8, or was cut short, so that the last line or
+        the gzip trailer is not complete.
     """
     number = 0
     with _opened(path) as file:
@@ -171,12 +195,13 @@ def _refuse(path: Path, number: int, what: str, do: str = "") -> NoReturn:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     where = clean(str(path))
     try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+        # O_NONBLOCK, because opening a FIFO without a writer would block.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(str(reason).lower(), where=where) from None
-    # The descriptor must be closed here: open() refuses that of a directory and leaves it open.
+    # The descriptor must be closed here, because open() refuses that of a directory without
+    # closing it.
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise InputError("not a regular file", where=where, valid="a text file, plain or gzip")
@@ -189,7 +214,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
                 yield cast(BinaryIO, file)
                 return
             with gzip.GzipFile(fileobj=file) as packed:
-                # GzipFile reads lines slowly by itself.
+                # GzipFile itself reads lines slowly.
                 yield cast(BinaryIO, io.BufferedReader(packed, BUFFER_BYTES))
     finally:
         os.close(fd)
@@ -210,12 +235,12 @@ def parsed(
     Yields
     ------
     (int, T)
-        The number of lines read so far, and what the parser yields.
+        The number of lines read so far, and the value from the parser.
 
     Raises
     ------
     InputError
-        That of the file or of the parser, with the number of the line.
+        The error of the file or of the parser, with the number of the line.
     """
     number = 0
 
@@ -270,6 +295,6 @@ def _packing(path: Path, file: BinaryIO) -> Iterator[BinaryIO]:
     if path.suffix != ".gz":
         yield file
         return
-    # No name and no time in it, so that the same lines give the same bytes.
+    # Without name and time, so that equal lines give equal bytes.
     with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
         yield cast(BinaryIO, packed)

@@ -1,4 +1,4 @@
-"""The changes of a machine between observations of it, which are made every few seconds."""
+"""The changes of a machine between periodic observations of its idle nodes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ NOBODY: frozenset[int] = frozenset()
 def changes(looks: Iterable[IdleSample]) -> Iterator[NodeChange]:
     """Yield the nodes that became idle and those that were taken.
 
-    A node that is idle in one observation and neither in that before nor in that after it is
-    between two jobs, and does not count (BFTrainer, section 2.1). The first and the last
-    observation always yield a change, as beginning and end of the trace; others only where
-    something changed.
+    A node that is idle in one observation only, and not in those before and after it, is between
+    two jobs and does not count (BFTrainer, section 2.1). The first and the last observation always
+    yield a change, as beginning and end of the trace; others do so only if a node changed.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Traces from a site with LSF: past jobs by ``bhist -l`` or ``bacct -l``.
+"""Traces of sites with LSF: past jobs by ``bhist -l`` or ``bacct -l``.
 
-Both print a block for each job: a line that begins with ``Job <ID>``, then a line for each event,
+Both print a block for each job: a line that begins with ``Job <ID>``, then a line for each event
 with its time. Lines are broken after 80 columns, at any place, and continue after blanks; with
-``-UF`` they are not broken. ``bhist`` also prints the run limit. The formats: the LSF Command
-Reference, bhist and bacct; lines of LSF 8 (``Dispatched to <host>``) are read too.
+``-UF`` they are not broken. ``bhist`` also prints the run limit. For the formats see the LSF
+Command Reference, bhist and bacct; lines of LSF 8 (``Dispatched to <host>``) are read as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = tuple(calendar.month_abbr)[1:]
 
 MOST_TEXT = 4 << 20
-"""Most characters of one event in broken lines: enough for the hosts of the largest machines."""
+"""Longest event in broken lines, in characters: enough for the hosts of the largest machines."""
 
 _JOB = re.compile(r"Job <([0-9]{1,12})(?:\[([0-9]{1,9})\])?>")
 _EVENT = re.compile(
@@ -36,7 +36,7 @@ _EVENT = re.compile(
     r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?: ([0-9]{4}))?: (.*)"
 )
 _LIMIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?) min\b")
-# Blanks are removed before matching: a line may be broken at any place.
+# Blanks are removed before matching, because a line may be broken anywhere.
 _HOSTS = re.compile(
     r"(?:Allocated[0-9]+Slot\(s\)onHost\(s\)"
     r"|(?:Dispatched|Started)(?:[0-9]+Task\(s\))?(?:to|on)(?:Host\(s\)|[0-9]+Hosts/Processors)?)"
@@ -54,7 +54,7 @@ class Event(NamedTuple):
 
 
 class _Clock:
-    """Conversion of times without a year to instants: each is as near as possible to the last."""
+    """The conversion of times without a year: each is as near as possible to the one before."""
 
     def __init__(self, year: int | None) -> None:
         self._year = year
@@ -115,7 +115,7 @@ class _Block:
 def parse_lsf(lines: Iterable[str], *, year: int | None = None, without: str = "") -> Iterator[Row]:
     """Parse the output of :data:`BHIST` or :data:`BACCT`.
 
-    The processors of a job are its hosts. If a job was dispatched several times, the last time
+    The processors of a job are its hosts. If a job was dispatched several times, the last one
     counts. The elements of an array have the id of the array.
 
     Parameters
@@ -124,12 +124,12 @@ def parse_lsf(lines: Iterable[str], *, year: int | None = None, without: str = "
     year : int, optional
         Year of the first time, if LSF did not print it.
     without : str
-        Pattern of hosts that are not nodes: ``batch*`` where jobs get a launch host too.
+        Pattern of hosts that are not nodes, such as ``batch*`` for launch hosts.
 
     Yields
     ------
     Row
-        In the order of the output; submission in seconds since 1970, in local time.
+        In the order of the output; submission times are seconds since 1970, in local time.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def _ends(event: Event) -> bool:
 
 
 def _hosts(text: str, without: str) -> int:
-    """Count the hosts of a job: those that are allocated, else those it was dispatched to."""
+    """Count the hosts of a job: the allocated ones, or else those it was dispatched to."""
     lists = _HOSTS.findall(text)
     names = {name for _, name in _HOST.findall(lists[-1])}
     return sum(not (without and fnmatch.fnmatchcase(name, without)) for name in names)

@@ -1,4 +1,4 @@
-"""Traces from a site with Slurm: past jobs by sacct, idle nodes by repeated sinfo."""
+"""Traces of sites with Slurm: past jobs by sacct, idle nodes by repeated sinfo."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SACCT = (
     "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --parsable2 --starttime=2026-01-01 "
     "--format=JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,NNodes,State,UID,Partition"
 )
-"""Command whose output :func:`parse_sacct` reads; sacct(1)."""
+"""The command whose output :func:`parse_sacct` reads; sacct(1)."""
 
 SINFO = (
     "while sleep 10; do date +time=%s; sinfo --noheader --Node --format='%N %T'; done > nodes.txt"
 )
-"""Command whose output :func:`parse_sinfo` reads; sinfo(1)."""
+"""The command whose output :func:`parse_sinfo` reads; sinfo(1)."""
 
 NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw", "NNodes", "State")
 KNOWN = (*NEEDED, "Eligible", "Start", "TimelimitRaw", "UID", "Partition")
@@ -51,8 +51,8 @@ UNENDED = frozenset(
 )  # fmt: skip
 
 IDLE = frozenset({"idle", "plnd", "planned", "idle+planned", "idle-"})
-"""States of a node on which a job could start now; NODE STATE CODES in sinfo(1). A suffix says
-otherwise: ``*`` does not answer, ``~`` is powered off, ``$`` in maintenance."""
+"""States of a node on which a job could start now; NODE STATE CODES in sinfo(1). Nodes whose state
+has a suffix are excluded: ``*`` does not answer, ``~`` is powered off, ``$`` is in maintenance."""
 
 MOST_NODES_KNOWN = 1_000_000
 
@@ -70,8 +70,8 @@ class Row(NamedTuple):
 def parse_sacct(lines: Iterable[str]) -> Iterator[Row]:
     """Parse the output of :data:`SACCT`.
 
-    The processors of a job are its nodes. A job that had to wait for another one, or was held,
-    counts as submitted when it became eligible: before that it was not in the queue.
+    The processors of a job are its nodes. A job that was held, or depended on another one, counts
+    as submitted when it became eligible, because it was not in the queue before.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def parse_sacct(lines: Iterable[str]) -> Iterator[Row]:
     Yields
     ------
     Row
-        In the order of the lines; submission in seconds since 1970.
+        In the order of the lines; submission times are seconds since 1970.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _job(row: Mapping[str, str], partitions: dict[str, int]) -> Row:
         run_s=run_s,
         procs=nodes if run_s else UNKNOWN,
         procs_requested=nodes or UNKNOWN,
-        # Minutes; or a word such as UNLIMITED.
+        # Minutes, or a word such as UNLIMITED.
         walltime_s=60 * _count(row, "TimelimitRaw") if whole(limit) is not None else UNKNOWN,
         status=ENDED[state],
         user=_count(row, "UID") if row.get("UID") else UNKNOWN,
@@ -167,7 +167,7 @@ def _instant(row: Mapping[str, str], name: str) -> float | None:
 
 
 class IdleSample(NamedTuple):
-    """The nodes that were idle at one observation, numbered in the order of first appearance."""
+    """The nodes that were idle at an observation, numbered in the order of first appearance."""
 
     time_s: float
     idle: frozenset[int]
@@ -191,7 +191,7 @@ def parse_sinfo(lines: Iterable[str], names: dict[str, int]) -> Iterator[IdleSam
     Raises
     ------
     InputError
-        A line is neither, or a time is before the one above it.
+        A line is neither, or a time is earlier than the one above it.
     """
     first_s = now_s = math.nan
     idle: set[int] = set()

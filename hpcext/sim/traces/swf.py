@@ -1,7 +1,7 @@
 """Logs of batch jobs in the Standard Workload Format.
 
-The format: https://www.cs.huji.ac.il/labs/parallel/workload/swf.html. A line is a job with 18
-numbers, -1 where one is unknown; lines that begin with ``;`` are the header.
+For the format see https://www.cs.huji.ac.il/labs/parallel/workload/swf.html. A line is a job with
+18 numbers, -1 for unknown ones; lines that begin with ``;`` are the header.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from hpcext.text import clean, shown
 FIELDS = 18
 MOST_LINE_BYTES = 64 << 10
 REORDER = 100_000
-"""Number of jobs to hold back, because a job that was submitted earlier may still come."""
+"""Number of jobs to hold back, since a job that was submitted earlier may follow."""
 
 MOST = 1e15
-"""Largest number; seconds are exact below it."""
+"""Largest number: below it, seconds are exact."""
 
 UNKNOWN = -1
 FAILED, COMPLETED, PARTIAL, PARTIAL_END, PARTIAL_FAILED, CANCELLED = range(6)
-"""Statuses; PARTIAL and the two after it are parts of a job that the log lists separately."""
+"""Statuses; PARTIAL and the two after it are of parts of a job that are listed separately."""
 
 _HEADER = re.compile(r";\s*([A-Za-z][\w ]*?)\s*:\s*(.*?)\s*\Z")
 
 
 class SwfJob(NamedTuple):
-    """A job of a log; -1 where something is unknown.
+    """A job of a log; -1 stands for unknown values.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class SwfJob(NamedTuple):
 
     @property
     def wanted(self) -> int:
-        """Processors that it requested, or else those that it had."""
+        """The processors that it requested, or else those that it had."""
         return self.procs_requested if self.procs_requested > 0 else self.procs
 
 
@@ -78,7 +78,7 @@ PLACES = (0, 1, 2, 3, 4, 7, 8, 10, 11, 12, 14, 15)
 
 
 def read_header(path: Path) -> dict[str, str]:
-    """Return the header, as ``{"MaxNodes": "4360"}``.
+    """Return the header, such as ``{"MaxNodes": "4360"}``.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def read_header(path: Path) -> dict[str, str]:
 
 
 def header_count(header: Mapping[str, str], key: str) -> int | None:
-    """Return a positive number of the header, such as ``MaxNodes``; None if it has none."""
+    """Return a positive number of the header, such as ``MaxNodes``; None if there is none."""
     found = re.match(r"[0-9]{1,9}\b", header.get(key, ""))
     return int(found[0]) or None if found else None
 
@@ -103,17 +103,17 @@ def header_count(header: Mapping[str, str], key: str) -> int | None:
 def read_swf(path: Path, *, reorder: int | None = REORDER) -> Iterator[SwfJob]:
     """Read a log, one job at a time, in the order of submission.
 
-    Logs that are written when jobs end are not in that order. `reorder` jobs are held back; a job
-    that comes later than that is an error. Jobs that were submitted at the same time keep the order
-    of the file. Parts of a job that are listed separately (statuses 2 to 4) are left out: the job
-    has a line of its own.
+    Logs that are written when jobs end are not in that order, so `reorder` jobs are held back; a
+    job that comes later than that is an error. Jobs that were submitted at the same time keep the
+    order of the file. Parts of a job that are listed separately (statuses 2 to 4) are left out,
+    because the job has a line of its own.
 
     Parameters
     ----------
     path : pathlib.Path
         Compressed with gzip or not.
     reorder : int or None
-        0: the log has to be in order. None: read it in the order of the file.
+        0: the log must be in order. None: keep the order of the file.
 
     Yields
     ------
@@ -122,7 +122,7 @@ def read_swf(path: Path, *, reorder: int | None = REORDER) -> Iterator[SwfJob]:
     Raises
     ------
     InputError
-        Names the line that is damaged or out of order.
+        A line is damaged or out of order; the message names it.
     """
     if reorder is None:
         return (job for _, job in _numbered(path))
@@ -146,12 +146,21 @@ def _parse(lines: Iterable[str]) -> Iterator[SwfJob]:
 def in_order(
     jobs: Iterable[tuple[int, SwfJob]], path: Path, reorder: int = REORDER
 ) -> Iterator[SwfJob]:
-    """Sort jobs that are nearly in order of submission; `jobs` have the numbers of their lines.
+    """Sort jobs that are nearly in the order of submission.
+
+    Parameters
+    ----------
+    jobs : iterable of (int, SwfJob)
+        Jobs with the numbers of their lines.
+    path : Path
+        The file, for messages.
+    reorder : int
+        Number of jobs to hold back.
 
     Raises
     ------
     InputError
-        A job was submitted before one that had to be yielded already, as `reorder` are held back.
+        A job was submitted before one that had already been yielded.
     """
     held: list[tuple[float, int, SwfJob]] = []
     last_s = -math.inf
@@ -201,7 +210,7 @@ def parse_job(line: str) -> SwfJob:
 
 
 def _number(cell: str) -> float:
-    """Return an int where the text is one: most numbers of the format are."""
+    """Return an int if the text is one: most numbers of the format are integers."""
     try:
         # Python refuses integers of more than 4,300 digits.
         return int(cell) if len(cell) <= 20 else float(cell)
@@ -219,7 +228,7 @@ def write_swf(path: Path, jobs: Iterable[SwfJob], header: Mapping[str, object]) 
     Parameters
     ----------
     path : pathlib.Path
-        Compressed if it ends in ``.gz``. It is renamed into place when all is written.
+        Compressed if it ends in ``.gz``. The file is renamed into place when it is complete.
     jobs : iterable of SwfJob
         Jobs in the order of their submission.
     header : mapping
@@ -239,7 +248,7 @@ def _lines(jobs: Iterable[SwfJob], header: Mapping[str, object]) -> Iterator[str
 
 
 class SwfStats(msgspec.Struct, frozen=True):
-    """Statistics of a log of jobs; of the jobs that ran, except `jobs` and the span.
+    """Statistics of the jobs of a log that ran; `jobs` and the span are those of all jobs.
 
     Attributes
     ----------
@@ -248,9 +257,9 @@ class SwfStats(msgspec.Struct, frozen=True):
     start_s, end_s : float
         First and last submission.
     procs, run_s, wait_s : float
-        Means; the last over jobs that state it.
+        Means; that of the wait is over the jobs that state it.
     accuracy : float
-        Mean run time as a share of the requested time, over jobs that state it.
+        Mean run time as a share of the requested time, over the jobs that state it.
     proc_s : float
         Processors times seconds.
     """
@@ -267,7 +276,7 @@ class SwfStats(msgspec.Struct, frozen=True):
 
 
 class SwfTally:
-    """A tally of the jobs of a log as they pass."""
+    """A tally of the jobs of a log while they are read."""
 
     def __init__(self) -> None:
         self._jobs = self._ran = self._waited = self._stated = 0
@@ -275,7 +284,7 @@ class SwfTally:
         self._procs = self._run_s = self._wait_s = self._accuracy = self._proc_s = 0.0
 
     def __call__(self, jobs: Iterable[SwfJob]) -> Iterator[SwfJob]:
-        """Pass the jobs on, and count them."""
+        """Yield the jobs, and count them."""
         for job in jobs:
             self._add(job)
             yield job

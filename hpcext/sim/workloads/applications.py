@@ -1,9 +1,9 @@
 """Jobs that train measured applications (:mod:`hpcext.sim.replay.measured`), as users request them.
 
-A job may be changed only as the authors of its policy would change it (Pollux, section 5.1): under
+A job may be changed only as the authors of its policy would change it (Pollux, section 5.1). Under
 `pollux` the training has an agent that chooses its batch; under the policies of :data:`AS_ASKED` it
-has the GPUs and the batch of its user; under all others the batch of its user, on as many GPUs as
-the policy says.
+has the GPUs and the batch that its user requests; under all others it has that batch, on as many
+GPUs as the policy grants.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from hpcext.sim.workloads.philly import PhillyJob
 from hpcext.text import clean
 
 DELAY_S = 30.0
-"""Seconds that a re-allocation costs a job (Pollux, section 5.3), and a start."""
+"""Seconds that a re-allocation, or a start, costs a job (Pollux, section 5.3)."""
 
 REPORT_S = 30.0
 """Seconds between an agent's reports (section 5.1)."""
 
 ROOM = {"yolov3": 8}
-"""Most samples of a GPU for applications that were measured with more than the authors allow."""
+"""Largest number of samples on a GPU for applications measured with more than the authors use."""
 
 ALONE = "ncf"
-"""The application that the authors' simulator always runs on one GPU with its tuned batch: it is
-over in a minute."""
+"""The application that the authors' simulator always runs on one GPU with its tuned batch, because
+it takes only a minute."""
 
 WITH_AGENT = frozenset({"pollux"})
 AS_ASKED = frozenset({"exclusive", "fixed", "marble", "tiresias"})
@@ -46,19 +46,19 @@ PLACEMENTS = "placements.csv"
 
 
 class ClusterSize(NamedTuple):
-    """Most nodes, and GPUs of each, that a job can have."""
+    """Largest number of nodes, and of GPUs of each, that a job can have."""
 
     nodes: int
     gpus: int
 
     @property
     def total(self) -> int:
-        """Number of GPUs on all nodes."""
+        """The number of GPUs on all nodes."""
         return self.nodes * self.gpus
 
 
 class WorkloadOptions(NamedTuple):
-    """The way in which jobs are made.
+    """The setting for which jobs are made.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class WorkloadOptions(NamedTuple):
     policy : str
         Name of the policy, with its options.
     oracle : bool
-        Whether policies know the true speeds and work; else they know only what is reported.
+        Whether policies know the true speeds and work; otherwise they know only reported ones.
     adapt : bool or None
-        Whether trainings choose their batch; None: as the policy's authors have it.
+        Whether trainings choose their batch; None: as the authors of the policy have it.
     """
 
     machine: ClusterSize
@@ -78,7 +78,7 @@ class WorkloadOptions(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the policy, without its options."""
+        """The name of the policy, without its options."""
         return self.policy.partition(":")[0]
 
     @property
@@ -88,7 +88,7 @@ class WorkloadOptions(NamedTuple):
 
 
 def names(folder: Path) -> tuple[str, ...]:
-    """Return the measured applications, whose folders are in this one.
+    """Return the measured applications, each of which has a folder in this one.
 
     Raises
     ------
@@ -107,14 +107,27 @@ def names(folder: Path) -> tuple[str, ...]:
 
 
 def measurements(folder: Path, only: Collection[str] = ()) -> tuple[Path, ...]:
-    """Return all files of the measured applications, or of some of them."""
+    """Return the files of the measured applications, or of some of them.
+
+    Parameters
+    ----------
+    folder : Path
+    only : collection of str
+        Names of applications; empty for all.
+    """
     return tuple(
         path for name in only or names(folder) for path in sorted((folder / name).glob("*.csv"))
     )
 
 
 def application(folder: Path, name: str) -> Application:
-    """Return a measured application; cached for as long as its files are the same.
+    """Return a measured application; it is cached while its files stay the same.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder that has a folder for each application.
+    name : str
 
     Raises
     ------
@@ -141,7 +154,7 @@ def _trained(jobs: Iterable[PhillyJob], folder: Path) -> dict[str, Application]:
 
 
 def check(jobs: Sequence[PhillyJob], folder: Path, places: Sequence[str]) -> None:
-    """Refuse jobs beyond what was measured.
+    """Refuse jobs beyond the measurements.
 
     Parameters
     ----------
@@ -149,7 +162,7 @@ def check(jobs: Sequence[PhillyJob], folder: Path, places: Sequence[str]) -> Non
     folder : Path
         Folder of the measurements.
     places : sequence of str
-        Where each job is stated.
+        The place of each job in the input.
 
     Raises
     ------
@@ -174,10 +187,17 @@ def application_jobs(
 ) -> Iterator[tuple[Job, Physics]]:
     """Yield the jobs of a workload, each with its physics.
 
+    Parameters
+    ----------
+    jobs : sequence of PhillyJob
+    folder : Path
+        Folder of the measurements.
+    way : WorkloadOptions
+
     Raises
     ------
     InputError
-        The measurements are missing or not valid; or the nodes are larger than measured ones.
+        The measurements are missing or not valid, or the nodes are larger than measured ones.
     """
     every = _trained(jobs, folder)
     for order, each in enumerate(jobs):
@@ -188,7 +208,7 @@ def application_jobs(
                 where=clean(str(folder / each.application)),
                 valid=f"at most {known.widest}: larger ones were not measured",
             )
-        # Its speed on more nodes than were measured is unknown.
+        # Its speed on more nodes than measured is unknown.
         machine = way.machine._replace(nodes=min(way.machine.nodes, known.most_nodes))
         job = Job(each.name, each.name, order, (1,), 1, submitted_s=each.submitted_s)
         speed = _speed(each, known, way)
@@ -208,7 +228,7 @@ def _speed(each: PhillyJob, known: Application, way: WorkloadOptions) -> Adaptiv
 
 
 def _shaped(job: Job, each: PhillyJob, most: int, way: WorkloadOptions) -> Job:
-    """Return a job with the GPUs that it may have."""
+    """Return a job with the sizes that it may have."""
     if way.name == "tiresias":
         return replace(job, sizes=(each.gpus,), optimal=each.gpus)
     if way.name in AS_ASKED:
@@ -218,7 +238,7 @@ def _shaped(job: Job, each: PhillyJob, most: int, way: WorkloadOptions) -> Job:
         sizes = tuple(range(least, per_node + 1))
         return replace(job, sizes=sizes, optimal=per_node, nodes=(nodes, nodes))
     if way.searches:
-        # The paper's search deals GPUs out in any way; exact divisions have equal numbers on nodes.
+        # The paper's search spreads GPUs in any way; exact divisions have equal numbers on nodes.
         return replace(job, sizes=tuple(range(1, most + 1)), optimal=most)
     per_node = min(way.machine.gpus, most)
     nodes = max(1, most // way.machine.gpus)
@@ -235,7 +255,7 @@ def _true(
 ) -> Mapping[int, float]:
     """Return true speeds on as few nodes as possible.
 
-    The speed of a training that chooses its batch is its mean over all epochs, on powers of two.
+    For a training that chooses its batch it is the mean over all epochs, for powers of two.
     """
     if isinstance(speed, Fixed):
         return {gpus: speed.rate(packed(gpus, per_node)) for gpus in range(1, most + 1)}

@@ -1,4 +1,4 @@
-"""The jobs of Capes et al. (2019): equal ones, with random arrivals.
+"""The jobs of Capes et al. (2019): equal jobs with random arrivals.
 
 The paper, *Dynamic Scheduling of MPI-based Distributed Deep Learning Training Jobs*, trains
 ResNet-110 on CIFAR-10 (Table 2), with the arrivals of section 7.
@@ -17,7 +17,7 @@ MINUTES = {1: 368.0, 2: 232.0, 4: 126.0, 8: 84.0}
 """Table 2: minutes of a whole training by number of GPUs."""
 
 EPOCHS = 160.0
-"""Epochs of a training (Table 2). Only its time matters here, so the unit of work is arbitrary."""
+"""Epochs of a training (Table 2). The unit of work is arbitrary, since only times matter here."""
 
 SPEED: Mapping[int, float] = {gpus: EPOCHS / (60 * minutes) for gpus, minutes in MINUTES.items()}
 """Epochs per second by number of GPUs."""
@@ -33,14 +33,26 @@ WINDOW_S = sum(JOBS.values()) / sum(1 / gap for gap in GAPS_S.values())
 """The time, common to all three, in which that many jobs are expected: 52,000 s."""
 
 STATED = Estimate(stated=SPEED, work=EPOCHS, up_s=RESTART_S, down_s=RESTART_S)
-"""Estimate of a job that states everything, as *precompute* needs it."""
+"""The estimate of a job that states everything, as *precompute* needs it."""
 
 PHYSICS = Physics(SPEED, EPOCHS, suspend_s=RESTART_S)
-"""Physics with all of the restart in the suspension, so that a job's first start costs nothing."""
+"""Physics with all of the restart in the suspension, so that the first start of a job is free."""
 
 
 def arrivals_s(contention: str, seed: int) -> list[float]:
-    """Draw the arrivals of a Poisson process, given their number in the window."""
+    """Draw the arrivals of a Poisson process, given their number in the window.
+
+    Parameters
+    ----------
+    contention : str
+        A key of :data:`JOBS`.
+    seed : int
+
+    Returns
+    -------
+    list of float
+        Seconds, ascending.
+    """
     source = random.Random(f"capes/{contention}/{seed}")
     return sorted(source.uniform(0.0, WINDOW_S) for _ in range(JOBS[contention]))
 
@@ -51,9 +63,9 @@ def capes_jobs(when_s: Sequence[float], known: Estimate = STATED) -> Iterator[tu
     Parameters
     ----------
     when_s : sequence of float
-        Ascending.
+        Instants of submission, ascending.
     known : Estimate
-        What each job states of itself.
+        The facts that each job states.
     """
     for number, submitted_s in enumerate(when_s, start=1):
         job = Job(

@@ -46,10 +46,16 @@ TABLES = (".csv", ".csv.gz")
 def find_workload(text: str, setting: Setting) -> Workload:
     """Return the workload of this name, made for a setting.
 
+    Parameters
+    ----------
+    text : str
+        A name or a path, as described by :data:`VALID`.
+    setting : Setting
+
     Raises
     ------
     InputError
-        There is none, or a job in it does not state its speed and its work.
+        There is no such workload, or a job in it does not state its speed and its work.
     """
     found = _found(text, setting)
     return found._replace(jobs=lambda seed: changed(found.jobs(seed), setting))
@@ -81,7 +87,7 @@ def _found(text: str, setting: Setting) -> Workload:
 
 
 def job_file(text: str) -> Path | None:
-    """Return the job file that a workload is, or is made of; None if there is none."""
+    """Return the job file that a workload is, or is made from; None if there is none."""
     if text.partition(":")[0] in GENERATORS:
         return model_file(text)
     return Path(text) if Path(text).suffix == JOB_FILE else None

@@ -33,10 +33,10 @@ WHERE = "WORKLOAD"
 MOST_NODES = 1_000_000
 
 FOLDER = "pollux"
-"""Subfolder of the recorded data with the measurements."""
+"""The subfolder of the recorded data that has the measurements."""
 
 CAPES = "capes"
-"""Default for the jobs of ``poisson``."""
+"""Defaults for the jobs of ``poisson``."""
 
 
 class MeasuredOptions(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class MeasuredOptions(msgspec.Struct, frozen=True):
     data : str
         The folder of the measurements.
     adapt : {"", "true", "false"}
-        Whether they choose their batch; empty: as the policy's authors have it.
+        Whether trainings choose their batch; empty: as the authors of the policy have it.
     """
 
     data: str = ""
@@ -78,10 +78,19 @@ class Poisson(msgspec.Struct, frozen=True):
 def folder_of(given: str, data: Path | None, beside: Path | None = None) -> Path:
     """Return the folder of the measurements: the given one, that of all data, or `beside`.
 
+    Parameters
+    ----------
+    given : str
+        The option of the workload; may be empty.
+    data : Path or None
+        The folder of all data.
+    beside : Path, optional
+        The folder of the file that names measured trainings.
+
     Raises
     ------
     InputError
-        No directory is given.
+        No folder is given.
     """
     base = Path(given) if given else data or beside
     if base is None:
@@ -91,7 +100,7 @@ def folder_of(given: str, data: Path | None, beside: Path | None = None) -> Path
 
 
 def way_of(options: MeasuredOptions, setting: Setting) -> WorkloadOptions:
-    """Return how measured trainings are generated for a setting."""
+    """Return the options for measured trainings in a setting."""
     machine = ClusterSize(setting.nodes or MOST_NODES, setting.gpus)
     adapt = options.adapt == "true" if options.adapt else None
     return WorkloadOptions(machine, setting.policy, setting.oracle, adapt)
@@ -142,10 +151,10 @@ def poisson_jobs(
     Parameters
     ----------
     models : sequence of (Job, Physics)
-        Jobs that wait for no other job.
+        Jobs that depend on no other job.
     count : int
     mean_s : float
-        Mean seconds between two jobs, and before the first one: exponentially distributed.
+        Mean seconds between two jobs, and before the first one; exponentially distributed.
     seed : int
     """
     source = random.Random(f"poisson/{seed}")
@@ -176,10 +185,16 @@ GENERATORS: Mapping[str, Callable[[str, str, Setting], Workload]] = {
 def generated(text: str, setting: Setting) -> Workload | None:
     """Return the generated workload of this name; None if there is none.
 
+    Parameters
+    ----------
+    text : str
+        A name, with options after a colon.
+    setting : Setting
+
     Raises
     ------
     InputError
-        It has no such option, or the value is not valid.
+        It has no such option, or a value is not valid.
     """
     name, _, given = text.partition(":")
     make = GENERATORS.get(name)
@@ -187,7 +202,7 @@ def generated(text: str, setting: Setting) -> Workload | None:
 
 
 def model_file(text: str) -> Path | None:
-    """Return the job file that a generated workload is made of, if any."""
+    """Return the job file from which a generated workload is made, if any."""
     name, _, given = text.partition(":")
     if name != "poisson":
         return None

@@ -1,4 +1,4 @@
-"""The jobs of a job file, all of them there from the beginning."""
+"""The jobs of a job file, all of which are there from the beginning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_job_file(
     Raises
     ------
     InputError
-        It is not a job file, or a job in it does not state them.
+        The file is not a job file, or a job in it does not state its speed and its work.
     """
     specs = read_jobs(path, profiles=profiles)
     for spec in specs:
@@ -63,7 +63,7 @@ def unstated(
     Returns
     -------
     InputError or None
-        Names all of them, and has lines to paste into the job file; None where nothing is missing.
+        It names all such jobs, and has lines to paste into the job file; None if there are none.
     """
     lacking: dict[str, tuple[JobSpec, list[str]]] = {}
     for spec in specs:
@@ -87,7 +87,7 @@ def unstated(
 
 
 def _example(spec: JobSpec) -> str:
-    """Return a line that a job file accepts for this job."""
+    """Return a line that is valid in a job file for this job."""
     sizes = sorted({spec.gpus.min, spec.gpus.max})
     speeds = (f"{size} = {1.0 + 0.9 * (size - sizes[0]):.3g}" for size in sizes)
     return f"scaling = {{{', '.join(speeds)}}}"

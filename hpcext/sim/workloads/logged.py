@@ -1,4 +1,4 @@
-"""Jobs of a batch system's log: each on as many nodes as it had, for as long as it ran."""
+"""The jobs of a batch system's log, each on as many nodes as it had, for as long as it ran."""
 
 from __future__ import annotations
 

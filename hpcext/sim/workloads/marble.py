@@ -1,7 +1,7 @@
 """MARBLE's jobs (Han et al., CCGRID 2020): its sets, and the speeds of its networks.
 
 Figure 2, the scaling curves, has no numbers in the text. The text about it (sections IV-A, V-A,
-V-C, VII-B) leaves a range for each point, and these ranges are given here: a curve has each point
+V-C, VII-B) leaves a range for each point. These ranges are given here, and a curve has each point
 in its range, in the middle or at random. The speeds on six GPUs follow from the times of the sets
 under LSF (section VII-B). MARBLE's own times are never used for a speed.
 """
@@ -48,7 +48,7 @@ ONE_NODE = (1, 2, 3)
 """The sets that run on one node; the others run on :data:`WORKERS`."""
 
 BEST = {R50: 3, I3: 4, R101: 3, VGG: 5}
-"""GPUs on which each is fastest: Figure 5; sections V-A and VII-B1."""
+"""The number of GPUs on which each network is fastest: Figure 5; sections V-A and VII-B1."""
 
 PARAMETERS = {R50: 25e6, I3: 24e6, R101: 45e6, VGG: 138e6}
 """Parameters of the networks (Table I)."""
@@ -57,8 +57,8 @@ LINK = 100e9 / 8
 """Bytes per second of the network (section VII-A)."""
 
 RATIO = 142 / 218
-"""Speed of Inception-v3 relative to ResNet-50: the one figure that neither LSF's times nor the text
-give. Here it is that of TensorFlow's own benchmark of the time (tensorflow.org/performance/
+"""Speed of Inception-v3 relative to ResNet-50: the only figure that neither LSF's times nor the
+text gives. Here it is that of TensorFlow's own benchmark of the time (tensorflow.org/performance/
 benchmarks: training on real data, one P100); random values are within 15 % of it."""
 
 MOST_GAIN = 0.0291
@@ -83,7 +83,7 @@ class Networks(NamedTuple):
     def on_workers(self, network: str, workers: int, gpus: int) -> float:
         """Return steps per second of asynchronous workers with a parameter server (§VII-B2).
 
-        A worker fetches the parameters, computes, and sends as much back; the server's link carries
+        A worker fetches the parameters, computes, and sends as many back; the server's link carries
         the traffic of all workers in each direction.
 
         Parameters
@@ -107,7 +107,7 @@ def at_random(seed: int, number: int) -> Networks:
 
 
 def networks(pick: Pick = middle) -> Networks:
-    """Return curves that agree with the text, and with LSF's times exactly."""
+    """Return curves that agree with the text, and exactly with LSF's times."""
     shapes = _shapes(pick)
     on_six = _on_six(RATIO if pick is middle else pick(0.85 * RATIO, 1.15 * RATIO))
     return Networks(
@@ -140,13 +140,13 @@ def _shapes(pick: Pick) -> dict[str, dict[int, float]]:
     three = top * pick(0.85, 1.0)
     two = three * pick(0.70, 0.95)
     i3 = {1: two / pick(1.5, 2.0), 2: two, 3: three, 4: top, **_falling(5, top, pick), 6: 1.0}
-    # Section VII-B1: on two GPUs the third job of set 2 is not over when the first one ends; so
-    # three are faster than two almost in proportion.
+    # Section VII-B1: on two GPUs the third job of set 2 has not ended when the first one does. So
+    # three GPUs are almost proportionally faster than two.
     top = _top(pick)
     two = top * pick(2 / 3, 0.72)
     r101 = {1: two / pick(1.5, 2.0), 2: two, 3: top, **_falling(4, top, pick), 6: 1.0}
     # "keeps increasing with 3, 4, or 5 GPUs"; "a training throughput gain of up to 3.3 times", six
-    # against one; and nothing is faster than in proportion.
+    # against one; and no speed-up exceeds the number of GPUs.
     top = 1 / (1 - MOST_GAIN)
     two = pick(1.7, 2.0) / 3.3
     three = two * pick(1.3, 1.5)
@@ -175,14 +175,30 @@ def nodes_of(number: int) -> int:
 
 
 def speed_of(number: int, network: str, known: Networks) -> dict[int, float]:
-    """Return steps per second by total GPUs of a job that has all nodes of its set."""
+    """Return steps per second by total GPUs of a job that has all nodes of its set.
+
+    Parameters
+    ----------
+    number : int
+        Number of the set.
+    network : str
+    known : Networks
+    """
     if number in ONE_NODE:
         return dict(known.speed[network])
     return {WORKERS * gpus: known.on_workers(network, WORKERS, gpus) for gpus in SIZES}
 
 
 def stating(speed: Mapping[int, float], steps: float) -> Estimate:
-    """Return the estimate of a job that states its speeds, its work and the cost of a change."""
+    """Return the estimate of a job that states its speeds, its work and the cost of a change.
+
+    Parameters
+    ----------
+    speed : Mapping[int, float]
+        Steps per second by number of GPUs.
+    steps : float
+        Steps of the job.
+    """
     return Estimate(stated=speed, work=steps, up_s=SUSPEND_S, down_s=SUSPEND_S)
 
 
@@ -194,10 +210,10 @@ def set_job(number: int, order: int, network: str, known: Estimate) -> Job:
     number : int
         Number of the set.
     order : int
-        Position in it, from 1 on.
+        Position in the set, from 1.
     network : str
     known : Estimate
-        What the job states of itself.
+        The facts that the job states.
     """
     nodes = nodes_of(number)
     return Job(
@@ -209,7 +225,14 @@ def set_job(number: int, order: int, network: str, known: Estimate) -> Job:
 def physics_of(speed: Mapping[int, float], steps: float) -> Physics:
     """Return the physics of a job in a set.
 
-    All of the cost is in the suspension: the cost of a first start is part of LSF's times.
+    All of the cost is in the suspension, because the cost of a first start is part of LSF's times.
+
+    Parameters
+    ----------
+    speed : Mapping[int, float]
+        Steps per second by number of GPUs.
+    steps : float
+        Steps of the job.
     """
     return Physics(speed, steps, suspend_s=SUSPEND_S)
 

@@ -1,7 +1,7 @@
-"""Workloads of the kind that Pollux was evaluated with, after the jobs of Microsoft's Philly.
+"""Workloads like those of Pollux's evaluation, after the jobs of Microsoft's Philly.
 
-They are read from ``name,time,application,num_replicas,batch_size`` as the authors published them
-(the name may be left out), or generated (Qiao et al., section 5.1 and Table 1).
+They are read from ``name,time,application,num_replicas,batch_size`` as the authors published them,
+with or without the name, or generated (Qiao et al., section 5.1 and Table 1).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hpcext.text import clean
 COLUMNS = ("time", "application", "num_replicas", "batch_size")
 
 OWN_COLUMNS = COLUMNS[1:]
-"""Columns by which such a table is recognised."""
+"""The columns by which such a table is recognised."""
 
 MOST_BYTES = 10_000
 """Longest line."""
 
 MOST_COUNT = 999_999_999
-"""Most GPUs, and samples, of a job."""
+"""Largest number of GPUs, and of samples, of a job."""
 
 JOBS = 160
 """Number of jobs in eight hours, the busiest of the trace (section 5.1)."""
@@ -45,11 +45,11 @@ TUNED: Mapping[str, Sequence[tuple[int, int]]] = {
     "cifar10": ((6, 2048), (8, 2048), (12, 4096), (16, 4096)),
     "ncf": ((1, 32768),),
 }
-"""GPUs and total batch with which 50 to 80 % of a linear speed-up is reached (section 5.1): those
-that occur in the published workloads. One is drawn for each job."""
+"""GPUs and total batch with which 50 to 80 % of a linear speed-up is reached (section 5.1), as far
+as they occur in the published workloads. One pair is drawn for each job."""
 
 HOURLY = (73, 72, 32, 84, 95, 138, 77, 70)
-"""Jobs that arrived in each of the eight hours, in the published workloads 1 to 4 together."""
+"""Number of arrivals in each of the eight hours, in the published workloads 1 to 4 together."""
 
 
 class PhillyJob(NamedTuple):
@@ -62,7 +62,7 @@ class PhillyJob(NamedTuple):
     gpus : int
         GPUs that its user requests.
     batch : int
-        Samples in a step, of all GPUs together.
+        Samples in a step, on all GPUs together.
     """
 
     name: str

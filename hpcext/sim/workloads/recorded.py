@@ -1,4 +1,4 @@
-"""The jobs of a recording (:mod:`hpcext.sim.pilots.recording`), each as it was measured."""
+"""The jobs of a recording (:mod:`hpcext.sim.pilots.recording`), each as measured."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from hpcext.sim.pilots.recording import Adapting, CompletedJob, Recording
 from hpcext.sim.replay.physics import Physics, SelfReport, Stretch, Where
 
 FURTHER = 2
-"""A pass is at most this many times as large as any before it (``hpcext.training.adapt``)."""
+"""Factor by which a pass may exceed all before it (``hpcext.training.adapt``)."""
 
 
 ROUNDING = 1e-9
-"""Relative tolerance within which work has reached a point: the rest would take no time."""
+"""Relative tolerance within which work has reached a point, because the rest takes no time."""
 
 
 class BatchChoice(NamedTuple):
-    """A way to make steps: samples of all GPUs, of a GPU in a pass, passes before the last."""
+    """A batch: samples on all GPUs, samples on a GPU in a pass, passes before the last."""
 
     total: int
     per_gpu: int
@@ -35,29 +35,54 @@ class BatchChoice(NamedTuple):
 
 
 def model_of(said: GoodputReport, noise: float) -> Goodput:
-    """Return the goodput that a training with throughput reports, at a noise scale."""
+    """Return the goodput that a training reports, at a noise scale.
+
+    Parameters
+    ----------
+    said : GoodputReport
+        With its throughput.
+    noise : float
+        Noise scale, in samples.
+    """
     assert said.throughput is not None
     return reported(said, Throughput(*said.throughput))._replace(noise_scale=noise)
 
 
 def kept(model: Goodput, total: int, gpus: int, nodes: int) -> BatchChoice | None:
-    """Return the fastest way to make steps of `total` samples; None if there is none."""
+    """Return the fastest division of steps of `total` samples; None if there is none.
+
+    Parameters
+    ----------
+    model : Goodput
+    total : int
+        Samples in a step.
+    gpus, nodes : int
+        GPUs in all, and their nodes.
+    """
     best = model._replace(initial_batch=total, most_batch=total).best(gpus, nodes)
     per_gpu = int(best.batch)
     return BatchChoice(total, per_gpu, int(best.accumulation)) if per_gpu else None
 
 
 def goodput_of(model: Goodput, choice: BatchChoice, gpus: int, nodes: int) -> float:
-    """Return samples per second, converted to those of the initial batch."""
+    """Return samples per second, converted to those of the initial batch.
+
+    Parameters
+    ----------
+    model : Goodput
+    choice : BatchChoice
+    gpus, nodes : int
+        GPUs in all, and their nodes.
+    """
     step_s = model.throughput.step_s(gpus, nodes, choice.per_gpu, choice.accumulation)
     return float(choice.total * model.statistical_efficiency(choice.total) / step_s)
 
 
 class Trained:
-    """A training that chooses its batch, as a live one does (:mod:`hpcext.training.adapt`).
+    """A training that chooses its batch, like a live one (:mod:`hpcext.training.adapt`).
 
-    It begins with its initial batch, until it has measured as much as the recorded one had when it
-    first reported its goodput; with each report after that a pass may be twice as large as before.
+    It uses its initial batch until it has measured as much as the recorded one had at its first
+    report of its goodput. With each report after that, a pass may be twice as large as before.
     """
 
     def __init__(self, adapting: Adapting, work: float) -> None:
@@ -83,14 +108,14 @@ class Trained:
         return Stretch(rate, until, float(total * model.statistical_efficiency(total)))
 
     def said(self, where: Where, done: float) -> SelfReport:
-        """Return its goodput, once it knows that."""
+        """Return its goodput, once that is known."""
         if done * (1 + ROUNDING) < self._known_from:
             return SelfReport()
         noise = self._model(done).noise_scale
         return SelfReport(replace(self._said, noise_scale=noise, batch=self._choice.total))
 
     def alone_s(self, gpus: float, per_node: int) -> float:
-        """Return the seconds of all of it alone on GPUs, with the best batch at all times."""
+        """Return the seconds of the whole training alone, with the best batch at all times."""
         whole = max(1.0, gpus)
         counts = np.array([math.floor(whole), math.ceil(whole)])
         nodes = -(-counts // per_node)

@@ -1,11 +1,11 @@
-"""Malleable trainers, as in BFTrainer's evaluation: a CSV file with a row for each.
+"""Malleable trainers as in BFTrainer's evaluation: a CSV file with a row for each.
 
 ::
 
     name,submit_s,n_min,n_max,rescale_up_s,rescale_down_s,samples,rate_1,rate_2,rate_4,...
 
-These are the nodes that it runs on, the seconds that a change costs it, samples to train, and
-samples per second by number of nodes.
+The columns are the range of its nodes, the seconds that a change costs it, the samples to train,
+and samples per second by number of nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpcext.text import listed, shown
 COLUMNS = ("name", "submit_s", "n_min", "n_max", "rescale_up_s", "rescale_down_s", "samples")
 
 OWN_COLUMNS = COLUMNS[1:]
-"""Columns by which such a table is recognised."""
+"""The columns by which such a table is recognised."""
 
 MOST_NODES = 1_000_000
 MOST_BYTES = 10_000
@@ -44,9 +44,9 @@ class Trainer(NamedTuple):
         Samples per second by number of GPUs, stated and true.
     samples : float
     nodes : (int, int)
-        The fewest and the most nodes that it runs on.
+        The smallest and the largest number of its nodes.
     up_s, down_s : float
-        Seconds without progress when it gets more nodes, and when it has fewer.
+        Seconds without progress when it gets nodes, and when it loses some.
     submit_s : float
     """
 
@@ -60,10 +60,18 @@ class Trainer(NamedTuple):
 
 
 def simulated(trainer: Trainer, order: int, gpus: int = 1) -> tuple[Job, Physics]:
-    """Return a trainer as a job of nodes with `gpus` GPUs, and its physics.
+    """Return a trainer as a job on nodes with `gpus` GPUs, and its physics.
 
-    It begins with its newest checkpoint after the seconds that it takes to grow, as a new rank
-    does; it goes on when it loses nodes, and loses no work when it loses all.
+    It restores its newest checkpoint within the seconds that it takes to grow, like a new rank. It
+    goes on when it loses nodes, and loses no work when it loses all.
+
+    Parameters
+    ----------
+    trainer : Trainer
+    order : int
+        Its position in the queue.
+    gpus : int
+        GPUs of a node.
     """
     name, speed, samples, nodes, up_s, down_s, submit_s = trainer
     job = Job(
@@ -92,9 +100,9 @@ def simulated(trainer: Trainer, order: int, gpus: int = 1) -> tuple[Job, Physics
 def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]:
     """Read trainers, one at a time.
 
-    A trainer begins with its newest checkpoint after the seconds that it takes to grow, as a new
-    rank does; it goes on when it loses nodes, and loses no work when it loses all, as in the
-    published replayer of the paper.
+    A trainer restores its newest checkpoint within the seconds that it takes to grow, like a new
+    rank. It goes on when it loses nodes, and loses no work when it loses all, as in the published
+    replayer of the paper.
 
     Parameters
     ----------
@@ -105,7 +113,7 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
     Raises
     ------
     InputError
-        A row is not valid; the message names file and line.
+        A row is not valid; the message names the file and the line.
     """
     names, where, rows = table_of(path, read_lines(path, MOST_BYTES))
     missing = [name for name in COLUMNS if name not in names]
@@ -139,7 +147,7 @@ def _trainer(row: TableRow, order: int, rates: Mapping[str, int], gpus: int) -> 
 
 
 def _nodes(name: str, where: str) -> int:
-    """Return the number of nodes whose rate a column has."""
+    """Return the number of nodes whose rate is in this column."""
     count = whole(name[len(_RATE) :])
     if count is None or not 1 <= count <= MOST_NODES:
         raise InputError(f"column {shown(name)}", where=where, valid=f"{_RATE}1, {_RATE}2, ...")

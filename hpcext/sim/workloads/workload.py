@@ -1,4 +1,4 @@
-"""Workloads, and the settings that their jobs are made for."""
+"""Workloads, and the setting for which their jobs are made."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Jobs = Iterable[tuple[Job, Physics]]
 
 
 class Workload(NamedTuple):
-    """Jobs to simulate.
+    """The jobs to simulate.
 
     Attributes
     ----------
     text : str
         Their name in a report.
     jobs : callable
-        Given a seed, yields each job and its physics, by the time of its submission; anew at each
-        call.
+        Given a seed, yields each job and its physics in the order of submission; a new stream each
+        time.
     files : tuple of Path
-        Files that they are read from.
+        Files from which they are read.
     report_s : float or None
         Seconds between reports of progress; None: only when an attempt stops training.
     measured : bool
-        Whether they are measured trainings (:mod:`hpcext.sim.workloads.applications`): which
-        changes they allow depends on the policy.
+        Whether they are measured trainings (:mod:`hpcext.sim.workloads.applications`), whose
+        allowed changes depend on the policy.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Workload(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Costs common to all jobs, beside those that a workload states; None: as the workload has it.
+    """Costs common to all jobs, besides those of a workload; None: as the workload has it.
 
     Attributes
     ----------
@@ -64,18 +64,18 @@ class Costs(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The setting that jobs are made for.
+    """The setting for which jobs are made.
 
     Attributes
     ----------
     gpus : int
         GPUs of the widest node.
     nodes : int or None
-        Nodes of the machine; None: they come and go.
+        Nodes of the machine; None if they come and go.
     per_node : int or None
-        Processors of a node, where a log counts processors.
+        Processors of a node, if a log counts processors.
     policy : str
-        The policy that they are to run under.
+        The policy under which they will run.
     learn : bool
         Whether policies do not know the speeds that jobs state, and learn them from reports.
     oracle : bool

@@ -1,8 +1,8 @@
 """The agent of Pollux, section 4.1: chooses the batch size of a training from measurements.
 
-It measures the noise scale of the gradients, and how long steps take by number of GPUs, nodes,
-samples in a pass and passes. From these a thread fits the throughput model of section 3.2 from time
-to time, and finds the batch size with the highest goodput on the GPUs at hand (eq. 13).
+It measures the noise scale of the gradients, and the time of steps by number of GPUs, nodes,
+samples in a pass and passes. From these a thread repeatedly fits the throughput model of section
+3.2, and finds the batch size with the highest goodput on the present GPUs (eq. 13).
 
 The noise scale and the progress are the same on all ranks, because learning rates depend on them.
 Timing, fitting and choosing happen on rank 0 alone, which tells the others. No framework is needed.
@@ -24,32 +24,32 @@ from hpcext.training.checkpoint import warn
 from hpcext.training.checkpoint.staging import Writer
 
 EVERY = 20
-"""Steps between two measurements of the noise, once the first ones have been made."""
+"""Steps between two measurements of the noise, after the first ones."""
 
 LEAST_EVERY, LOOK_S = 5, 10.0
-"""Where steps are long: fewest steps, and seconds, between two messages of rank 0."""
+"""Fewest steps, and seconds, between two messages of rank 0 if steps are long."""
 
 COST = 0.02
-"""Share of the time that measurements may cost where a measured step is made in two passes instead
-of one: if the time of a pass hardly depends on its batch, such a step takes twice as long."""
+"""Share of the time that measurements may cost if a measured step is made in two passes instead of
+one: if the time of a pass hardly depends on its batch, such a step takes twice as long."""
 
 EVERY_S = 30.0
 """Seconds between two fits and reports, once the training has run for four times as long."""
 
 SOON = 1
-"""Steps between two messages of rank 0 while a fit is under way or a new batch size is timed."""
+"""Steps between two messages of rank 0 while a fit is running or a new batch size is timed."""
 
 SOONEST_S = 0.25
 """Seconds between two fits in a training that has just begun."""
 
 SKIPPED = 2
-"""Steps after a change that are not timed: they are slow for reasons of their own."""
+"""Steps after a change that are not timed, because they are untypically slow."""
 
 REST_S = 0.002
-"""Seconds between two checks whether a fit has ended."""
+"""Seconds between two checks for the end of a fit."""
 
 MOST_TIMES = 32
-"""Section 3.1: total batches up to this many times the initial one work well in most cases."""
+"""Section 3.1: total batches up to this multiple of the initial one work well in most cases."""
 
 
 class PolluxAgent:
@@ -65,13 +65,13 @@ class PolluxAgent:
     clock : Callable[[], float]
         Clock that times steps, in seconds.
     device : str
-        Kind of the GPUs: what steps took on others says nothing of these.
+        Kind of the GPUs; step times on one kind do not apply to another.
 
     Attributes
     ----------
     noise : NoiseScale
     split : Split
-        How steps are divided now.
+        The present division of steps.
     progress : float
         Steps made, as the number of initial-batch steps that teach as much (scale-invariant
         iterations).
@@ -98,7 +98,7 @@ class PolluxAgent:
         self._step_s = 0.0
         self._profile, self._halves = StepTimes(), StepTimes()
         self._throughput: tuple[float, ...] | None = None
-        # What was measured on other kinds, as in a checkpoint.
+        # Measurements on other kinds of GPU, such as those in a checkpoint.
         self._elsewhere: dict[str, dict[str, Any]] = {}
         self._skip, self._fresh = SKIPPED, True
         self._window: list[float] = []
@@ -117,8 +117,8 @@ class PolluxAgent:
     def measured(self, step: int) -> None:
         """Record that the noise was measured; `step` is the next step.
 
-        The first measurements are made in consecutive steps, then at growing gaps: without a noise
-        scale there is nothing to choose a batch size by.
+        The first measurements are made in consecutive steps, then at growing intervals, because a
+        batch cannot be chosen without a noise scale.
         """
         self._taken += 1
         first = max(self._taken, self.noise.count) < LEAST
@@ -126,11 +126,11 @@ class PolluxAgent:
         self._next_step = step + min(self._every, gap)
 
     def hears(self, step: int) -> bool:
-        """Return whether the ranks hear from rank 0 after this step."""
+        """Return whether the ranks get a message from rank 0 after this step."""
         return step >= min(self._next_hearing, self._next_step)
 
     def heard(self, step: int) -> None:
-        """Record that the ranks heard from rank 0; `step` is the next step."""
+        """Record that the ranks got a message from rank 0; `step` is the next step."""
         self._next_hearing = step + self._hearing
 
     def made(self, samples: int) -> None:
@@ -138,17 +138,24 @@ class PolluxAgent:
         self.progress += self.gain(samples)
 
     def gain(self, samples: float, initial_batch: float | None = None) -> float:
-        """Return how many initial-batch steps one step of `samples` samples is worth."""
+        """Return the number of initial-batch steps that a step of `samples` samples is worth.
+
+        Parameters
+        ----------
+        samples : float
+        initial_batch : float, optional
+            By default that of the bounds.
+        """
         return self.noise.gain(samples, initial_batch or self.bounds.initial_batch)
 
     def passes(self, samples: int) -> int:
-        """Return in how many passes a rank processes `samples` samples."""
+        """Return the number of passes in which a rank processes `samples` samples."""
         return ceil(samples, self.split.per_gpu)
 
     def unequal_passes(self, samples: int) -> int:
-        """Return the number of passes of a step where ranks have unequal batches.
+        """Return the number of passes of a step if ranks have unequal batches.
 
-        It is that of even batches, unless the largest batch needs more.
+        It is the same as with equal batches, unless the largest batch needs more.
         """
         room = self.bounds.most_per_gpu or samples
         return max(self.split.passes(self._gpus), ceil(samples, room))
@@ -160,7 +167,16 @@ class PolluxAgent:
     def hear(
         self, squares: Squares, split: Split | None, every: int = EVERY, hearing: int = EVERY
     ) -> bool:
-        """Take in what all ranks measured together and what rank 0 chose.
+        """Process what all ranks measured together and what rank 0 chose.
+
+        Parameters
+        ----------
+        squares : Squares
+            Sums over all ranks.
+        split : Split or None
+            A new division of steps; None to keep the present one.
+        every, hearing : int
+            Steps until the next measurement, and until the next message.
 
         Returns
         -------
@@ -168,19 +184,19 @@ class PolluxAgent:
             Whether the batch size changes.
         """
         self.noise.add(squares)
-        # When rank 0 asks to be heard sooner, the ranks bring the next message forward.
+        # If rank 0 asks for an earlier message, the ranks bring the next one forward.
         self._next_hearing += min(0, hearing - self._hearing)
         self._every, self._hearing = every, hearing
         if split is None or split == self.split:
             return False
-        self._become(split)
+        self._use_split(split)
         return True
 
     def resized(self, gpus: int) -> None:
-        """Adapt to another number of GPUs; the total batch stays as far as it can."""
+        """Adapt to another number of GPUs; the total batch is kept as far as possible."""
         self._gpus = gpus
-        self._become(self.bounds.split(self.split.total, gpus, self._tried))
-        # The best choice depends on the number of GPUs: fit again now.
+        self._use_split(self.bounds.split(self.split.total, gpus, self._tried))
+        # The best choice depends on the number of GPUs, so fit again now.
         self._look_at_s = 0.0
 
     def limit(self, samples: int) -> None:
@@ -188,16 +204,24 @@ class PolluxAgent:
         most = max(self.bounds.initial_batch, min(self.bounds.most_batch, samples))
         self.bounds = self.bounds._replace(most_batch=most)
         if self.split.total > most:
-            self._become(self.bounds.split(most, self._gpus, self._tried))
+            self._use_split(self.bounds.split(most, self._gpus, self._tried))
 
     # On rank 0.
 
     def on_nodes(self, nodes: int) -> None:
-        """Record on how many nodes the GPUs are."""
+        """Record the number of nodes that the GPUs are on."""
         self._nodes = nodes
 
     def timed(self, step_s: float, samples: int) -> None:
-        """Record the duration of a step without a measurement."""
+        """Record the duration of a step without a measurement.
+
+        Parameters
+        ----------
+        step_s : float
+            Seconds of the step.
+        samples : int
+            Samples of all GPUs in the step.
+        """
         if samples != self.split.total:
             return
         if self._skip:
@@ -208,8 +232,15 @@ class PolluxAgent:
     def halved(self, step_s: float, samples: int) -> None:
         """Record the duration of a measured step that one GPU made in two passes.
 
-        It shows how much of a pass's time does not depend on its batch size, before another size is
-        tried.
+        It shows which part of the time of a pass does not depend on its batch size, before another
+        size is tried.
+
+        Parameters
+        ----------
+        step_s : float
+            Seconds of the step.
+        samples : int
+            Samples of all GPUs in the step.
         """
         if samples != self.split.total:
             return
@@ -231,7 +262,7 @@ class PolluxAgent:
         self._window = []
 
     def wanted_every(self) -> int:
-        """Return the steps between two measurements that suit the length of steps."""
+        """Return the steps between two measurements that suit the duration of steps."""
         if not self._step_s > 0:
             return EVERY
         every = max(LEAST_EVERY, int(min(LOOK_S / self._step_s, EVERY)))
@@ -241,9 +272,9 @@ class PolluxAgent:
         return max(every, math.ceil((halved_s / self._step_s - 1.0) / COST))
 
     def wanted_hearing(self, chosen: Split | None = None) -> int:
-        """Return after how many steps the ranks should hear from rank 0 again.
+        """Return the number of steps after which rank 0 should send its next message.
 
-        That is soon while a fit may end, or while a batch size that was just chosen has not been
+        It is small while a fit may end, or while the batch size that was chosen last has not been
         timed.
         """
         known = self._throughput is not None and not self._fresh and chosen is None
@@ -251,7 +282,7 @@ class PolluxAgent:
         return SOON if pending else EVERY
 
     def look(self, now_s: float) -> Fit | None:
-        """Return what a fit has found since the last call, and begin another when it is due.
+        """Return the result of a fit that has ended since the last call; begin one that is due.
 
         It never waits and never raises: if a fit fails, the training keeps its batch size.
         """
@@ -277,14 +308,15 @@ class PolluxAgent:
             warn(text)
 
     def rest(self) -> None:
-        """Wait until no fit is under way."""
+        """Wait until no fit is running."""
         while self._thread.busy():
             time.sleep(REST_S)
 
     def _begin(self, now_s: float) -> None:
         phi, times = self.noise.phi(), self._profile.times()
         if len({way.per_gpu for way in times}) <= 1:
-            # Measured steps include the cost of measuring: use them only without better times.
+            # Measured steps include the cost of measuring, so use their times only if there are no
+            # others.
             times |= self._halves.times()
         here = any(way.gpus == self._gpus for way in times)
         if now_s < self._look_at_s or phi is None or not here:
@@ -316,7 +348,7 @@ class PolluxAgent:
             **self.bounds._asdict(),
         }
 
-    def _become(self, split: Split) -> None:
+    def _use_split(self, split: Split) -> None:
         self.split, self._tried = split, max(self._tried, split.per_gpu)
         self._skip, self._window, self._fresh = SKIPPED, [], True
 
@@ -358,11 +390,11 @@ class PolluxAgent:
         self.noise = NoiseScale.of(saved["noise"])
         self.progress = saved["progress"]
         self.split, self._tried = Split(*saved["split"]), saved["tried"]
-        # An earlier release did not count what it had begun to measure.
+        # An earlier release did not count the measurements that it had begun.
         self._taken = saved.get("taken", self.noise.count)
         self._next_step, self._every = saved["next_step"], saved["every"]
         self._next_hearing, self._hearing = saved["next_hearing"], saved["hearing"]
-        # An earlier release did not say where it measured.
+        # An earlier release did not record the kind of GPU on which it measured.
         there = saved.get("device", self._device)
         self._elsewhere = dict(saved.get("elsewhere", {}))
         here = saved if there == self._device else self._elsewhere.pop(self._device, None)

@@ -1,6 +1,6 @@
-"""The choice of a batch: a fit of the throughput model to timed steps, and the best goodput by it.
+"""The choice of a batch: a fit of the throughput model to timed steps, and its best goodput.
 
-It is Pollux's, sections 3.2 and 4.1; a thread of the agent calls it.
+It follows Pollux, sections 3.2 and 4.1, and runs in a thread of the agent.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ been tried; from the published agent (AdaptDL, ``goodput.py``). With 0, no large
 look better."""
 
 FURTHER = 2
-"""A pass may be at most this many times as large as the largest tried so far: neither its time nor
-its memory is known."""
+"""Factor by which a pass may exceed the largest one so far, because neither its time nor its memory
+is known."""
 
 BETTER = 1.05
-"""Factor over the present goodput that another batch size must promise: the first steps after a
-change are slower, and fits vary."""
+"""Factor over the present goodput that another batch size must be predicted to reach, because the
+first steps after a change are slower, and fits vary."""
 
 
 class Fit(NamedTuple):
@@ -34,9 +34,9 @@ class Fit(NamedTuple):
     throughput : tuple of float
         Parameters of :class:`hpcext.scaling.throughput.Throughput`.
     split : Split or None
-        A better split for these GPUs; None: the present one is as good.
+        A better division of steps on these GPUs; None: the present one is as good.
     gpus : int
-        GPUs that the fit was made for.
+        Number of GPUs for which the fit was made.
     """
 
     throughput: tuple[float, ...]
@@ -61,15 +61,15 @@ def best(
     times : Mapping[Configuration, float]
         Seconds per step; at least one entry.
     start : tuple of float or None
-        Parameters of an earlier fit, to start from.
+        Parameters of an earlier fit, from which to start.
     bounds : BatchBounds
     phi : float
         The noise scale.
     gpus, nodes : int
     now : Split
-        The present split on these GPUs.
+        The present division of steps on these GPUs.
     """
-    # Imported here: trainings that never fit, and ranks other than 0, need no SciPy.
+    # Imported here, since trainings that never fit, and ranks other than 0, need no SciPy.
     from hpcext.scaling.goodput import Goodput  # noqa: PLC0415
     from hpcext.scaling.throughput import Observations, Throughput, fit  # noqa: PLC0415
 
@@ -80,7 +80,7 @@ def best(
         ),
         Throughput(*start) if start else None,
         constant=CONSTANT,
-        # The threads are the training's.
+        # The threads belong to the training.
         own_threads=False,
     )
     # Perhaps no pass as large as the present ones was timed, only halves of them.

@@ -1,4 +1,4 @@
-"""Ways to make a step of a training that adapts its batch, and the time of each.
+"""Configurations of a step of a training that adapts its batch, and the time of each.
 
 No framework is needed.
 """
@@ -10,10 +10,11 @@ import statistics
 from typing import Any, NamedTuple
 
 KEPT = 15
-"""Newest times kept for a way. Their median stands for it, so that a pause does not matter."""
+"""Number of newest times kept for a configuration. Their median represents it, so that a pause does
+not matter."""
 
 WAYS = 256
-"""Most ways to keep, so that a checkpoint stays small."""
+"""Largest number of configurations to keep, so that a checkpoint stays small."""
 
 
 class Split(NamedTuple):
@@ -24,7 +25,7 @@ class Split(NamedTuple):
     total : int
         Samples of all GPUs in a step.
     per_gpu : int
-        Most samples of a GPU in a pass.
+        Largest number of samples on a GPU in a pass.
     """
 
     total: int
@@ -53,14 +54,15 @@ class BatchBounds(NamedTuple):
             Samples in a step.
         gpus : int
         tried : int, optional
-            Samples of a GPU in a pass that are known to fit in its memory.
+            Samples on a GPU in a pass that are known to fit in its memory.
         """
         total = min(max(total, self.initial_batch, self.least_per_gpu * gpus), self.most_batch)
         room = self.most_per_gpu
         if tried is not None:
             room = tried if room is None else min(tried, room)
         if room is not None and not self.accumulates:
-            # The batch was chosen for more GPUs. The initial batch takes several passes if need be.
+            # The batch was chosen for more GPUs. The initial batch takes several passes if
+            # necessary.
             total = max(self.initial_batch, min(total, room * gpus))
         share = ceil(total, gpus)
         passes = 1 if room is None else ceil(share, room)
@@ -68,7 +70,7 @@ class BatchBounds(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """A way to make a step: GPUs, nodes, samples of a GPU in a pass, further passes."""
+    """A configuration of a step: GPUs, nodes, samples on a GPU in a pass, further passes."""
 
     gpus: int
     nodes: int
@@ -77,7 +79,7 @@ class Configuration(NamedTuple):
 
 
 class StepTimes:
-    """Seconds per step, by the way it was made."""
+    """Seconds per step, by configuration."""
 
     def __init__(self) -> None:
         self._times: dict[Configuration, list[float]] = {}
@@ -87,13 +89,13 @@ class StepTimes:
         if not (math.isfinite(step_s) and step_s > 0):
             return
         times = self._times.pop(way, [])
-        # The newest way is last; the oldest is dropped first.
+        # The newest configuration is last; the oldest is dropped first.
         self._times[way] = [*times[1 - KEPT :], step_s]
         if len(self._times) > WAYS:
             del self._times[next(iter(self._times))]
 
     def times(self) -> dict[Configuration, float]:
-        """Return the median time of each way, in seconds."""
+        """Return the median time of each configuration, in seconds."""
         return {way: statistics.median(times) for way, times in self._times.items()}
 
     def state(self) -> list[Any]:
@@ -106,5 +108,5 @@ class StepTimes:
 
 
 def ceil(above: int, below: int) -> int:
-    """Return a quotient of integers, rounded up."""
+    """Return the quotient of two integers, rounded up."""
     return -(-above // below)

@@ -19,19 +19,20 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 FOLLOWS = 0.5
-"""Weight of the newest measurement in the scale that gradients are normalised by. With 1, estimates
-of few parameters would be biased; with 0, one huge gradient would outweigh all later ones."""
+"""Weight of the newest measurement in the scale by which gradients are normalised. With 1,
+estimates for few parameters would be biased; with 0, one huge gradient would outweigh all later
+ones."""
 
 MEMORY, YOUNG = 30.0, 10.0
-"""Most and fewest measurements that an average spans: old gradients are those of another model. In
-a young training, which changes fastest, it spans half of them."""
+"""Largest and smallest number of measurements in an average, because old gradients are those of
+another model. In a young training, which changes fastest, it covers half of them."""
 
 LEAST = 5
-"""Fewest measurements for a noise scale: fewer do not show how far they scatter."""
+"""Fewest measurements for a noise scale; fewer do not show their variance."""
 
 SURE = 1.0
-"""Standard errors by which |g|^2 must exceed 0 to be believed; if it does not, this bound is used
-in its place. With two, small batches were kept for too long in the study of examples/."""
+"""Standard errors by which |g|^2 must exceed 0 to be significant; if it does not, this bound is
+used instead. With two, small batches were kept for too long in the study of examples/."""
 
 
 class Squares(NamedTuple):
@@ -40,7 +41,7 @@ class Squares(NamedTuple):
     Attributes
     ----------
     pieces : float
-        Their number, n.
+        The number of pieces, n.
     samples : float
         Samples in all pieces together, B.
     spread : float
@@ -55,21 +56,21 @@ class Squares(NamedTuple):
     mean: float
 
     def estimates(self) -> tuple[float, float] | None:
-        """Return unbiased estimates of |g|^2 and tr(Sigma); None where the sums tell nothing.
+        """Return unbiased estimates of |g|^2 and tr(Sigma); None if the sums do not determine them.
 
-        Either may be negative: only averages of many are not.
+        Either may be negative; only averages of many are positive.
         """
         if not (self.pieces >= 2 and self.samples > 0):
             return None
         noise = self.samples * (self.spread - self.mean) / (self.pieces - 1)
         signal = self.mean - noise / self.samples
-        # Not finite: a loss that overflowed, or a step that a gradient scaler skips.
+        # Not finite after a loss that overflowed, or in a step that a gradient scaler skips.
         return (signal, noise) if math.isfinite(signal) and math.isfinite(noise) else None
 
 
 @dataclasses.dataclass
 class NoiseScale:
-    """The noise scale from all measurements so far; plain numbers, the same on all ranks.
+    """The noise scale from all measurements so far, in plain numbers that are equal on all ranks.
 
     Averages of |g|^2 and of tr(Sigma) are kept separately and divided at the end, because the mean
     of quotients is not the quotient of means. Each measurement is normalised by the size of
@@ -81,7 +82,7 @@ class NoiseScale:
     count : int
         Number of measurements.
     size : float
-        Running squared norm of the gradients of pieces, for normalising.
+        Running squared norm of the gradients of pieces, by which gradients are normalised.
     scatter, pairs, last : float
         For |g|^2: half of the sum of squared differences between successive measurements, their
         number, and the last measurement. A plain variance would mistake real changes of gradients
@@ -99,7 +100,7 @@ class NoiseScale:
     last: float = 0.0
 
     def add(self, squares: Squares) -> bool:
-        """Take in a measurement; return False if it tells nothing."""
+        """Process a measurement; return False if it determines nothing."""
         found = squares.estimates()
         if found is None:
             return False
@@ -125,9 +126,8 @@ class NoiseScale:
     def phi(self) -> float | None:
         """Return the noise scale in samples; None until enough is measured.
 
-        If |g|^2 cannot be distinguished from 0, the largest value that its measurements leave
-        possible is used instead: the noise scale is not believed to be larger than could be
-        measured.
+        If |g|^2 cannot be distinguished from 0, the largest value that the measurements allow is
+        used instead, so that the noise scale is not estimated larger than it can be measured.
         """
         if self.count < LEAST:
             return None
@@ -140,11 +140,16 @@ class NoiseScale:
         return noise / seen if seen > 0.0 else math.inf
 
     def gain(self, samples: float, initial_batch: float) -> float:
-        """Return how many initial-batch steps a step of `samples` samples is worth (AdaScale's r).
+        """Return the number of initial-batch steps that a step is worth (AdaScale's r).
 
-        By eq. 6 a sample in it makes (phi + M0) / (phi + M) of the progress that one in the initial
-        batch makes. Before phi is known, a sample in a smaller batch is taken to be worth as much,
-        and a larger batch no more than the initial one.
+        By eq. 6 a sample in it makes (phi + M0) / (phi + M) of the progress by one in the initial
+        batch. Before phi is known, a sample in a smaller batch is assumed to be worth as much, and
+        a larger batch no more than the initial one.
+
+        Parameters
+        ----------
+        samples, initial_batch : float
+            Samples in the step, and in the initial batch.
         """
         phi = self.phi()
         if phi is None:
@@ -160,5 +165,5 @@ class NoiseScale:
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> NoiseScale:
-        """Make a noise scale from what :meth:`state` returned."""
+        """Make a noise scale from the result of :meth:`state`."""
         return cls(**saved)

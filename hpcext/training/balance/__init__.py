@@ -1,8 +1,8 @@
-"""Balanced batches: what the ranks of a training tell each other, and how each divides a step.
+"""Balanced batches: the messages between the ranks of a training, and the division of a step.
 
-At a boundary every rank tells all others how long its last batch took, and each computes the same
-division of the next step (:mod:`hpcext.scaling.balance`), so nothing runs beside the training. No
-framework is needed.
+At a boundary every rank sends all others the time of its last batch, and each computes the same
+division of the next step (:mod:`hpcext.scaling.balance`), so that no other process is needed. No
+framework is needed either.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ RULES = ("affine", "speeds", "leader")
 """Names of rules for dividing a step; those of :data:`hpcext.scaling.balance.lines.RULES`."""
 
 REMEMBERED = 256
-"""Most workers to remember, so that a checkpoint stays small."""
+"""Largest number of workers to remember, so that a checkpoint stays small."""
 
 WARN_AFTER = 20
-"""Iterations in a row in which a worker must be a straggler before the user is warned."""
+"""Number of iterations in a row after which the user is warned of a straggler."""
 
 
 class BoundaryMessage(NamedTuple):
@@ -35,9 +35,9 @@ class BoundaryMessage(NamedTuple):
     Attributes
     ----------
     samples : float
-        Samples in the batch that was measured.
+        Samples in the measured batch.
     time_s : float
-        Seconds that the batch took; NaN if nothing was measured.
+        Seconds that the batch took; NaN if it was not measured.
     cpu : float
         Cores that the worker had, on average.
     memory : float
@@ -57,7 +57,7 @@ class BoundaryMessage(NamedTuple):
 
 
 class MeasuredBatch(NamedTuple):
-    """One measured batch of one worker; fields as in :class:`BoundaryMessage`."""
+    """A measured batch of a worker; fields as in :class:`BoundaryMessage`."""
 
     samples: int
     time_s: float
@@ -72,7 +72,7 @@ class Balance:
     rule : str
         One of :data:`RULES`.
     bounds : tuple of int
-        Fewest and most samples of a worker.
+        Smallest and largest number of samples of a worker.
     waits : bool
         Whether an iteration waits for the messages about the one before.
     predictor : str
@@ -92,7 +92,7 @@ class Balance:
         waits: bool,
         predictor: str = "memoryless",
     ) -> None:
-        # A training that is not balanced need not load it.
+        # Imported here, since trainings that are not balanced do not need it.
         from hpcext.scaling import balance as rules  # noqa: PLC0415
         from hpcext.scaling.balance.lines import RULES as made  # noqa: PLC0415
         from hpcext.scaling.speed import find_predictor  # noqa: PLC0415
@@ -113,7 +113,7 @@ class Balance:
         self._straggling: tuple[int | None, int] = (None, 0)
 
     def meet(self, workers: Sequence[str], total: int, *, warns: bool = True) -> None:
-        """Set the workers from now on, and balance at once those that are known.
+        """Set the workers from now on, and balance known ones at once.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class Balance:
         Parameters
         ----------
         measured : MeasuredBatch or None
-            Measured times of the batch; None if it was not measured.
+            Times of the batch; None if it was not measured.
         memory : float
             Share of memory in use.
         drawn : int
@@ -169,12 +169,17 @@ class Balance:
         return BoundaryMessage(samples, time_s, cpu, memory, self._predictor.predict(), drawn)
 
     def hear(self, told: Sequence[Sequence[float]]) -> int:
-        """Take in the messages of all workers, and divide the next step by them.
+        """Process the messages of all workers, and divide the next step by them.
+
+        Parameters
+        ----------
+        told : sequence of sequence of float
+            The fields of each worker's :class:`BoundaryMessage`, by rank.
 
         Returns
         -------
         int
-            Number of the first batch that can be divided by the new :attr:`sizes`.
+            Number of the first batch that can follow the new :attr:`sizes`.
         """
         said = [BoundaryMessage(*each) for each in told]
         turn = int(max(each.drawn for each in said)) + (not self.waits)
@@ -191,7 +196,7 @@ class Balance:
         return turn
 
     def _watch(self, seen: IterationRecord) -> None:
-        """Warn once about a worker for which no batch is small enough."""
+        """Warn once about a worker that is too slow even for the smallest batch."""
         found = self._removable(seen, self._fitted)
         before, times = self._straggling
         self._straggling = found, times + 1 if found == before else 1
@@ -211,14 +216,15 @@ class Balance:
             del self._book[next(iter(self._book))]
 
     def state(self) -> dict[str, Any]:
-        """Return what is known of the workers as JSON values."""
+        """Return the knowledge about the workers as JSON values."""
         self._remember()
-        # The predictor of the rank that writes: ranks need not learn from nothing after a restart.
+        # The predictor of the rank that writes, so that ranks do not start from nothing after a
+        # restart.
         learned = {self._expects: self._predictor.state()}
         return {"rule": self._name, "workers": dict(self._book), "learned": learned}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state` returned."""
+        """Restore the result of :meth:`state`."""
         if saved["rule"] == self._name:
             self._book = dict(saved["workers"])
         if (learned := saved["learned"].get(self._expects)) is not None:

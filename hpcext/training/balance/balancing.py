@@ -2,13 +2,14 @@
 
 At each boundary the times of the last step are gathered from all ranks, each rank computes the same
 division of the next step (:mod:`hpcext.training.balance`), and all loaders follow it from the same
-batch on, however far they read ahead. In mode "cpu", where each iteration needs the times of the
-one before, ranks send their times as soon as their own gradients are ready; the exchange of the
-gradients takes longer anyway. In mode "gpu" they send them at the boundary and receive those of
-others at the next one. Neither mode waits.
+batch on, however far they read ahead. In mode "cpu", each iteration needs the times of the one
+before, so ranks send them as soon as their own gradients are ready; the exchange of gradients takes
+longer anyway. In mode "gpu" they send their times at the boundary and receive those of others at
+the next one. Neither mode waits.
 
-Who weighs gradients says when those of this rank are ready (:meth:`Balancing.weigh`); the framework
-says what it computes on, and a clock that knows when the gradients of all ranks are exchanged.
+The code that weighs gradients tells when those of this rank are ready (:meth:`Balancing.weigh`).
+The framework provides the name of the device, and a clock that knows when the gradients of all
+ranks are exchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hpcext.training.ranks import Ranks
 
 
 class Balancing(Feature):
-    """The balancing of one session's batches, once :meth:`begin` was called.
+    """The balancing of the batches of a session, after :meth:`begin` was called.
 
     Parameters
     ----------
@@ -36,9 +37,9 @@ class Balancing(Feature):
     Attributes
     ----------
     balance : Balance or None
-        What divides; None: nothing is balanced.
+        The division of steps; None: nothing is balanced.
     weighed : int
-        How often gradients were weighed in this step.
+        Number of times that gradients were weighed in this step.
     """
 
     def __init__(self, framework: Framework) -> None:
@@ -48,7 +49,7 @@ class Balancing(Feature):
         self._clock = Clock()
         self._saved: Mapping[str, Any] | None = None
         self._met: Ranks | None = None
-        # The first batch that can follow what the ranks have told.
+        # The first batch that can follow the messages of the ranks.
         self._turn: int | None = None
 
     def begin(
@@ -83,7 +84,7 @@ class Balancing(Feature):
             self.balance.restore(self._saved)
 
     def weigh(self) -> float:
-        """Return the weight of this rank's gradients, which are ready, in the mean of all ranks.
+        """Return the weight of this rank's gradients, now ready, in the mean of all ranks.
 
         All ranks call it once in each step.
         """
@@ -98,12 +99,12 @@ class Balancing(Feature):
     # The hooks of a feature.
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the speed of the ranks."""
+        """Return the knowledge about the speed of the ranks."""
         return {"balanced": self.balance.state() if self.balance else self._saved}
 
     def restore(self, manifest: Mapping[str, Any]) -> None:
-        """Restore what was known of the speed of the ranks."""
-        # The key is missing where a release that could not balance wrote the manifest.
+        """Restore the knowledge about the speed of the ranks."""
+        # The key is missing in manifests of releases that could not balance.
         self._saved = manifest.get("balanced")
         if self.balance is not None and self._saved is not None:
             self.balance.restore(self._saved)
@@ -129,11 +130,11 @@ class Balancing(Feature):
         batches.divide(balance.sizes)
 
     def opened(self) -> None:
-        """Time no step of before."""
-        # A loop that was left by `break` came to no boundary.
+        """Discard the times of the step before."""
+        # A loop that was left by `break` did not reach a boundary.
         self.weighed = 0
         if self.balance is not None:
-            # The first step of a loader reads ahead and allocates: it is not timed.
+            # The first step of a loader reads ahead and allocates, so it is not timed.
             self._clock.forget()
 
     def step_ends(self) -> None:
@@ -142,14 +143,14 @@ class Balancing(Feature):
             self._clock.end()
 
     def before_boundary(self) -> bool:
-        """Take in the times of the ranks."""
+        """Process the times of the ranks."""
         self.weighed, self._turn = 0, None
         if self.balance is not None and self.coordinator.ranks.size > 1:
             self._turn = self._hear_others(self.balance)
         return False
 
     def after_boundary(self, *, reopens: bool, resized: bool) -> None:
-        """Divide the steps that come, and begin to time the next one."""
+        """Divide the following steps, and begin to time the next one."""
         balance = self.balance
         if reopens or balance is None or self.coordinator.ranks.size == 1:
             return
@@ -168,7 +169,7 @@ class Balancing(Feature):
         self.coordinator.ranks.begin_gather(list(told))
 
     def _hear_others(self, balance: Balance) -> int | None:
-        """Take in the ranks' times if they are there; return the first batch to follow them."""
+        """Process the ranks' times if they have arrived; return the first batch to follow them."""
         told = self.coordinator.ranks.gathered()
         return None if told is None else balance.hear(told)
 
@@ -181,7 +182,7 @@ class Balancing(Feature):
     def _names(self) -> list[str]:
         """Return the names of the ranks: their nodes and devices.
 
-        They are the same after a suspension on the same nodes.
+        They stay the same after a suspension on the same nodes.
         """
         ranks, device = self.coordinator.ranks, self._framework.device_name()
         mine = f"{platform.node()} {device}/{environ().get('LOCAL_RANK', '0')}"
@@ -191,7 +192,7 @@ class Balancing(Feature):
 
 
 class Balances:
-    """What scripts call of a session that can balance."""
+    """The methods for scripts of a session that can balance."""
 
     balancing: Balancing
 
@@ -208,25 +209,25 @@ class Balances:
 
         Call it before the first epoch, and make batches of ``global_batch=`` samples by
         :meth:`batch_sampler` (PyTorch, and one model wrapped by ``parallel``) or ``dataset``
-        (TensorFlow, with gradients weighed by ``weighted``). The samples of a step stay the same,
-        and count alike in its gradients, whoever trains them.
+        (TensorFlow, with gradients weighed by ``weighted``). A step still has the same samples, and
+        they count equally in its gradients, whichever rank trains them.
 
         Parameters
         ----------
         mode : {"auto", "cpu", "gpu"}
-            "cpu": a rank's speed may change from one step to the next, so a step is divided by
-            what is known of the last one. "gpu": the ranks hear of a step while the next one
-            computes. "auto": by what this rank computes on.
+            "cpu": a rank's speed may change from one step to the next, so a step is divided by the
+            times of the last one. "gpu": the ranks receive the times of a step while the next one
+            computes. "auto": by the device of this rank.
         max_batch, min_batch : int, optional
-            Most and fewest samples of a rank. Without a most, a batch grows to twice the largest
-            one so far at a time, and not on ranks that use more than 95 % of their memory. Layers
-            such as BatchNorm want more than one sample.
+            Largest and smallest number of samples of a rank. Without a maximum, a batch may grow to
+            twice the largest one so far, but not on ranks that use more than 95 % of their memory.
+            Layers such as BatchNorm need more than one sample.
         rule : {"affine", "speeds", "leader"}
-            How the division is found, see :mod:`hpcext.scaling.balance`; "affine" is
+            The rule for the division, see :mod:`hpcext.scaling.balance`; "affine" is
             :mod:`hpcext.scaling.balance.lines`.
         predictor : {"memoryless", "ema", "arima", "rnn", "lstm", "narx"}
-            What expects the next speed of a rank, for "speeds"; see :mod:`hpcext.scaling.speed`.
-            All but the first two learn in a thread, from step 500 on.
+            The predictor of a rank's next speed, for "speeds"; see :mod:`hpcext.scaling.speed`. All
+            but the first two learn in a thread, from step 500 on.
 
         Raises
         ------
@@ -239,7 +240,7 @@ class Balances:
 
     @property
     def balanced_batches(self) -> tuple[int, ...]:
-        """Samples of each rank in the next step, as :meth:`balance` divides it.
+        """The samples of each rank in the next step, as :meth:`balance` divides it.
 
         Raises
         ------

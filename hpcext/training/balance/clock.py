@@ -1,9 +1,9 @@
 """The time that a rank takes for its own part of a step, without waiting for other ranks.
 
-From the moment that the gradients of all ranks have been exchanged to the moment that its own next
-gradients are ready, a rank waits for nobody: it runs the optimizer, reads a batch and makes the
-passes. Agreements between two steps and checkpoints do not count. No framework is needed; the clock
-for GPUs is :mod:`hpcext.training.torch.clock`.
+From the exchange of the gradients of all ranks until its own next gradients are ready, a rank waits
+for no other: it runs the optimizer, reads a batch and makes the passes. Agreements between two
+steps and checkpoints do not count. No framework is needed; the clock for GPUs is
+:mod:`hpcext.training.torch.clock`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hpcext.training.balance import MeasuredBatch
 from hpcext.training.checkpoint.staging import room_bytes
 
 LOOK_S = 1.0
-"""Seconds between two readings of the machine's memory, which cost more than the rest."""
+"""Seconds between two readings of the machine's memory, which are costly."""
 
 UNDER_WAY = 16
-"""Most steps of a GPU whose times are still to be read; the oldest is dropped first."""
+"""Largest number of steps of a GPU with unread times; the oldest is dropped first."""
 
 
 class _Step(NamedTuple):
-    """The marks of one step.
+    """The marks of a step.
 
-    `rest` spans the end of the step before: from the exchange of its gradients to its end.
+    `rest` is the end of the step before: from the exchange of its gradients to its end.
     """
 
     samples: int
@@ -38,7 +38,7 @@ class _Step(NamedTuple):
 
 
 class Clock:
-    """A clock that times the steps of one rank."""
+    """A clock that times the steps of a rank."""
 
     def __init__(self) -> None:
         self._begin: Any = None
@@ -74,11 +74,11 @@ class Clock:
         self._exchanged = None
 
     def forget(self) -> None:
-        """Drop the step under way: it is not timed."""
+        """Discard the present step, which is not timed."""
         self._begin = self._exchanged = self._rest = None
 
     def take(self) -> MeasuredBatch | None:
-        """Return the newest step whose time is known and not yet taken, or None."""
+        """Return the newest step whose time is known and was not returned before, or None."""
         found = None
         while self._ready and self._passed(self._ready[0].computed):
             found = self._ready.popleft()
@@ -91,14 +91,14 @@ class Clock:
         )
 
     def memory(self) -> float:
-        """Return the share of the memory available to this rank that it uses, 0 to 1."""
+        """Return the share of the memory available to this rank that is in use, 0 to 1."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self._memory = self._used()
         return self._memory
 
-    # What another kind of clock does otherwise.
+    # Methods that other kinds of clock override.
 
     def _mark(self) -> Any:
         """Return a mark of this instant."""

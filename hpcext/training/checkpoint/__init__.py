@@ -7,11 +7,11 @@ Layout of the directory::
     attempt-0004.opened               the newest attempt: older ones may not commit any more
     run-id                            one id for the job, for experiment trackers
 
-Everything of a checkpoint is flushed before one rename makes it visible: that rename is the
-commit. Of two checkpoints, the one of the later attempt is newer, then the one of the later step;
-so what a fenced-off attempt might still slip in is never taken for the newest.
+All files of a checkpoint are flushed before one rename makes it visible: that rename is the commit.
+Of two checkpoints, the one of the later attempt is newer, then the one of the later step. So a
+checkpoint that a fenced-off attempt might still commit is never taken for the newest.
 
-Standard library only; no locks, because not every shared file system has them.
+It needs only the standard library, and no locks, which not every shared file system has.
 """
 
 from hpcext.training.checkpoint.errors import CheckpointError, FencedError, reason, warn

@@ -1,4 +1,4 @@
-"""Errors of checkpoints, and how they are said."""
+"""Errors of checkpoints, and their messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FencedError(CheckpointError):
 
 
 def warn(text: str) -> None:
-    """Print one line on standard error, if possible: the log may be on the disk that is full."""
+    """Print one line on standard error, if possible: the log may be on a full disk."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"hpcext: warning: {' '.join(text.split())}\n")
         sys.stderr.flush()
@@ -41,7 +41,7 @@ _REASONS = {
 
 
 def reason(error: BaseException) -> str:
-    """Return in a few words why something could not be written."""
+    """Return in a few words why a write failed."""
     each: BaseException | None = error
     while each is not None:
         standard = isinstance(each, OSError) and each.errno is not None

@@ -1,4 +1,4 @@
-"""Checkpoints of a whole job: one rank finds and writes them for all."""
+"""Checkpoints of a whole job, which one rank finds and writes for all."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hpcext.training.ranks import Ranks
 
 
 class Keeper:
-    """The keeper of a job's checkpoints: saves and restores its state; all methods are collective.
+    """The keeper of a job's checkpoints: saves and restores its state; methods are collective.
 
-    The ranks of a data-parallel job hold the same weights and differ in their random states only.
-    Those travel to rank 0, which writes one file: every further file would be another wait for the
-    disk. Where the ranks hold different shards of the state, each writes its own beside that file.
+    The ranks of a data-parallel job hold the same weights and differ only in their random states.
+    These are sent to rank 0, which writes one file, because each further file would wait for the
+    disk. If the ranks hold different shards of the state, each writes its own file beside that one.
 
     Parameters
     ----------
@@ -35,12 +35,12 @@ class Keeper:
     ranks : callable
         Returns the present group of ranks; rank 0 is the same process in all of them.
     shards : Shards or None
-        How the ranks write and read their shards; None: all hold the same state.
+        How the ranks write and read their shards; None if all hold the same state.
 
     Attributes
     ----------
     run_id : str
-        Id of the job, the same in all its attempts; 32 hexadecimal digits. Known after
+        Id of the job, the same in all its attempts: 32 hexadecimal digits. Known after
         :meth:`find`.
     """
 
@@ -70,7 +70,7 @@ class Keeper:
         Raises
         ------
         CheckpointError
-            On every rank alike: no checkpoint can be used, or this attempt is over.
+            On every rank alike: no checkpoint can be used, or a newer attempt has begun.
         """
         answer: dict[str, Any] = {}
         if self._ranks.rank == 0:
@@ -128,7 +128,7 @@ class Keeper:
         OSError, FencedError
             On rank 0 only: nothing was written.
         """
-        # The commit raises FencedError again, at a point where no other rank waits for this one.
+        # The commit raises FencedError again, when no other rank waits for this one.
         with contextlib.suppress(FencedError):
             self.wait()
         tree = self._capture(random)
@@ -144,8 +144,8 @@ class Keeper:
     ) -> None:
         """Commit a checkpoint as :meth:`write` does, but return once the state is copied.
 
-        A thread writes the copy. At most one write is under way: the next one waits for it. If one
-        fails, the checkpoint before stays.
+        A thread writes the copy. At most one write is running; the next one waits for it. If one
+        fails, the previous checkpoint is kept.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class Keeper:
         Raises
         ------
         FencedError
-            The one before could not be written, because this attempt is over.
+            The previous one could not be written, because a newer attempt has begun.
         """
         self.wait()
         tree = self._capture(random)
@@ -187,23 +187,23 @@ class Keeper:
         Raises
         ------
         FencedError
-            It was not written: this attempt is over.
+            It was not written, because a newer attempt has begun.
         """
         self._writer.wait()
 
     def look(self) -> None:
-        """Raise the error of the write that :meth:`stage` began, if it is known by now."""
+        """Raise the error of the write that :meth:`stage` began, if it is known already."""
         if self._writer.ended():
             self._writer.wait()
 
     def end(self) -> None:
-        """Free the memory of copies: nothing more will be staged."""
+        """Free the memory of copies, when nothing more will be staged."""
         self._copier.forget()
 
     # -- one checkpoint
 
     def _capture(self, random: Tree) -> Tree | None:
-        """Return what this rank writes, or None; arrays and tensors are not copied."""
+        """Return the part that this rank writes, or None; arrays and tensors are not copied."""
         parts = self._ranks.gather(json.dumps(random).encode())
         writes_whole = self._ranks.rank == 0
         if not writes_whole and self._shards is None:
@@ -218,7 +218,7 @@ class Keeper:
         return {"whole": whole if writes_whole else None, "shards": shards}
 
     def _copy(self, tree: Tree) -> Tree | None:
-        """Copy a tree; return None where there is no memory for it."""
+        """Copy a tree; return None if there is not enough memory."""
         copy: Tree | None = None
         crowded = "no room on another rank"
         try:
@@ -229,7 +229,8 @@ class Keeper:
             crowded = str(error)
         copied = copy is not None
         if self._shards is not None:
-            # All or none: else some ranks would write in the thread while others wait in the step.
+            # All ranks or none, since otherwise some would write in the thread while others wait in
+            # the step.
             copied = bool(self._ranks.smallest(int(copied)))
         if copied:
             return copy
@@ -248,7 +249,7 @@ class Keeper:
         return self._shards.commit(self.store, step, facts, tree["shards"], write_whole)
 
     def _completed(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the facts of a manifest with those of the keeper."""
+        """Return the facts of a manifest with those of the keeper added."""
         return {
             **facts,
             "format": self._state.format,

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, and the check that every file of it is as the manifest says."""
+"""The manifest of a checkpoint, and the check of all files against it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SCHEMA = "hpcext.checkpoint/1"
 MANIFEST = "manifest.json"
 
 MOST_MANIFEST_BYTES = 64 << 20
-"""A larger manifest is neither read nor written; one of a hundred thousand files has a quarter of
-this size."""
+"""Largest manifest that is read or written; one of a hundred thousand files has a quarter of this
+size."""
 
 MOST_COUNT = 10**18
-"""Steps, attempts and bytes are below this: it has more digits than a checkpoint's name."""
+"""Upper limit of steps, attempts and bytes; it has more digits than a checkpoint's name allows."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that verified when it was looked at.
+    """A checkpoint that was verified when it was found.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Checkpoint:
         Raises
         ------
         CheckpointError
-            The manifest names none like this.
+            The manifest names no such part.
         """
         if name not in _parts(self.manifest):
             raise CheckpointError("its manifest names no such file", where=self.path / str(name))
@@ -53,6 +53,12 @@ class Checkpoint:
 
 def encoded(manifest: dict[str, Any], path: Path) -> bytes:
     """Return a manifest as it is written to a checkpoint, with its own checksum.
+
+    Parameters
+    ----------
+    manifest : dict
+    path : pathlib.Path
+        The checkpoint, for messages.
 
     Raises
     ------
@@ -70,14 +76,14 @@ def encoded(manifest: dict[str, Any], path: Path) -> bytes:
 def verify(path: Path, needs: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Read the manifest of a checkpoint, and compare every file with it.
 
-    It is safe on a checkpoint that anybody made: only regular files inside it are opened, and no
+    This is safe for a checkpoint of any origin: only regular files inside it are opened, and no
     more of each is read than its size in the manifest.
 
     Parameters
     ----------
     path : pathlib.Path
     needs : Mapping[str, str], optional
-        For a format, the file that a checkpoint of it must have.
+        By format, the file that a checkpoint of it must have.
 
     Returns
     -------
@@ -107,7 +113,7 @@ def verify(path: Path, needs: Mapping[str, str] | None = None) -> dict[str, Any]
 
 
 def _parts(manifest: Mapping[str, Any]) -> set[str]:
-    """Return the files that a manifest names, and the directories that they are in."""
+    """Return the files that a manifest names, and their directories."""
     names = [PurePosixPath(entry["name"]) for entry in manifest["files"]]
     return {str(part) for name in names for part in (name, *name.parents)} - {"."}
 
@@ -125,6 +131,13 @@ def _compare(path: Path, entry: Mapping[str, Any]) -> None:
 def open_inside(path: Path, name: str) -> int:
     """Open a regular file inside a checkpoint without following links; the caller closes it.
 
+    Parameters
+    ----------
+    path : pathlib.Path
+        The checkpoint.
+    name : str
+        The file, relative to it.
+
     Returns
     -------
     int
@@ -133,12 +146,12 @@ def open_inside(path: Path, name: str) -> int:
     Raises
     ------
     OSError, ValueError
-        It is not a regular file, or lies elsewhere.
+        It is not a regular file, or is not inside the checkpoint.
     """
     parts = name.split("/")
     if {"", ".", ".."} & set(parts):
         raise ValueError("not a file of this checkpoint")
-    # Directories above are the user's: a link there may lead to the checkpoints.
+    # Directories above belong to the user: a link there may lead to the checkpoints.
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:
@@ -152,7 +165,7 @@ def open_inside(path: Path, name: str) -> int:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read a manifest that anybody may have written; raise CheckpointError if it is not one."""
+    """Read a manifest of any origin; raise CheckpointError if it is not valid."""
     try:
         data = read_untrusted(path, most_bytes=MOST_MANIFEST_BYTES, of_anybody=True)
         manifest = decoded(data)
@@ -172,7 +185,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _wrong(manifest: Mapping[str, Any]) -> str:
-    """Return the key of a manifest that makes no sense; empty if none."""
+    """Return the first key of a manifest whose value is not valid; empty if none is."""
     for key in ("step", "attempt"):
         if not _is_count(manifest.get(key)):
             return key

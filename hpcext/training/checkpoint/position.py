@@ -20,15 +20,15 @@ class Position:
     epoch : int
         Epoch of the loop, from 0; after the loop, the number of epochs.
     batch : int
-        Batches that each rank has consumed in this epoch.
+        Number of batches that each rank has consumed in this epoch.
     samples : int
-        Position of a :class:`~hpcext.training.data.sampler.ResumableSampler` in it.
+        Position of a :class:`~hpcext.training.data.sampler.ResumableSampler` in the epoch.
     carried : int
-        Samples of the epoch before that this one begins with.
+        Number of samples of the previous epoch with which this one begins.
     trained : bool
         Whether the loop over this epoch's batches has ended.
     validation : int
-        Number of the validation that is running, from 1 in each epoch; 0: none.
+        Number of the validation that is running, from 1 in each epoch; 0 if none is.
     """
 
     phase: str = BEFORE

@@ -1,7 +1,7 @@
 """Checkpoints of a state that is divided among the ranks: each rank writes its own shards.
 
 All files go into one draft of a checkpoint, and the commit is the same as without shards: rank 0
-renames the draft when every rank has flushed its files, and the manifest has their checksums.
+renames the draft when every rank has flushed its files. The manifest has their checksums.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from hpcext.training.ranks import Ranks
 
 
 class Shards:
-    """How the ranks write and read their shards; a subclass knows what a shard is.
+    """The shards of all ranks: how they are written and read; subclasses define what a shard is.
 
     Parameters
     ----------
     ranks : Ranks
-        A group of its own: a thread communicates in it while the training uses the others.
+        A separate group, in which a thread communicates while the training uses the others.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
 
     def separate(self, objects: Tree) -> tuple[Tree, Tree]:
-        """Separate captured objects into what rank 0 writes for all, and the shards of this rank.
+        """Separate captured objects into the part that rank 0 writes, and the shards of this rank.
 
         Returns
         -------
@@ -40,15 +40,21 @@ class Shards:
     def write(self, path: Path, shards: Tree) -> list[dict[str, Any]]:
         """Write the shards of all ranks into a directory; every rank calls it.
 
+        Parameters
+        ----------
+        path : pathlib.Path
+        shards : dict
+            Those of this rank.
+
         Returns
         -------
         list of dict
-            On rank 0 the entries of all files for the manifest; elsewhere empty.
+            On rank 0, the manifest entries of all files; empty on other ranks.
 
         Raises
         ------
         OSError
-            On every rank alike: one of them could not write its file.
+            On every rank alike: a rank could not write its file.
         """
         raise NotImplementedError
 
@@ -59,12 +65,12 @@ class Shards:
         ----------
         checkpoint : Checkpoint
         whole : dict
-            What rank 0 has written for all.
+            The part that rank 0 wrote for all.
 
         Raises
         ------
         CheckpointError
-            On every rank alike: something is missing or cannot be read.
+            On every rank alike: a shard is missing or cannot be read.
         """
         raise NotImplementedError
 
@@ -83,11 +89,11 @@ class Shards:
         store : Store
         step : int
         facts : Mapping[str, Any]
-            JSON values to go into the manifest.
+            JSON values for the manifest.
         shards : dict
-            Those of this rank.
+            The shards of this rank.
         write_whole : callable
-            Writes what rank 0 writes for all.
+            Writes the part that rank 0 writes for all.
 
         Returns
         -------
@@ -114,5 +120,5 @@ class Shards:
             return store.commit(step, facts, fill)
         finally:
             if not told:
-                # There is no draft: tell the other ranks, which wait for its path.
+                # There is no draft; tell the other ranks, which wait for its path.
                 self.ranks.broadcast(b"")

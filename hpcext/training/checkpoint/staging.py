@@ -1,8 +1,8 @@
-"""Periodic checkpoints beside the training: a copy in host memory, and a thread that writes it.
+"""Checkpoints that are written beside the training: a copy in host memory, and a thread.
 
-A step is held up only for the copying. The memory of the copy is kept from one checkpoint to the
-next, because the first touch of fresh memory costs more than the copying; so the state takes twice
-its host memory. Where there is too little, the state is written directly.
+A step is delayed only by the copying. The memory of the copy is kept for the next checkpoint,
+because the first use of fresh memory costs more than the copying. So the state takes twice its host
+memory. If there is too little, it is written directly.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SPARE_BYTES = 64 << 20
 
 
 class Copier:
-    """A copier of trees of plain values and arrays; each copy reuses the memory of the last.
+    """A copier of trees of plain values and arrays; each copy reuses the memory of the last one.
 
-    Subclasses know other kinds of arrays.
+    Subclasses handle other kinds of arrays.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class Copier:
     def copy(self, tree: Any) -> Any:
         """Return a copy that shares nothing with the tree, except immutable values.
 
-        The same array at two places of the tree is one array in the copy too.
+        An array that occurs twice in the tree is one array in the copy as well.
 
         Raises
         ------
         MemoryError
-            There is not enough memory for it.
+            There is not enough memory.
         """
         self._after, self._known = {}, {}
         fresh = sum(
@@ -62,7 +62,7 @@ class Copier:
         """Free the memory of the copy."""
         self._before = {}
 
-    # -- what an array is
+    # -- arrays
 
     def is_array(self, value: Any) -> bool:
         """Return whether a value has content that must be copied."""
@@ -73,12 +73,12 @@ class Copier:
         return int(array.nbytes)
 
     def identity(self, array: Any) -> Any:
-        """Return a key that is equal for two arrays that are the same memory."""
+        """Return a key that is equal for two arrays that share the same memory."""
         layout = array.__array_interface__
         return layout["data"], array.shape, array.strides, array.dtype.str
 
     def fits(self, before: Any, array: Any) -> bool:
-        """Return whether an earlier copy has the right memory for this array."""
+        """Return whether an earlier copy has suitable memory for this array."""
         return before is not None and (before.shape, before.dtype) == (array.shape, array.dtype)
 
     def fresh(self, array: Any) -> Any:
@@ -86,7 +86,7 @@ class Copier:
         return np.empty_like(array, subok=False)
 
     def fill(self, copy: Any, array: Any) -> None:
-        """Copy the content of an array, perhaps asynchronously until :meth:`wait`."""
+        """Copy the content of an array; this may be asynchronous until :meth:`wait`."""
         np.copyto(copy, array)
 
     def wait(self) -> None:
@@ -136,7 +136,7 @@ def like(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]
     Parameters
     ----------
     mapping : Mapping
-        Its type, and the version numbers of a module's state, are kept.
+        Its type is kept, and so are the version numbers in a module's state.
     items : dict
     """
     if isinstance(mapping, Counter):
@@ -144,14 +144,14 @@ def like(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]
     if not isinstance(mapping, OrderedDict):
         return items
     ordered = OrderedDict(items)
-    # The state of a module carries version numbers besides its items.
+    # The state of a module has version numbers besides its items.
     if hasattr(mapping, "_metadata"):
         ordered._metadata = {key: dict(each) for key, each in mapping._metadata.items()}  # type: ignore[attr-defined]
     return ordered
 
 
 class Writer:
-    """A thread that runs one job at a time; an ordinary exit waits for it.
+    """A thread that runs one job at a time; a normal exit waits for it.
 
     A child process that is forked meanwhile does not have the thread, and does not wait.
 
@@ -167,12 +167,12 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, job: Callable[[], object]) -> None:
-        """Start a job, after the one before has ended.
+        """Start a job, after the previous one has ended.
 
         Raises
         ------
         BaseException
-            The error of the job before.
+            The error of the previous job.
         """
         self.wait()
         self._thread = threading.Thread(target=self._run, args=(job,), name=self._name)
@@ -183,11 +183,11 @@ class Writer:
         return self._thread is not None and not self._thread.is_alive()
 
     def busy(self) -> bool:
-        """Return whether a job is under way."""
+        """Return whether a job is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait for the job under way, and raise its error."""
+        """Wait for the running job, and raise its error."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -203,12 +203,12 @@ class Writer:
 
 
 def room_bytes() -> int:
-    """Return how much more memory this process may take, by the machine and its control groups.
+    """Return the memory that this process may still take, by the machine and its control groups.
 
     Returns
     -------
     int
-        Bytes; page cache that the kernel would give up counts as free.
+        Bytes; page cache that the kernel would release counts as free.
     """
     return min([_machine_room(), *_group_rooms()])
 
@@ -233,7 +233,7 @@ def _group_rooms() -> Iterator[int]:
             continue
         group = Path(root + name)
         while len(group.parts) >= len(Path(root).parts):
-            # "max", or more digits than a number has, is no limit.
+            # "max", or more digits than a number has, means no limit.
             most, now = (whole(_text(group / name).strip()) for name in (limit, usage))
             if most is not None and now is not None:
                 yield most - now + _cached(group / "memory.stat")

@@ -23,7 +23,7 @@ Tree = dict[str, Any]
 
 
 class Source(NamedTuple):
-    """A kind of random number generator, and how its state is taken and set.
+    """A kind of random number generator, and functions to get and set its state.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
 
 
 class TrainingState:
-    """The state that a checkpoint must hold, and how it is written.
+    """The state that a checkpoint must contain, and its file format.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class TrainingState:
     Attributes
     ----------
     sources : tuple of Source
-        Kinds of random number generators; each rank has its own.
+        Kinds of random number generators, of which each rank has its own.
     """
 
     format = "numpy/1"
@@ -87,7 +87,7 @@ class TrainingState:
     valid = "an array, a dict of arrays, a numpy.random.Generator, or an object with both"
 
     def refusal(self, value: Any) -> str:
-        """Return why this value cannot be part of the state; empty if it can."""
+        """Return the reason why this value cannot be part of the state; empty if it can."""
         kind = type(value).__name__
         if isinstance(value, list | tuple | set | frozenset):
             return (
@@ -101,19 +101,19 @@ class TrainingState:
         return ""
 
     def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
-        """Return which state of the training nobody saves, and what to do; empty if none.
+        """Return which state of the training is not saved, and what to do; empty if none.
 
         Parameters
         ----------
         unsaved : collection
             Objects that are deliberately not saved.
         stepped : bool
-            Whether a step was made by now.
+            Whether a step has been made.
         """
         return ""
 
     def present(self) -> Tree:
-        """Return the state of this process by kind, given to the session or not; slow."""
+        """Return the state of this process by kind, given to the session or not; this is slow."""
         return {"what the session holds": self.capture(), "random numbers": self.random()}
 
     def knows(self, value: Any) -> bool:
@@ -127,7 +127,7 @@ class TrainingState:
         return next((each for each in self.sources if isinstance(value, each.kind)), None)
 
     def check(self) -> None:
-        """Check now, not when a checkpoint is due, that all of the state can be saved.
+        """Check now, rather than when a checkpoint is due, that all of the state can be saved.
 
         Raises
         ------
@@ -171,7 +171,15 @@ class TrainingState:
         return value if isinstance(value, np.ndarray | dict) else value.state_dict()
 
     def apply_to_object(self, value: Any, saved: Any) -> None:
-        """Set one object to its captured state; raise any exception if that does not fit."""
+        """Set one object to its captured state; raise any exception if that does not fit.
+
+        Parameters
+        ----------
+        value : Any
+            The object, which is changed in place.
+        saved : Any
+            The result of :meth:`capture_object`.
+        """
         if isinstance(value, np.ndarray):
             if value.shape != saved.shape or value.dtype != saved.dtype:
                 raise ValueError(f"{saved.dtype}{saved.shape} into {value.dtype}{value.shape}")
@@ -197,7 +205,7 @@ class TrainingState:
         }
 
     def set_random(self, states: Tree) -> None:
-        """Set the random states to what :meth:`random` returned."""
+        """Set the random states to the result of :meth:`random`."""
         version, words, gauss = states["python"]
         random.setstate((version, tuple(words), gauss))
         kind, keys, *rest = states["numpy"]
@@ -226,7 +234,7 @@ class TrainingState:
         Raises
         ------
         CheckpointError
-            The file is not one that a session wrote.
+            The file was not written by a session.
         """
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -238,7 +246,15 @@ class TrainingState:
 
 
 def unfit(name: str, error: Exception) -> CheckpointError:
-    """Return the error for a saved state that does not fit its object."""
+    """Return the error for a saved state that does not fit its object.
+
+    Parameters
+    ----------
+    name : str
+        The name of the object.
+    error : Exception
+        The error that restoring it raised.
+    """
     said = " ".join(str(error).split())
     if not isinstance(error, ValueError | RuntimeError):
         # The message of a KeyError is the key alone.

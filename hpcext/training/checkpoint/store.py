@@ -1,4 +1,4 @@
-"""The directory in which the checkpoints of one job are, as one attempt of it sees them."""
+"""The directory of the checkpoints of a job, for one of its attempts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FENCE = re.compile(r"attempt-([0-9]{4,18})\.opened")
 
 
 class Draft:
-    """A checkpoint that one process is writing.
+    """A checkpoint that a process is writing.
 
     Parameters
     ----------
@@ -41,6 +41,13 @@ class Draft:
 
     def write(self, name: str, writer: Callable[[HashingFile], None]) -> None:
         """Write one file of the checkpoint, and flush it to the disk.
+
+        Parameters
+        ----------
+        name : str
+            Name of the file.
+        writer : callable
+            Writes the content into the file that it is given.
 
         Raises
         ------
@@ -56,12 +63,12 @@ class Draft:
         self.files.append(file.finish())
 
     def adopt(self) -> None:
-        """Flush to the disk, and take into the draft, the files that something else wrote there.
+        """Flush files of other origin in the draft to the disk, and include them in it.
 
         Raises
         ------
         OSError
-            A file cannot be read back, or is a link or something else than a regular file.
+            A file cannot be read back, or is not a regular file.
         """
         known = {entry["name"] for entry in self.files}
         for directory, _, names in os.walk(self.path):
@@ -74,16 +81,16 @@ class Draft:
 
 
 class Store:
-    """The checkpoints of one job, as one attempt of it sees them.
+    """The checkpoints of a job, for one of its attempts.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Created if it is not there.
+        Created if it does not exist.
     attempt : int or None
         Number of the attempt; None if no manager counts attempts: then one more than the last.
     keep : int
-        Number of checkpoints to keep, at least 2: one that verifies and one before it.
+        Number of checkpoints to keep, at least 2: one that verifies and the one before it.
     """
 
     def __init__(self, directory: Path, *, attempt: int | None = None, keep: int = 2) -> None:
@@ -99,14 +106,14 @@ class Store:
         self._broken: set[Path] = set()
 
     def open(self) -> None:
-        """Begin an attempt: fence off the older ones and clear what they left half-written.
+        """Begin an attempt: fence off the older ones and remove their drafts.
 
         Raises
         ------
         FencedError
             A newer attempt has opened this store.
         CheckpointError
-            The directory cannot be made or read.
+            The directory cannot be created or read.
         """
         try:
             private.make_missing(self.directory)
@@ -122,7 +129,7 @@ class Store:
         try:
             self._fence()
         except OSError as error:
-            # A full disk, most likely: reading still works, and so does the order of attempts.
+            # Probably a full disk: reading still works, and so does the order of attempts.
             warn(f"{self.directory}: cannot mark attempt {self.attempt} ({error.strerror})")
         self._clear_drafts()
 
@@ -135,7 +142,7 @@ class Store:
         ----------
         step : int
         facts : Mapping[str, Any]
-            JSON values to go into the manifest.
+            JSON values for the manifest.
         fill : Callable[[Draft], None]
             Writes the files.
 
@@ -144,7 +151,7 @@ class Store:
         FencedError
             A newer attempt has opened this store; nothing was committed.
         OSError
-            The disk is full, or fails; nothing was committed, older checkpoints are untouched.
+            The disk is full, or fails; nothing was committed, and older checkpoints are untouched.
         """
         name = self._free_name(step)
         draft = Draft(Path(tempfile.mkdtemp(prefix=f".draft-{name}.", dir=self.directory)))
@@ -158,14 +165,20 @@ class Store:
         except BaseException as error:
             shutil.rmtree(draft.path, ignore_errors=True)
             if isinstance(error, FileNotFoundError):
-                # The draft has disappeared: perhaps a newer attempt cleared it.
+                # The draft has disappeared; a newer attempt may have removed it.
                 self._refuse_if_fenced(self._newest_attempt())
             raise
         sync_directory(self.directory)
         return Checkpoint(target, manifest)
 
     def warn_not_written(self, step: int, error: OSError) -> None:
-        """Warn that a checkpoint was not written; the caller decides what follows."""
+        """Warn that a checkpoint was not written; the caller decides how to go on.
+
+        Parameters
+        ----------
+        step : int
+        error : OSError
+        """
         warn(
             f"{self.directory}: checkpoint at step {step} not written "
             f"({error.strerror or error}); the previous one is kept"
@@ -174,32 +187,32 @@ class Store:
     def prune(self) -> None:
         """Remove all but the newest checkpoints; call it after a commit."""
         ours = [path for key, path in self._committed() if key[0] <= self.attempt]
-        # Broken checkpoints do not count: else the one that was resumed from might be removed.
+        # Broken checkpoints do not count, or the one that was resumed from might be removed.
         whole = [path for path in ours if path not in self._broken]
         for path in (*self._broken.intersection(ours), *whole[self._keep :]):
-            # Renamed first: a half-removed checkpoint must not look like a broken one.
+            # Renamed first, since a half-removed checkpoint must not look like a broken one.
             grave = self.directory / f".draft-{path.name}.pruned"
             with contextlib.suppress(OSError):
                 path.rename(grave)
             shutil.rmtree(grave, ignore_errors=True)
 
     def newest(self, needs: Mapping[str, str] | None = None) -> Checkpoint | None:
-        """Return the newest checkpoint that verifies; warn about each newer one that does not.
+        """Return the newest checkpoint that verifies, and warn about each newer one.
 
         Parameters
         ----------
         needs : Mapping[str, str], optional
-            For a format, the file that a checkpoint of it must have.
+            By format, the file that a checkpoint of it must have.
 
         Returns
         -------
         Checkpoint or None
-            None where no checkpoint was ever committed.
+            None if no checkpoint was ever committed.
 
         Raises
         ------
         CheckpointError
-            There are checkpoints, and none of them verifies.
+            There are checkpoints, but none of them verifies.
         """
         entries = self._committed()
         for _, path in entries:
@@ -222,7 +235,7 @@ class Store:
         Parameters
         ----------
         resumed : Checkpoint or None
-            The checkpoint that the job goes on from; its manifest has the id too.
+            The checkpoint from which the job goes on; its manifest has the id too.
 
         Returns
         -------
@@ -299,6 +312,10 @@ class Store:
 
 def committed(directory: Path) -> list[tuple[tuple[int, int, int], Path]]:
     """List the committed checkpoints of a directory, newest first.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
 
     Returns
     -------

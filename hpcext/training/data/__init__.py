@@ -1,1 +1,1 @@
-"""Feeds a training: the order of samples, whole batches, and loaders that begin in mid-epoch."""
+"""The data of a training: the order of samples, whole batches, and loaders that resume."""

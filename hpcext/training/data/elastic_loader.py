@@ -1,4 +1,4 @@
-"""A loader that resumes in mid-epoch at any number of ranks, for libraries with own loops."""
+"""A loader that resumes in mid-epoch at any number of ranks, for libraries with their own loops."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
 
 
 class ElasticLoader:
-    """A loader of this rank's batches; the place in the epoch alone decides a step's samples.
+    """A loader of this rank's batches; only the place in the epoch determines a step's samples.
 
-    It is made before the ranks are known: whoever joins them calls :meth:`join`.
+    It is made before the ranks are known; the library's callback calls :meth:`join` later.
 
     Parameters
     ----------
@@ -24,13 +24,13 @@ class ElasticLoader:
     global_batch, gpu_batch, seed, shuffle, last
         See :class:`~hpcext.training.batching.ElasticBatches`; `last` may not be "carried".
     **options
-        Those of :class:`torch.utils.data.DataLoader` that do not affect the order.
+        Options of :class:`torch.utils.data.DataLoader` that do not affect the order.
 
     Attributes
     ----------
     epoch : int
     before_fetch : Callable[[], object]
-        Called before each batch is fetched, when nothing of it has been drawn yet.
+        Called before each batch is fetched, when none of its samples has been drawn.
     """
 
     def __init__(
@@ -74,17 +74,17 @@ class ElasticLoader:
 
     @property
     def sampler(self) -> ElasticLoader:
-        """The loader itself, because libraries tell the epoch to a loader's sampler."""
+        """The loader itself, because libraries set the epoch of a loader's sampler."""
         return self
 
     @property
     def batch_size(self) -> int:
-        """Samples in the largest batch of this rank."""
+        """The samples in the largest batch of this rank."""
         return self.batches.batch_size
 
     @property
     def global_batch(self) -> int:
-        """Samples in a step of all ranks together."""
+        """The samples in a step on all ranks together."""
         return self.batches.global_batch
 
     def join(self, rank: int, world_size: int) -> None:
@@ -98,17 +98,12 @@ class ElasticLoader:
             self.epoch, self._turns, self._turns_before = epoch, 0, 0
             self.batches.place(epoch)
 
-    def rewind(self) -> None:
-        """Begin again at epoch 0."""
-        self.epoch = -1
-        self.set_epoch(0)
-
     def trained(self) -> None:
         """Record that one more batch was trained; batches read ahead do not count."""
         self._turns += 1
 
     def weight(self) -> float:
-        """Return the weight in the average of the gradient of the batch being trained."""
+        """Return the weight of the gradient of the present batch in the average."""
         return self.batches.weight(self._turns)
 
     def state_dict(self) -> dict[str, int]:
@@ -125,7 +120,7 @@ class ElasticLoader:
         Raises
         ------
         ValueError
-            There is no such place: the data set is another one.
+            There is no such place, because the data set is another one.
         """
         self.epoch, self._turns = state["epoch"], 0
         self._turns_before = state["batches"]
@@ -136,7 +131,7 @@ class ElasticLoader:
         return self._turns_before + len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
-        # Nothing happens before the first batch is asked for: only then is the place final.
+        # Nothing is done before the first batch is requested, because only then is the place final.
         source = iter(self._loader)
         while True:
             self.before_fetch()

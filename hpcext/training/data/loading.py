@@ -1,4 +1,4 @@
-"""Opening a loader at the training's place in the epoch."""
+"""The opening of a loader at the training's place in the epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Batch = TypeVar("Batch")
 
 
 def elastic(loader: object) -> ElasticBatches | None:
-    """Return the :class:`ElasticBatches` that a loader is, or reads by; None if another one."""
+    """Return the :class:`ElasticBatches` that a loader is, or reads; None if there is none."""
     for batches in (loader, getattr(loader, "batch_sampler", None)):
         if isinstance(batches, ElasticBatches):
             return batches
@@ -29,26 +29,26 @@ def open_loader(
     carried: int = 0,
     final: bool = False,
 ) -> tuple[Callable[[int], int], Iterator[Batch]]:
-    """Begin to read a loader at a place of its epoch.
+    """Open a loader at a place of its epoch.
 
     Parameters
     ----------
     loader : iterable
-        The loader. With an :class:`ElasticBatches` as ``batch_sampler`` or a
+        The loader. With :class:`ElasticBatches` as ``batch_sampler`` or a
         :class:`ResumableSampler` as ``sampler`` it begins at the place; others are read up to it.
-        A sampler with ``set_epoch`` is told the epoch.
+        The epoch of a sampler with ``set_epoch`` is set.
     place : Position
     resized : bool
         Whether the number of ranks has changed since the place was recorded.
     carried : int
-        Samples that the epoch before left to this one; for :class:`ElasticBatches`.
+        For :class:`ElasticBatches`: number of samples that the previous epoch left to this one.
     final : bool
-        Whether no epoch follows; for :class:`ElasticBatches`.
+        For :class:`ElasticBatches`: whether no epoch follows.
 
     Returns
     -------
     position : Callable[[int], int]
-        Maps the batches read since to the position of the sampler; 0 for other loaders.
+        Maps the batches read since then to the position of the sampler; 0 for other loaders.
     source : Iterator
 
     Raises

@@ -1,7 +1,8 @@
 """The order of samples, resumable in mid-epoch at any number of ranks.
 
 No framework is needed: an instance serves as ``sampler=`` of a PyTorch ``DataLoader`` and as a
-plain iterable of indices. :mod:`hpcext.training.batching` divides the same order in whole batches.
+plain iterable of indices. :mod:`hpcext.training.batching` divides the same order into whole
+batches.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class Walk:
-    """One rank's traversal of a common order of samples, which only seed and epoch determine.
+    """One rank's traversal of a common order of samples, determined by the seed and the epoch.
 
     Parameters
     ----------
@@ -39,7 +40,11 @@ class Walk:
     def resize(self, rank: int, world_size: int) -> None:
         """Set the rank and the number of ranks from the next ``place()`` on.
 
-        The iteration under way, and positions in it, keep the previous ranks.
+        The present iteration, and positions in it, keep the previous ranks.
+
+        Parameters
+        ----------
+        rank, world_size : int
         """
         self._set_ranks(rank, world_size)
 
@@ -53,13 +58,20 @@ class Walk:
         """Return the order of a whole epoch for all ranks, of shape (length,)."""
         if not self._shuffle:
             return np.arange(self._length, dtype=np.int64)
-        # A seed sequence mixes both numbers: (1, 0) and (0, 1) are unrelated orders.
+        # A seed sequence mixes both numbers, so that (1, 0) and (0, 1) give unrelated orders.
         generator = np.random.default_rng((self._seed, epoch))
         return generator.permutation(self._length).astype(np.int64, copy=False)
 
 
 def share(piece: Indices, rank: int, world_size: int) -> Indices:
-    """Return one rank's share of a piece of the order; shares differ by at most one sample."""
+    """Return one rank's share of a piece of the order; shares differ by at most one sample.
+
+    Parameters
+    ----------
+    piece : array of int
+        Indices of samples.
+    rank, world_size : int
+    """
     return piece[rank::world_size]
 
 
@@ -76,13 +88,13 @@ class ResumableSampler(Walk):
     """A sampler of this rank's indices, in an order drawn from the seed and the epoch alone.
 
     All ranks walk one common order. With `world_size` ranks, rank ``r`` takes the samples
-    ``r, r + world_size, ...`` of what is left, so that the batches of one step together are a
-    contiguous piece of that order whatever the number of ranks. A position is the length of the
-    piece that all ranks have consumed; an epoch goes on from there at another number of ranks
-    with each sample still used once.
+    ``r, r + world_size, ...`` of the remaining ones, so that the batches of one step together are a
+    contiguous piece of that order for any number of ranks. A position is the length of the piece
+    that all ranks have consumed. An epoch can go on from there at another number of ranks, with
+    each sample still used once.
 
-    Every rank gets the same number of samples, so fewer than `world_size` samples at the end of
-    an epoch are left out (other ones in each epoch, when shuffled).
+    Every rank gets the same number of samples, so fewer than `world_size` samples at the end of an
+    epoch are left out (other ones in each epoch, if shuffled).
 
     Parameters
     ----------
@@ -106,11 +118,17 @@ class ResumableSampler(Walk):
         self.place(0)
 
     def place(self, epoch: int, consumed: int = 0) -> None:
-        """Begin the next iteration in this epoch, after `consumed` samples of all ranks."""
+        """Begin the next iteration in this epoch, after `consumed` samples of all ranks.
+
+        Parameters
+        ----------
+        epoch : int
+        consumed : int
+        """
         check_position(consumed, self._length)
         self._epoch = epoch
         self._start = consumed
-        # Kept separately: positions of this iteration are also needed after a resize.
+        # Kept separately, since positions of this iteration are also needed after a resize.
         self._ranks = (self._rank, self._world_size)
 
     def consumed(self, batches: int, batch_size: int) -> int:

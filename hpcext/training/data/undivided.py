@@ -1,8 +1,8 @@
-"""A check that several ranks train what they should: batches of their own, and one model.
+"""A check that several ranks train as they should: batches of their own, and one model.
 
-What each rank has seen in its first step is compared at the boundary after it, once in an attempt.
-So a training whose ranks had the same batch, or whose gradients are not averaged, is recognised by
-facts and not by how its script looks.
+Observations of each rank in its first step are compared at the boundary after it, once in an
+attempt. So a training whose ranks had the same batch, or whose gradients are not averaged, is
+recognised by facts and not by the look of its script.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from hpcext.training.fingerprint import fingerprint
 from hpcext.training.ranks import Ranks
 
 _UNEQUAL = 1e-3
-"""Relative difference of norms beyond which averaged gradients are not the same gradients."""
+"""Relative difference of norms beyond which gradients are not averaged."""
 
 _MAX_NORMS = 8
 
 
 class Observation(NamedTuple):
-    """The observations of one rank in its first step.
+    """The observations of a rank in its first step.
 
     Attributes
     ----------
     batch : str or None
         Fingerprint of its batch; None if unknown or not needed.
     samples : int
-        Samples in the data set that its loader traverses completely; 0: it does not.
+        Number of samples in the data set that its loader traverses completely; 0 if it does not.
     gradients : tuple of float
         Norms of the gradients, one for each optimizer.
     """
@@ -53,7 +53,7 @@ def first_batch(loader: Any, batch: Any) -> Observation:
 
 
 def compare(ranks: Ranks, seen: Observation | None, *, use: str, wrap: str) -> list[str]:
-    """Compare the observations of all ranks, which all call it; on rank 0, return what is wrong.
+    """Compare the observations of all ranks, which all call it; on rank 0, return the problems.
 
     Parameters
     ----------
@@ -74,14 +74,14 @@ def compare(ranks: Ranks, seen: Observation | None, *, use: str, wrap: str) -> l
 
 
 def verdict(ranks: Sequence[Observation], *, use: str, wrap: str) -> Iterator[str]:
-    """Yield a sentence for each thing that is wrong.
+    """Yield a sentence for each problem.
 
     Parameters
     ----------
     ranks : sequence of Observation
         Observations of all ranks.
     use, wrap : str
-        What divides the data, and what averages the models, for the messages.
+        For the messages: how to divide the data, and how to average the models.
     """
     first = ranks[0]
     several = f"the {len(ranks)} ranks"
@@ -113,14 +113,14 @@ def _divides(loader: Any) -> bool:
         return True
     samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
     samplers += [getattr(each, "sampler", None) for each in samplers]
-    # num_replicas: DistributedSampler, and samplers modelled on it.
+    # num_replicas is in DistributedSampler, and in samplers modelled on it.
     return any(
         isinstance(each, ResumableSampler) or hasattr(each, "num_replicas") for each in samplers
     )
 
 
 def _all_samples(loader: Any) -> int:
-    """Return the length of a DataLoader's data if its own sampler traverses all of it; else 0."""
+    """Return the length of a DataLoader's data if its own sampler traverses all of it, else 0."""
     sampler = getattr(loader, "sampler", None)
     data = getattr(loader, "dataset", None)
     plain = type(sampler).__module__ == "torch.utils.data.sampler"

@@ -12,8 +12,8 @@ instead of ``model.fit(x, y, batch_size=60, epochs=5)``.
 Where it stops, and where it goes on
 ------------------------------------
 It stops between two batches, in a validation, and between two epochs. On resumption ``fit`` begins
-with the epoch of the checkpoint, in which the data set yields the batches that are left. A training
-that stopped in a validation resumes with an epoch of which nothing is left, and its validation.
+with the epoch of the checkpoint, in which the data set yields the remaining batches. A training
+that stopped in a validation resumes with an epoch without remaining batches, and its validation.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     model : keras.Model
         Compiled and built.
     **options
-        Those of :class:`hpcext.training.session.Session`: ``checkpoint_dir``,
+        Options of :class:`hpcext.training.session.Session`: ``checkpoint_dir``,
         ``checkpoint_every_s``, ``seed``, ``on_suspend`` and so on; and further objects to save, by
-        name. Of another callback (``stopping=EarlyStopping(...)``) the attributes that are numbers,
-        text or arrays are saved.
+        name. The numbers, text and arrays in the attributes of another callback
+        (``stopping=EarlyStopping(...)``) are saved.
 
     Raises
     ------
@@ -76,7 +76,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         if not model.built:
             raise ValueError("Callback(model): build the model first, or call it on a batch")
         with _scope(model):
-            # fit would do it with the first batch; done now, the slots are there to be restored.
+            # fit would do it with the first batch; done here, the slots exist when they are
+            # restored.
             model.optimizer.build(model.trainable_variables)
         self.session = FitSession(model, **options)
         self._fitted = model
@@ -100,7 +101,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     ) -> keras.callbacks.History:
         """Call ``model.fit`` with a data set that resumes in mid-epoch at any number of workers.
 
-        Arrays that Keras shuffles cannot resume, because their order is not known; here the order
+        Arrays that Keras shuffles cannot be resumed, because their order is unknown; here the order
         is drawn from the session's seed and the epoch.
 
         Parameters
@@ -108,24 +109,24 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         x, y, sample_weight : array, or nested list, tuple or dict of arrays
             All of one length, shape (samples, ...); with `load`, `x` is the number of samples.
         batch_size : int
-            Samples in a batch of all workers together; the last one may be smaller.
+            Samples in a batch of all workers together; the last batch may be smaller.
         epochs : int
         shuffle : bool
         load : callable
             Given indices of samples, an int64 array of shape (batch,), returns the batch, a tuple
             of inputs, targets, weights: for data that is not in memory, and for augmentation (draw
-            it from the seed, the epoch and the index: it runs ahead of the training).
+            it from the seed, the epoch and the index, because it runs ahead of the training).
         threads : int
-            Threads that load batches ahead.
+            Number of threads that load batches ahead.
         callbacks : iterable of keras.callbacks.Callback
             Further callbacks, called after this one.
         **options
-            Those of ``model.fit``, except ``steps_per_epoch``.
+            Options of ``model.fit``, except ``steps_per_epoch``.
 
         Returns
         -------
         keras.callbacks.History
-            Of all attempts.
+            The history of all attempts.
 
         Raises
         ------
@@ -149,7 +150,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             return self._fitted.fit(
                 self._data,
                 epochs=epochs,
-                # Else Keras itself shuffles the batches of a data set.
+                # Otherwise Keras itself shuffles the batches of a data set.
                 shuffle=False,
                 callbacks=[self, *callbacks],
                 **options,
@@ -157,7 +158,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         finally:
             self._data = None
 
-    # -- what model.fit calls; first of all callbacks: it leaves when the others are through
+    # -- called by model.fit; this callback is the first, and leaves when the others are done
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Make ``fit`` begin with the epoch of the checkpoint."""
@@ -176,11 +177,11 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         if self.session.open_epoch(epoch, self._data):
             self._silence = _no_warning()
             self._silence.__enter__()
-        # If nothing of the epoch is left its metrics are known, and fit will not compute them.
+        # The metrics of an epoch without remaining batches are known; fit will not compute them.
         self._figures = {} if len(self._data) else _numbers(self.model.get_metrics_result())
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Stop here if requested: all callbacks have seen the end of the batch before."""
+        """Stop here if requested, since all callbacks have seen the end of the previous batch."""
         self.session.between()
         assert self._data is not None
         if batch >= len(self._data):
@@ -196,11 +197,11 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         self.session.report(**(logs or {}))
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Record that the epoch is trained: until the validation ends, that is what is saved."""
+        """Record that the epoch is trained; until the validation ends, this state is saved."""
         self.session.begin_validation()
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Stop here if requested; the validation begins anew on resumption."""
+        """Stop here if requested; the validation begins again on resumption."""
         self.session.suspend_if_agreed()
 
     def on_test_end(self, logs: Any = None) -> None:
@@ -208,7 +209,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         self.session.end_validation()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Set the metrics of an epoch of which nothing was left to train."""
+        """Set the metrics of an epoch without remaining batches."""
         self.session.training.coordinator.pause()
         if self._silence is not None:
             self._silence.__exit__(None, None, None)
@@ -219,15 +220,15 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         self.session.report(**(logs or {}))
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Write the final checkpoint, so that a rerun trains no more."""
+        """Write the final checkpoint, so that a rerun trains no further."""
         self.model._initial_epoch = None
         self.session.finish()
 
     def _build(self, data: Data) -> None:
         """Make the variables of the metrics now, so that they can be restored.
 
-        Else the first batch makes them, too late. Where Keras has no such method the metrics of a
-        resumed epoch are those of the batches that were left.
+        Otherwise the first batch makes them, too late. If Keras has no such method, the metrics of
+        a resumed epoch are those of the remaining batches.
         """
         build = getattr(self.model, "_symbolic_build", None)
         if build is None:

@@ -1,4 +1,4 @@
-"""Data for ``model.fit`` that begins where the training is."""
+"""Data for ``model.fit`` that begins at the place of the training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Load = Callable[[Indices], Any]
 
 
 class Order(ResumableSampler):
-    """A sampler for one process, with its order in memory: threads read parts of it.
+    """A sampler for one process, with its order in memory, since threads read parts of it.
 
     Attributes
     ----------
     rows : numpy.ndarray of int64
-        Indices that are left of the present epoch.
+        Remaining indices of the present epoch.
     """
 
     rows: Indices
@@ -34,8 +34,8 @@ class Order(ResumableSampler):
 class Data(keras.utils.PyDataset):  # type: ignore[misc]
     """Batches in an order that resumes in mid-epoch.
 
-    A batch is that of all workers together: ``tf.distribute`` gives each worker its part. So the
-    place in an epoch does not depend on the number of workers.
+    A batch is that of all workers together, and ``tf.distribute`` gives each worker its part. So
+    the place in an epoch does not depend on the number of workers.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ class Data(keras.utils.PyDataset):  # type: ignore[misc]
     load : callable
         Given indices of samples, shape (batch,), int64, returns the batch.
     parts : int
-        Workers that share a batch: a last batch with fewer samples is left out.
+        Number of workers that share a batch; a last batch with fewer samples is left out.
     threads : int
-        Threads that load batches ahead.
+        Number of threads that load batches ahead.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Data(keras.utils.PyDataset):  # type: ignore[misc]
         self._parts = parts
 
     def __len__(self) -> int:
-        """Return the number of batches left of the sampler's epoch."""
+        """Return the number of remaining batches of the sampler's epoch."""
         full, rest = divmod(len(self.sampler), self.batch_size)
         return full + (rest >= self._parts)
 
@@ -76,7 +76,7 @@ class Data(keras.utils.PyDataset):  # type: ignore[misc]
         return batch if isinstance(batch, tuple) else (batch,)
 
     def __iter__(self) -> Iterator[Any]:
-        # For the session, which counts the batches; Keras asks for them by index.
+        # For the session, which counts the batches; Keras gets them by index.
         return itertools.repeat(None)
 
 

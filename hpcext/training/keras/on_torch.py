@@ -10,7 +10,7 @@ from hpcext.training.torch.random import TorchRandom
 
 
 class KerasOnTorch(Framework):
-    """What a session asks of Keras on PyTorch, in one process."""
+    """The interface of a session to Keras on PyTorch, in one process."""
 
     def make_state(self, objects: dict[str, Any]) -> KerasState:
         """Make the state of the objects that the script names."""

@@ -1,4 +1,4 @@
-"""A session that a callback of ``model.fit`` drives."""
+"""The session of ``model.fit``, driven by a callback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BACKEND: str = keras.backend.backend()
 
 
 class KerasFramework(Framework):
-    """What a session asks of Keras on a backend with one process."""
+    """The interface of a session to Keras on a backend with one process."""
 
     def make_state(self, objects: dict[str, Any]) -> KerasState:
         """Make the state of the objects that the script names."""
@@ -50,7 +50,7 @@ class FitSession(Session):
     model : keras.Model
         Built and compiled, with a built optimizer.
     **options
-        Those of the base class.
+        Options of the base class.
     """
 
     def __init__(self, model: keras.Model, **options: Any) -> None:
@@ -75,11 +75,11 @@ class FitSession(Session):
 
     @property
     def seed(self) -> int:
-        """Seed from which the orders of samples are drawn."""
+        """The seed from which the orders of samples are drawn."""
         return self.training.seed or 0
 
     def begin(self, epochs: int) -> int:
-        """Begin ``fit``; return the epoch that it begins with.
+        """Begin ``fit``; return the epoch with which it begins.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class FitSession(Session):
         Returns
         -------
         bool
-            Whether a part of the epoch is done already.
+            Whether a part of the epoch was already done.
 
         Raises
         ------
@@ -111,7 +111,7 @@ class FitSession(Session):
             )
         resumed = self.training.resume is not None
         if self.training.loop.place.phase == AFTER:
-            # More epochs than before: the state is that of the end, and the metrics begin anew.
+            # More epochs than before: the state is that of the end, and the metrics begin again.
             self.training.arrive()
             self._model.reset_metrics()
         self.training.begin_epoch(epoch)
@@ -161,7 +161,7 @@ class FitSession(Session):
         self._metrics.release()
 
     def finish(self) -> None:
-        """Write the final checkpoint, so that a rerun trains no more."""
+        """Write the final checkpoint, so that a rerun trains no further."""
         if self.training.loop.place.phase == AFTER:
             # The job was finished before; only its history is restored.
             self.training.arrive()
@@ -175,7 +175,7 @@ class _Metrics(Feature):
     Attributes
     ----------
     validated : (Position, dict) or None
-        Place and random states at the beginning of the validation that is running.
+        Place and random states at the beginning of the running validation.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -184,7 +184,7 @@ class _Metrics(Feature):
         self.validated: tuple[Position, Tree] | None = None
 
     def capturing(self) -> None:
-        """Bring the state that ``fit`` holds into the model."""
+        """Copy the state that ``fit`` holds into the model."""
         # With JAX, fit keeps the state apart from the model.
         sync = getattr(self._model, "jax_state_sync", None)
         if sync is not None:
@@ -194,11 +194,11 @@ class _Metrics(Feature):
             self.hold()
 
     def hold(self) -> None:
-        """Keep the present values: a validation will use the same variables."""
+        """Keep the present values, because a validation will use the same variables."""
         self._held = self._values()
 
     def release(self) -> None:
-        """Drop the kept values: the validation is over."""
+        """Discard the kept values after the validation."""
         self._held = self.validated = None
 
     def state_dict(self) -> Tree:

@@ -9,9 +9,10 @@ Five lines are enough::
     trainer = Trainer(devices=suspend.devices, callbacks=[suspend])
     trainer.fit(model, loader, ckpt_path=suspend.checkpoint)
 
-It stops between an optimizer step and the next batch, and in a validation, which then begins anew.
-Everything that Lightning itself saves is in the checkpoint (loops, optimizers, schedules, data
-modules, other callbacks), and besides it the place in the data and the random states of every rank.
+It stops between an optimizer step and the next batch, and in a validation, which then begins again.
+The checkpoint contains everything that Lightning itself saves (loops, optimizers, schedules, data
+modules, other callbacks), and in addition the place in the data and the random states of every
+rank.
 """
 
 from __future__ import annotations
@@ -48,26 +49,27 @@ _NEVER = -(2**62)
 class Suspend(pl.Callback):  # type: ignore[misc]
     """A callback that makes a Lightning training suspendable; see the module.
 
-    It installs no signal handler under a supervisor of hpcext, and leaves Lightning's own alone.
+    It installs no signal handler under a supervisor of hpcext, and does not replace Lightning's
+    own.
 
     Parameters
     ----------
     checkpoint_dir : path-like, optional
-        Where to save outside a manager; a manager's own directory takes its place. With neither,
-        the callback does nothing.
+        Where to save without a manager; a manager's own directory overrides it. With neither, the
+        callback does nothing.
     checkpoint_every_s : float, optional
         Seconds between periodic checkpoints; None: none by time.
     checkpoint_every_steps : int, optional
         Optimizer steps between periodic checkpoints.
     keep : int
-        Checkpoints to keep, at least 2.
+        Number of checkpoints to keep, at least 2.
     samples_per_step : int, optional
-        Samples that all ranks consume in a step, if the job's work counts samples.
+        Samples that all ranks consume in a step, if the job's work is in samples.
     on_suspend : iterable of callables
         Called without arguments on every rank when the suspension is acknowledged.
     requeue_dir : path-like
-        The ``default_root_dir`` of the trainer, where Lightning's own requeueing under Slurm
-        saves; its last checkpoint is resumed from if it is newer than that of hpcext.
+        The ``default_root_dir`` of the trainer, where Lightning's own requeueing under Slurm saves.
+        Its last checkpoint is resumed from if it is newer than that of hpcext.
 
     Raises
     ------
@@ -104,11 +106,11 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         self._looks = 0
         self._resume: dict[str, Any] = {}
 
-    # -- what a script asks for
+    # -- for scripts
 
     @property
     def checkpoint(self) -> str | None:
-        """Path for ``trainer.fit(ckpt_path=...)``; None if there is nothing to resume.
+        """The path for ``trainer.fit(ckpt_path=...)``; None if there is nothing to resume.
 
         Raises
         ------
@@ -127,7 +129,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
 
     @property
     def devices(self) -> int:
-        """Number for ``Trainer(devices=...)``: the ranks started on this node, else its GPUs."""
+        """The value of ``Trainer(devices=...)``: ranks started on this node, or else its GPUs."""
         started = whole(environ().get("LOCAL_WORLD_SIZE"))
         if started is not None:
             return started
@@ -151,23 +153,23 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         data : torch.utils.data.Dataset
             A dataset with a length.
         global_batch : int, optional
-            Samples in a batch of all ranks together: the training is then the same at any number of
-            ranks.
+            Samples in a batch of all ranks together, so that the training is the same at any number
+            of ranks.
         gpu_batch : int, optional
             Samples in a batch of one rank. Exactly one of the two is given.
         shuffle : bool
         seed : int
             The order of an epoch is drawn from it and the epoch.
         last : {"weighted", "dropped"}
-            Whether the last samples of an epoch, fewer than a batch, are a smaller batch or left
-            out.
+            Whether the last samples of an epoch, fewer than a batch, form a smaller batch or are
+            left out.
         **options
-            Those of :class:`torch.utils.data.DataLoader`, such as ``num_workers=``.
+            Options of :class:`torch.utils.data.DataLoader`, such as ``num_workers=``.
 
         Returns
         -------
         ElasticLoader
-            Give it to ``trainer.fit``; no other training loader may be used beside it.
+            For ``trainer.fit``; no other training loader may be used beside it.
         """
         self._loader = ElasticLoader(
             data,
@@ -179,7 +181,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             **options,
         )
         self._loader.before_fetch = self._before_fetch
-        # A loader made before may be in use with these ranks already.
+        # An earlier loader may already be in use with these ranks.
         self._loader.join(self._coordinator.ranks.rank, self._coordinator.ranks.size)
         return self._loader
 
@@ -281,13 +283,14 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         The batch that was just read is read again on resumption.
         """
         if "stepped" in self._resume:
-            # Lightning guesses how many batches its loggers have seen, and is sometimes one off.
+            # Lightning guesses the number of batches its loggers have seen, and is sometimes off by
+            # one.
             trainer.fit_loop.epoch_loop._batches_that_stepped = self._resume.pop("stepped")
         if self._due:
             self._carry_out(trainer)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Prepare to leave this validation; it begins anew on resumption."""
+        """Prepare to leave this validation, which begins again on resumption."""
         if not self._fitting:
             return
         self._coordinator.pause()
@@ -302,10 +305,10 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         if self._due == SUSPEND:
             self._carry_out(trainer)
         finite = (n for n in trainer.num_val_batches if not math.isinf(n))
-        # All ranks must exchange equally often, also those with fewer batches.
+        # All ranks must exchange equally often, including those with fewer batches.
         self._looks = self._coordinator.ranks.smallest(int(sum(finite)))
         if trainer.fit_loop._should_accumulate():
-            # In the midst of a step: its gradients are in no checkpoint.
+            # In the middle of a step, whose gradients are in no checkpoint.
             self._looks = _NEVER
 
     def on_validation_batch_end(
@@ -327,10 +330,10 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             self._coordinator.reporter.metrics(trainer.callback_metrics)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Make Lightning count the batches of the next epoch after a resize.
+        """Make Lightning count the batches of the next epoch again after a resize.
 
-        It counts them once, when it sets the loader up; after an epoch that was resumed at another
-        number of ranks the next one has another length.
+        It counts them once, when it sets the loader up. After an epoch that was resumed at another
+        number of ranks, the next one has another length.
         """
         self._coordinator.pause()
         loader = self._loader
@@ -342,7 +345,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             trainer.fit_loop._combined_loader = None
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write the final checkpoint, so that a rerun trains no more."""
+        """Write the final checkpoint, so that a rerun trains no further."""
         self._fitting = False
         self._coordinator.ranks.settle()
         self._due = ""
@@ -356,7 +359,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         """Record the true place of the loops, in checkpoints of hpcext only."""
         if not self._random.gathered:
             return
-        # Lightning stores what state_dict() returned under this key.
+        # Lightning stores the result of state_dict() under this key.
         mine = checkpoint["callbacks"][self.state_key]
         mine["stepped"] = trainer.fit_loop.epoch_loop._batches_that_stepped
         mine["stopped_early"] = bool(trainer.should_stop) and not self._fitting

@@ -1,4 +1,4 @@
-"""The random states of all ranks, taken at one moment and written at a later one."""
+"""The random states of all ranks, captured at one moment and written at a later one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RandomStates:
     Attributes
     ----------
     gathered : str
-        JSON: the states of each rank, by rank; only rank 0 has more than a placeholder. Empty
+        JSON: the states of each rank, by rank. Only rank 0 has more than a placeholder. Empty
         before :meth:`gather`.
     """
 
@@ -31,7 +31,7 @@ class RandomStates:
         self._kept = self._state.random()
 
     def gather(self, ranks: Ranks) -> None:
-        """Gather the states kept last on every rank; collective."""
+        """Gather the states that every rank kept last; collective."""
         if self._kept is None:
             self.keep()
         parts = ranks.gather(json.dumps(self._kept).encode())

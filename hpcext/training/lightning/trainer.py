@@ -1,7 +1,7 @@
-"""The internals of a Lightning trainer that the callback uses, in one place.
+"""The internals of a Lightning trainer that the callback uses.
 
 Lightning is published as ``lightning`` and as ``pytorch_lightning``: two copies of the same code
-that do not know each other. The one that the script has imported is used.
+that are independent of each other. The one that the script has imported is used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE = "lightning.ckpt"
 def first_rank() -> int:
     """Return the rank of this process from the environment, before Lightning joins the ranks.
 
-    Only whether it is 0 is certain: Lightning's own launcher numbers the ranks of each node.
+    Only a rank of 0 is certain, because Lightning's own launcher numbers the ranks of each node.
     """
     env = environ()
     for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"):
@@ -50,7 +50,7 @@ def ranks_of(trainer: Any) -> Ranks:
     Raises
     ------
     RuntimeError
-        They form no process group of torch.distributed.
+        The ranks form no process group of torch.distributed.
     """
     if trainer.world_size == 1:
         return Ranks()
@@ -80,24 +80,29 @@ def write(trainer: Any, draft: Path) -> None:
         raise
     writer = trainer.strategy.checkpoint_io
     if isinstance(writer, _plugins.AsyncCheckpointIO):
-        # Waits for the write under way; the next write starts the thread again.
+        # Waits for the running write; the next write starts the thread again.
         writer.teardown()
 
 
 def close_loggers(trainer: Any) -> None:
-    """Make the loggers write what is still buffered."""
+    """Make the loggers write their buffers."""
     for logger in trainer.loggers:
         logger.save()
         logger.finalize("interrupted")
 
 
 def hold_to(trainer: Any, loader: ElasticLoader) -> None:
-    """Check that the training reads this loader alone.
+    """Check that the training reads only this loader.
+
+    Parameters
+    ----------
+    trainer : lightning.Trainer
+    loader : ElasticLoader
 
     Raises
     ------
     TypeError
-        It reads another one.
+        It reads another loader.
     """
     if _loaders(trainer) not in ([], [loader]):
         raise TypeError(
@@ -107,7 +112,14 @@ def hold_to(trainer: Any, loader: ElasticLoader) -> None:
 
 
 def read_up_to(trainer: Any, *, resumed: bool) -> None:
-    """Read up to the place in the epoch, with a warning, where the loader cannot resume."""
+    """Read up to the place in the epoch, with a warning, if the loader cannot resume.
+
+    Parameters
+    ----------
+    trainer : lightning.Trainer
+    resumed : bool
+        Whether a checkpoint was restored.
+    """
     loaders = _loaders(trainer)
     if all(hasattr(one, "state_dict") and hasattr(one, "load_state_dict") for one in loaders):
         return
@@ -129,17 +141,17 @@ def _loaders(trainer: Any) -> list[Any]:
 
 
 def leave_in_validation(checkpoint: dict[str, Any], completed: int) -> None:
-    """Make a checkpoint one of a validation that begins anew on resumption.
+    """Change a checkpoint so that the running validation begins again on resumption.
 
     Parameters
     ----------
     checkpoint : dict
-        What Lightning is about to write.
+        The checkpoint that Lightning is about to write.
     completed : int
-        Batches of all validations before this one.
+        Number of batches of all earlier validations.
     """
-    # A loop that was left in mid-validation looks like this: it is run before the training
-    # goes on, and at its batch 0.
+    # A loop that was left in mid-validation looks like this: it is run before the training goes on,
+    # from its batch 0.
     begun = {"ready": completed + 1, "started": completed + 1}
     ended = {"processed": completed, "completed": completed}
     checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"] = {

@@ -50,8 +50,8 @@ class Session(Balances, BaseSession):
     Parameters
     ----------
     **options
-        Those of the base class, and objects to save by name: ``model=``, ``optimizer=``, whatever
-        ``tf.train.Checkpoint`` takes, ``tf.random.Generator`` and Keras seed generators, objects
+        Options of the base class, and objects to save by name: ``model=``, ``optimizer=``, all that
+        ``tf.train.Checkpoint`` accepts, ``tf.random.Generator`` and Keras seed generators, objects
         with ``state_dict`` and ``load_state_dict``. A model must have its variables; an optimizer
         need not have its slots yet.
     """
@@ -65,7 +65,7 @@ class Session(Balances, BaseSession):
         super().__init__(**options)
 
     def compose(self) -> Parts:
-        """Return the parts: TensorFlow, and what weighs and balances."""
+        """Return the parts: TensorFlow, the weighing of gradients, and balancing."""
         return Parts(self._tensorflow, Resizing(), (self._weighing, self.balancing))
 
     def dataset(
@@ -89,25 +89,26 @@ class Session(Balances, BaseSession):
         batch_size : int, optional
             Samples in a batch of one rank; the last batch may be smaller.
         global_batch : int, optional
-            Instead of it: samples in a step of all ranks, divided among them, evenly or as
+            Alternatively, samples in a step on all ranks, divided among them equally or as
             :meth:`balance` says. Gradients must be weighed by :meth:`weighted`.
         shuffle : bool
             Whether to shuffle, by the session's seed and the epoch.
         last : {"weighted", "carried", "dropped"}
-            With `global_batch`: what becomes of an epoch's last samples, see
+            With `global_batch`: treatment of an epoch's last samples, see
             :class:`~hpcext.training.batching.ElasticBatches`.
         ahead : int
-            With `global_batch`: batches that are read while a step computes. Each delays a new
-            division by a step, so without `load` there is little to gain.
+            With `global_batch`: number of batches that are read while a step computes. Each delays
+            a new division by a step, so without `load` there is little to gain.
         load : callable, optional
             Given indices, an int64 tensor of shape (batch,), returns the batch: for data that is
-            not in memory, and for augmentation (draw it from the seed, the epoch and the index: it
-            runs ahead of the training). It becomes a graph; ``tf.numpy_function`` calls Python.
+            not in memory, and for augmentation (draw it from the seed, the epoch and the index,
+            because it runs ahead of the training). It becomes a graph; ``tf.numpy_function`` calls
+            Python.
 
         Returns
         -------
         Batches or DividedBatches
-            Of one rank's size, or of a global batch.
+            With a batch size of one rank, or with a global batch.
 
         Raises
         ------
@@ -133,7 +134,7 @@ class Session(Balances, BaseSession):
     def weighted(self, gradients: Any) -> Any:
         """Scale gradients of a mean loss over this rank's batch to parts of the mean over all.
 
-        The optimizer of Keras adds up the gradients of the workers; with these, the sum is the
+        The optimizer of Keras adds up the gradients of the workers. With these, the sum is the
         gradient of the mean over the samples of the step, however unequal the workers' batches are.
         Call it once in a step, in the function that the strategy runs, with the gradients of all
         models. It calls Python, so it cannot be in a function with ``jit_compile=True``.
@@ -150,15 +151,15 @@ class Session(Balances, BaseSession):
         Raises
         ------
         RuntimeError
-            At the end of the step: it was called more than once, or not at all by a session that
+            At the end of the step: it was called more than once, or not at all although the session
             balances.
         """
         return self._weighing.weighted(gradients)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches that are left of this epoch; each iteration is one step.
+        """Yield the remaining batches of this epoch; each iteration is one step.
 
-        Of a ``tf.data.Dataset`` the batches before the place are skipped: that is exact if its
+        The batches of a ``tf.data.Dataset`` before the place are skipped. That is exact if its
         order is the same each time (see the page on TensorFlow for ``shuffle``) and so is the
         number of ranks. A :meth:`dataset` begins at the place, at any number of ranks.
 

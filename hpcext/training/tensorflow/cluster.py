@@ -24,12 +24,12 @@ _PAUSE_S = 0.01
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
     """TensorFlow's strategy, with a ``reduce`` that accepts what ``fit`` of Keras 3 passes.
 
-    Keras 3.15 reduces a whole batch (a tuple, to learn the shapes in it), and scalars along axis 0;
+    Keras 3.15 reduces a whole batch (a tuple, for the shapes in it), and scalars along axis 0.
     TensorFlow 2.21 refuses both, so that ``fit`` does not work with its own class.
     """
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Reduce as TensorFlow does; of a batch, return this worker's part."""
+        """Reduce as TensorFlow does; for a batch, return this worker's part."""
         here = self.experimental_local_results
         if isinstance(value, tuple | list | dict):
             return tf.nest.map_structure(lambda part: here(part)[0], value)
@@ -40,10 +40,10 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: i
 
 @functools.cache
 def strategy() -> tf.distribute.Strategy:
-    """Return the strategy to make model and optimizer in: all workers of the job, or this process.
+    """Return the strategy for model and optimizer: all workers of the job, or this process.
 
     Call it before anything else of TensorFlow. Under ``hpcext launch`` with several ranks it sets
-    ``TF_CONFIG``, gives each worker a GPU of its own where there are enough, and returns a
+    ``TF_CONFIG``, gives each worker a GPU of its own if there are enough, and returns a
     ``MultiWorkerMirroredStrategy``; otherwise it returns the default strategy.
 
     Raises
@@ -51,7 +51,7 @@ def strategy() -> tf.distribute.Strategy:
     RuntimeError
         There are several workers, and ``hpcext launch`` did not start them.
     SystemExit
-        This process was started to join workers that train; TensorFlow cannot do that.
+        This process was started to join running workers, which TensorFlow does not support.
     """
     here = _launched()
     if here is None:
@@ -59,7 +59,7 @@ def strategy() -> tf.distribute.Strategy:
     directory, rank, size = here
     _choose_gpu(rank, size)
     with socket.socket() as holder:
-        # The port is held until all know it, and freed just before TensorFlow listens on it.
+        # The port is reserved until all know it, and released just before TensorFlow listens on it.
         holder.bind(("127.0.0.1", 0))
         host, port = holder.getsockname()
         write_file(directory / f"worker-{rank}", f"{host}:{port}".encode(), durable=False)
@@ -120,7 +120,7 @@ def _choose_gpu(rank: int, size: int) -> None:
 
 
 def _read(path: Path) -> str:
-    # Without a time limit: the launcher ends all ranks when one fails.
+    # Without a time limit, because the launcher ends all ranks when one fails.
     while not path.exists():
         time.sleep(_PAUSE_S)
     return path.read_text(encoding="ascii")

@@ -1,4 +1,4 @@
-"""Data for TensorFlow's loops that begins where the training is."""
+"""Data for TensorFlow's loops that begins at the place of the training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _reading: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 def _end_reading() -> None:
     """Close iterators that an error left half read.
 
-    Later the threads of ``tf.data`` would wait for Python, and the interpreter for them.
+    Otherwise the threads of ``tf.data`` would later wait for Python, and the interpreter for them.
     """
     for each in list(_reading):
         each.close()
@@ -55,7 +55,7 @@ class Batches(IndexBatches):
 
 
 class DividedBatches:
-    """Batches of this rank, whose sizes follow the division when their samples are drawn.
+    """Batches of this rank, whose sizes follow the division at the time their samples are drawn.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ class DividedBatches:
     load : callable
         As for :class:`Batches`.
     ahead : int
-        Batches that ``tf.data`` may read ahead in its threads. Their samples are drawn, so a new
-        division applies after them.
+        Number of batches that ``tf.data`` may read ahead in its threads. Their samples are drawn,
+        so a new division applies after them.
     """
 
     def __init__(self, batches: ElasticBatches, load: Callable[[Any], Any], ahead: int) -> None:
@@ -84,7 +84,7 @@ class DividedBatches:
 
     def _read(self) -> Generator[Any, None, None]:
         chosen = iter(self.batch_sampler)
-        # However far tf.data would read ahead, it waits here: this thread draws the samples.
+        # This limits how far tf.data reads ahead: only this thread draws the samples.
         rows: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
         data = tf.data.Dataset.from_generator(
             lambda: iter(rows.get, None), output_signature=tf.TensorSpec((None,), tf.int64)
@@ -102,23 +102,23 @@ class DividedBatches:
 
 
 class Skipped:
-    """A data set that begins some batches later, without loading those before.
+    """A data set that begins some batches later, without loading the skipped ones.
 
     Parameters
     ----------
     data : tf.data.Dataset
     batches : int
-        Batches to skip.
+        Number of batches to skip.
 
     Raises
     ------
     CheckpointError
-        The data set has fewer.
+        The data set has fewer batches.
     """
 
     def __init__(self, data: tf.data.Dataset, batches: int) -> None:
         count = int(data.cardinality())
-        # Negative: infinite, or not known before it is read.
+        # A negative number means infinite, or not known before reading.
         if 0 <= count < batches:
             raise CheckpointError(
                 f"the data set ends after {count} batches, but {batches} were consumed",
@@ -151,7 +151,7 @@ def common_length(arrays: Any) -> int:
     Raises
     ------
     ValueError
-        They differ.
+        The lengths differ.
     """
     lengths = {len(array) for array in tf.nest.flatten(arrays)}
     if len(lengths) != 1:
@@ -162,7 +162,7 @@ def common_length(arrays: Any) -> int:
 def reshuffles(data: Any) -> bool:
     """Return whether a data set draws another order each time it is iterated over.
 
-    TensorFlow has no public name for that; where it stores it elsewhere the answer is no.
+    TensorFlow has no public name for that; if it is not found, the answer is no.
     """
     while data is not None:
         if getattr(data, "_reshuffle_each_iteration", False):

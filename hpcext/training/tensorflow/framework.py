@@ -1,4 +1,4 @@
-"""The TensorFlow part of a session: its workers, their state, and gradients that are weighed."""
+"""The TensorFlow part of a session: its workers, their state, and weighed gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcext.training.tensorflow.state import TensorFlowState
 
 
 class TensorFlow(Framework):
-    """What a session asks of TensorFlow."""
+    """The interface of a session to TensorFlow."""
 
     use = "use session.dataset(data, batch_size=...) or session.dataset(data, global_batch=...)"
     divisible = "session.dataset(data, global_batch=...)"
@@ -48,23 +48,23 @@ class TensorFlow(Framework):
             self.state.hold_synchronised()
 
     def finished(self) -> None:
-        """Leave together: a worker that is still writing needs the others."""
+        """Leave together, because a worker that is still writing needs the others."""
         self.coordinator.ranks.smallest(0)
 
     def device_name(self) -> str:
-        """Return what this worker computes on: "cpu", or the name of a GPU."""
+        """Return the name of this worker's device: "cpu", or that of a GPU."""
         for gpu in tf.config.get_visible_devices("GPU"):
             return str(tf.config.experimental.get_device_details(gpu).get("device_name", "gpu"))
         return "cpu"
 
 
 class Weighing(Feature):
-    """The weighing of gradients by the samples of each worker, where the script asks for it.
+    """The weighing of gradients by the samples of each worker, if the script asks for it.
 
     Parameters
     ----------
     balancing : Balancing
-        Told when the gradients of this worker are ready.
+        Receives the time at which the gradients of this worker are ready.
     """
 
     def __init__(self, balancing: Balancing) -> None:
@@ -76,7 +76,7 @@ class Weighing(Feature):
         if self.coordinator.ranks.size == 1 or not found:
             return gradients
         with tf.control_dependencies(found):
-            # On a GPU, fetching these values shows when the computation has come this far.
+            # On a GPU, fetching these values shows when the computation has reached this place.
             there = tf.cast(tf.reshape(found[0], [-1])[:1], tf.float32)
             weight = tf.numpy_function(self._weigh, [there], tf.float64)
         weight.set_shape(())
@@ -98,7 +98,7 @@ class Weighing(Feature):
 
 
 def _values(gradient: Any) -> Any:
-    """Return the values of a gradient; an embedding's gradient holds some of its rows."""
+    """Return the values of a gradient; an embedding's gradient has only some of its rows."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
@@ -106,7 +106,7 @@ def _times(gradient: Any, weight: Any) -> Any:
     if gradient is None:
         return None
     values = _values(gradient)
-    # A NaN in a batch of weight 0 must not count: NaN times 0 is NaN.
+    # A NaN in a batch of weight 0 must not count, but NaN times 0 is NaN.
     weighed = tf.math.multiply_no_nan(values, tf.cast(weight, values.dtype))
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(weighed, gradient.indices, gradient.dense_shape)

@@ -1,7 +1,7 @@
 """Communication of the workers of a TensorFlow job, apart from the training's own traffic.
 
 Each worker has one connection to rank 0, a socket in the private directory that ``hpcext launch``
-makes: a few microseconds per message, nothing on a network, and a worker that dies is noticed.
+makes: a message takes a few microseconds and no network, and the end of a worker is noticed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _VECTOR = struct.Struct(f"<{len(Control())}q")
 
 
 class StarRanks(Ranks):
-    """Ranks on one node that meet in a directory, with rank 0 in the middle.
+    """Ranks on one node that meet in a directory, with rank 0 at the centre.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Nobody else may write there.
+        A directory in which only this user may write.
     rank, size : int
 
     Raises
@@ -42,7 +42,7 @@ class StarRanks(Ranks):
         self.size = size
         self._own: Control | None = None
         self._others: list[Control] = []
-        # Numbers that this rank has begun to send, and on rank 0 those of the others.
+        # Numbers that this rank has begun to send, and on rank 0 also those of the others.
         self._numbers: list[float] | None = None
         self._told: list[list[float]] = []
         with _entry(directory) as path:
@@ -58,12 +58,12 @@ class StarRanks(Ranks):
         return agreed
 
     def settle(self) -> None:
-        """Finish the exchanges under way, whatever they say."""
+        """Finish the running exchanges, whatever their result."""
         self._take()
         self.gathered()
 
     def begin_gather(self, values: list[float]) -> None:
-        """Begin to send some numbers to all ranks; they travel while the step goes on."""
+        """Begin to send numbers to all ranks; they are transferred while the step goes on."""
         self._numbers = values
         if self.rank != 0:
             self._put(0, _packed(values))
@@ -95,7 +95,7 @@ class StarRanks(Ranks):
         return [data, *(self._get(peer) for peer in range(1, self.size))]
 
     def broadcast(self, data: bytes) -> bytes:
-        """Return what rank 0 passed."""
+        """Return the data of rank 0."""
         if self.rank != 0:
             return self._get(0)
         for peer in range(1, self.size):
@@ -103,7 +103,7 @@ class StarRanks(Ranks):
         return data
 
     def _take(self) -> Control:
-        """Return what the exchange under way agreed on."""
+        """Return what the running exchange agreed on."""
         mine, self._own = self._own, self._own if self.rank == 0 else None
         if mine is None:
             return Control()
@@ -116,7 +116,7 @@ class StarRanks(Ranks):
         return agreed
 
     def _collect(self) -> None:
-        """Receive requests, then numbers, on rank 0, before what was sent after them."""
+        """Receive requests, then numbers, on rank 0, before messages that were sent after them."""
         if self.rank != 0:
             return
         peers = range(1, self.size)
@@ -125,7 +125,7 @@ class StarRanks(Ranks):
         if self._numbers is not None and not self._told:
             self._told = [_unpacked(self._get(peer)) for peer in peers]
 
-    # The lines.
+    # The connections.
 
     def _listen(self, path: Path) -> dict[int, socket.socket]:
         peers: dict[int, socket.socket] = {}
@@ -143,7 +143,7 @@ class StarRanks(Ranks):
 
     def _connect(self, path: Path) -> socket.socket:
         line = socket.socket(socket.AF_UNIX)
-        # Without a time limit: the launcher ends all ranks when one fails.
+        # Without a time limit, because the launcher ends all ranks when one fails.
         while True:
             try:
                 line.connect(str(path))
@@ -191,7 +191,7 @@ def _read(line: socket.socket, length: int) -> bytes:
 
 @contextlib.contextmanager
 def _entry(directory: Path) -> Iterator[Path]:
-    """Yield a path of the socket that is always short: unix(7) allows 107 bytes."""
+    """Yield a path of the socket that is always short, since unix(7) allows 107 bytes."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield Path(f"/proc/self/fd/{fd}/{_SOCKET}")

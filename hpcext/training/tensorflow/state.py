@@ -1,8 +1,8 @@
 """The state of a TensorFlow process: variables by their place in the object graph, random states.
 
-``tf.train.Checkpoint`` writes files under names of its own, without checksums, and drops seed
-generators of Keras; so the values are read here, and go into the one file that the store commits
-and verifies. Slots of optimizers are variables as well.
+``tf.train.Checkpoint`` writes files under names of its own, without checksums, and does not contain
+seed generators of Keras. So the values are read here, and written to the one file that the store
+commits and verifies. Slots of optimizers are variables as well.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _GENERATOR = Source(
 
 
 class TensorFlowState(KerasState):
-    """A :class:`~hpcext.training.keras_state.KerasState` that also takes TensorFlow's objects.
+    """A :class:`~hpcext.training.keras_state.KerasState` that also accepts TensorFlow's objects.
 
-    These are all that ``tf.train.Checkpoint`` takes: ``tf.Module``, ``tf.Variable``,
+    These are all that ``tf.train.Checkpoint`` accepts: ``tf.Module``, ``tf.Variable``,
     ``tf.train.Checkpoint`` itself.
     """
 
@@ -62,7 +62,7 @@ class TensorFlowState(KerasState):
     def hold_synchronised(self) -> None:
         """Read, together with the other workers, the variables that are summed when read.
 
-        The worker that writes a checkpoint would otherwise read alone, and wait for ever.
+        Otherwise the worker that writes a checkpoint would read alone, and wait for ever.
         """
         for value in self._objects.values():
             for _, variable in self.variables(value) or ():
@@ -81,7 +81,7 @@ class TensorFlowState(KerasState):
         return bool(trained) and not any(isinstance(each, kind) for each in every)
 
     def outside(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context that assigns values at once, also while a function is traced."""
+        """Return a context that assigns values at once, even while a function is traced."""
         context: contextlib.AbstractContextManager[Any] = tf.init_scope()
         return context
 
@@ -97,7 +97,7 @@ class TensorFlowState(KerasState):
         }
 
     def set_random(self, states: Tree) -> None:
-        """Set the random states to what :meth:`random` returned."""
+        """Set the random states to the result of :meth:`random`."""
         # Set first, because it resets TensorFlow's own sources; it draws from no other source.
         _set_eager_seeds(states["eager"])
         super().set_random(states)
@@ -140,14 +140,14 @@ def _global_generator() -> Any:
     try:
         return tf.random.get_global_generator()
     except RuntimeError:
-        # Deterministic operations are on, and the script has not made one: nothing draws from it.
+        # Deterministic operations are on, and the script has made none, so nothing draws from it.
         return None
 
 
 def _eager_context() -> Any:
     """Return the object that seeds operations without a seed of their own, outside functions.
 
-    It has no public name; None if TensorFlow stores it elsewhere by now.
+    It has no public name; None if TensorFlow stores it elsewhere.
     """
     try:
         from tensorflow.python.eager import context  # noqa: PLC0415

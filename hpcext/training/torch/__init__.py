@@ -49,29 +49,29 @@ class Session(Balances, BaseSession):
     ----------
     deterministic : bool
         Whether weights are bit-identical however often training is interrupted at one number of
-        ranks: deterministic algorithms, DDP without the rebuilding of its buckets after the first
-        step, and the number of threads that the training began with. Slower.
+        ranks: with deterministic algorithms, DDP without the rebuilding of its buckets after the
+        first step, and the number of threads with which the training began. This is slower.
     learning_rate : {"linear", "sqrt", "none"} or callable, optional
         How the learning rates follow the global batch of a :meth:`batch_sampler`, see
-        :class:`~hpcext.training.learning_rate.Rescale`. Not given: they stay.
+        :class:`~hpcext.training.learning_rate.Rescale`. By default they do not change.
     warm_up : int
         Steps over which a larger learning rate is reached.
     on_resize : iterable of callables
         Called with this session on every rank when the number of ranks has changed in place.
     **options
-        Those of the base class, and objects to save by name: ``model=``, ``optimizer=``,
-        ``scheduler=``, ``scaler=``, generators, anything with ``state_dict`` and
+        Options of the base class, and objects to save by name: ``model=``, ``optimizer=``,
+        ``scheduler=``, ``scaler=``, generators, any object with ``state_dict`` and
         ``load_state_dict``.
 
     See Also
     --------
-    adapt : lets the session choose the batch while it trains.
+    adapt : chooses the batch while training.
     balance : divides each step so that unequal ranks finish together.
 
     Attributes
     ----------
     device : torch.device
-        Device that this rank computes on.
+        The device of this rank.
     """
 
     kind_of_adapting: type[Adapting] = Adapting
@@ -114,7 +114,7 @@ class Session(Balances, BaseSession):
     def parallel(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move the model to this rank's device, and wrap it in DDP if there are other ranks.
 
-        Optimizers that the session holds follow. The ranks average their gradients; each gets a
+        The optimizers of the session follow. The ranks average their gradients, and each gets a
         part of the batch.
 
         Parameters
@@ -150,7 +150,7 @@ class Session(Balances, BaseSession):
         noise: str = "split",
         every_s: float = EVERY_S,
     ) -> None:
-        """Choose the batch while training, for the best goodput on the GPUs at hand.
+        """Choose the batch while training, for the best goodput on the present GPUs.
 
         Call it before :meth:`batch_sampler`, which then needs no size, and make the passes of a
         step in a loop over :meth:`microbatches`. The batch changes between two steps, on all ranks
@@ -159,29 +159,29 @@ class Session(Balances, BaseSession):
         Parameters
         ----------
         batch_size : int
-            Samples in a step of all ranks for which the learning rate is meant: the first batch,
+            Samples in a step on all ranks for which the learning rate is meant: the first batch,
             and the smallest.
         max_batch_size : int, optional
-            Most samples in a step; by default 32 times the first batch.
+            Largest number of samples in a step; by default 32 times the first batch.
         gpu_batch_bounds : tuple of int
-            Fewest and most samples of a rank in a pass; the most is what its memory has room for.
-            None: no bound, but no pass is made more than twice as large as those before.
+            Smallest and largest number of samples of a rank in a pass; the largest is limited by
+            its memory. None: no bound, but no pass is more than twice as large as earlier ones.
         accumulate : bool
-            Whether a step may have several passes. It has where the first batch does not fit in
+            Whether a step may have several passes. It has them if the first batch does not fit in
             one.
         lr_rule : {"adascale", "sqrt", "linear", "legw", "none"} or callable, optional
             How the learning rate follows, see :mod:`~hpcext.training.learning_rate`. By default
-            "sqrt" where the first optimizer is Adam or alike, else "adascale".
+            "sqrt" if the first optimizer is Adam or similar, else "adascale".
         warm_up : int
-            Steps over which a larger rate is reached. For "legw", which needs it, those of the
-            first batch over which its own rate is reached.
+            Steps over which a larger rate is reached. For "legw", which needs it, the steps at the
+            first batch over which the first rate is reached.
         noise : {"split", "differenced"}
-            How the noise of gradients is measured in a step that is one pass of one GPU, now and
-            then. "split": by making it in two passes, if each has its fewest samples.
-            "differenced": by the difference from the step before, which overestimates it in small
+            How the noise of gradients is measured, occasionally, if a step is one pass of one GPU.
+            "split": by making it in two passes, if each has the smallest number of samples.
+            "differenced": by the difference from the previous step, which overestimates it in small
             problems.
         every_s : float
-            Seconds between two choices and reports; at the beginning they are closer together.
+            Seconds between two choices and reports; at the beginning they are more frequent.
 
         Raises
         ------
@@ -203,28 +203,28 @@ class Session(Balances, BaseSession):
 
     @property
     def adapted_batch(self) -> int:
-        """Samples in a step of all ranks, as :meth:`adapt` has chosen."""
+        """The samples in a step on all ranks that :meth:`adapt` has chosen."""
         return self.adapting.begun().split.total
 
     @property
     def progress(self) -> float:
-        """Steps made, as initial-batch steps that teach as much; over all attempts."""
+        """The steps made, as initial-batch steps that teach as much; over all attempts."""
         return self.adapting.begun().progress
 
     @property
     def statistical_epochs(self) -> float:
-        """Epochs that would teach as much as the training so far at the first batch."""
+        """The epochs at the first batch that would teach as much as the training so far."""
         return self.adapting.statistical_epochs()
 
     def batch_sampler(self, data: Sized | int, **options: Any) -> ElasticBatches:
-        """Make batches for this rank; without a size they are those that :meth:`adapt` chooses.
+        """Make batches for this rank; without a size, :meth:`adapt` chooses it.
 
         Parameters
         ----------
         data : Sized or int
             The data set, or its length.
         **options
-            Those of the base class.
+            Options of the base class.
         """
         agent = self.adapting.agent
         if agent is None or "global_batch" in options or "gpu_batch" in options:
@@ -238,7 +238,7 @@ class Session(Balances, BaseSession):
         """Yield the passes of a step, each with its share of the samples of this rank's batch.
 
         Multiply the mean loss of each by its share. Run both the forward and the backward pass
-        inside the loop; what concerns the whole step (clipping, the optimizer) comes after it.
+        inside the loop; operations on the whole step (clipping, the optimizer) come after it.
 
         Parameters
         ----------
@@ -250,6 +250,6 @@ class Session(Balances, BaseSession):
         part
             Of the same type as `batch`.
         share : float
-            Its samples divided by those of `batch`.
+            The samples of the part divided by those of `batch`.
         """
         return self.adapting.microbatches(batch)

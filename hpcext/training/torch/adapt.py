@@ -1,7 +1,7 @@
-"""The feature of a PyTorch session that adapts the batch; :mod:`hpcext.training.adapt` chooses it.
+"""The feature of a PyTorch session that adapts the batch by :mod:`hpcext.training.adapt`.
 
-A measurement of the noise is summed over the ranks beside the next step, in the control group; a
-new batch size comes with it. So all ranks change at the same boundary, and no step waits.
+A measurement of the noise is summed over the ranks beside the next step, in the control group, and
+a new batch size comes with it. So all ranks change at the same boundary, and no step waits.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ NOISE = ("split", "differenced")
 
 
 class Adapting(Feature):
-    """The adaptation of one session's batch, once :meth:`begin` was called.
+    """The adaptation of the batch of a session, after :meth:`begin` was called.
 
     Parameters
     ----------
     framework : Torch
     rates : LearningRates
-        Those of the session, which follow the batch.
+        The learning rates of the session, which follow the batch.
     balancing : Balancing
-        What divides a step among unequal ranks.
+        The division of a step among unequal ranks.
     report : callable
         The session's ``report_goodput``.
 
     Attributes
     ----------
     agent : PolluxAgent or None
-        What chooses; None: nothing is adapted.
+        The agent that chooses the batch; None: the batch is not adapted.
     clock : callable
         Clock that times steps, in seconds; to be set before :meth:`begin`.
     """
@@ -67,9 +67,9 @@ class Adapting(Feature):
         self._saved: Mapping[str, Any] | None = None
         self._squared: Squared
         self._differenced = False
-        # What this rank measured in the present step: the fields of Squares.
+        # The measurement of this rank in the present step: the fields of Squares.
         self._mine: tuple[float, float, float, float] | None = None
-        # Whether the ranks hear from rank 0 after this step.
+        # Whether the ranks get a message from rank 0 after this step.
         self._hears = False
         self._stepping_s: float | None = None
         self._samples_before = 0
@@ -116,7 +116,7 @@ class Adapting(Feature):
         return self.agent
 
     def statistical_epochs(self) -> float:
-        """Return the epochs that would teach as much as the training so far at the first batch."""
+        """Return the epochs at the first batch that would teach as much as the training so far."""
         agent = self.begun()
         lengths = [walk.length for walk in self.loop.walks if isinstance(walk, ElasticBatches)]
         if not lengths:
@@ -138,7 +138,7 @@ class Adapting(Feature):
             raise RuntimeError("microbatches(): needs a model from session.parallel(model)")
         samples = samples_of(batch)
         passes, measured = self._passes(samples)
-        # Passes as even as possible: some layers need more than one sample.
+        # Passes are as equal as possible, because some layers need more than one sample.
         parts = split(batch, -(-samples // passes))
         shares = [samples_of(part) / samples for part in parts]
         weight = self.loop.weight() / size
@@ -159,7 +159,7 @@ class Adapting(Feature):
             self._mine = self._measured(norms, samples, alone=size == 1 and passes == 1)
 
     def _passes(self, samples: int) -> tuple[int, bool]:
-        """Return in how many passes to make a step, and whether to measure the noise in it."""
+        """Return the number of passes of a step, and whether to measure the noise in it."""
         agent = self.agent
         if agent is None:
             return 1, False
@@ -174,7 +174,7 @@ class Adapting(Feature):
     def _measured(
         self, norms: list[float], samples: int, *, alone: bool
     ) -> tuple[float, float, float, float] | None:
-        """Return what this rank measured in a step.
+        """Return the measurement of this rank in a step.
 
         Parameters
         ----------
@@ -183,7 +183,8 @@ class Adapting(Feature):
         samples : int
             Samples of its batch.
         alone : bool
-            Whether the step is one pass of one GPU: its noise shows beside the step before only.
+            Whether the step is one pass of one GPU, whose noise shows only beside the previous
+            step.
         """
         if alone and self._differenced:
             told = self._squared.difference(samples)
@@ -192,7 +193,7 @@ class Adapting(Feature):
             spread, mean, both = told
             return 2.0, both, spread, mean
         self._squared.forget()
-        # The same on all ranks; rank 0's value is used, so that it agrees to the last bit.
+        # The same on all ranks; rank 0's value is used, so that it is equal to the last bit.
         mean = self._squared.gradients() if self.coordinator.ranks.rank == 0 else 0.0
         return float(len(norms)), samples if norms else 0, sum(norms), mean
 
@@ -204,16 +205,16 @@ class Adapting(Feature):
 
     def restore(self, manifest: Mapping[str, Any]) -> None:
         """Restore the state of the agent."""
-        # The key is missing where a release that could not adapt wrote the manifest.
+        # The key is missing in manifests of releases that could not adapt.
         self._saved = manifest.get("adapted")
         if self.agent is not None and self._saved is not None:
             self.agent.restore(self._saved)
             self.resize_batches()
 
     def opening(self, loader: object, batches: ElasticBatches | None) -> None:
-        """Wait for a fit that is under way, if the loader forks workers."""
+        """Wait for a running fit, if the loader forks workers."""
         if self.agent is not None and getattr(loader, "num_workers", 0) > 0:
-            # A worker forked beside a thread may inherit locks that nobody releases.
+            # A worker forked beside a thread may inherit locks that are never released.
             self.agent.rest()
 
     def opened(self) -> None:
@@ -222,7 +223,7 @@ class Adapting(Feature):
         agent, batches, ranks = self.agent, self.loop.batches, self.coordinator.ranks
         if agent is None:
             return
-        # `is None`, because batches of which none is left, after an epoch's last step, are falsy.
+        # `is None`, since batches of which none is left, after an epoch's last step, are falsy.
         if batches is None or not batches.adapted:
             raise ValueError(
                 "batches(loader): the session adapts, and must choose the batches of this loader; "
@@ -233,14 +234,14 @@ class Adapting(Feature):
             agent.on_nodes(max(1, len(set(ranks.gather(platform.node().encode())))))
 
     def step_ends(self) -> None:
-        """Note the samples of a step."""
+        """Record the samples of a step."""
         if self.agent is not None:
             self._samples_before = self.loop.samples()
 
     def work(self, samples: int) -> float | None:
         """Return the progress of a step, as samples of the first batch that teach as much.
 
-        So the work that is left is the same whatever batches are chosen, and its rate is the
+        So the remaining work does not depend on the batches that are chosen, and its rate is the
         goodput.
         """
         if self.agent is None:
@@ -248,7 +249,7 @@ class Adapting(Feature):
         return self.agent.progress * self.agent.bounds.initial_batch - self.coordinator.done
 
     def before_boundary(self) -> bool:
-        """Take in what all ranks measured; return whether the batch changes."""
+        """Process the measurements of all ranks; return whether the batch changes."""
         agent, step = self.agent, self.coordinator.step
         if agent is None:
             return False
@@ -262,7 +263,7 @@ class Adapting(Feature):
         return self._heard(agent)
 
     def after_boundary(self, *, reopens: bool, resized: bool) -> None:
-        """Tell the other ranks what this one measured, and begin to time the next step."""
+        """Send the measurement of this rank to the others, and begin to time the next step."""
         if self.agent is None:
             return
         if self._hears and not resized:
@@ -287,7 +288,7 @@ class Adapting(Feature):
             return
         device = self._framework.device
         if device.type == "cuda" and (self._hears or agent.due(self.coordinator.step)):
-            # Steps run asynchronously: wait for them before the window of timed steps ends.
+            # Steps run asynchronously, so wait for them before the window of timed steps ends.
             torch.cuda.synchronize(device)
         if due:
             agent.window()
@@ -299,7 +300,7 @@ class Adapting(Feature):
                 agent.window()
 
     def _heard(self, agent: PolluxAgent) -> bool:
-        """Take in the summed measurements; return whether the batch size changes."""
+        """Process the summed measurements; return whether the batch size changes."""
         sums = self.coordinator.ranks.summed()
         if sums is None:
             return False
@@ -320,7 +321,7 @@ class Adapting(Feature):
         self.coordinator.ranks.begin_sum([float(number) for number in (*measured, *said)])
 
     def choose(self, agent: PolluxAgent) -> Split | None:
-        """Return a better batch, if a fit has found one; report what it found."""
+        """Return a better batch, if a fit has found one; report the result of the fit."""
         found = agent.look(self.clock())
         if found is None:
             return None
@@ -336,7 +337,7 @@ class Adapting(Feature):
         return 1.0
 
     def _optimized(self, *_: Any) -> None:
-        """Count a step of an optimizer; a gradient scaler did not skip it."""
+        """Count a step of an optimizer that a gradient scaler did not skip."""
         if self.agent is not None and self.loop.in_step:
             self.agent.made(self.loop.samples())
 
@@ -352,7 +353,7 @@ class Adapting(Feature):
         elif rule == "legw":
             if warm_up < 1:
                 raise ValueError(f"adapt(lr_rule='legw', warm_up={warm_up}): must be at least 1")
-            # LEGW warms up by itself.
+            # LEGW has a warm-up of its own.
             rule, warm_up = legw(lambda: agent.progress, warm_up), 0
         elif not callable(rule) and rule not in RULES:
             valid = ", ".join((*RULES, "adascale", "legw"))
@@ -368,7 +369,13 @@ def bounds_of(
     gpu_batch_bounds: tuple[int, int | None],
     accumulate: bool,
 ) -> BatchBounds:
-    """Return the bounds of a batch; raise ValueError if there are no such batches."""
+    """Return the bounds of a batch; raise ValueError if there are no such batches.
+
+    Parameters
+    ----------
+    batch_size, max_batch_size, gpu_batch_bounds, accumulate
+        As for :meth:`hpcext.training.torch.Session.adapt`.
+    """
     least, room = gpu_batch_bounds
     most = MOST_TIMES * batch_size if max_batch_size is None else max_batch_size
     if batch_size < 1:

@@ -1,4 +1,4 @@
-"""Gradients of unequal batches, weighed where DistributedDataParallel exchanges them."""
+"""The weighing of gradients of unequal batches, when DistributedDataParallel exchanges them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Weighing(Feature):
     ----------
     framework : Torch
     balancing : Balancing
-        Told when the gradients of this rank are ready.
+        Receives the time at which the gradients of this rank are ready.
     """
 
     def __init__(self, framework: Torch, balancing: Balancing) -> None:

@@ -1,7 +1,7 @@
 """The clock of a rank whose GPU computes behind its Python code.
 
 Events in its stream record when the GPU reached each place. They are read once it has, which may be
-some steps later, so nothing waits for the GPU.
+some steps later, so that no code waits for the GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The cache directory of ``torch.compile`` in a process that no supervisor started.
+"""The cache directory of ``torch.compile`` in a process without a supervisor.
 
 The cache holds pickles, which run code when they are loaded. PyTorch keeps it in
-``/tmp/torchinductor_USER``, which anybody may have created first.
+``/tmp/torchinductor_USER``, which any user may have created first.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 def keep_safe() -> None:
     """Make sure that PyTorch's cache directory is private to this user; else use a new one.
 
-    A directory that the user or a supervisor has set is left as it is.
+    A directory that the user or a supervisor has set is not changed.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # noqa: PLC0415
 
     place = Path(default_cache_dir())
-    if _is_ours(place):
+    if _is_private(place):
         return
     _use_no_headers()
     # PyTorch itself sets it too, when an optimizer is made.
@@ -41,7 +41,8 @@ def keep_safe() -> None:
 def _use_no_headers() -> None:
     """Make PyTorch (2.13) compile without precompiled headers.
 
-    It looks for them in the directory in /tmp, whatever was set for the rest (``_HEADER_DIR``).
+    It searches for them in the directory in /tmp, whatever the cache directory is
+    (``_HEADER_DIR``).
     """
     from torch._inductor import config  # noqa: PLC0415
 
@@ -50,12 +51,12 @@ def _use_no_headers() -> None:
 
 
 def _remove(place: Path, pid: int) -> None:
-    """Remove a directory in the process that made it, not in one that was forked."""
+    """Remove a directory in the process that made it, but not in one that was forked."""
     if os.getpid() == pid:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _is_ours(place: Path) -> bool:
+def _is_private(place: Path) -> bool:
     """Return whether only this user can write there; create the directory if missing."""
     try:
         if not os.path.lexists(place):
@@ -63,5 +64,5 @@ def _is_ours(place: Path) -> bool:
         os.close(private.open_directory(place))
     except OSError:
         return False
-    # A directory that a group may write to may hold planted files.
+    # A directory in which a group may write may contain planted files.
     return private.is_safe(place)

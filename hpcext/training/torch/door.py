@@ -1,15 +1,16 @@
-"""Access to the store of ranks on several nodes, for processes that have its key alone.
+"""Access to the store of ranks on several nodes, only for processes that have its key.
 
-A ``TCPStore`` of PyTorch (2.13) listens on every address, authenticates nobody, and lists all keys
-to whoever connects (``list_keys``): an unguessable prefix hides nothing. So the store itself
-listens on loopback and accepts this process alone, and the ranks reach it this way::
+A ``TCPStore`` of PyTorch (2.13) listens on every address, authenticates no peer, and lists all keys
+to any peer (``list_keys``), so that an unguessable prefix hides nothing. Therefore the store itself
+listens on loopback and accepts only this process, and the ranks reach it this way::
 
     rank's TCPStore ─ loopback ─► LocalDoor ─ network, key ─► Door ─ loopback ─► TCPStore of rank 0
 
 A :class:`LocalDoor` accepts processes of its own user. A :class:`Door` accepts a peer that proves
-that it has the key, which is passed on in the attempt's private directory. What follows is not
-encrypted. A filter on the store's socket (``SO_ATTACH_FILTER``, socket(7)) makes it accept this
-process alone: a connection is made only from a port that this process holds. Standard library only.
+that it has the key, which is passed on in the attempt's private directory. The traffic after that
+is not encrypted. A filter on the store's socket (``SO_ATTACH_FILTER``, socket(7)) makes it accept
+this process alone: connections are accepted only from ports that this process holds. It needs only
+the standard library.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _CHUNK_BYTES = 1 << 16
 _NONCE_BYTES = _PROOF_BYTES = 32
 _SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 _MOST_PORTS = 1000
-"""Most ports of a filter: each takes two instructions, and net.core.optmem_max allows 2,500."""
+"""Largest number of ports of a filter: each takes two instructions, of which net.core.optmem_max
+allows 2,500."""
 
 LISTEN = "0A"  # of tcp_states.h
 
@@ -53,7 +55,7 @@ Result = TypeVar("Result")
 
 
 class _Service:
-    """A server in a thread of its own."""
+    """A server in its own thread."""
 
     def __init__(self, listening: Sequence[socket.socket]) -> None:
         self._listening = listening
@@ -63,7 +65,7 @@ class _Service:
 
     @property
     def port(self) -> int:
-        """Port on which it listens."""
+        """The port on which it listens."""
         return int(self._listening[0].getsockname()[1])
 
     def close(self) -> None:
@@ -81,7 +83,7 @@ class _Service:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             for each in self._listening:
-                starting = asyncio.start_server(self._come, sock=each)
+                starting = asyncio.start_server(self._handle, sock=each)
                 self._loop.run_until_complete(starting)
             self._loop.run_forever()
         finally:
@@ -92,7 +94,7 @@ class _Service:
                 each.close()
             self._loop.close()
 
-    async def _come(self, reader: Reading, writer: Writing) -> None:
+    async def _handle(self, reader: Reading, writer: Writing) -> None:
         try:
             await self.serve(reader, writer)
         except (OSError, EOFError, asyncio.TimeoutError, asyncio.CancelledError):
@@ -102,15 +104,15 @@ class _Service:
 
 
 class Door(_Service):
-    """The entrance beside the store, on the node of rank 0.
+    """The entrance to the store, on the node of rank 0.
 
     Parameters
     ----------
     host : str
-        Name by which other nodes reach this one; the door listens on that address alone if it is
-        one of this node.
+        Name by which other nodes reach this one; the door listens on that address alone if it is an
+        address of this node.
     store : socket.socket
-        Socket on which the store listens, from :func:`own_socket`.
+        The socket on which the store listens, from :func:`own_socket`.
     """
 
     def __init__(self, host: str, store: socket.socket) -> None:
@@ -123,7 +125,7 @@ class Door(_Service):
 
     @property
     def address(self) -> str:
-        """Address on which the door listens; empty: all."""
+        """The address on which the door listens; empty for all addresses."""
         found = str(self._listening[0].getsockname()[0])
         return "" if found in {"0.0.0.0", "::"} else found
 
@@ -138,7 +140,7 @@ class Door(_Service):
         with socket.socket() as own:
             own.bind((LOOPBACK, 0))
             port = own.getsockname()[1]
-            # Nobody else can bind the port while this socket holds it.
+            # No other process can bind the port while this socket holds it.
             self._ports.add(port)
             try:
                 only(self._store, self._ports)
@@ -163,12 +165,12 @@ class Door(_Service):
 
 
 class LocalDoor(_Service):
-    """A local entrance on the node of each rank: its processes reach the store through it.
+    """A local entrance on the node of each rank, through which its processes reach the store.
 
     Parameters
     ----------
     places : sequence of (str, int)
-        Hosts and ports where the door may be; the first that answers and has the key is used.
+        Possible hosts and ports of the door; the first that answers and has the key is used.
     key : str
     """
 
@@ -177,7 +179,7 @@ class LocalDoor(_Service):
         super().__init__([listening_on(LOOPBACK)])
 
     async def serve(self, reader: Reading, writer: Writing) -> None:
-        """Serve processes of this user, and no others of this machine."""
+        """Serve processes of this user, and no others on this machine."""
         theirs, mine = (writer.get_extra_info(end) for end in ("peername", "sockname"))
         if user_of(theirs, mine) != os.getuid():
             raise PermissionError
@@ -227,10 +229,10 @@ def _proof(key: str, who: bytes, nonces: bytes) -> bytes:
 
 
 async def _join(one: tuple[Reading, Writing], other: tuple[Reading, Writing]) -> None:
-    """Forward what each side sends to the other, until one has left."""
+    """Forward the data of each side to the other, until one has left."""
     ways = [
-        asyncio.ensure_future(_hand_on(one[0], other[1])),
-        asyncio.ensure_future(_hand_on(other[0], one[1])),
+        asyncio.ensure_future(_forward(one[0], other[1])),
+        asyncio.ensure_future(_forward(other[0], one[1])),
     ]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -240,7 +242,7 @@ async def _join(one: tuple[Reading, Writing], other: tuple[Reading, Writing]) ->
         other[1].transport.abort()
 
 
-async def _hand_on(reader: Reading, writer: Writing) -> None:
+async def _forward(reader: Reading, writer: Writing) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(_CHUNK_BYTES):
             writer.write(data)
@@ -250,9 +252,13 @@ async def _hand_on(reader: Reading, writer: Writing) -> None:
 def listening_on(host: str) -> socket.socket:
     """Make a socket that listens on the address of a host name of this node.
 
-    A name that resolves to loopback, as Debian's ``/etc/hosts`` does for a node's own name, is not
-    one that other nodes can use, unless it is loopback's own. Where no address is left the socket
+    A name that resolves to loopback, as Debian's ``/etc/hosts`` does for a node's own name, cannot
+    be used by other nodes, unless it is loopback's own name. If no address is left, the socket
     listens on all.
+
+    Parameters
+    ----------
+    host : str
     """
     for family, address in _addresses(host):
         with contextlib.suppress(OSError):
@@ -280,20 +286,20 @@ def _is_loopback(host: str) -> bool:
 def own_socket(
     make: Callable[[int, int], Result], is_empty: Callable[[Result], bool]
 ) -> tuple[Result, socket.socket]:
-    """Make a store that listens on loopback, and that nobody else has connected to.
+    """Make a store that listens on loopback, and to which no other process has connected.
 
     Parameters
     ----------
     make : callable
         Makes the store, given a port and a descriptor that listens there; it connects to itself.
     is_empty : callable
-        Whether nobody has written to the store.
+        Returns whether no process has written to the store.
 
     Returns
     -------
     store
     socket.socket
-        Socket on which the store listens; from now on nobody can connect.
+        The socket on which the store listens; from now on no other process can connect.
 
     Raises
     ------
@@ -313,7 +319,13 @@ def own_socket(
 
 
 def only(listening: socket.socket, ports: Iterable[int]) -> None:
-    """Make a listening socket accept connections from these ports alone."""
+    """Make a listening socket accept connections from these ports alone.
+
+    Parameters
+    ----------
+    listening : socket.socket
+    ports : iterable of int
+    """
     # BPF_LD|BPF_H|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K and BPF_RET|BPF_K of bpf_common.h.
     load, equal, give = 0x28, 0x15, 0x06
     program = [(load, 0, 0, 0)]  # of a segment's header its first two bytes: where it comes from
@@ -325,7 +337,7 @@ def only(listening: socket.socket, ports: Iterable[int]) -> None:
     try:
         listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filter_)
     except OSError as error:
-        # Linux itself supports it; some systems that only emulate Linux do not.
+        # Linux itself supports it, but some systems that emulate Linux do not.
         warnings.warn(
             f"hpcext: other users of this node can reach the store of the ranks: {error}",
             stacklevel=2,
@@ -333,7 +345,13 @@ def only(listening: socket.socket, ports: Iterable[int]) -> None:
 
 
 def user_of(theirs: tuple[str, int], mine: tuple[str, int]) -> int | None:
-    """Return the user id of the other end of a loopback connection; None if it has closed."""
+    """Return the user id of the other end of a loopback connection; None if it has closed.
+
+    Parameters
+    ----------
+    theirs, mine : (str, int)
+        Address and port of each end.
+    """
     for local, remote, _, uid in connections():
         if (local, remote) == (theirs, mine):
             return uid
@@ -350,8 +368,8 @@ def connections(
 ) -> Iterator[tuple[tuple[str, int], tuple[str, int], str, int]]:
     """Yield the TCP sockets of this machine: local and remote address, state and user id.
 
-    See proc_net(5). An IPv6 socket that talks to an IPv4 one, as PyTorch makes it, is listed with
-    those of IPv6.
+    See proc_net(5). An IPv6 socket that is connected to an IPv4 one, as PyTorch makes it, is listed
+    with those of IPv6.
     """
     for name in ("tcp", "tcp6"):
         with (
@@ -360,10 +378,10 @@ def connections(
         ):
             for line in list(file)[1:]:
                 words = line.split()
-                yield _place(words[1]), _place(words[2]), words[3], int(words[7])
+                yield _address_of(words[1]), _address_of(words[2]), words[3], int(words[7])
 
 
-def _place(text: str) -> tuple[str, int]:
+def _address_of(text: str) -> tuple[str, int]:
     digits, _, port = text.partition(":")
     # Addresses are numbers of four bytes in the machine's byte order.
     numbers = (digits[at : at + 8] for at in range(0, len(digits), 8))

@@ -1,4 +1,4 @@
-"""The PyTorch part of a session: device, process group, models, state, and what it trains with."""
+"""The PyTorch part of a session: device, process group, models, and their state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpcext.training.torch.whole import Steps, norm_of_gradients
 
 
 class Torch(Framework):
-    """What a session asks of PyTorch.
+    """The interface of a session to PyTorch.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Torch(Framework):
         ----------
         model : torch.nn.Module
         joining : bool
-            Whether the others are to be joined later: then the model is formed with them.
+            Whether the other ranks are joined later; the model is then formed with them.
         """
         if self.state.sharded:
             # FSDP does all of this in its own way.
@@ -80,8 +80,8 @@ class Torch(Framework):
         parallel = Parallel(
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,
-            # Else the buckets are rebuilt after the first step, once per attempt: gradients
-            # are then added in another order, and differ in the last bit.
+            # Otherwise the buckets are rebuilt after the first step, once per attempt, so that
+            # gradients are added in another order and differ in the last bit.
             find_unused_parameters=self.deterministic,
         )
         self.models.append(parallel)
@@ -91,17 +91,17 @@ class Torch(Framework):
         return parallel
 
     def join(self) -> Ranks:
-        """Join the ranks of this job; a process that is to join a training is alone at first."""
+        """Join the ranks of this job; a process that joins a running training is alone at first."""
         self.member = Member.here(self.device)
         if not (dist.is_available() and dist.is_initialized()):
-            atexit.register(self._part)
+            atexit.register(self._leave_group)
         return self.member.ranks() if self.member else join(self.device)
 
-    def _part(self) -> None:
-        """Leave the process group that this session formed, and keep nothing of it."""
+    def _leave_group(self) -> None:
+        """Leave the process group that this session formed, and keep no part of it."""
         if self.loop.phase != AFTER:
-            # Ended by an error: an exchange may be under way, and leaving would wait for ranks
-            # that may never answer. The launcher must learn of the error now.
+            # Ended by an error: an exchange may be running, and leaving would wait for ranks that
+            # may never answer. The launcher must learn of the error now.
             return
         for model in self.models:
             model.dissolve()
@@ -119,15 +119,15 @@ class Torch(Framework):
 
     @property
     def divides_data(self) -> bool:
-        """Whether each rank has batches of its own; not where ranks divide layers among them."""
+        """Whether each rank has batches of its own; not if ranks divide layers among them."""
         return self.state.data_parallel or not self.state.sharded
 
     def facts(self) -> dict[str, Any]:
-        """Return the number of threads, which decides the last bit of sums."""
+        """Return the number of threads, which determines the last bit of sums."""
         return {"threads": torch.get_num_threads()}
 
     def restore(self, manifest: Mapping[str, Any]) -> None:
-        """Use as many threads as the training began with, if it is to be deterministic."""
+        """Use as many threads as the training began with, if it should be deterministic."""
         if self.deterministic:
             # Sums computed by another number of threads differ in the last bit.
             torch.set_num_threads(manifest["threads"])
@@ -135,7 +135,7 @@ class Torch(Framework):
     # For balanced batches.
 
     def device_name(self) -> str:
-        """Return what this rank computes on: "cpu", or the name of a GPU."""
+        """Return the name of this rank's device: "cpu", or that of a GPU."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
     def clock(self) -> Clock:
@@ -178,7 +178,7 @@ class LearningRates(Feature):
         self._framework = framework
 
     def facts(self) -> dict[str, Any]:
-        """Return where a warm-up is."""
+        """Return the state of a warm-up."""
         return {"learning_rate": self.rates.state()}
 
     def restore(self, manifest: Mapping[str, Any]) -> None:
@@ -192,7 +192,7 @@ class LearningRates(Feature):
 
 
 class FirstSteps(Feature):
-    """A check, at each optimizer's first step in this attempt, that what trains is saved.
+    """A check, at each optimizer's first step in this attempt, that the trained objects are saved.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ class FirstSteps(Feature):
         self._steps = Steps(self._heard_step, self._in_step)
 
     def finishing(self) -> None:
-        """Observe them no more."""
+        """Stop observing them."""
         if self._steps is not None:
             self._steps.close()
 
@@ -227,6 +227,6 @@ class FirstSteps(Feature):
             return
         if not self.loop.stepped:
             raise ValueError(missing)
-        # The optimizer was used late: do not lose what was trained so far for it.
+        # The optimizer was first used late; do not lose the training so far for it.
         if ranks.rank == 0:
             self.coordinator.reporter.note(missing)

@@ -29,10 +29,10 @@ PAUSE_S, FAR_PAUSE_S = 0.002, 0.02
 """Seconds between two checks whether the others are ready, on one node and on several."""
 
 FULL_PAUSE_S = 0.5
-"""Seconds before a failed write is tried again."""
+"""Seconds until a failed write is repeated."""
 
 BUCKET_BYTES = 1 << 20
-"""Smaller tensors are sent together, in buckets of this size; larger ones alone, uncopied."""
+"""Bytes of a bucket in which small tensors are sent; larger ones are sent alone, uncopied."""
 
 _TENSOR = "hpcext.tensor"
 
@@ -46,13 +46,13 @@ class Member:
     rank, size : int
         Rank and number of ranks at its start.
     device : torch.device
-        Device that it computes on; decides the backend.
+        The device of this rank, which determines the backend.
 
     Attributes
     ----------
     rank : int
     group : Group
-        The group that it belongs to, or is to join.
+        The group to which it belongs, or that it should join.
     joining : bool
         Whether it was started to join a running training, and has not joined it yet.
     """
@@ -93,12 +93,12 @@ class Member:
         """Report that this rank is ready to join, and wait until the others form the group."""
         self._rendezvous.ready(self.rank)
         while not self._rendezvous.has_begun(self.group.number):
-            # If the launcher gives the change up it ends this process.
+            # If the launcher gives the change up, it ends this process.
             time.sleep(self._pause_s)
         self.joining = False
 
     def proposal(self) -> Group | None:
-        """Return the group that the launcher proposes; it tells rank 0 alone."""
+        """Return the group that the launcher proposes, which only rank 0 is told."""
         if self._news.came():
             found = self._rendezvous.group()
             self._next = found if found and found.number > self.group.number else None
@@ -112,7 +112,7 @@ class Member:
                 return found
             if not self._rendezvous.host:
                 raise RuntimeError(f"{self._rendezvous.directory}: there is no group {number}")
-            # Another node may see it a moment later.
+            # Another node may see the file a moment later.
             time.sleep(self._pause_s)
 
     def leave(self) -> None:
@@ -125,11 +125,11 @@ class Member:
         self._services, self._kept = [], None
 
     def begin(self, group: Group) -> None:
-        """Call the new ranks; on rank 0, which has left the old group."""
-        self._insist(lambda: self._rendezvous.begin(group.number))
+        """Call the new ranks, on rank 0, which has left the old group."""
+        self._write_repeatedly(lambda: self._rendezvous.begin(group.number))
 
     def form(self, group: Group) -> Ranks:
-        """Form a group with its other members; waits for them."""
+        """Form a group with its other members; this waits for them."""
         if self.group.number < group.number:
             # A rank that stays may have another number now.
             self.rank = group.stay.index(self.rank)
@@ -146,7 +146,7 @@ class Member:
         return TorchRanks()
 
     def _file(self) -> Store:
-        # Opened anew: FileStore keeps a descriptor, which a fork would share.
+        # Opened again, since FileStore keeps a descriptor, which a fork would share.
         return FileStore(str(self._rendezvous.store), -1)
 
     def _meet(self, group: Group) -> Store:
@@ -158,7 +158,7 @@ class Member:
             self._services.append(door)
             hosts = [door.address] if door.address else []
             way = StoreAddress((*hosts, self._rendezvous.host), door.port, door.key)
-            self._insist(lambda: self._rendezvous.publish(group.number, way))
+            self._write_repeatedly(lambda: self._rendezvous.publish(group.number, way))
         while (found := self._rendezvous.published(group.number)) is None:
             time.sleep(self._pause_s)
         window = LocalDoor([(host, found.port) for host in found.hosts], found.key)
@@ -166,10 +166,11 @@ class Member:
         return TCPStore(LOOPBACK, window.port, is_master=False, wait_for_workers=False)
 
     @staticmethod
-    def _insist(write: Callable[[], None]) -> None:
-        """Write what the other ranks wait for; on a full disk, try until there is room.
+    def _write_repeatedly(write: Callable[[], None]) -> None:
+        """Write a file that the other ranks wait for; on a full disk, repeat until there is room.
 
-        If the launcher gives up it ends this process, and the job goes on from its last checkpoint.
+        If the launcher gives up, it ends this process, and the job goes on from its last
+        checkpoint.
         """
         while True:
             try:
@@ -179,7 +180,15 @@ class Member:
                 time.sleep(FULL_PAUSE_S)
 
     def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
-        """Tell the launcher that the change is done, or that there will be none and why."""
+        """Tell the launcher that the change is done, or that there will be none and why.
+
+        Parameters
+        ----------
+        why : str
+            Why there will be no change; empty if it is done.
+        stall_s : float, optional
+            Seconds without progress that the change cost.
+        """
         number = self._next.number if self._next else self.group.number
         self._rendezvous.formed(Formed(number, why, stall_s))
         if why and self._next:
@@ -189,7 +198,7 @@ class Member:
 
 
 def _store_at(port: int, listening: int) -> TCPStore:
-    """Make a store that listens on a descriptor, and nowhere else."""
+    """Make a store that listens only on a given descriptor."""
     return TCPStore(
         LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening
     )
@@ -205,7 +214,7 @@ def send(tree: Any, joining: Iterable[int]) -> None:
     Parameters
     ----------
     tree : nested dicts, lists and tuples
-        Used on rank 0 only.
+        Used only on rank 0.
     joining : iterable of int
         The new ranks, ascending.
     """
@@ -231,7 +240,7 @@ def receive(device: torch.device, joining: Iterable[int]) -> Any:
     Parameters
     ----------
     device : torch.device
-        Device for its tensors.
+        Device for the tensors.
     joining : iterable of int
         The new ranks, ascending.
     """
@@ -260,12 +269,12 @@ def check_equal(tensors: Iterable[torch.Tensor], ranks: Ranks) -> None:
     Raises
     ------
     CheckpointError
-        On every rank alike: they do not. The job goes on from its last checkpoint.
+        On every rank alike: the tensors differ. The job goes on from its last checkpoint.
     """
     mine = 0
     for tensor in tensors:
         mine = (mine * 31 + _checksum(tensor)) % 2**62
-    # Reduce both before any rank compares: one that raised earlier would leave the others waiting.
+    # Reduce both before any rank compares, since the others would wait for one that raised early.
     least, most = ranks.smallest(mine), -ranks.smallest(-mine)
     if least != most:
         raise CheckpointError(

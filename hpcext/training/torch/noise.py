@@ -1,12 +1,12 @@
 """Squared norms of the gradients of a PyTorch step, for :mod:`hpcext.training.adapt.noise`.
 
-A hook on each parameter sees the gradient of every pass before it is added to the others, and
+A hook on each parameter gets the gradient of every pass before it is added to the others, and
 before DistributedDataParallel averages; the averaged gradient is read after the last pass. So the
-usual exchange of gradients suffices, and only one number of each rank is summed besides. Gradients
-are read before they are clipped.
+usual exchange of gradients is sufficient, and in addition only one number of each rank is summed.
+Gradients are read before they are clipped.
 
-For Adam and its kin the gradients are preconditioned as the optimizer does: divided by the root of
-the averaged squares (the preconditioned noise scale of section 3.1).
+For Adam and similar optimizers the gradients are preconditioned as by the optimizer: divided by the
+root of the averaged squares (the preconditioned noise scale of section 3.1).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _AVERAGES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
 
 
 SETTLED = 10
-"""Steps before averaged squares are used. Over fewer steps some are tiny by chance, where a
-gradient was nearly 0, and a gradient divided by them would outweigh all later measurements."""
+"""Steps before averaged squares are used. Over fewer steps some are tiny by chance, if a gradient
+was nearly 0, and a gradient divided by them would outweigh all later measurements."""
 
 
 class Squared:
-    """Squared norms of gradients, as an optimizer sees them.
+    """The squared norms of gradients, as an optimizer uses them.
 
     Parameters
     ----------
     optimizers : iterable of torch.optim.Optimizer
         Optimizers of all parameters that are trained.
     scale_of : Callable[[], float]
-        Returns the factor by which the loss is multiplied at present (a gradient scaler); 1
-        without.
+        Returns the factor by which the loss is multiplied at present (by a gradient scaler); 1
+        without one.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Squared:
 
     @property
     def waiting(self) -> bool:
-        """Whether :meth:`difference` has seen the first of two steps."""
+        """Whether :meth:`difference` has had the first of two steps."""
         return self._before is not None
 
     @property
@@ -93,13 +93,13 @@ class Squared:
         return _total(self._held()) / self._scale_of() ** 2
 
     def forget(self) -> None:
-        """Forget the gradients of the step before: a difference begins anew."""
+        """Discard the gradients of the previous step, so that a difference begins again."""
         self._before = None
 
     def difference(self, samples: int) -> tuple[float, float, int] | None:
-        """Measure the present gradients and those of the step before as two pieces.
+        """Measure the present gradients and those of the previous step as two pieces.
 
-        That is the paper's estimator.
+        This is the paper's estimator.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ def _norm(
     parameter: torch.Tensor,
     gradient: torch.Tensor,
 ) -> torch.Tensor:
-    """Return the norm of a gradient, as the optimizer sees it."""
+    """Return the norm of a gradient, as the optimizer uses it."""
     gradient = gradient.detach()
     if gradient.is_sparse:
         gradient = gradient.to_dense()
@@ -170,7 +170,7 @@ def _norm(
             squares = squares / (1.0 - decay ** float(state["step"]))
         seen = gradient.to(kind) / (squares.sqrt() + group.get("eps", 1e-8))
         # For a parameter without an earlier gradient, such as the embedding of a new word, there is
-        # nothing to divide by yet; the optimizer itself will include the present gradient.
+        # no divisor yet; the optimizer itself will include the present gradient.
         gradient = seen.where(squares > 0, 0.0)
     norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=kind)
     return norm
@@ -182,7 +182,7 @@ def _average(state: Any) -> str:
 
 
 def _averages_squares(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer keeps averaged squares, also before its first step."""
+    """Return whether an optimizer keeps averaged squares, even before its first step."""
     kin = (
         torch.optim.Adam,
         torch.optim.AdamW,

@@ -13,17 +13,17 @@ from hpcext.training.torch.weights import WeightOf, attach
 
 
 class Parallel(DistributedDataParallel):
-    """A model that averages its gradients over the ranks, be they many or one.
+    """A model that averages its gradients over any number of ranks.
 
-    The script keeps this one object; :meth:`form` rebuilds it for the present process group,
-    because the reducer of an ordinary DistributedDataParallel stays in the group that it was made
-    in. With one rank, or before the first group, it behaves as the bare model.
+    The script keeps this one object. :meth:`form` rebuilds it for the present process group,
+    because the reducer of a normal DistributedDataParallel stays in the group in which it was made.
+    With one rank, or before the first group, it behaves as the bare model.
 
     Parameters
     ----------
     module : torch.nn.Module
     **options
-        Those of DistributedDataParallel.
+        Options of DistributedDataParallel.
     """
 
     def __init__(self, module: torch.nn.Module, **options: Any) -> None:
@@ -40,7 +40,7 @@ class Parallel(DistributedDataParallel):
         Parameters
         ----------
         equal : bool
-            Whether the ranks hold the same weights; else they all get those of rank 0.
+            Whether the ranks hold the same weights; otherwise all get those of rank 0.
         """
         self.dissolve()
         if not dist.is_initialized() or dist.get_world_size() == 1:
@@ -81,5 +81,5 @@ class Parallel(DistributedDataParallel):
         return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
-        """Do not average the gradients inside this context (for their accumulation)."""
+        """Do not average the gradients inside this context, for their accumulation."""
         return super().no_sync() if self._formed else contextlib.nullcontext()

@@ -20,14 +20,14 @@ class TorchRandom(TrainingState):
         return states
 
     def set_random(self, states: Tree) -> None:
-        """Set the random states to what :meth:`random` returned."""
+        """Set the random states to the result of :meth:`random`."""
         super().set_random(states)
         torch.set_rng_state(from_text(states["torch"]))
         if "cuda" in states and torch.cuda.is_available():
             torch.cuda.set_rng_state(from_text(states["cuda"]))
 
     def seed(self, seed: int) -> None:
-        """Seed the global sources of random numbers, those of the GPUs too."""
+        """Seed the global sources of random numbers, including those of the GPUs."""
         super().seed(seed)
         torch.manual_seed(seed)
 
@@ -38,5 +38,5 @@ def to_text(state: torch.Tensor) -> str:
 
 
 def from_text(text: str) -> torch.Tensor:
-    """Undo :func:`to_text`."""
+    """Reverse :func:`to_text`."""
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

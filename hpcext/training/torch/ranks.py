@@ -15,10 +15,10 @@ from hpcext.training.ranks import Control, Ranks
 class TorchRanks(Ranks):
     """Ranks of an initialised process group, which communicate in a gloo group of their own.
 
-    The exchange of control vectors is asynchronous: started at one boundary and read at the next,
-    it travels while the step computes. It needs its own group, because all ranks must send the
-    messages of one group in the same order, and DistributedDataParallel sends its own in the
-    meantime.
+    The exchange of control vectors is asynchronous: it is started at one boundary and read at the
+    next, so that it runs while the step computes. It needs its own group, because all ranks must
+    send the messages of one group in the same order, and DistributedDataParallel sends its own in
+    the meantime.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class TorchRanks(Ranks):
         self.size = dist.get_world_size()
         self._group: dist.ProcessGroup = dist.new_group(backend="gloo")
         self._vector = torch.zeros(len(Control()), dtype=torch.int64)
-        # A view of the same memory: setting it through NumPy takes a tenth of the time.
+        # A view of the same memory, since setting it through NumPy takes a tenth of the time.
         self._values = self._vector.numpy()
         self._work: dist.Work | None = None
         self._adding: tuple[dist.Work, torch.Tensor] | None = None
@@ -34,7 +34,7 @@ class TorchRanks(Ranks):
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """The control group: nothing of the training's own traffic goes through it."""
+        """The control group, which the training's own traffic does not use."""
         return self._group
 
     def exchange(self, requests: Control) -> Control:
@@ -48,13 +48,13 @@ class TorchRanks(Ranks):
         return agreed
 
     def settle(self) -> None:
-        """Finish the exchanges under way, whatever they say."""
+        """Finish the running exchanges, whatever their result."""
         self._take()
         self.summed()
         self.gathered()
 
     def begin_sum(self, values: list[float]) -> None:
-        """Begin to add up numbers over all ranks, beside the training."""
+        """Begin to add numbers over all ranks, beside the training."""
         numbers = torch.tensor(values, dtype=torch.float64)
         work = dist.all_reduce(numbers, group=self._group, async_op=True)
         self._adding = work, numbers
@@ -69,7 +69,7 @@ class TorchRanks(Ranks):
         return found
 
     def begin_gather(self, values: list[float]) -> None:
-        """Begin to send some numbers to all ranks, beside the training."""
+        """Begin to send numbers to all ranks, beside the training."""
         mine = torch.tensor(values, dtype=torch.float64)
         parts = [torch.empty_like(mine) for _ in range(self.size)]
         work = dist.all_gather(parts, mine, group=self._group, async_op=True)
@@ -103,7 +103,7 @@ class TorchRanks(Ranks):
         return [part[: int(length)].numpy().tobytes() for part, length in pairs]
 
     def broadcast(self, data: bytes) -> bytes:
-        """Return what rank 0 passed."""
+        """Return the data of rank 0."""
         length = torch.tensor([len(data)])
         dist.broadcast(length, src=0, group=self._group)
         if self.rank == 0:
@@ -114,7 +114,7 @@ class TorchRanks(Ranks):
         return content.numpy().tobytes()
 
     def _take(self) -> Control:
-        """Return what the exchange under way agreed on."""
+        """Return what the running exchange agreed on."""
         if self._work is None:
             return Control()
         self._work.wait()
@@ -128,7 +128,7 @@ def join(device: torch.device) -> Ranks:
     Parameters
     ----------
     device : torch.device
-        Device that this rank computes on; decides the backend.
+        The device of this rank, which determines the backend.
     """
     if not dist.is_available():
         return Ranks()
@@ -141,18 +141,18 @@ def join(device: torch.device) -> Ranks:
 
 
 def init(device: torch.device, **place: Any) -> None:
-    """Form a process group that can be left without a trace.
+    """Form a process group that can be left completely.
 
-    DistributedDataParallel imports ``torch._dynamo``, which keeps for ever the group that exists by
+    DistributedDataParallel imports ``torch._dynamo``, which keeps for ever the group that exists
     then (PyTorch 2.13), and with it the group's threads. A group that outlives the interpreter may
     abort the process at its very end ("terminate called without an active exception").
 
     Parameters
     ----------
     device : torch.device
-        Device that this rank computes on; decides the backend.
+        The device of this rank, which determines the backend.
     **place
-        For ``init_process_group``: store, rank, world_size.
+        Arguments of ``init_process_group``: store, rank, world_size.
     """
     importlib.import_module("torch._dynamo")
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", **place)

@@ -1,4 +1,4 @@
-"""The change of the number of ranks while a PyTorch training goes on."""
+"""The change of the number of ranks during a PyTorch training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcext.training.torch.state import plain, with_arrays
 
 
 class InPlace(Resizing):
-    """Ranks that ``hpcext launch`` adds and takes away in place.
+    """The ranks that ``hpcext launch`` adds and removes in place.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class InPlace(Resizing):
         return self._framework.member is not None and not self._why_not()
 
     def join(self, regroup: Callable[[Ranks], object]) -> Mapping[str, Any] | None:
-        """Join the other ranks, if this process is to; return the facts of their training."""
+        """Join the other ranks, if this process should; return the facts of their training."""
         member = self._framework.member
         if member is None or not member.joining:
             return None
@@ -67,7 +67,7 @@ class InPlace(Resizing):
         return received
 
     def next_group(self) -> int:
-        """Return the number of the group that the ranks should change into; 0: none."""
+        """Return the number of the group into which the ranks should change; 0 for none."""
         member = self._framework.member
         if member is None or self.coordinator.ranks.rank != 0:
             return 0
@@ -116,14 +116,14 @@ class InPlace(Resizing):
             member.begin(group)
         regroup(member.form(group))
         if group.kept < group.size:
-            # Sent by rank 0, which is the same process.
+            # Sent by rank 0, which is the same process in both groups.
             objects = plain(self._framework.state.capture(), "Session") if rank == 0 else None
             send({"facts": facts(), "objects": objects}, range(group.kept, group.size))
 
     # The hooks of a feature.
 
     def regrouped(self) -> None:
-        """Form the models anew when the next loader is opened."""
+        """Form the models again when the next loader is opened."""
         self._new = True
 
     def opened(self) -> None:
@@ -139,12 +139,12 @@ class InPlace(Resizing):
             callback()
 
     def validating(self) -> None:
-        """Report the cost of a change of ranks after which no step came."""
+        """Report the cost of a change of ranks that no step followed."""
         stall_s = self._stall.end()
         member = self._framework.member
         if stall_s is not None and member is not None and self.coordinator.ranks.rank == 0:
             member.answer(stall_s=stall_s)
 
     def finishing(self) -> None:
-        """Report the cost of a change of ranks after which no step came."""
+        """Report the cost of a change of ranks that no step followed."""
         self.validating()

@@ -1,8 +1,8 @@
 """The shards of sharded models (FSDP2, tensor parallel) in a checkpoint.
 
-DTensors go to files of :mod:`torch.distributed.checkpoint`, one for each rank; the rest goes to the
-same file as without shards. Loading divides the shards anew, so the number of ranks may change
-between two attempts; it cannot change in place.
+DTensors are written to files of :mod:`torch.distributed.checkpoint`, one for each rank, and the
+rest to the same file as without shards. Loading divides the shards again, so the number of ranks
+may change between two attempts, but not in place.
 
 The index of ``torch.distributed.checkpoint`` is a pickle. It is read by an unpickler that accepts
 only the classes of that index.
@@ -66,7 +66,7 @@ class TorchShards(Shards):
     ----------
     state : TorchState
     ranks : Ranks
-        A group of its own, see :class:`~hpcext.training.checkpoint.shards.Shards`.
+        A separate group, see :class:`~hpcext.training.checkpoint.shards.Shards`.
     """
 
     def __init__(self, state: TorchState, ranks: Ranks) -> None:
@@ -104,10 +104,16 @@ class TorchShards(Shards):
     def read(self, checkpoint: Checkpoint, shards: Tensors) -> None:
         """Fill tensors from a checkpoint, however it was sharded; every rank calls it.
 
+        Parameters
+        ----------
+        checkpoint : Checkpoint
+        shards : dict
+            Tensors by name, which are changed in place.
+
         Raises
         ------
         CheckpointError
-            On every rank alike: something is missing or cannot be read.
+            On every rank alike: a shard is missing or cannot be read.
         """
         try:
             load(
@@ -178,7 +184,7 @@ def _targets(tree: Tree, live: Tree, objects: Mapping[str, Any]) -> Tensors:
     for name, saved in tree.items():
         value = objects.get(name)
         if isinstance(value, torch.optim.Optimizer):
-            # It may have no state yet: the targets have the shapes of its parameters.
+            # It may have no state yet, so the targets have the shapes of its parameters.
             parameters = [each for group in value.param_groups for each in group["params"]]
             for place, state in saved["state"].items():
                 for mark in _marks(state):
@@ -214,7 +220,7 @@ def _like_parameter(
     if not isinstance(parameter, DTensor):
         raise _unfit(name, f"{mark[0]} was sharded, but its parameter is not sharded now")
     shape = mark[1]
-    # A state of another shape (a factored moment) is not sharded as its parameter is.
+    # A state of another shape (a factored moment) is not sharded like its parameter.
     placements = [
         each if not isinstance(each, Shard) or list(parameter.shape) == shape else Replicate()
         for each in parameter.placements
@@ -295,7 +301,7 @@ class _Writer(FileSystemWriter):
         self.fs = _Files()
 
     def storage_meta(self) -> StorageMeta | None:
-        # The draft's path would say nothing: it is renamed.
+        # The path of the draft would be useless, because the draft is renamed.
         return StorageMeta()
 
 

@@ -1,4 +1,4 @@
-"""Sharding of a model over the ranks, and the sessions of such a model."""
+"""The sharding of a model over the ranks, and its part in a session."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sharding(Feature):
 
     @property
     def why_not_in_place(self) -> str:
-        """Reason why the number of ranks cannot change in place; empty if it can."""
+        """The reason why the number of ranks cannot change in place; empty if it can."""
         if self._framework.state.sharded:
             return (
                 "the model is sharded, and its shards are redistributed only when a checkpoint is "
@@ -49,10 +49,10 @@ class Sharding(Feature):
     # The hooks of a feature.
 
     def shards(self) -> Shards | None:
-        """Return how the ranks write and read their shards; None: the model is not sharded."""
+        """Return how the ranks write and read their shards; None if the model is not sharded."""
         if not self._framework.state.sharded:
             return None
-        # Importing DTensor takes a while, and few need it.
+        # Importing DTensor takes a while, and few trainings need it.
         from hpcext.training.torch.sharded import TorchShards  # noqa: PLC0415
 
         ranks = TorchRanks() if dist.is_initialized() else self.coordinator.ranks
@@ -66,7 +66,7 @@ class Sharding(Feature):
         RuntimeError
             The model was sharded too late.
         TypeError
-            It is sharded in a way that cannot be saved.
+            The model is sharded in a way that cannot be saved.
         """
         state = self._framework.state
         if _has_flattened(state.modules()):
@@ -92,7 +92,7 @@ class Sharding(Feature):
         self.beginning()
 
     def regrouped(self) -> None:
-        """Raise RuntimeError if the model is sharded: shards cannot be divided anew in place."""
+        """Raise RuntimeError if the model is sharded, since shards cannot be divided in place."""
         if self.why_not_in_place:
             raise RuntimeError(self.why_not_in_place)
 
@@ -112,20 +112,20 @@ def shard(
 ) -> torch.nn.Module:
     """Shard the parameters of a model over all ranks (FSDP2), on the device of each.
 
-    Call it before the optimizer is made, and the session last: a session restores when it is
-    made, and every rank then reads its own shards. Scripts that have a process group, or a mesh,
-    of their own may call ``fully_shard`` themselves instead.
+    Call it before the optimizer is made, and make the session last: a session restores when it is
+    made, and every rank then reads its own shards. Scripts with their own process group or mesh may
+    call ``fully_shard`` themselves instead.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model, equal on every rank.
     *layers : type
-        Submodules of these classes become units of their own: their parameters are gathered when
-        they compute and freed afterwards. Without any, the model is one unit.
+        Submodules of these classes become separate units: their parameters are gathered when they
+        compute and freed afterwards. Without classes, the model is one unit.
     **options
-        For :func:`torch.distributed.fsdp.fully_shard`: ``mp_policy``, ``offload_policy``,
-        ``reshard_after_forward``; ``mesh``, if not one of all ranks.
+        Arguments of :func:`torch.distributed.fsdp.fully_shard`: ``mp_policy``,
+        ``offload_policy``, ``reshard_after_forward``; ``mesh``, if not one of all ranks.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def shard(
     ImportError
         This PyTorch is older than 2.6.
     CheckpointError
-        This process was started to join a running training, which a sharded model cannot.
+        This process was started to join a running training, which sharded models do not support.
     """
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
@@ -145,7 +145,7 @@ def shard(
     device = own_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    _meet(device)
+    _join_ranks(device)
     if "mesh" not in options:
         options["mesh"] = init_device_mesh(device.type, (dist.get_world_size(),))
     # Parameters on the meta device get memory later, each rank for its own shards.
@@ -157,7 +157,7 @@ def shard(
     return model
 
 
-def _meet(device: torch.device) -> None:
+def _join_ranks(device: torch.device) -> None:
     """Join the ranks of this job; FSDP needs a process group even for one rank."""
     if dist.is_initialized():
         return
@@ -174,9 +174,9 @@ def _meet(device: torch.device) -> None:
         backend = "nccl" if device.type == "cuda" else "gloo"
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        atexit.register(_part)
+        atexit.register(_leave_group)
 
 
-def _part() -> None:
+def _leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()

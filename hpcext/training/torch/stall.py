@@ -7,7 +7,8 @@ import time
 from collections import deque
 
 _WINDOW = 64
-"""Steps of the median: more than a new rank takes to start, which slows others on busy cores."""
+"""Number of steps of the median: more than a new rank takes to start, which slows others down on
+busy cores."""
 
 
 class Stall:
@@ -23,7 +24,7 @@ class Stall:
         self._changing = False
 
     def boundary(self) -> float | None:
-        """End a step; return what a change cost in seconds, if one was under way."""
+        """End a step; return the cost of a change in seconds, if one was running."""
         now_s = time.perf_counter()
         taken_s = now_s - self._last_s if self._last_s is not None else None
         self._last_s = now_s
@@ -39,7 +40,7 @@ class Stall:
         self._changing = True
 
     def end(self) -> float | None:
-        """End a change that no step follows; return its cost in seconds, if one was under way."""
+        """End a change that no step follows; return its cost in seconds, if one was running."""
         if not self._changing or self._last_s is None:
             return None
         return self._cost(time.perf_counter() - self._last_s)

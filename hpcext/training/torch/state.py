@@ -28,8 +28,9 @@ _MAPPINGS = (dict, OrderedDict, Counter)
 class TorchState(TorchRandom):
     """A state with tensors, modules and torch generators.
 
-    It is written by ``torch.save`` and read with ``weights_only=True``: plain values and tensors
-    only, which is checked when the session begins, not when the first checkpoint is due.
+    It is written by ``torch.save`` and read with ``weights_only=True``: only plain values and
+    tensors are possible, which is checked when the session begins, not when the first checkpoint is
+    due.
     """
 
     format = "torch/1"
@@ -50,7 +51,7 @@ class TorchState(TorchRandom):
             self.format = FORMAT_SHARDED
 
     def refusal(self, value: Any) -> str:
-        """Return why this value cannot be part of the state; empty if it can."""
+        """Return the reason why this value cannot be part of the state; empty if it can."""
         kind = state_of(value)
         if not kind:
             return super().refusal(value)
@@ -62,7 +63,7 @@ class TorchState(TorchRandom):
         )
 
     def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
-        """Return which state of the training nobody saves, and what to do; empty if none."""
+        """Return which state of the training is not saved, and what to do; empty if none."""
         given = self.given(unsaved)
         return given.lacks_model() or given.lacks_schedulers()
 
@@ -72,7 +73,7 @@ class TorchState(TorchRandom):
         return Given(named, [*map(unwrapped, unsaved)], self.capture())
 
     def present(self) -> Tree:
-        """Return the state of this process by kind, given to the session or not; slow."""
+        """Return the state of this process by kind, given to the session or not; this is slow."""
         return {**super().present(), **present()}
 
     def knows(self, value: Any) -> bool:
@@ -85,7 +86,7 @@ class TorchState(TorchRandom):
 
     @property
     def objects(self) -> Mapping[str, Any]:
-        """Objects that the user named, except sources of random numbers."""
+        """The objects that the user named, except sources of random numbers."""
         return self._objects
 
     @property
@@ -95,7 +96,7 @@ class TorchState(TorchRandom):
 
     @property
     def data_parallel(self) -> bool:
-        """Whether all shards are FSDP2's, so that each rank has batches of its own."""
+        """Whether all shards are those of FSDP2, so that each rank has batches of its own."""
         module = sys.modules.get("torch.distributed.fsdp")
         kind = getattr(module, "FSDPModule", ())
         meshes = (cast(Any, each).device_mesh for each in self._held() if is_sharded(each))
@@ -192,7 +193,7 @@ class TorchCopier(Copier):
         return 0 if _special(array) else _local(array).nbytes
 
     def identity(self, array: Any) -> Any:
-        """Return a key that is equal for two tensors that are the same memory."""
+        """Return a key that is equal for two tensors that share the same memory."""
         if not isinstance(array, torch.Tensor):
             return super().identity(array)
         if _special(array):
@@ -201,7 +202,7 @@ class TorchCopier(Copier):
         return array.device, array.data_ptr(), array.shape, array.stride(), array.dtype
 
     def fits(self, before: Any, array: Any) -> bool:
-        """Return whether an earlier copy has the right memory for this tensor."""
+        """Return whether an earlier copy has suitable memory for this tensor."""
         if not isinstance(array, torch.Tensor):
             return super().fits(before, array)
         if not isinstance(before, torch.Tensor) or _special(array) or before.shape != array.shape:
@@ -214,14 +215,14 @@ class TorchCopier(Copier):
         if not isinstance(array, torch.Tensor):
             return super().fresh(array)
         if _special(array):
-            # Sparse, quantized and the like are rare: the clone is the copy itself.
+            # Sparse, quantized and similar tensors are rare; the clone is the copy itself.
             return array.detach().clone().cpu()
         if is_sharded(array):
             return array.detach().clone().cpu()
         return torch.empty_like(array, device="cpu", requires_grad=False, pin_memory=array.is_cuda)
 
     def fill(self, copy: Any, array: Any) -> None:
-        """Copy the content; from a GPU asynchronously until :meth:`wait`."""
+        """Copy the content; from a GPU this is asynchronous until :meth:`wait`."""
         if not isinstance(array, torch.Tensor):
             super().fill(copy, array)
         elif not _special(array):
@@ -237,7 +238,7 @@ class TorchCopier(Copier):
 
 def is_sharded(value: Any) -> bool:
     """Return whether a value is a DTensor, a shard of a tensor that ranks hold together."""
-    # If nobody has imported the module there are none, and the import takes a while.
+    # If the module is not imported there are none, and the import takes a while.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
@@ -268,12 +269,18 @@ def unwrapped(value: Any) -> Any:
 def check_settings(optimizer: torch.optim.Optimizer, groups: Iterable[Mapping[str, Any]]) -> None:
     """Check that groups of parameters have the settings that an optimizer needs.
 
-    An earlier release of PyTorch may have written fewer, which loading adds.
+    An earlier release of PyTorch may have written fewer settings, which loading adds.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+    groups : iterable of Mapping
+        The groups that were saved.
 
     Raises
     ------
     ValueError
-        They are those of another kind of optimizer.
+        The settings are those of another kind of optimizer.
     """
     for group in groups:
         lost = sorted(optimizer.defaults.keys() - group.keys())
@@ -287,12 +294,18 @@ def check_settings(optimizer: torch.optim.Optimizer, groups: Iterable[Mapping[st
 def plain(value: Any, where: str) -> Any:
     """Return a value as torch can read it back with ``weights_only``; arrays become tensors.
 
+    Parameters
+    ----------
+    value : Any
+    where : str
+        The name of the value, for messages.
+
     Raises
     ------
     TypeError
         A part is neither plain nor a tensor.
     """
-    # By exact type: a subclass (an enum is an int) would be pickled as that class.
+    # By exact type, since a subclass (an enum is an int) would be pickled as that class.
     if type(value) in _LEAVES or isinstance(value, _TORCH_LEAVES):
         return value
     if isinstance(value, np.ndarray | np.generic):
@@ -306,7 +319,7 @@ def plain(value: Any, where: str) -> Any:
 
 
 def with_arrays(value: Any) -> Any:
-    """Undo :func:`plain`."""
+    """Reverse :func:`plain`."""
     if isinstance(value, Mapping) and value.keys() == {_NDARRAY}:
         return value[_NDARRAY].numpy()
     if isinstance(value, Mapping) or type(value) in (list, tuple):
@@ -315,7 +328,14 @@ def with_arrays(value: Any) -> Any:
 
 
 def mapped(value: Any, change: Callable[[Any, Any], Any]) -> Any:
-    """Return a container with changed items; the same object where no item changes."""
+    """Return a container with changed items; the same object if no item changes.
+
+    Parameters
+    ----------
+    value : Any
+    change : callable
+        Given the key or index of an item and the item, returns the new item.
+    """
     if isinstance(value, Mapping):
         items = {key: change(key, item) for key, item in value.items()}
         return value if all(items[key] is value[key] for key in items) else like(value, items)

@@ -1,4 +1,4 @@
-"""Averaging gradients over samples where the ranks have unequal batches.
+"""Averaging gradients over samples if the ranks have unequal batches.
 
 DistributedDataParallel averages the gradients of the ranks as if their batches were equal. The hook
 here first multiplies each by the rank's weight, see
@@ -6,12 +6,12 @@ here first multiplies each by the rank's weight, see
 
 Limits
 ------
-The loss must be a mean over the samples of a rank, as PyTorch's losses are by default. With several
-backward passes to a step under ``no_sync()`` the sum of all gets one weight, that of the last one:
-right for parts of one batch (:mod:`hpcext.training.accumulation`), not for several batches of
-different weights. BatchNorm computes its statistics from the samples of one rank, refuses a single
-one ("Expected more than 1 value per channel"), and counts a sample of weight 0 as any other: with
-BatchNorm, leave no small last batch (``last="carried"`` or ``"dropped"``).
+The loss must be a mean over the samples of a rank, as PyTorch's losses are by default. If a step
+has several backward passes under ``no_sync()``, their sum gets one weight, that of the last one.
+That is right for parts of one batch (:mod:`hpcext.training.accumulation`), but not for several
+batches of different weights. BatchNorm computes its statistics from the samples of one rank,
+refuses a single one ("Expected more than 1 value per channel"), and counts a sample of weight 0
+like any other. So with BatchNorm avoid a small last batch (``last="carried"`` or ``"dropped"``).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class WeightOf(Protocol):
 def attach(model: DistributedDataParallel, weight_of: WeightOf) -> None:
     """Make this model average its gradients over the samples of all ranks.
 
-    With equal batches (every weight 1) the result is bit for bit that without this hook.
+    With equal batches (every weight 1) the result is bit for bit the same as without this hook.
 
     Parameters
     ----------
     model : DistributedDataParallel
-        One that has no communication hook, and has not yet made a backward pass. All ranks attach.
+        A model without a communication hook, before its first backward pass. All ranks attach.
     weight_of : WeightOf
-        Returns the weight of this rank's batch in the present step; called in the backward pass,
-        for each bucket of gradients.
+        Returns the weight of this rank's batch in the present step; it is called in the backward
+        pass, for each bucket of gradients.
 
     Raises
     ------
@@ -59,7 +59,8 @@ def attach(model: DistributedDataParallel, weight_of: WeightOf) -> None:
     def average(bucket: Any) -> Any:
         gradients, weight = bucket.buffer(), weight_of(last=bucket.is_last())
         if weight == 0.0:
-            # Not by multiplication: a NaN in a batch of weight 0 must not count (NaN * 0 is NaN).
+            # Not by multiplication, since a NaN in a batch of weight 0 must not count (NaN * 0 is
+            # NaN).
             gradients.zero_()
         else:
             gradients.mul_(weight / size)

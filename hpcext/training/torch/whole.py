@@ -1,7 +1,6 @@
-"""A check that a session is given all state of a PyTorch training, before anything is lost.
+"""A check that a session is given all state of a PyTorch training, before any is lost.
 
-State that it is not given would begin anew at each resumption, and nobody would see more than a
-worse loss.
+State that it is not given would start over at each resumption, and show only as a worse loss.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _STATES = {
 _MEANT = "name it in unsaved=[...] (unsaved=True: anything) if this is intended"
 
 _FRAMES = 12
-"""Frames searched for GradScaler.step(): no optimizer's step is deeper below it."""
+"""Number of frames searched for GradScaler.step(): no optimizer's step is deeper below it."""
 
 
 def state_of(value: Any) -> str:
-    """Return the kind of object whose state a collection is, which is a copy; empty if none."""
+    """Return the kind of object of which a collection is the state, a copy; empty if none."""
     if not isinstance(value, Mapping | list | tuple | set | frozenset):
         return ""
     if isinstance(value, Mapping):
@@ -49,7 +48,15 @@ def state_of(value: Any) -> str:
 
 
 def has_state_of(kind: str, captured: Any) -> bool:
-    """Return whether the state of such an object is somewhere in what is saved."""
+    """Return whether the state of such an object is somewhere in the saved state.
+
+    Parameters
+    ----------
+    kind : str
+        As returned by :func:`state_of`.
+    captured : nested containers
+        The saved state.
+    """
     if not isinstance(captured, Mapping | list | tuple):
         return False
     inside = captured
@@ -98,7 +105,7 @@ class Given:
                 self._memory.update(filter(None, map(_address, tensors_in(state))))
 
     def lacks_model(self) -> str:
-        """Return a message about an optimizer whose parameters nobody saves; empty if none."""
+        """Return a message about an optimizer whose parameters are not saved; empty if none."""
         for name, value in self._objects.items():
             if isinstance(value, Optimizer):
                 trained = parameters_of(value)
@@ -148,7 +155,7 @@ class Given:
         )
 
     def _lacks_optimizer(self, optimizer: Optimizer) -> str:
-        # Plain SGD has nothing to lose.
+        # Plain SGD has no state to lose.
         empty = not any(optimizer.state.values())
         if id(optimizer) in self._ids or empty or self._held_by_others(optimizer):
             return ""
@@ -163,8 +170,8 @@ class Given:
     def _held_by_others(self, optimizer: Optimizer) -> bool:
         """Return whether all parameters of an optimizer are accounted for by other objects.
 
-        These are optimizers that are given, as where one wraps another, or objects that are
-        deliberately not saved.
+        These are given optimizers, if one wraps another, or objects that are deliberately not
+        saved.
         """
         mine = [each for each in self._objects.values() if isinstance(each, Optimizer)]
         held = {id(each) for value in (*mine, *self._unsaved) for each in parameters_of(value)}
@@ -202,8 +209,8 @@ class Steps:
     Parameters
     ----------
     heard : callable
-        A method, called once for each optimizer with the GradScaler that makes it step or None,
-        when it has made its first step that counts.
+        A method, called once for each optimizer when it has made its first step that counts, with
+        the GradScaler that makes it step, or None.
     counts : callable
         A method that returns whether steps count now.
     """
@@ -247,14 +254,14 @@ def _scaler(frame: FrameType | None) -> Any:
 
 
 def norm_of_gradients(optimizer: Optimizer) -> float:
-    """Return the norm of all gradients that an optimizer sees."""
+    """Return the norm of all gradients that an optimizer uses."""
     gradients = (each.grad for each in parameters_of(optimizer) if each.grad is not None)
     squares = sum(float(each.detach().float().norm()) ** 2 for each in gradients)
     return math.sqrt(squares)
 
 
 def present() -> dict[str, Any]:
-    """Return fingerprints of the state of all optimizers in this process and what they train."""
+    """Return fingerprints of the state of all optimizers in this process and their parameters."""
     optimizers = alive(Optimizer)
     trained = {id(each): each for one in optimizers for each in parameters_of(one)}
     modules = alive(torch.nn.Module)
@@ -272,7 +279,7 @@ def present() -> dict[str, Any]:
 
 
 def alive(kind: type) -> list[Any]:
-    """Return all objects of a class that exist; it searches all objects of the process."""
+    """Return all objects of a class that exist; this searches all objects of the process."""
     # By type, because isinstance runs code of proxies.
     return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
