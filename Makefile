@@ -14,7 +14,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-SCRIPTS := .ci/run .ci/venv .ci/install-packages tests/system/in-release tests/system/in-overlay lsf_scripts/* \
+SCRIPTS := .ci/run .ci/venv .ci/install-packages .ci/criu tests/system/in-release tests/system/in-overlay lsf_scripts/* \
 	site_configs/packaging/wheels site_configs/packaging/install-tree site_configs/packaging/source-tree
 ROOTS := spank_hooks/prolog/hpcext-prolog spank_hooks/epilog/hpcext-epilog
 RELEASE ?=
@@ -68,6 +68,7 @@ test-environment:
 	@# Headers and modules have no command to look for.
 	@[ -e /usr/share/lmod ] || .ci/install-packages :lmod
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev
+	@.ci/criu
 	@.ci/venv test,examples,lightning,transformers
 
 lint: style

@@ -52,6 +52,9 @@ class Checkpointer(msgspec.Struct, frozen=True, omit_defaults=True):
         Arguments that are added to the command always, and if there is a checkpoint.
     environ : Mapping[str, str]
         Variables that it gets unless they are set; ``{pid}`` is the supervisor's.
+    transparent : bool
+        Whether it saves nothing, and is suspended as it is
+        (:mod:`hpcext.launch.transparent`).
     """
 
     signal: str = ""
@@ -63,11 +66,12 @@ class Checkpointer(msgspec.Struct, frozen=True, omit_defaults=True):
     arguments: tuple[str, ...] = ()
     resume: tuple[str, ...] = ()
     environ: Mapping[str, str] = msgspec.field(default_factory=dict)
+    transparent: bool = False
 
     @property
     def plain(self) -> bool:
         """Whether it may be ended although no sign shows that it has saved."""
-        return not self.signal and not self.newer
+        return not self.signal and not self.newer and not self.transparent
 
     @property
     def suspend_timeout_s(self) -> float | None:
@@ -125,10 +129,12 @@ PRESETS: Mapping[str, Checkpointer] = {
     # with 1 whatever they have done.
     "torchrun": Checkpointer(signal="SIGTERM", exits=()),
     "plain": PLAIN,
+    "transparent": Checkpointer(transparent=True),
 }
 
 _KEYS = ("preset", "signal", "after_s", "done", "file", "resume")
 _DONE = ("exit", "file", "requeue")
+_BESIDE = ("preset", "after_s")
 
 
 def checkpoint(value: Any) -> Checkpointer:
@@ -179,6 +185,11 @@ def checkpoint(value: Any) -> Checkpointer:
             do='add done = {exit = [0]}, {file = "PATTERN"} or {requeue = true}',
         )
     spec = msgspec.structs.replace(base, **found)
+    if base.transparent and (more := [key for key in value if key not in _BESIDE]):
+        raise InputError(
+            f"{more[0]} beside transparent, which needs nothing of the command",
+            valid="only after_s",
+        )
     _check(spec)
     return spec
 
@@ -211,6 +222,33 @@ def preset(name: str) -> Checkpointer:
             do=did_you_mean(name, tuple(PRESETS)),
         )
     return PRESETS[name]
+
+
+def check_size(spec: Checkpointer, *, gpus: tuple[int, int], nodes: int, mps: bool) -> None:
+    """Refuse a job of which no image can be made that fits wherever it goes on.
+
+    Parameters
+    ----------
+    spec : Checkpointer
+    gpus : tuple of int
+        The fewest and the most that it can run on.
+    nodes : int
+        The most that it can run on.
+    mps : bool
+        Whether it may share a GPU.
+    """
+    if not spec.transparent:
+        return
+    if nodes > 1:
+        raise InputError("transparent, for a job on several nodes", valid="only on one node")
+    if gpus[0] != gpus[1]:
+        raise InputError(
+            f"transparent, for a job on {gpus[0]} to {gpus[1]} GPUs",
+            valid="one number of GPUs: what is suspended as it is cannot change its size",
+            do=f"say gpus = {gpus[0]}",
+        )
+    if mps:
+        raise InputError("transparent, for a job that may share a GPU", do="leave mps out")
 
 
 def check_command(spec: Checkpointer, *, shell: bool) -> None:

@@ -260,6 +260,14 @@ def _job(
         with at(stated, "checkpoint"):
             values.update(_natively(saves, table))
     spec = JobSpec(**values)
+    if spec.checkpoint is not None:
+        with at(stated, "checkpoint"):
+            checkpointers.check_size(
+                spec.checkpoint,
+                gpus=(spec.gpus.min, spec.gpus.max),
+                nodes=spec.nodes.max,
+                mps=spec.mps,
+            )
     if spec.mps and (spec.gpus.min, spec.nodes.min) != (1, 1):
         raise InputError(
             "true, but the job needs more than one GPU",

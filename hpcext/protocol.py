@@ -16,6 +16,7 @@ One *attempt* is one run of a job's command. Its directory contains, in the orde
 ``rescaled.json``   launcher       the number of GPUs after that (:data:`RESCALED`)
 ``suspended.json``  session        the acknowledgement of a suspension (:data:`SUSPENDED`)
 ``rehearsal.json``  session        the training's state before and after (:data:`REHEARSAL`)
+``native.json``     supervisor     what became of a transparent suspension (:data:`NATIVE`)
 ``exit.json``       supervisor     no process is left: exit code, rusage (:data:`EXIT`)
 ==================  =============  ==============================================================
 
@@ -82,12 +83,18 @@ went on; ``state``, fingerprints of the process's state then, by kind; ``steps``
 next steps in this process its ``step``, its ``metrics`` and the ``state`` after it; ``went_on_s``,
 the seconds of these steps.
 """
+NATIVE = "hpcext.native/1"
+"""Of a job with ``checkpoint = "transparent"``: ``declined`` and ``cannot_save`` as in a report,
+``notes`` (sentences for the user), and ``began_as``: the directory of the attempt in which its
+processes began, which their environment names, since they go on in later attempts.
+"""
 EXIT = "hpcext.exit/1"
 """Two of the keys have the names of release 0.1.0, whose managers and supervisors still run:
 ``suspend_asked_at``, the time of the suspension that was requested and not declined, and
 ``kill_asked_at``, the time when the end of the attempt was requested. For a command that saves by
 its own means, ``checkpoint`` states whether it has ``saved``, the seconds of its work that are in
-no checkpoint, ``lost_s``, and whether that is ``exact`` or an upper limit.
+no checkpoint, ``lost_s``, whether that is ``exact`` or an upper limit, and whether the command
+begins ``anew``, without a checkpoint.
 """
 LAUNCH_FILE = "launch.json"
 SUPERVISOR_FILE = "supervisor.json"
@@ -97,6 +104,7 @@ RESCALE_FILE = "rescale.json"
 RESCALED_FILE = "rescaled.json"
 SUSPENDED_FILE = "suspended.json"
 REHEARSAL_FILE = "rehearsal.json"
+NATIVE_FILE = "native.json"
 EXIT_FILE = "exit.json"
 REHEARSAL_VARIABLE = "HPCEXT_REHEARSAL"
 

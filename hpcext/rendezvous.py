@@ -238,7 +238,14 @@ class Rendezvous:
         return found if found and found.number == number else None
 
     def fail(self, number: int, why: str) -> None:
-        """Announce that a new rank of a change will not come, and why."""
+        """Announce that a new rank of a change will not come, and why.
+
+        Parameters
+        ----------
+        number : int
+            Number of the group.
+        why : str
+        """
         documents.write_file(self.directory / f"failed-{number}", why.encode(), durable=False)
         self._tell()
 

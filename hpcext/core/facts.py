@@ -220,6 +220,8 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
         False: nothing is known of its checkpoints, and `lost_s` is the most that it can be.
     saved : bool
         Whether such a command is known to have saved.
+    anew : bool
+        Whether such a command begins anew, without a checkpoint.
     """
 
     job: str
@@ -232,6 +234,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
     lost_s: float | None = None
     lost_exact: bool = True
     saved: bool = False
+    anew: bool = False
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):

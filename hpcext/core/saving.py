@@ -87,6 +87,8 @@ def said(job: Job) -> str:
     unsaved = job.run.unsaved
     if unsaved is None or not job.state.active:
         return ""
+    if job.run.native:
+        return f"cannot save: {unsaved.why}; goes on training, and is asked again if it is needed"
     does = (
         "its training is over, and it waits to write its last checkpoint"
         if unsaved.waits
@@ -125,7 +127,9 @@ def loss_sentence(loss: Loss) -> str:
     if loss.seconds is not None:
         time = counted_lost_s(loss.seconds, exact=loss.exact)
         whence = (
-            "it goes on from its own newest checkpoint"
+            "it begins anew"
+            if loss.anew
+            else "it goes on from its own newest checkpoint"
             if loss.exact
             else "its own checkpoints are not known"
         )

@@ -44,7 +44,9 @@ def rehearse(trial: TrialManager, first: JobSpec, *, train_s: float) -> Iterator
         return
     took_s = time.monotonic() - began
     into = parts(record.segments[-1].suspend_s)
-    says = f"{name} was suspended by its own means in {took_s:.1f} s{into}"
+    as_it_is = first.checkpoint is not None and first.checkpoint.transparent
+    how = "as it is" if as_it_is else "by its own means"
+    says = f"{name} was suspended {how} in {took_s:.1f} s{into}"
     yield Finding("job", "ok", says, grace_needed(took_s))
     yield _loss(name, record)
     trial.ask("resume")
@@ -66,6 +68,9 @@ def rehearse(trial: TrialManager, first: JobSpec, *, train_s: float) -> Iterator
         yield Finding("job", "wrong", f"{name} was not begun again", "check its log")
     else:
         does = "is complete" if job.state is State.COMPLETED else f"runs on after {train_s:g} s"
+        if as_it_is:
+            yield Finding("job", "ok", f"{name} was resumed, and {does}")
+            return
         says = f"{name} was begun again with the same command, and {does}"
         yield Finding("job", "ok", says, "see in its log whether it continues from its checkpoint")
 
@@ -80,5 +85,9 @@ def _loss(name: str, record: Record) -> Finding:
     if record.lost_s_exact < record.lost_s:
         says = f"it is unknown what {name} lost by that: {_lost(record)} of work"
         return Finding("job", "note", says, "state its checkpoints: checkpoint = {file = ...}")
+    if record.loss is not None and record.loss.anew:
+        says = f"{name} lost all of its work by that, {_lost(record)}, and begins anew"
+        do = "the finding transparent says why it cannot be suspended as it is"
+        return Finding("job", "wrong", says, do)
     says = f"{name} lost {_lost(record)} of work by that, since its newest checkpoint"
     return Finding("job", "note", says, "have it save more often, or at a signal")

@@ -151,7 +151,7 @@ class LocalExecutor(ProcessExecutor):
         if not watch.files.claimed() and not await self._bar(watch):
             self._settle(watch)
             return
-        marks = [f"HPCEXT_REPORT_DIR={watch.files.directory}"]
+        marks = sweep.marks_of(watch.files.directory)
         marks += [f"HPCEXT_NOTIFY={each}" for each in (process, watch.process) if each]
         pause_s = SWEEP_PAUSE_S
         seat = _seat(watch)

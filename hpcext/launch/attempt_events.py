@@ -187,6 +187,10 @@ class Facts(Protocol):
         """Whether such a command has saved, or may be ended now all the same."""
 
     @property
+    def imaged(self) -> bool:
+        """Whether all processes of such a command have stopped for ever, and are in images."""
+
+    @property
     def answering(self) -> bool:
         """Whether a process of such a command that was asked to save still runs."""
 
@@ -208,7 +212,7 @@ class Facts(Protocol):
 
     @property
     def declined(self) -> int:
-        """The number of suspensions that the session has declined, because it could not save."""
+        """The number of suspensions that were declined, because it could not be saved."""
 
 
 _MEANINGS: dict[int, Event] = {

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hpcext.launch import tree
 from hpcext.launch.attempt_processes import AttemptProcesses
 from hpcext.launch.native import Native
 from hpcext.launch.supervisor_files import SupervisorFiles
 from hpcext.process import Process
+
+if TYPE_CHECKING:
+    from hpcext.launch.transparent.saver import Transparent
 
 
 class AttemptFacts:
@@ -18,12 +22,15 @@ class AttemptFacts:
     ----------
     files : SupervisorFiles
     processes : AttemptProcesses
-    native : Native or None
-        How the command saves by its own means, if its job states that.
+    native : Native or Transparent or None
+        How the command saves by its own means, or is saved as it is, if its job states that.
     """
 
     def __init__(
-        self, files: SupervisorFiles, processes: AttemptProcesses, native: Native | None
+        self,
+        files: SupervisorFiles,
+        processes: AttemptProcesses,
+        native: Native | Transparent | None,
     ) -> None:
         self._files = files
         self._processes = processes
@@ -58,6 +65,11 @@ class AttemptFacts:
     def may_go(self) -> bool:
         """As the protocol has it."""
         return self._native is not None and self._native.may_go()
+
+    @property
+    def imaged(self) -> bool:
+        """As the protocol has it."""
+        return self._native is not None and self._native.imaged
 
     @cached_property
     def answering(self) -> bool:
@@ -102,4 +114,6 @@ class AttemptFacts:
     @cached_property
     def declined(self) -> int:
         """As the protocol has it."""
+        if self.native and self._native is not None:
+            return self._native.declined
         return self._files.declined()

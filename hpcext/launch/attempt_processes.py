@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hpcext.launch.attempt_facts import AttemptFacts
     from hpcext.launch.mps import Seat
     from hpcext.launch.native import Native
+    from hpcext.launch.transparent.saver import Transparent
 
 _SIGNALS = {
     # A stopped process would not receive SIGTERM.
@@ -33,12 +34,15 @@ class AttemptProcesses:
     supervisor : Process
     seat : Seat or None
         The attempt's on a shared GPU.
-    native : Native or None
-        How the command saves by its own means, if its job states that.
+    native : Native or Transparent or None
+        How the command saves by its own means, or is saved as it is, if its job states that.
     """
 
     def __init__(
-        self, supervisor: Process, seat: Seat | None, native: Native | None = None
+        self,
+        supervisor: Process,
+        seat: Seat | None,
+        native: Native | Transparent | None = None,
     ) -> None:
         self._supervisor = supervisor
         self._seat = seat
@@ -51,7 +55,7 @@ class AttemptProcesses:
         Suspensions and kills are repeated, so those will come later.
         """
         try:
-            below = tree.descendants(self._supervisor.pid)
+            below = self._below()
             if not any(tree.program(process) == "srun" for process in below):
                 return below
             # Processes of a script's step on this node are not descendants of its srun.
@@ -60,6 +64,15 @@ class AttemptProcesses:
         except OSError as error:
             stderr.say(f"no signal was sent: {error}")
             return []
+
+    def _below(self) -> list[Process]:
+        """Return all processes below the supervisor, without what it has started itself."""
+        below = tree.descendants(self._supervisor.pid)
+        helper = self._native.helper if self._native is not None else None
+        if helper is None:
+            return below
+        own = {helper.pid, *(each.pid for each in tree.descendants(helper.pid))}
+        return [each for each in below if each.pid not in own]
 
     def affect(self, effect: Effect, facts: AttemptFacts) -> None:
         """Carry out an effect on them.
@@ -84,8 +97,13 @@ class AttemptProcesses:
             self._script.release(suspended=effect is Effect.KILL_SCRIPT)
 
     def _signal(self, *signums: signal.Signals) -> None:
+        if self._native is not None and not {signal.SIGTERM, signal.SIGKILL}.isdisjoint(signums):
+            self._native.abandon()
         # The processes are searched again, because a tree may have forked.
         processes = self.find()
+        if signal.SIGKILL in signums:
+            # The end of a parent would let go on what is stopped below it: setpgid(2).
+            processes.reverse()
         if self._seat is not None:
             self._seat.release([each for each in processes if tree.ends(each, *signums)])
         for process in processes:

@@ -174,13 +174,13 @@ class AttemptState:
     def _tell_suspension(self, facts: Facts, now: Now) -> list[Effect]:
         if self._kill_s is not None:
             return []
-        if facts.native:
-            return self._ask_to_save(facts, now)
         if self.suspension is Suspension.REQUESTED and facts.declined > self._declined:
-            # The session has answered that it cannot save, so it goes on training.
+            # The answer is that it cannot be saved, so it goes on training.
             self.suspension = Suspension.NONE
             self.suspend_requested_at = self._remind_s = None
-            return [Effect.CONTINUE_SCRIPT]
+            return [Effect.TELL_MANAGER if facts.native else Effect.CONTINUE_SCRIPT]
+        if facts.native:
+            return self._ask_to_save(facts, now)
         here = facts.here
         if not here and self._outlives(facts, now):
             return self._terminate(LEFTOVER_GRACE_S, now)
@@ -189,6 +189,10 @@ class AttemptState:
 
     def _ask_to_save(self, facts: Facts, now: Now) -> list[Effect]:
         """Have a command save by its own means, and end it once it has."""
+        if facts.imaged:
+            # It has stopped, and what it did from here on would be done twice.
+            self.released = True
+            return self._cut_off(now)
         if self._held:
             self._held = False
             if not facts.writing:
@@ -294,6 +298,11 @@ class AttemptState:
         """Tell all processes to end, and kill them after the grace."""
         self.end_requested_at = self.end_requested_at or now.at
         return self._terminate(self._kill_grace_s, now)
+
+    def _cut_off(self, now: Now) -> list[Effect]:
+        """Kill all processes at once."""
+        self._terminate(0.0, now)
+        return [Effect.KILL]
 
     def _terminate(self, grace_s: float, now: Now) -> list[Effect]:
         kill_s = now.s + grace_s

@@ -20,6 +20,7 @@ _SHOWN_CHARS = 200
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -104,6 +105,7 @@ def start(
     blocked: Collection[signal.Signals] = (SUSPEND_SIGNAL,),
     notices: bool = False,
     asked_by: signal.Signals | None = None,
+    no_new_privs: bool = False,
 ) -> int:
     """Start a command in a session of its own; return its pid.
 
@@ -127,6 +129,8 @@ def start(
     asked_by : signal.Signals or None
         The signal that asks the command to save by its own means. The command starts with that
         signal's default action: Lightning, for example, takes an ignored signal for a handled one.
+    no_new_privs : bool
+        Whether nothing that it starts can gain privileges, as by ``sudo``.
 
     Raises
     ------
@@ -141,6 +145,8 @@ def start(
     def child() -> NoReturn:
         try:
             _prepare(parent, log, blocked, notices=notices, asked_by=asked_by)
+            if no_new_privs:
+                _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             _execute(argv, environ, cwd)
         except BaseException as error:
             os.write(writing, str(error).encode(errors="backslashreplace")[:4000])

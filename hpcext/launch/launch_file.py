@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcext.allocation import Allocation, step_index
 from hpcext.launch.leader import Leader, RemoteLeader
 from hpcext.launch.native import Native
+
+if TYPE_CHECKING:
+    from hpcext.launch.transparent.saver import Transparent
 
 
 class Launch:
@@ -23,7 +26,7 @@ class Launch:
 
     Attributes
     ----------
-    attempt : int
+    attempt, op : int
     argv : list of str
     cwd : str
     environ : dict
@@ -48,6 +51,7 @@ class Launch:
 
     def __init__(self, document: Mapping[str, Any], index: int | None) -> None:
         self.attempt = int(document["attempt"])
+        self.op = int(document["op"])
         self.argv = [str(word) for word in document["argv"]]
         self.cwd = str(document["cwd"])
         self.environ = dict(document["environ"])
@@ -67,16 +71,29 @@ class Launch:
         self._leader = str(document.get("leader", "none"))
         self._checkpoint = document.get("checkpoint")
 
-    def native(self, directory: Path) -> Native | None:
+    def native(self, directory: Path, environ: Mapping[str, str]) -> Native | Transparent | None:
         """Return how the command saves by its own means; None if nothing is stated of that.
 
         Parameters
         ----------
         directory : pathlib.Path
             The directory of the attempt.
+        environ : Mapping[str, str]
+            That of the supervisor, without the manager's additions.
         """
         if self._checkpoint is None:
             return None
+        if self._checkpoint.get("transparent"):
+            # Imported here, since few attempts are suspended so, and the others need not load it.
+            from hpcext.launch.transparent.saver import Transparent  # noqa: PLC0415
+
+            return Transparent(
+                directory,
+                {"attempt": self.attempt, "op": self.op},
+                self.log,
+                {**environ, **self.environ},
+                self.suspend_timeout_s,
+            )
         return Native(self._checkpoint, Path(self.cwd), directory)
 
     def leader(self, directory: Path) -> Leader | None:

@@ -12,7 +12,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,7 +76,13 @@ class Native:
         Whether it may be ended although nothing says that it has saved.
     signum : signal.Signals or None
         What asks it to save.
+    imaged, no_new_privs, declined, main, helper
+        As of :class:`~hpcext.launch.transparent.saver.Transparent`: it is not saved as it is.
     """
+
+    imaged = no_new_privs = False
+    declined = main = 0
+    helper: Process | None = None
 
     def __init__(self, document: Mapping[str, Any], cwd: Path, directory: Path) -> None:
         name = str(document.get("signal", ""))
@@ -105,6 +111,10 @@ class Native:
         self._open: set[str] = set()
 
     # The beginning.
+
+    def resume(self, say: Callable[[str], object]) -> int | None:
+        """Return None: the command itself goes on, from its checkpoint."""
+        return None
 
     def begin(self) -> list[str]:
         """Note what there is already; return the arguments to be added to the command."""
@@ -172,6 +182,13 @@ class Native:
     def answering(self) -> bool:
         """Return whether a process that was asked still runs."""
         return any(process.alive() for process in self._told)
+
+    def helper_ended(self, pid: int, code: int) -> bool:
+        """Return False: nobody else saves it."""
+        return False
+
+    def abandon(self) -> None:
+        """Do nothing: only the command itself saves."""
 
     def may_go(self) -> bool:
         """Return whether it has saved, so that it can be ended and need not end by itself."""

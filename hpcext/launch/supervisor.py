@@ -30,6 +30,7 @@ from hpcext.process import Process
 if TYPE_CHECKING:
     from hpcext.launch.mps import Seat
     from hpcext.launch.native import Native
+    from hpcext.launch.transparent.saver import Transparent
 
 TAKEN = 75
 """Exit code if another supervisor has this attempt already: nothing was run."""
@@ -120,7 +121,7 @@ class Supervisor:
         self._files = SupervisorFiles(directory, launch, self._launch.index)
         self._seat = _seat(launch.get("mps"))
         self._compiled = Compiled(self._launch.environ)
-        self._native = self._launch.native(directory)
+        self._native = self._launch.native(directory, protocol.environ())
         self._processes = AttemptProcesses(self._me, self._seat, self._native)
         self._state = AttemptState(
             kill_grace_s=self._launch.kill_grace_s,
@@ -158,15 +159,9 @@ class Supervisor:
         self._ending.begins(log)
         self._started_at = time.time()
         try:
-            native = self._native
-            self._pid = command.start(
-                [*launch.argv, *(native.begin() if native is not None else ())],
-                self._environ(),
-                cwd=launch.cwd,
-                log=log,
-                notices=launch.notices,
-                asked_by=native.signum if native is not None else None,
-            )
+            self._pid = self._goes_on(log) or self._begin(log)
+            if self._native is not None:
+                self._native.main = self._pid
         except command.CommandError as error:
             self._ending.cannot_run = str(error)
             command.write_line(log, launch.log, f"hpcext: {error}")
@@ -174,13 +169,43 @@ class Supervisor:
         finally:
             os.close(log)
 
+    def _begin(self, log: int) -> int:
+        """Start the command anew; return its pid."""
+        launch, native = self._launch, self._native
+        return command.start(
+            [*launch.argv, *(native.begin() if native is not None else ())],
+            self._environ(),
+            cwd=launch.cwd,
+            log=log,
+            notices=launch.notices,
+            asked_by=native.signum if native is not None else None,
+            no_new_privs=native is not None and native.no_new_privs,
+        )
+
+    def _goes_on(self, log: int) -> int | None:
+        """Let what was suspended as it is go on; return its pid, or None if there is none."""
+        if self._native is None:
+            return None
+        try:
+            return self._native.resume(
+                lambda what: command.write_line(log, self._launch.log, f"hpcext: {what}")
+            )
+        except OSError as error:
+            # It cannot be tried now, and nothing is lost by that.
+            self._not_started(str(error))
+            raise
+
+    def _not_started(self, why: str) -> None:
+        """Report a failure to start the command that is no fault of its own."""
+        end = self._end_of(NOT_STARTED, suspended=False)
+        self._files.say({**end, "not_started": why})
+
     def _sit_down(self, seat: Seat) -> None:
         """Take the seat; a failure is reported as no fault of the command's."""
         try:
             seat.take()
         except OSError as error:
-            end = self._end_of(NOT_STARTED, suspended=False)
-            self._files.say({**end, "not_started": f"{type(error).__name__}: {error}"})
+            self._not_started(f"{type(error).__name__}: {error}")
             raise
 
     def attend(self) -> int:
@@ -205,7 +230,7 @@ class Supervisor:
             return protocol.EXIT_SUSPENDED
         return code if code >= 0 else 128 - code
 
-    def _saves_natively(self) -> Native | None:
+    def _saves_natively(self) -> Native | Transparent | None:
         """Return how the command saves by its own means, unless it has a session, which counts."""
         return self._native if self._files.session() is None else None
 
@@ -287,6 +312,11 @@ class Supervisor:
     def _child_ended(self, pid: int, exit_code: int) -> None:
         if pid == self._pid:
             self._main_ended(exit_code)
+            return
+        helped = self._native is not None and self._native.helper_ended(pid, exit_code)
+        if helped and self._state.suspension is not Suspension.NONE:
+            # What the helper has done is known now.
+            self._step(Event.SUSPEND)
 
     def _main_ended(self, exit_code: int) -> None:
         self._exit_code = exit_code

@@ -47,11 +47,28 @@ def sweep(directory: Path, index: int, nonce: str) -> None:
         # The order to end has been written already.
         supervisor.send(protocol.NEWS_SIGNAL)
         time.sleep(PAUSE_S)
-    marks = [f"HPCEXT_REPORT_DIR={directory}"]
+    marks = marks_of(directory)
     victims = {supervisor} if supervisor is not None else set()
     while tree.kill_marked(marks, victims):
         time.sleep(PAUSE_S)
     documents.write_json(own / SWEPT_FILE, {"schema": SWEPT, "nonce": nonce})
+
+
+def marks_of(directory: Path) -> list[str]:
+    """Return variables of which each process of an attempt has one.
+
+    Processes that were suspended as they are have the environment of an earlier attempt.
+    """
+    began = [directory]
+    try:
+        said = documents.read_json(directory / protocol.NATIVE_FILE, protocol.NATIVE)
+        earlier = Path(str(said["began_as"]))
+    except documents.UNFIT:
+        earlier = directory
+    # Whatever is in that file, no other job's processes are killed.
+    if earlier != directory and earlier.parent == directory.parent:
+        began.append(earlier)
+    return [f"HPCEXT_REPORT_DIR={each}" for each in began]
 
 
 def bar(own: Path) -> bool:

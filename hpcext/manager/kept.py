@@ -1,4 +1,4 @@
-"""What is kept of completed jobs: all files of the last ones, and the logs of earlier ones.
+"""What is kept of jobs that have ended: all files of the last ones, and the logs of earlier ones.
 
 An attempt is a directory of small files, which tell a manager how it ended. Once the journal tells
 that, they only serve to examine a failure. A pilot of a hundred thousand short jobs would keep half
@@ -17,6 +17,7 @@ from hpcext.core.engine import Engine
 from hpcext.core.values import State
 from hpcext.executors.attempt.directory import ATTEMPTS
 from hpcext.executors.attempt.launch_file import CHECKPOINT
+from hpcext.launch.transparent.manifest import IMAGES
 
 KEEP_COMPLETED = 64
 """The number of jobs, the last ones to complete, whose attempts stay."""
@@ -43,6 +44,10 @@ class Kept:
         """
         world = engine.world
         late = [world.jobs[name] for name in world.changed.since(self._seen)]
+        for job in late:
+            # Of one that was suspended as it is, and then cancelled: it may be large.
+            if job.state.final and os.path.isdir(images := self._jobs / job.id / IMAGES):
+                shutil.rmtree(images, ignore_errors=True)
         late = [job for job in late if job.state is State.COMPLETED]
         if not self._seen:
             # A manager before this one has seen to the others.

@@ -351,7 +351,15 @@ class Training:
             self.suspend(place, random)
 
     def suspend(self, place: Position, random: Tree) -> None:
-        """Save, acknowledge and leave; return if the state could not be saved."""
+        """Save, acknowledge and leave; return if the state could not be saved.
+
+        Parameters
+        ----------
+        place : Position
+            The place to save.
+        random : dict
+            Random states of that place.
+        """
 
         def write() -> Checkpoint | None:
             # Before the place where the last attempt stopped, its checkpoint is all there is to
@@ -361,7 +369,15 @@ class Training:
         self.coordinator.suspend(write)
 
     def write(self, place: Position | None = None, random: Tree | None = None) -> Checkpoint | None:
-        """Write a checkpoint of the present place, or of an earlier one with its random states."""
+        """Write a checkpoint of the present place, or of an earlier one with its random states.
+
+        Parameters
+        ----------
+        place : Position, optional
+            By default the present place.
+        random : dict, optional
+            Random states of that place; by default the present ones.
+        """
         assert self.keeper is not None
         return self.keeper.write(
             *self._to_write(place or self.loop.place, random or self.state.random())

@@ -349,7 +349,14 @@ class Rates:
         return self._rule is not None
 
     def use(self, batch: int, optimizers: Iterable[Any]) -> None:
-        """Set the global batch from now on, and scale the rates of these optimizers."""
+        """Set the global batch from now on, and scale the rates of these optimizers.
+
+        Parameters
+        ----------
+        batch : int
+            Samples in a step on all ranks.
+        optimizers : iterable
+        """
         if self._rule is None:
             return
         if self._rescale is not None:

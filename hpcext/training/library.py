@@ -115,7 +115,14 @@ class LibraryCheckpoints:
             coordinator.mark()
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record that an optimizer step is done, with its metrics."""
+        """Record that an optimizer step is done, with its metrics.
+
+        Parameters
+        ----------
+        step : int
+        metrics : Mapping[str, Any]
+            Numbers by name.
+        """
         self._coordinator.reporter.metrics(metrics)
         self._coordinator.stepped(step, self._work(step))
 

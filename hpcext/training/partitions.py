@@ -196,6 +196,12 @@ class Partitions:
     def seek(self, epoch: int, consumed: int) -> None:
         """Go to a marked place; at the beginning of an epoch, to the newest one.
 
+        Parameters
+        ----------
+        epoch : int
+        consumed : int
+            Samples of the epoch that all ranks have consumed.
+
         Raises
         ------
         ValueError

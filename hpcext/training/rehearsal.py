@@ -59,7 +59,15 @@ class Rehearsal:
     def of(
         cls, attempt: protocol.Attempt | None, rank: int, look: Callable[[], Mapping[str, Any]]
     ) -> Rehearsal | None:
-        """Make a rehearsal if the attempt is one; else return None."""
+        """Make a rehearsal if the attempt is one; else return None.
+
+        Parameters
+        ----------
+        attempt : protocol.Attempt or None
+        rank : int
+        look : callable
+            As for the class.
+        """
         return cls(attempt, rank, look) if attempt and protocol.rehearsing() else None
 
     def mark(self, step: int) -> None:
@@ -69,7 +77,13 @@ class Rehearsal:
         self._write()
 
     def stepped(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Record one more step, with the metrics that were reported in it."""
+        """Record one more step, with the metrics that were reported in it.
+
+        Parameters
+        ----------
+        step : int
+        metrics : Mapping[str, float or None]
+        """
         if self._step is None or step <= self._step or len(self._steps) >= STEPS:
             return
         self._steps.append({"step": step, "metrics": dict(metrics), "state": self._present()})

@@ -147,7 +147,15 @@ class Reporter:
         self._signal()
 
     def stepped(self, step: int, done: float) -> None:
-        """Record that a step is done; a report is written at most once a second."""
+        """Record that a step is done; a report is written at most once a second.
+
+        Parameters
+        ----------
+        step : int
+            Steps since the job began.
+        done : float
+            Work since then, in the job's unit.
+        """
         self._step = step
         self._done = done
         if self._attempt is None:
@@ -199,7 +207,15 @@ class Reporter:
         return _numbers(fresh)
 
     def goodput(self, noise_scale: float, values: Mapping[str, Any]) -> None:
-        """Set the goodput model for all following reports, unless phi is negative."""
+        """Set the goodput model for all following reports, unless phi is negative.
+
+        Parameters
+        ----------
+        noise_scale : float
+            phi, in samples.
+        values : Mapping[str, Any]
+            Other keys, see :data:`hpcext.protocol.REPORT`.
+        """
         if self._attempt is None:
             return
         # JSON has no infinity, which means that no batch is too large.
@@ -215,6 +231,13 @@ class Reporter:
 
     def suspended(self, manifest: str, *, agreed_at: float, written_at: float) -> None:
         """Acknowledge a suspension, and notify the supervisor.
+
+        Parameters
+        ----------
+        manifest : str
+            Path of the manifest of the checkpoint.
+        agreed_at, written_at : float
+            Times of the agreement and of the end of writing, in seconds since the epoch.
 
         Raises
         ------

@@ -62,6 +62,26 @@ def test_losses_are_counted_in_seconds(bench: Bench) -> None:
     assert "are not known" in loss_sentence(record.loss)
 
 
+def test_one_of_which_nothing_could_be_saved_is_said_to_begin_anew(bench: Bench) -> None:
+    bench.step(10, f.Hold("1"))
+    bench.step(20, ended(bench, f.Outcome.SUSPENDED, lost_s=20.0, anew=True))
+    record = bench.record("1")
+    assert lost(record) == "20.0 s"
+    assert record.loss is not None
+    assert loss_sentence(record.loss) == (
+        "20.0 s of work are lost (it was suspended, and nothing of it could be saved): "
+        "it begins anew"
+    )
+
+
+def test_one_that_could_not_be_suspended_runs_on_and_is_asked_again(bench: Bench) -> None:
+    bench.step(10, f.Hold("1"))
+    op = bench.job("1").op
+    bench.step(11, f.NotSaved("1", op, "CRIU: a socket", 1))
+    assert bench.job("1").state is v.State.RUNNING
+    assert "suspend 1" in bench.step(20)
+
+
 def test_one_that_does_not_save_in_time_is_killed_and_is_not_asked_again(bench: Bench) -> None:
     bench.step(10, f.Hold("1"))
     assert bench.step(70) == ["kill 1"]

@@ -172,6 +172,8 @@ def test_the_full_example_has_every_key() -> None:
             9.0,
         ),
         ('checkpoint = {preset = "keras", after_s = 9}', "suspend_timeout_s", 39.0),
+        ('checkpoint = "transparent"', "checkpoint", Checkpointer(transparent=True)),
+        ('checkpoint = {preset = "transparent", after_s = 9}', "suspend_timeout_s", 9.0),
         ('checkpoint = "keras"\nsuspend_timeout_s = 50', "suspend_timeout_s", 50.0),
         ("retries = 3", "retries", 3),
         ("after = []", "after", ()),
@@ -288,6 +290,22 @@ FAULTS = [
     (
         "checkpoint = {file = 'a', done = {file = 'b'}}",
         ["checkpoint: done: file is stated twice"],
+    ),
+    (
+        'checkpoint = {preset = "transparent", file = "a"}',
+        ["checkpoint: file beside transparent", "only after_s"],
+    ),
+    (
+        'checkpoint = "transparent"\nnodes = 2',
+        ["checkpoint: transparent, for a job on several nodes"],
+    ),
+    (
+        'checkpoint = "transparent"\ngpus = {min = 1, max = 4}',
+        ["checkpoint: transparent, for a job on 1 to 4 GPUs", "say gpus = 1"],
+    ),
+    (
+        'checkpoint = "transparent"\nmps = true',
+        ["checkpoint: transparent, for a job that may share a GPU"],
     ),
     ("checkpoint = {after_s = 0, file = 'a'}", ["checkpoint: after_s: 0", "above 0"]),
     ("checkpoint = {after_s = 9}", ["checkpoint: after_s: nothing to wait for"]),

@@ -51,6 +51,7 @@ class Found(NamedTuple):
     may_go: bool = False
     answering: bool = False
     writing: bool = False
+    imaged: bool = False
 
 
 NOTHING = Found()
@@ -410,6 +411,31 @@ def test_a_command_that_saves_by_its_own_means_is_asked_until_it_may_go() -> Non
     assert attempt.waits(saved) == [Effect.TERMINATE]
     assert attempt.state.released
     assert attempt.state.deadline_s == attempt.now_s + SAVED_GRACE_S
+
+
+def test_what_is_in_images_is_killed_at_once_and_does_nothing_more() -> None:
+    attempt = Attempt()
+    assert attempt.meets(Event.SUSPEND, NATIVE) == [Effect.ASK_TO_SAVE]
+    imaged = NATIVE._replace(imaged=True)
+    assert attempt.meets(Event.SUSPEND, imaged) == [Effect.KILL]
+    assert attempt.state.released
+    assert attempt.state.phase is Phase.ENDING
+    assert attempt.state.deadline_s == attempt.now_s
+    assert attempt.waits(imaged) == [Effect.KILL]
+
+
+def test_a_command_that_cannot_be_saved_as_it_is_goes_on_unless_it_has_to_go() -> None:
+    attempt = Attempt()
+    attempt.meets(Event.SUSPEND, NATIVE)
+    declined = NATIVE._replace(declined=1)
+    assert attempt.meets(Event.SUSPEND, declined) == [Effect.TELL_MANAGER]
+    assert attempt.state.suspension is Suspension.NONE
+    assert attempt.state.deadline_s is None
+    # Asked again, it is tried again.
+    assert attempt.meets(Event.SUSPEND, declined) == [Effect.ASK_TO_SAVE]
+    assert attempt.meets(Event.NOTICE, declined) == [Effect.ASK_TO_SAVE]
+    assert attempt.waits(NATIVE._replace(declined=2)) == [Effect.ASK_TO_SAVE]
+    assert attempt.state.suspension is Suspension.REQUIRED
 
 
 def test_a_command_that_may_be_ended_has_the_usual_grace() -> None:

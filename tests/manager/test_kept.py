@@ -81,3 +81,14 @@ def test_it_follows_no_link_that_a_job_has_left(tmp_path: Path) -> None:
         look(place.engine, place.now_s)
     assert not (place.path / "0" / "attempt-0001").exists()
     assert (outside / "precious").read_text() == "mine"
+
+
+def test_images_of_a_job_that_is_over_go_and_no_others(tmp_path: Path) -> None:
+    place = EndingJobs(tmp_path, 3)
+    for name in "012":
+        (tmp_path / name / "images").mkdir()
+    look = kept.Kept(tmp_path)
+    place.end()
+    place.engine.step(place.now_s, [f.Cancel("2")])
+    look(place.engine, place.now_s)
+    assert [(tmp_path / name / "images").exists() for name in "012"] == [False, True, False]

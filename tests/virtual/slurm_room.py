@@ -59,7 +59,7 @@ class SlurmRoom(room.Room):
     def _build(self) -> None:
         kernel, chance = self.kernel, self.kernel.chance
         # What a process remembers is the process's: none of it is from another room.
-        runner._told_s[0] = -float("inf")
+        runner._warned_s[0] = -float("inf")
         requeued._requeue_delay_s.cache_clear()
         self.count = chance.randint(1, 3)
         names = ["login", *(f"n{at}" for at in range(1, self.count + 1))]

@@ -124,9 +124,17 @@ def _own_loss(now_s: float, fact: Ended) -> Loss | None:
     if fact.lost_s is None or fact.outcome is Outcome.COMPLETED or fact.lost_s < NOTABLE_S:
         return None
     suspended = "suspended between two of its own checkpoints"
+    if fact.anew:
+        suspended = "it was suspended, and nothing of it could be saved"
     why = suspended if fact.outcome is Outcome.SUSPENDED else fact.why
     return Loss(
-        now_s, 0, fact.lost_exact, 0, why or f"exit code {fact.exit_code}", seconds=fact.lost_s
+        now_s,
+        0,
+        fact.lost_exact,
+        0,
+        why or f"exit code {fact.exit_code}",
+        seconds=fact.lost_s,
+        anew=fact.anew,
     )
 
 

@@ -26,6 +26,8 @@ class Loss(msgspec.Struct, frozen=True):
     seconds : float or None
         Of a command that saves by its own means, whose steps are not known: the time of its work.
         Not exact: the most that it can be.
+    anew : bool
+        Whether it begins anew, without a checkpoint of its own.
     """
 
     at_s: float
@@ -34,6 +36,7 @@ class Loss(msgspec.Struct, frozen=True):
     from_step: int
     why: str
     seconds: float | None = None
+    anew: bool = False
 
 
 class Segment(msgspec.Struct, frozen=True):

@@ -65,6 +65,7 @@ class AttemptFiles:
         self.sizes = Sizes(self.directory, action, self._documents.own)
         self._reports = Reports(self.directory, action, self._documents.read, self._documents.warn)
         self._registered = False
+        self._saves: Any = None
 
     # Writing.
 
@@ -179,16 +180,18 @@ class AttemptFiles:
     def news(self) -> list[Fact]:
         """Return what was reported since the last call: changes of size, and progress."""
         rescaled = self.sizes.news()
-        return [*self._native(), *([rescaled] if rescaled else ()), *self._reports.news()]
+        reported = self._reports.news()
+        return [*self._native(), *([rescaled] if rescaled else ()), *reported]
 
     def _native(self) -> list[Fact]:
-        """Return, once, that it can be suspended by its own means."""
-        if self._registered or not self.claimed():
-            return []
-        self._registered = True
-        if (self.launch() or {}).get("checkpoint") is None:
-            return []
-        return [Registered(self.job, self.op, 0, native=True)]
+        """Return, once, that it can be suspended by its own means; and what became of that."""
+        if not self._registered and self.claimed():
+            self._registered = True
+            self._saves = (self.launch() or {}).get("checkpoint")
+            if self._saves is not None:
+                return [Registered(self.job, self.op, 0, native=True), *self._reports.native()]
+        transparent = isinstance(self._saves, dict) and self._saves.get("transparent")
+        return self._reports.native() if transparent else []
 
 
 def left_on(jobs: Path, job: str, attempt: int, node: str) -> bool:

@@ -203,8 +203,8 @@ def _own_account(document: Mapping[str, Any]) -> dict[str, Any]:
         lost_s = number(said, "lost_s")
     except ValueError:
         return {}
-    exact, saved = (said.get(key) is True for key in ("exact", "saved"))
-    return {"lost_s": lost_s, "lost_exact": exact, "saved": saved}
+    exact, saved, anew = (said.get(key) is True for key in ("exact", "saved", "anew"))
+    return {"lost_s": lost_s, "lost_exact": exact, "saved": saved, "anew": anew}
 
 
 def _not_started(document: Mapping[str, Any]) -> str:

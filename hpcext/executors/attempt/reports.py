@@ -100,6 +100,22 @@ class Reports:
             self._warn(f"{protocol.REPORT_FILE}: {error}")
             return []
 
+    def native(self) -> list[Fact]:
+        """Return what became of a transparent suspension since the last call."""
+        document = self._read(protocol.NATIVE_FILE, protocol.NATIVE)
+        same = (self._action.attempt, self._action.op)
+        if document is None or (document.get("attempt"), document.get("op")) != same:
+            return []
+        if self._last is not None:
+            # It has a session, which says that itself.
+            return []
+        facts: list[Fact] = self._news_beside(document, {})
+        saves = self._not_saved(document)
+        if saves != self._saves:
+            facts.append(saves)
+            self._saves = saves
+        return facts
+
     def _facts(self, document: Mapping[str, Any]) -> list[Fact]:
         if (document.get("attempt"), document.get("op")) != (self._action.attempt, self._action.op):
             raise ValueError("belongs to another attempt")

@@ -95,7 +95,15 @@ class Curves:
         self._rising = np.concatenate([np.maximum.accumulate(each) for each in values])
 
     def rates(self, job: Ints, alive: Floats) -> Floats:
-        """Return the speeds of several jobs, shape (n,), on GPUs of shape (k, n)."""
+        """Return the speeds of several jobs, shape (n,), on GPUs of shape (k, n).
+
+        Parameters
+        ----------
+        job : array of int, shape (n,)
+            Indices of jobs.
+        alive : array of float, shape (k, n)
+            GPUs of each, for each piece of time.
+        """
         return self._looked_up(job, alive, self._flat)
 
     def rising(self, job: Ints, alive: Floats) -> Floats:
@@ -112,7 +120,15 @@ class Curves:
         return self.starts[:-1] + np.add.reduceat(fits.astype(np.int64), self.starts[:-1]) - 1
 
     def of(self, job: int, alive: Floats) -> Floats:
-        """Return the speeds of one job on GPUs of any shape."""
+        """Return the speeds of one job on GPUs of any shape.
+
+        Parameters
+        ----------
+        job : int
+            Index of the job.
+        alive : array of float
+            GPUs of the job.
+        """
         return np.asarray(np.interp(alive, self.each[job], self.values[job]))
 
 
@@ -180,7 +196,15 @@ class Expected:
         return dict(sorted(found.items(), key=lambda each: (-self._lasts[each[0]], each[0])))
 
     def of(self, job: int, alloc: Alloc) -> float:
-        """Return the value of an allocation to a job."""
+        """Return the value of an allocation to a job.
+
+        Parameters
+        ----------
+        job : int
+            Index of the job.
+        alloc : Alloc
+            GPUs by node.
+        """
         before = self.asks[job].job.goal or {}
         classes = self.classes(alloc)
         which = np.fromiter(classes, dtype=np.int64, count=len(classes))

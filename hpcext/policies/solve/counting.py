@@ -44,7 +44,14 @@ class Constraint(NamedTuple):
     most: float | None = None
 
     def load(self, job: int, size: int) -> float:
-        """Return the contribution of a job with `size` units to the sum."""
+        """Return the contribution of a job with `size` units to the sum.
+
+        Parameters
+        ----------
+        job : int
+            Index of the job.
+        size : int
+        """
         return self.units.get(job, 0.0) * size + (self.runs.get(job, 0.0) if size else 0.0)
 
 

@@ -61,7 +61,16 @@ class Trainer(NamedTuple):
         return np.asarray(np.interp(nodes, points, [self.speeds[point] for point in points]))
 
     def gain(self, nodes: Ints | int, has: int, forward_s: float) -> Floats:
-        """Return its part of Eq. 16, in samples, for numbers of nodes, in the same shape."""
+        """Return its part of Eq. 16, in samples, for numbers of nodes, in the same shape.
+
+        Parameters
+        ----------
+        nodes : int or array of int
+        has : int
+            Nodes that it has now, C.
+        forward_s : float
+            T_fwd.
+        """
         nodes = np.asarray(nodes)
         cost_s = np.select([nodes > has, nodes < has], [self.up_s, self.down_s], 0.0)
         gain: Floats = forward_s * self.speed(nodes) - self.speed(has) * cost_s

@@ -49,7 +49,15 @@ class Offers(NamedTuple):
 
     @classmethod
     def of(cls, every: Sequence[Sequence[ValueTable]], totals: Mapping[str, int]) -> Offers:
-        """Return the options that fit into the total of their kind."""
+        """Return the options that fit into the total of their kind.
+
+        Parameters
+        ----------
+        every : sequence of sequence of ValueTable
+            The table of each job, for each kind.
+        totals : Mapping[str, int]
+            Number of GPUs by kind, in the same order.
+        """
         parts = []
         for (kind, total), tables in zip(totals.items(), every, strict=True):
             try:
@@ -76,7 +84,15 @@ class Offers(NamedTuple):
         return np.maximum.reduceat(worth, self.starts).reshape(len(self.totals), -1)
 
     def first(self, worth: Floats, enough: Floats) -> Ints:
-        """Return the smallest option of each owner that is worth enough, if it has one."""
+        """Return the smallest option of each owner that is worth enough, if it has one.
+
+        Parameters
+        ----------
+        worth : array of float, shape (m,)
+            Value of each option.
+        enough : array of float, shape (t, j)
+            Value that is enough for each owner.
+        """
         found = np.flatnonzero(worth >= np.repeat(enough.ravel(), self.lengths))
         return found[begins(self.owners[found])]
 

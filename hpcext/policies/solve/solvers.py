@@ -220,7 +220,13 @@ class Programme:
         return self._variable(name, 1, self.pulp.LpBinary, int(start))
 
     def real(self, name: str, most: float, start: float) -> Any:
-        """Add a variable from 0 to `most`, with a start value."""
+        """Add a variable from 0 to `most`, with a start value.
+
+        Parameters
+        ----------
+        name : str
+        most, start : float
+        """
         return self._variable(name, most, self.pulp.LpContinuous, start)
 
     def _variable(self, name: str, most: float, kind: str, start: float) -> Any:

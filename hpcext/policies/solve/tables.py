@@ -48,6 +48,13 @@ class Options(NamedTuple):
     def of(cls, tables: Sequence[ValueTable], total: int) -> Options:
         """Return the options that fit into the total.
 
+        Parameters
+        ----------
+        tables : sequence of ValueTable
+            One for each job.
+        total : int
+            Units to divide.
+
         Raises
         ------
         ValueError

@@ -186,7 +186,17 @@ class WorkerBounds(NamedTuple):
         return WorkerBounds(least, most)
 
     def of(self, sizes: Sizes, total: int, memory: Sequence[float]) -> tuple[list[int], list[int]]:
-        """Return the bounds of each worker; a full one gets no more if the others have room."""
+        """Return the bounds of each worker; a full one gets no more if the others have room.
+
+        Parameters
+        ----------
+        sizes : tuple of int
+            Present samples of each worker.
+        total : int
+            Samples in a step.
+        memory : sequence of float
+            Share of its memory that each worker has used.
+        """
         top = total if self.most is None else min(self.most, total)
         most = [
             min(size, top) if used > FULL else top for size, used in zip(sizes, memory, strict=True)

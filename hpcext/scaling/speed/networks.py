@@ -86,14 +86,40 @@ class Network(ABC):
 
     @abstractmethod
     def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
-        """Return the outputs, one for each input, and the values that the backward pass needs."""
+        """Return the outputs, one for each input, and the values that the backward pass needs.
+
+        Parameters
+        ----------
+        weights : dict of str to array
+            By name, as in `shapes`.
+        inputs : array of float
+            From :meth:`windows`, one for each output.
+        """
 
     @abstractmethod
     def backward(self, weights: Arrays, inputs: Floats, kept: Any, by_output: Floats) -> Arrays:
-        """Return derivatives by the weights, given those by the outputs."""
+        """Return derivatives by the weights, given those by the outputs.
+
+        Parameters
+        ----------
+        weights, inputs
+            As for :meth:`forward`.
+        kept : Any
+            The second result of :meth:`forward`.
+        by_output : array of float, shape (n,)
+            Derivatives by the outputs.
+        """
 
     def error(self, weights: Floats, inputs: Floats, targets: Floats) -> tuple[float, Floats]:
-        """Return the mean squared error with weight decay, and its derivatives."""
+        """Return the mean squared error with weight decay, and its derivatives.
+
+        Parameters
+        ----------
+        weights : array of float, shape (size,)
+        inputs : array of float
+            From :meth:`windows`, one for each target.
+        targets : array of float, shape (n,)
+        """
         arrays = self.split(weights)
         outputs, kept = self.forward(arrays, inputs)
         off = outputs - targets

@@ -152,6 +152,13 @@ class RunStore:
     def save(self, key: Key, run: SimulatedRun, wall_s: float | None = None) -> Path:
         """Write a run, and the seconds that it took.
 
+        Parameters
+        ----------
+        key : Key
+        run : SimulatedRun
+        wall_s : float, optional
+            Seconds that the simulation took.
+
         Raises
         ------
         HpcextError

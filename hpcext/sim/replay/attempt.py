@@ -134,7 +134,14 @@ class Attempt:
         self._enter(Phase.TRAINING)
 
     def stop(self, now_s: float, phase: Phase) -> None:
-        """Stop training; record the progress, and the work in the newest periodic checkpoint."""
+        """Stop training; record the progress, and the work in the newest periodic checkpoint.
+
+        Parameters
+        ----------
+        now_s : float
+        phase : Phase
+            The phase that follows.
+        """
         self._note(now_s)
         self.began, self.since_s = self.done, now_s
         self._enter(phase)
@@ -187,7 +194,15 @@ class Attempt:
         return nodes_of(self.ranks)
 
     def where(self, kind: str, *, crowded: bool) -> Where:
-        """Return the placement that it trains on."""
+        """Return the placement that it trains on.
+
+        Parameters
+        ----------
+        kind : str
+            Kind of its GPUs.
+        crowded : bool
+            As in :class:`~hpcext.sim.replay.physics.Where`.
+        """
         return Where(tuple(sorted(self.nodes().values(), reverse=True)), kind, crowded)
 
     def _note(self, now_s: float) -> None:

@@ -71,6 +71,13 @@ class Floor:
     def pick(self, job: str, alloc: Alloc) -> tuple[str, ...]:
         """Return the free GPUs with the lowest numbers.
 
+        Parameters
+        ----------
+        job : str
+            For the message.
+        alloc : Alloc
+            GPUs by node.
+
         Raises
         ------
         RuntimeError
@@ -88,6 +95,13 @@ class Floor:
 
     def occupy(self, op: int, had: tuple[str, ...], has: tuple[str, ...]) -> list[int]:
         """Move an attempt from some GPUs to others.
+
+        Parameters
+        ----------
+        op : int
+            The operation that started the attempt.
+        had, has : tuple of str
+            Its GPUs before and from now on, as ``HOST:INDEX``.
 
         Returns
         -------

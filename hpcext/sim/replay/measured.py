@@ -163,14 +163,28 @@ class Application:
         return float(self._ends[epoch]) * self.initial_batch
 
     def gain(self, batch: float, epoch: int) -> float:
-        """Return the progress by a step with a total batch, in steps of the smallest (eq. 6)."""
+        """Return the progress by a step with a total batch, in steps of the smallest (eq. 6).
+
+        Parameters
+        ----------
+        batch : float
+            Samples in a step.
+        epoch : int
+        """
         sqr, var = self._gradient(batch, epoch)
         scale = batch / self.initial_batch
         rest = var / scale + sqr
         return (var + sqr) / rest if rest > 0 else 1.0
 
     def noise_scale(self, batch: float, epoch: int) -> float:
-        """Return the measured noise scale with a total batch, in samples (eq. 5)."""
+        """Return the measured noise scale with a total batch, in samples (eq. 5).
+
+        Parameters
+        ----------
+        batch : float
+            Samples in a step.
+        epoch : int
+        """
         sqr, var = self._gradient(batch, epoch)
         noise = var / sqr * self.initial_batch if sqr > 0 else math.inf
         return min(noise, MOST_NOISE)

@@ -78,11 +78,26 @@ class TrueSpeed(Protocol):
 
         It is called whenever the job begins to train on another placement, at the end of a stretch,
         and after each report.
+
+        Parameters
+        ----------
+        where : Where
+            Its placement.
+        done : float
+            Work done.
         """
         ...
 
     def said(self, where: Where, done: float) -> SelfReport:
-        """Return the job's own report."""
+        """Return the job's own report.
+
+        Parameters
+        ----------
+        where : Where
+            Its placement.
+        done : float
+            Work done.
+        """
         ...
 
     def alone_s(self, gpus: float, per_node: int) -> float:
@@ -90,6 +105,13 @@ class TrueSpeed(Protocol):
 
         It runs as fast as possible. Speed is interpolated linearly between whole numbers of GPUs,
         and below one GPU it is proportional.
+
+        Parameters
+        ----------
+        gpus : float
+            Number of GPUs, > 0.
+        per_node : int
+            GPUs of a node.
         """
         ...
 
@@ -249,7 +271,17 @@ class Faults(msgspec.Struct, frozen=True):
     def draw_change(
         self, seed: int, job: str, attempt: int, resize: int, now_s: float
     ) -> ResizeOutcome:
-        """Draw the outcome of an in-place change of size; it also depends on its number."""
+        """Draw the outcome of an in-place change of size; it also depends on its number.
+
+        Parameters
+        ----------
+        seed : int
+        job : str
+        attempt : int
+        resize : int
+            Number of the change.
+        now_s : float
+        """
         if now_s > self.until_s:
             return ResizeOutcome.MADE
         chance = random.Random(f"{seed}/{job}/{attempt}/{resize}").random()

@@ -211,7 +211,15 @@ class Adaptive:
         return SelfReport(report)
 
     def best_rate(self, gpus: tuple[int, ...], done: float) -> float:
-        """Return work per second with the truly best batch, on GPUs of each node."""
+        """Return work per second with the truly best batch, on GPUs of each node.
+
+        Parameters
+        ----------
+        gpus : tuple of int
+            GPUs of each node.
+        done : float
+            Work done, which determines the epoch.
+        """
         application, count = self._application, sum(gpus)
         epoch = application.epoch(done)
         least = max(application.initial_batch, application.least_per_gpu * count)

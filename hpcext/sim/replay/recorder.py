@@ -35,7 +35,14 @@ class Timeline:
         self._until_s = 0.0
 
     def add(self, until_s: float, levels: Levels) -> None:
-        """Add levels that held from the end of the timeline to an instant."""
+        """Add levels that held from the end of the timeline to an instant.
+
+        Parameters
+        ----------
+        until_s : float
+            The end of the levels.
+        levels : Levels
+        """
         while until_s > self._most * self._width_s:
             self._halve()
         while self._until_s < until_s:

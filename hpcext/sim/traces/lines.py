@@ -50,6 +50,11 @@ class TableRow(NamedTuple):
     def number(self, column: str, *, above: bool = False) -> float:
         """Return the finite number in a column, at least 0, or above 0 if `above`.
 
+        Parameters
+        ----------
+        column : str
+        above : bool
+
         Raises
         ------
         InputError
@@ -65,6 +70,11 @@ class TableRow(NamedTuple):
 
     def whole(self, column: str, most: int) -> int:
         """Return the whole number in a column, from 1 to `most`.
+
+        Parameters
+        ----------
+        column : str
+        most : int
 
         Raises
         ------

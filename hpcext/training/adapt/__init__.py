@@ -213,7 +213,15 @@ class PolluxAgent:
         self._nodes = nodes
 
     def timed(self, step_s: float, samples: int) -> None:
-        """Record the duration of a step without a measurement."""
+        """Record the duration of a step without a measurement.
+
+        Parameters
+        ----------
+        step_s : float
+            Seconds of the step.
+        samples : int
+            Samples of all GPUs in the step.
+        """
         if samples != self.split.total:
             return
         if self._skip:
@@ -226,6 +234,13 @@ class PolluxAgent:
 
         It shows which part of the time of a pass does not depend on its batch size, before another
         size is tried.
+
+        Parameters
+        ----------
+        step_s : float
+            Seconds of the step.
+        samples : int
+            Samples of all GPUs in the step.
         """
         if samples != self.split.total:
             return

@@ -40,6 +40,12 @@ class Shards:
     def write(self, path: Path, shards: Tree) -> list[dict[str, Any]]:
         """Write the shards of all ranks into a directory; every rank calls it.
 
+        Parameters
+        ----------
+        path : pathlib.Path
+        shards : dict
+            Those of this rank.
+
         Returns
         -------
         list of dict

@@ -175,7 +175,15 @@ class TrainingState:
         return value if isinstance(value, np.ndarray | dict) else value.state_dict()
 
     def apply_to_object(self, value: Any, saved: Any) -> None:
-        """Set one object to its captured state; raise any exception if that does not fit."""
+        """Set one object to its captured state; raise any exception if that does not fit.
+
+        Parameters
+        ----------
+        value : Any
+            The object, which is changed in place.
+        saved : Any
+            The result of :meth:`capture_object`.
+        """
         if isinstance(value, np.ndarray):
             if value.shape != saved.shape or value.dtype != saved.dtype:
                 raise ValueError(f"{saved.dtype}{saved.shape} into {value.dtype}{value.shape}")

@@ -42,6 +42,13 @@ class Draft:
     def write(self, name: str, writer: Callable[[HashingFile], None]) -> None:
         """Write one file of the checkpoint, and flush it to the disk.
 
+        Parameters
+        ----------
+        name : str
+            Name of the file.
+        writer : callable
+            Writes the content into the file that it is given.
+
         Raises
         ------
         OSError

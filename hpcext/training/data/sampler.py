@@ -118,7 +118,13 @@ class ResumableSampler(Walk):
         self.place(0)
 
     def place(self, epoch: int, consumed: int = 0) -> None:
-        """Begin the next iteration in this epoch, after `consumed` samples of all ranks."""
+        """Begin the next iteration in this epoch, after `consumed` samples of all ranks.
+
+        Parameters
+        ----------
+        epoch : int
+        consumed : int
+        """
         check_position(consumed, self._length)
         self._epoch = epoch
         self._start = consumed

@@ -180,7 +180,15 @@ class Member:
                 time.sleep(FULL_PAUSE_S)
 
     def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
-        """Tell the launcher that the change is done, or that there will be none and why."""
+        """Tell the launcher that the change is done, or that there will be none and why.
+
+        Parameters
+        ----------
+        why : str
+            Why there will be no change; empty if it is done.
+        stall_s : float, optional
+            Seconds without progress that the change cost.
+        """
         number = self._next.number if self._next else self.group.number
         self._rendezvous.formed(Formed(number, why, stall_s))
         if why and self._next:

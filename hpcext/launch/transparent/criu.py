@@ -1,0 +1,321 @@
+"""CRIU 4: a process tree is written into images, killed, and made again from them; criu(8).
+
+Tried with 4.2.1. It works for root, and for users whose criu has CAP_CHECKPOINT_RESTORE. The latter
+can only make processes again that cannot gain privileges (``no_new_privs``, prctl(2)).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from hpcext.launch import command, tree
+from hpcext.launch.transparent import images as format_
+from hpcext.numerals import whole
+from hpcext.process import Process
+
+OLDEST = 4
+"""Release 3.17 does not start on kernels of 2025, and has no way without root."""
+
+CHECK_S = 20.0
+"""Seconds for its own check of the machine."""
+
+STOP_S = 10.0
+"""Seconds in which a process that has been sent SIGSTOP has stopped."""
+
+PIDS_S = 10.0
+"""Seconds that are waited until nobody has the pids of the processes that are to be made again."""
+
+DUMPED, RESTORED = "Dumping finished successfully", "Restore finished successfully"
+DUMP_LOG, RESTORE_LOG, PID_FILE = "criu-dump.log", "criu-restore.log", "criu-restore.pid"
+
+_SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+_LOG_BYTES = 256 << 10
+_REASON_CHARS = 200
+_PAUSE_S = 0.05
+
+_GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
+_IO_URING = "anon_inode:[io_uring]"
+
+_ERROR = re.compile(r"Error \([^)]*\): (.*)")
+_HARMLESS = ("rlimit: Can't setup RLIMIT_NOFILE", "Dumping FAILED", "Restoring FAILED")
+"""It goes on after the first, and the others say nothing that its exit status does not."""
+
+_VERSION = re.compile(r"^Version: ([0-9]+)\.([0-9.]*)", re.MULTILINE)
+
+
+class PutOffError(OSError):
+    """The error that it cannot be tried at this moment, and nothing is lost by that."""
+
+
+class Criu:
+    """The program ``criu`` of this machine.
+
+    Parameters
+    ----------
+    environ : Mapping[str, str]
+        Its PATH is searched, and then the directories of system programs.
+    """
+
+    name = "CRIU"
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._path = environ.get("PATH", os.defpath)
+        self._program = _found(self._path)
+        self.no_new_privs = os.geteuid() != 0
+
+    def version(self) -> str:
+        """Return the number of its release; empty if there is none, or it says none."""
+        if not self._program:
+            return ""
+        _, said = self._say("--version")
+        found = _VERSION.search(said)
+        return f"{found[1]}.{found[2]}" if found else ""
+
+    # The interface of a way.
+
+    def probe(self) -> str:
+        """Return why it cannot be used on this machine; empty if it seems that it can."""
+        if not self._program:
+            return "criu is not installed"
+        version = self.version()
+        major = whole(version.partition(".")[0])
+        if major is None:
+            return f"{self._program} does not say its version"
+        if major < OLDEST:
+            return f"{self._program} is {version}; {OLDEST} or later is needed"
+        code, said = self._say("check", *self._rights())
+        lines = [line for line in said.splitlines() if line.strip() and "Warn" not in line]
+        return "" if code == 0 else _last(lines) or f"criu check: exit code {code}"
+
+    def refuse(self, root: Process, tree_: Sequence[Process]) -> str:
+        """Return why it cannot suspend such a tree; empty if it may be tried."""
+        inside = {root, *tree.descendants(root.pid)}
+        for process in tree_:
+            if process not in inside and process.alive():
+                return f"process {process.pid} has left the tree of the command"
+            if why := _held_by(process):
+                return f"process {process.pid} {why}"
+        return ""
+
+    def suspend(self, root: Process, images: Path, work: Path) -> int:
+        """Begin to write a tree into images; it is stopped when that is done."""
+        # Deleted files, as the shared memory of loader workers is, become part of the images.
+        argv = ["dump", "--tree", str(root.pid), "--leave-stopped", "--ghost-limit", "4095M"]
+        return self._start(argv, images, work, DUMP_LOG)
+
+    def judge(self, code: int, root: Process, images: Path, work: Path) -> str:
+        """Return why a tree is not suspended although its helper has ended; empty if it is."""
+        log = work / DUMP_LOG
+        if code:
+            how = f"exit code {code}" if code > 0 else f"signal {-code}"
+            return f"criu dump: {reason(log) or how}"
+        if DUMPED not in _tail(log):
+            return f"criu dump: {DUMP_LOG} does not end with success"
+        if why := format_.missing(images, root.pid):
+            return why
+        if not _all_stop(format_.processes(images)):
+            return "not all processes have stopped"
+        return ""
+
+    def resume(self, images: Path, work: Path, limit_s: float) -> int:
+        """Make the tree in the images again, stopped; return the pid of its root."""
+        expected = format_.processes(images)
+        root = next(iter(expected))
+        _wait_for_pids({tid for pid in expected for tid in (pid, *expected[pid])})
+        (work / PID_FILE).unlink(missing_ok=True)
+        # A sibling of criu is a child of ours, and is killed when we are (PR_SET_PDEATHSIG).
+        # Stopped, since it can fail when some of them would run already.
+        argv = ["restore", "--restore-detached", "--restore-sibling", "--leave-stopped"]
+        argv += ["--pidfile", PID_FILE]
+        pid = self._start(argv, images, work, RESTORE_LOG)
+        code = waited_for(pid, limit_s)
+        why = ""
+        if code is None:
+            why = f"it was not done in {limit_s:.0f} s"
+        elif code:
+            why = reason(work / RESTORE_LOG) or f"exit code {code}"
+        elif RESTORED not in _tail(work / RESTORE_LOG):
+            why = f"{RESTORE_LOG} does not end with success"
+        elif any(Process.of(each) is None for each in expected if expected[each]):
+            why = "not all processes are there again"
+        elif not _all_stop(expected):
+            why = "not all processes have stopped"
+        if why:
+            kill_below()
+            raise OSError(f"criu restore: {why}")
+        return root
+
+    # Its command.
+
+    def _rights(self) -> list[str]:
+        return ["--unprivileged"] if self.no_new_privs else []
+
+    def _start(self, argv: Sequence[str], images: Path, work: Path, log: str) -> int:
+        """Start it in the background; return its pid."""
+        words = [self._program, *argv, "--images-dir", str(images), "--work-dir", str(work)]
+        # -v3 says that it has succeeded. Control groups are those of the supervisor.
+        words += ["--log-file", log, "-v3", "--manage-cgroups=ignore", *self._rights()]
+        output = os.open(os.devnull, os.O_WRONLY)
+        try:
+            return command.start(words, self._environ(), cwd=str(work), log=output, blocked=())
+        except command.CommandError as error:
+            raise OSError(str(error)) from None
+        finally:
+            os.close(output)
+
+    def _say(self, *argv: str) -> tuple[int, str]:
+        """Run it for what it prints; exit code and text."""
+        reading, writing = os.pipe()
+        try:
+            words = [self._program, *argv]
+            pid = command.start(words, self._environ(), cwd="/", log=writing, blocked=())
+        except (OSError, command.CommandError) as error:
+            os.close(reading)
+            return 127, str(error)
+        finally:
+            os.close(writing)
+        with open(reading, "rb") as file:
+            os.set_blocking(reading, False)
+            code = waited_for(pid, CHECK_S)
+            said = file.read() or b""
+        return 124 if code is None else code, said.decode(errors="replace")
+
+    def _environ(self) -> dict[str, str]:
+        return {"PATH": self._path, "LANG": "C"}
+
+
+def waited_for(pid: int, limit_s: float) -> int | None:
+    """Wait for a child; return its exit code, or None if it was killed because it took too long.
+
+    All signals are blocked, as in a supervisor.
+
+    Raises
+    ------
+    PutOffError
+        This process has been told to end; the child was killed.
+    """
+    until_s = time.monotonic() + limit_s
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        left_s = until_s - time.monotonic()
+        # Where signals are not blocked nothing is lost but some time.
+        heard = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM}, max(0.0, min(left_s, 0.1)))
+        told = heard is not None and heard.si_signo == signal.SIGTERM
+        if told or left_s <= 0:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            if told:
+                # It is to be heard again where it is expected.
+                os.kill(os.getpid(), signal.SIGTERM)
+                kill_below()
+                raise PutOffError("told to end")
+            return None
+
+
+def kill_below() -> None:
+    """Kill all processes below this one, and wait until there are none."""
+    while True:
+        for process in reversed(tree.descendants(os.getpid())):
+            tree.send(process, signal.SIGKILL)
+        if not tree.reap(lambda *_: None):
+            return
+        time.sleep(_PAUSE_S)
+
+
+def reason(log: Path) -> str:
+    """Return the first error in a log of criu's that matters; empty if there is none."""
+    for said in _ERROR.findall(_tail(log)):
+        if not said.startswith(_HARMLESS):
+            return str(said).strip()[:_REASON_CHARS]
+    return ""
+
+
+def _wait_for_pids(wanted: set[int]) -> None:
+    """Wait until no process or thread has one of these ids.
+
+    Raises
+    ------
+    PutOffError
+        Another process keeps one, or this one has been told to end.
+    """
+    until_s = time.monotonic() + PIDS_S
+    while taken := [tid for tid in wanted if os.path.lexists(f"/proc/{tid}")]:
+        if time.monotonic() > until_s:
+            raise PutOffError(f"process id {min(taken)}, which it had, belongs to another process")
+        if signal.sigtimedwait({signal.SIGTERM}, _PAUSE_S):
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise PutOffError("told to end")
+
+
+def _found(path: str) -> str:
+    """Return where criu is; empty if it is not installed."""
+    for directory in (*path.split(os.pathsep), *_SBIN):
+        program = os.path.join(directory, "criu")
+        if directory.startswith("/") and os.path.isfile(program) and os.access(program, os.X_OK):
+            return program
+    return ""
+
+
+def _held_by(process: Process) -> str:
+    """Say what a process has open that is in no image; empty if it has nothing of that."""
+    own = f"/proc/{process.pid}/fd"
+    try:
+        names = os.listdir(own)
+    except OSError:
+        return ""
+    for name in names:
+        try:
+            path = os.readlink(f"{own}/{name}")
+        except OSError:
+            continue
+        if path.startswith(_GPUS):
+            return f"uses a GPU ({path}), whose memory CRIU does not save"
+        if path == _IO_URING:
+            return "uses io_uring, as torchrun does, which CRIU does not save"
+    return ""
+
+
+def _all_stop(pids: Iterable[int]) -> bool:
+    """Return whether all these processes stop soon: they have been sent SIGSTOP."""
+    until_s = time.monotonic() + STOP_S
+    while not all(map(_stopped, pids)):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(_PAUSE_S / 10)
+    return True
+
+
+def _stopped(pid: int) -> bool:
+    """Return whether a process does nothing: it is stopped, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return True
+    return text[text.rindex(")") + 2] in "TtZX"
+
+
+def _tail(log: Path) -> str:
+    """Return the end of a log; of one that says an error early, that too."""
+    try:
+        with open(log, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _last(lines: Sequence[str]) -> str:
+    """Return the first error among lines, else the first line."""
+    for line in lines:
+        if found := _ERROR.search(line):
+            return found[1][:_REASON_CHARS]
+    return lines[0][:_REASON_CHARS].rstrip(": ") if lines else ""

@@ -1,0 +1,143 @@
+"""What is noted beside the images of a suspended process tree, and whether it still holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcext import documents, private
+from hpcext.launch.transparent import images as format_
+
+SCHEMA = "hpcext.images/1"
+FILE = "images.json"
+
+IMAGES, NEW = "images", "images.new"
+"""In the directory of a job: the images of its suspended processes; those being written."""
+
+
+class Images:
+    """The images of one job.
+
+    Parameters
+    ----------
+    home : pathlib.Path
+        The directory of the job.
+    log : pathlib.Path
+        Where it prints; supervisors write into it too, so it may change.
+    """
+
+    def __init__(self, home: Path, log: Path) -> None:
+        self.path = home / IMAGES
+        self.new = home / NEW
+        self._log = log
+
+    def prepare(self) -> Path:
+        """Make an empty private directory for new images.
+
+        Raises
+        ------
+        OSError
+            It cannot be made.
+        """
+        shutil.rmtree(self.new, ignore_errors=True)
+        private.make(self.new)
+        return self.new
+
+    def commit(self, facts: Mapping[str, Any]) -> None:
+        """Put the new images, which are complete, on the disk, and have them count from now on.
+
+        Parameters
+        ----------
+        facts : Mapping
+            To be noted beside them.
+
+        Raises
+        ------
+        OSError, ValueError
+            They do not count.
+        """
+        for path in self.new.iterdir():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+        document = {
+            "schema": SCHEMA,
+            **facts,
+            **_here(),
+            "at": time.time(),
+            "images": {path.name: path.stat().st_size for path in self.new.iterdir()},
+            "files": self._files(),
+        }
+        documents.write_json(self.new / FILE, document)
+        documents.sync_directory(self.new)
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.rename(self.new, self.path)
+        documents.sync_directory(self.path.parent)
+
+    def discard(self) -> None:
+        """Remove images that do not count."""
+        shutil.rmtree(self.new, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove the images, which are used once: what they were of goes on, or has ended."""
+        # First by a name that does not count, so that no half of them is ever used.
+        shutil.rmtree(self.new, ignore_errors=True)
+        try:
+            os.rename(self.path, self.new)
+        except OSError:
+            return
+        shutil.rmtree(self.new, ignore_errors=True)
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what is noted beside the images; None if there are none."""
+        try:
+            return documents.read_json(self.path / FILE, SCHEMA)
+        except (OSError, ValueError):
+            return None
+
+    def changed(self, document: Mapping[str, Any]) -> str:
+        """Return what is not as it was when the processes were suspended; empty if nothing is."""
+        for key, value in _here().items():
+            if document.get(key) != value:
+                return f"they were suspended on another machine ({key} {document.get(key)})"
+        for name, size in _items(document.get("images")):
+            try:
+                same = (self.path / name).stat().st_size == size
+            except OSError:
+                same = False
+            if not same:
+                return f"the image {name} is missing or has another size"
+        for path, was in _items(document.get("files")):
+            if _facts(path) != was:
+                return f"{path}, which they had open, has changed"
+        return ""
+
+    def _files(self) -> dict[str, list[int]]:
+        """Return the size and time of each file that the processes have open."""
+        own = os.path.realpath(self._log)
+        paths: Iterable[str] = {each.path for each in format_.open_files(self.new)}
+        found = {path: _facts(path) for path in paths if os.path.realpath(path) != own}
+        return {path: facts for path, facts in found.items() if facts is not None}
+
+
+def _here() -> dict[str, str]:
+    """Return what tells this machine from others, as far as a process can notice it."""
+    system = os.uname()
+    return {"node": system.nodename, "kernel": system.release}
+
+
+def _facts(path: str) -> list[int] | None:
+    """Return size and time of a regular file; None if there is none, as of one that was deleted."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return [facts.st_size, facts.st_mtime_ns] if stat.S_ISREG(facts.st_mode) else None
+
+
+def _items(value: Any) -> Iterable[tuple[str, Any]]:
+    return value.items() if isinstance(value, dict) else ()

@@ -1,0 +1,313 @@
+"""The transparent suspension of one attempt, in the place of a command's own way to save.
+
+To its supervisor it looks as :class:`~hpcext.launch.native.Native` does. Where no way works on the
+machine the command is ended all the same, and is begun again from the beginning: that is said at
+its start and after its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import documents, protocol
+from hpcext.launch import devices, tree
+from hpcext.launch.transparent.criu import PutOffError
+from hpcext.launch.transparent.manifest import Images
+from hpcext.launch.transparent.ways import Way, choose
+from hpcext.process import Process
+
+DUMP_PART = 0.75
+"""The part of the time for a suspension in which the images have to be written."""
+
+AGAIN_S = 5.0
+"""Seconds until a suspension that may not be declined is tried again."""
+
+RESUME_S, BYTES_PER_S = 60.0, 20e6
+"""A restore may take that long, and as much longer as its images are large."""
+
+
+class Transparent:
+    """The suspension of a command as it is, and its return.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the attempt.
+    identity : Mapping
+        ``attempt`` and ``op``.
+    log : pathlib.Path
+        Where the command prints.
+    environ : Mapping[str, str]
+        That of the command.
+    timeout_s : float
+        Seconds for a suspension.
+
+    Attributes
+    ----------
+    plain : bool
+        Whether it may be ended at any time, as nothing of it can be saved.
+    signum : None
+        No signal asks for it.
+    main : int
+        The pid of the command.
+    no_new_privs : bool
+        Whether the command must not be able to gain privileges.
+    imaged : bool
+        Whether all processes have stopped, and are in images: they must never go on.
+    declined : int
+        Suspensions that have failed, so that the command goes on.
+    """
+
+    signum: signal.Signals | None = None
+
+    def __init__(
+        self,
+        directory: Path,
+        identity: Mapping[str, int],
+        log: Path,
+        environ: Mapping[str, str],
+        timeout_s: float,
+    ) -> None:
+        self._directory = directory
+        self._identity = dict(identity)
+        self._images = Images(directory.parent, log)
+        self._devices = devices.said(environ)
+        self._limit_s = DUMP_PART * timeout_s
+        self._environ = environ
+        self._way: Way | None = None
+        self._why_none = ""
+        self.plain = True
+        self.no_new_privs = self.imaged = False
+        self.main = 0
+        self.declined = 0
+        self._cannot_save = ""
+        self._notes: list[str] = []
+        # The directory of the attempt as the processes know it, since they go on in later ones.
+        self._began_as = str(directory)
+        # The work before this attempt: what goes on in it, and what was given up.
+        self._before_s = self._given_up_s = 0.0
+        self._began_at = time.time()
+        self._helper: Process | None = None
+        self._root: Process | None = None
+        self._until_s = self._again_s = 0.0
+        self._late = False
+
+    # The beginning.
+
+    def resume(self, say: Callable[[str], object]) -> int | None:
+        """Let suspended processes go on; return the pid of their root, or None to begin anew.
+
+        Parameters
+        ----------
+        say : callable
+            Called with what the user should know.
+
+        Raises
+        ------
+        PutOffError
+            It cannot be tried now. The images are kept.
+        """
+        self._way, self._why_none = choose(self._environ)
+        self.plain = self._way is None
+        self.no_new_privs = self._way is not None and self._way.no_new_privs
+        document = self._images.read()
+        if document is None:
+            if self._way is None:
+                self._note(say, f"cannot be suspended as it is ({self._why_none}): {_ANEW}")
+            return None
+        self._before_s = _seconds(document.get("trained_s"))
+        self._began_as = str(document.get("began_as", self._began_as))
+        why, pid = self._why_not(document), None
+        # Before they run: whoever has to kill them knows them by that.
+        self._tell()
+        if not why and self._way is not None:
+            try:
+                pid = self._way.resume(self._images.path, self._directory, self._resume_s(document))
+            except PutOffError:
+                raise
+            except (OSError, ValueError) as error:
+                why = str(error)
+        if pid is not None:
+            # Before they run: nothing that they do from here on is ever done again.
+            self._images.remove()
+            say(f"goes on where it was suspended, after {self._before_s:.1f} s of work")
+            self._began_at = time.time()
+            _let_go_on()
+            return pid
+        self._given_up_s, self._before_s = self._before_s, 0.0
+        self._began_as = str(self._directory)
+        self._images.remove()
+        what = f"{self._given_up_s:.1f} s of work are lost"
+        self._note(say, f"cannot go on where it was suspended ({why}): {what}, and it begins anew")
+        return None
+
+    def begin(self) -> list[str]:
+        """Return the arguments to be added to the command: none."""
+        self._began_at = time.time()
+        return []
+
+    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables to be added to its environment: none."""
+        return {}
+
+    def _why_not(self, document: Mapping[str, Any]) -> str:
+        if self._way is None:
+            return self._why_none
+        if document.get("devices") != self._devices:
+            return "other GPUs are visible than before"
+        return self._images.changed(document)
+
+    def _resume_s(self, document: Mapping[str, Any]) -> float:
+        sizes = document.get("images")
+        known = sizes.values() if isinstance(sizes, dict) else ()
+        return RESUME_S + sum(each for each in known if type(each) is int) / BYTES_PER_S
+
+    # A suspension.
+
+    @property
+    def helper(self) -> Process | None:
+        """The program that writes the images at this moment; it is no process of the job."""
+        return self._helper
+
+    def ask(self, below: Sequence[Process], root: int) -> None:
+        """Begin to write the images, unless that has begun; end it where it takes too long.
+
+        Parameters
+        ----------
+        below : sequence of Process
+            All processes of the attempt, parents before children.
+        root : int
+            The pid of their supervisor.
+        """
+        if self._way is None or self.imaged:
+            return
+        if self._helper is not None:
+            if time.monotonic() >= self._until_s and not self._late:
+                self._late = True
+                tree.send(self._helper, signal.SIGKILL)
+            return
+        if time.monotonic() < self._again_s or not below:
+            return
+        self._root = next((each for each in below if each.pid == self.main), None)
+        if self._root is None:
+            self._decline("the command itself has ended, and others of its processes have not")
+            return
+        if why := self._way.refuse(self._root, below):
+            self._decline(why)
+            return
+        self._late = False
+        try:
+            pid = self._way.suspend(self._root, self._images.prepare(), self._directory)
+        except OSError as error:
+            self._decline(str(error))
+            return
+        # It may have ended already, but not been reaped.
+        self._helper = Process.of(pid) or Process(pid, 0)
+        self._until_s = time.monotonic() + self._limit_s
+
+    def helper_ended(self, pid: int, code: int) -> bool:
+        """Judge what the helper has done, if it was that which has ended."""
+        if self._helper is None or pid != self._helper.pid:
+            return False
+        self._helper = None
+        if self._way is None or self._root is None:
+            return True
+        why = f"it was not done in {self._limit_s:.0f} s" if self._late else ""
+        why = why or self._way.judge(code, self._root, self._images.new, self._directory)
+        if not why:
+            try:
+                self._images.commit(self._facts())
+                self.imaged = True
+            except (OSError, ValueError) as error:
+                why = f"the images cannot be kept: {error}"
+        if why:
+            # One that was killed may have left some of them stopped.
+            self._images.discard()
+            _let_go_on()
+            self._decline(why)
+        return True
+
+    def abandon(self) -> None:
+        """Give up the images that are being written, since the processes are to end."""
+        helper, self._helper = self._helper, None
+        if helper is not None:
+            tree.send(helper, signal.SIGKILL)
+            self._images.discard()
+
+    def answering(self) -> bool:
+        """Return whether images are being written."""
+        return self._helper is not None
+
+    def may_go(self) -> bool:
+        """Return whether it may be ended now although nothing of it is saved."""
+        return self.plain
+
+    def writing(self, below: Iterable[Process]) -> bool:
+        """Return whether it writes a checkpoint of its own: it has none."""
+        return False
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "began_as": self._began_as,
+            "trained_s": self._before_s + max(0.0, time.time() - self._began_at),
+            "devices": self._devices,
+        }
+
+    def _decline(self, why: str) -> None:
+        self.declined += 1
+        self._cannot_save = why
+        self._again_s = time.monotonic() + AGAIN_S
+        self._tell()
+
+    # The end.
+
+    def acknowledged(self, exit_code: int, *, cut_off: bool, released: bool) -> bool:
+        """Return whether an attempt that was to be suspended, and has ended, is suspended."""
+        return self.imaged or (self.plain and released)
+
+    def account(
+        self, *, acknowledged: bool, cut_off: bool, began_at: float, ended_at: float
+    ) -> dict[str, Any]:
+        """Return what is known of the work that is lost, for ``exit.json``."""
+        ran_s = 0.0 if self.imaged else self._before_s + max(0.0, ended_at - began_at)
+        lost_s = self._given_up_s + ran_s
+        return {"saved": self.imaged, "lost_s": lost_s, "exact": True, "anew": not self.imaged}
+
+    # What the manager is told.
+
+    def _note(self, say: Callable[[str], object], what: str) -> None:
+        say(what)
+        self._notes.append(what)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Write down what the manager, and whoever kills what is left, has to know."""
+        document = {
+            "schema": protocol.NATIVE,
+            **self._identity,
+            "declined": self.declined,
+            "cannot_save": self._cannot_save or None,
+            "notes": self._notes,
+            "began_as": self._began_as,
+        }
+        with contextlib.suppress(OSError):
+            documents.write_json(self._directory / protocol.NATIVE_FILE, document)
+
+
+_ANEW = "a suspension ends it, all of its work is lost, and it begins anew"
+
+
+def _let_go_on() -> None:
+    """Have all processes below this one go on."""
+    for process in tree.descendants(os.getpid()):
+        tree.send(process, signal.SIGCONT)
+
+
+def _seconds(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and value >= 0 else 0.0

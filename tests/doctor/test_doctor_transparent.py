@@ -1,0 +1,60 @@
+"""The doctor's check that a program which saves nothing can be suspended as it is: it is tried."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcext.doctor import transparent
+from hpcext.doctor.checkup import CheckOptions, Finding
+from hpcext.launch.transparent.criu import Criu
+
+
+def found() -> Finding:
+    (finding,) = transparent.check(CheckOptions(None))
+    return finding
+
+
+def stand_in(path: Path, monkeypatch: pytest.MonkeyPatch, cases: str) -> None:
+    """A program in the place of criu."""
+    (path / "criu").write_text(
+        f"#!/bin/sh\n# A stand-in of criu, for tests.\ncase $1 in {cases} esac\n"
+    )
+    (path / "criu").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path}:{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(bool(why := Criu(os.environ).probe()), reason=f"no CRIU that works here: {why}")
+@pytest.mark.slow
+def test_a_program_goes_on_with_the_next_number() -> None:
+    finding = found()
+    assert finding.verdict == "ok", finding
+    assert "a program was suspended as it is in " in finding.says
+
+
+@pytest.mark.parametrize(
+    ("cases", "why"),
+    [
+        ("--version) echo Version: 3.17.1 ;;", "is 3.17.1; 4 or later is needed"),
+        (
+            '--version) echo Version: 4.2 ;; *) echo "Error (a.c:1): No capability"; exit 1 ;;',
+            "CRIU: No capability",
+        ),
+        pytest.param(
+            "--version) echo Version: 4.2 ;; check) ;; *) exit 7 ;;",
+            "criu dump: exit code 7",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_does_not_work_is_not_said_to_work(
+    cases: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, cases)
+    finding = found()
+    assert finding.verdict == "note"
+    assert finding.says.startswith("nothing can be suspended as it is: ")
+    assert why in finding.says
+    assert "install CRIU 4" in finding.do

@@ -1,0 +1,426 @@
+"""Commands that save nothing, suspended as they are: with a real CRIU, and with what fails as one.
+
+What stands in for it follows the command line and exit status of criu(8), and says that it is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counting import digest
+from stage import Stage, end
+
+from hpcext import protocol
+from hpcext.launch import sweep
+from hpcext.launch.transparent import images
+from hpcext.launch.transparent.criu import Criu
+
+COUNTING = str(Path(__file__).parent / "counting.py")
+TRANSPARENT = {"transparent": True}
+
+STAND_IN = """#!/bin/sh
+# A stand-in of criu, for tests.
+log() { echo "(00.000001) $1" >>"$work/$log"; }
+for word; do
+    case $before in
+        --work-dir) work=$word ;;
+        --log-file) log=$word ;;
+        --images-dir) images=$word ;;
+    esac
+    before=$word
+done
+case $1 in
+    --version) echo "Version: 4.2.1" ;;
+    check) echo "Looks good." ;;
+    dump) DUMP ;;
+    restore) RESTORE ;;
+esac
+"""
+
+needs_criu = pytest.mark.skipif(
+    bool(why := Criu(os.environ).probe()), reason=f"no CRIU that works here: {why}"
+)
+
+
+def stand_in(stage: Stage, *, dump: str = "exit 1", restore: str = "exit 1") -> str:
+    """A program in the place of criu; the PATH with it."""
+    text = STAND_IN.replace("DUMP", dump).replace("RESTORE", restore)
+    return program(stage, text.replace("REAL", real()))
+
+
+def program(stage: Stage, text: str) -> str:
+    directory = stage.path / "programs"
+    directory.mkdir(exist_ok=True)
+    (directory / "criu").write_text(text)
+    (directory / "criu").chmod(0o755)
+    return f"{directory}:{os.environ['PATH']}"
+
+
+def real() -> str:
+    return str(Criu(os.environ)._program or "/nonexistent")
+
+
+def begin(
+    stage: Stage, *words: str, attempt: int = 1, path: str = "", user: int = 0, **changes: Any
+) -> subprocess.Popen[bytes]:
+    """Begin an attempt of the counting program, the second and later ones where it was."""
+    if attempt > 1:
+        stage.directory = stage.path / "1" / f"attempt-{attempt:04d}"
+        stage.directory.mkdir(exist_ok=True)
+        changes = {"attempt": attempt, "op": attempt + 6, **changes}
+    environ = {**os.environ, "HPCEXT_TEST_MARK": str(stage.path)}
+    if path:
+        environ["PATH"] = path
+    stage.write_launch(sys.executable, COUNTING, *words, checkpoint=TRANSPARENT, **changes)
+    launch = stage.read("launch.json")
+    launch["environ"]["HPCEXT_REPORT_DIR"] = str(stage.directory)
+    (stage.directory / "launch.json").write_text(json.dumps(launch))
+    return subprocess.Popen(
+        stage.supervisor_argv(), env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def steps(stage: Stage) -> list[int]:
+    """The steps that it has said, of all attempts."""
+    if not stage.log.exists():
+        return []
+    lines = stage.log.read_text().split("\n")[:-1]
+    return [int(line.split()[1]) for line in lines if line.startswith("step ")]
+
+
+def wait_steps(stage: Stage, more: int = 3) -> None:
+    """Wait until it has done some more steps."""
+    before = len(steps(stage))
+    stage.wait_for(lambda: len(steps(stage)) >= before + more, f"{more} more steps")
+
+
+def suspended(stage: Stage, supervisor: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Suspend an attempt; its end."""
+    supervisor.send_signal(signal.SIGTSTP)
+    code = end(supervisor)
+    document = stage.read("exit.json")
+    assert (code == 85) is document["suspended"]
+    assert stage.processes() == []
+    return document
+
+
+def completed(stage: Stage, supervisor: subprocess.Popen[bytes]) -> None:
+    """Let it come to its end: each step was done once, and its memory is that of all of them."""
+    (stage.path / "stop").touch()
+    assert end(supervisor) == 0
+    done = steps(stage)
+    assert done == list(range(len(done)))
+    last = stage.log.read_text().splitlines()[-1].split()
+    assert last == ["end", str(len(done)), digest(len(done))]
+    assert not (stage.path / "1" / "images").exists()
+
+
+def declined(stage: Stage, why: str, *, times: int = 1) -> None:
+    """Wait until a suspension was declined for a reason."""
+
+    def found() -> bool:
+        path = stage.directory / "native.json"
+        return path.exists() and stage.read("native.json")["declined"] >= times
+
+    stage.wait_for(found, "a refusal")
+    document = stage.read("native.json")
+    assert why in document["cannot_save"], document
+
+
+# With a real CRIU.
+
+
+@needs_criu
+def test_what_saves_nothing_is_suspended_as_it_is_and_loses_no_step(stage: Stage) -> None:
+    supervisor = begin(stage, "child", "open")
+    wait_steps(stage)
+    document = suspended(stage, supervisor)
+    assert document["checkpoint"] == {"saved": True, "lost_s": 0.0, "exact": True, "anew": False}
+    found = stage.path / "1" / "images"
+    assert found.stat().st_mode & 0o777 == 0o700
+    # A process that is killed before it can do anything says no step that is not in the images.
+    supervisor = begin(stage, "child", "open", attempt=2)
+    wait_steps(stage)
+    assert "hpcext: goes on where it was suspended, after " in stage.log.read_text()
+    completed(stage, supervisor)
+
+
+@needs_criu
+@pytest.mark.slow
+def test_it_is_suspended_thirty_times_at_any_instant(stage: Stage) -> None:
+    chance = random.Random(1)
+    supervisor = begin(stage, "child")
+    for attempt in range(2, 32):
+        wait_steps(stage, chance.randrange(1, 30))
+        document = suspended(stage, supervisor)
+        assert document["checkpoint"]["saved"], document
+        supervisor = begin(stage, "child", attempt=attempt)
+    completed(stage, supervisor)
+
+
+@needs_criu
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv of util-linux is not installed")
+def test_a_user_whose_criu_has_one_capability_can_do_so(tmp_path: Path) -> None:
+    # Where nobody else could enter, that user could not either.
+    place = Path("/tmp") / f"hpcext-{os.getpid()}-{tmp_path.name}"
+    stage = Stage(place)
+    who = ["--reuid=61001", "--regid=61001", "--clear-groups"]
+    rights = ["--inh-caps=+checkpoint_restore", "--ambient-caps=+checkpoint_restore"]
+    try:
+        shutil.copy(COUNTING, place / "counting.py")
+        source = Path(protocol.__file__).parents[1]
+        # An interpreter and a supervisor that this user may read.
+        shutil.copytree(source / "hpcext", place / "source" / "hpcext", dirs_exist_ok=True)
+        for attempt in (1, 2):
+            stage.directory = place / "1" / f"attempt-{attempt:04d}"
+            stage.directory.mkdir(exist_ok=True, parents=True)
+            argv = ["/usr/bin/python3", str(place / "counting.py"), "child"]
+            stage.write_launch(*argv, checkpoint=TRANSPARENT, attempt=attempt, op=attempt)
+            subprocess.run(["chown", "-R", "61001:61001", str(place)], check=True)
+            program_ = place / "source" / "hpcext" / "launch" / "supervise.py"
+            words = ["/usr/bin/python3", "-I", "-S", str(program_), str(stage.directory)]
+            environ = {**os.environ, "HPCEXT_TEST_MARK": str(place)}
+            supervisor = subprocess.Popen(
+                ["setpriv", *who, *rights, *words], env=environ, stderr=subprocess.PIPE, cwd="/"
+            )
+            wait_steps(stage)
+            if attempt == 1:
+                document = suspended(stage, supervisor)
+                assert document["checkpoint"]["saved"], (document, stage.log.read_text())
+        completed(stage, supervisor)
+    finally:
+        stage.kill_all()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@needs_criu
+@pytest.mark.slow
+def test_what_is_left_of_it_is_found_although_it_began_in_an_earlier_attempt(stage: Stage) -> None:
+    supervisor = begin(stage, "child")
+    wait_steps(stage)
+    suspended(stage, supervisor)
+    supervisor = begin(stage, "child", attempt=2)
+    wait_steps(stage)
+    supervisor.kill()
+    end(supervisor)
+    # The command is killed with its supervisor, its child is not.
+    stage.wait_for(lambda: len(stage.processes()) == 1, "the end of the command")
+    sweep.sweep(stage.directory, 0, "nonce")
+    assert stage.processes() == []
+
+
+@needs_criu
+@pytest.mark.slow
+def test_images_that_are_not_complete_are_not_believed_and_it_goes_on(stage: Stage) -> None:
+    path = stand_in(stage, dump='REAL "$@"; code=$?; rm "$images"/pagemap-*.img; exit $code')
+    supervisor = begin(stage, path=path)
+    wait_steps(stage)
+    supervisor.send_signal(signal.SIGTSTP)
+    declined(stage, "the images are not complete: pagemap-")
+    wait_steps(stage)
+    assert not (stage.path / "1" / "images").exists()
+    completed(stage, supervisor)
+
+
+@needs_criu
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("file", "data, which they had open, has changed"),
+        ("image", "is missing or has another size"),
+        ("node", "another machine"),
+        ("devices", "other GPUs are visible"),
+        ("restore", "criu restore: pie: 7: Restorer fails"),
+        ("slow", "criu"),
+    ],
+)
+def test_what_cannot_go_on_begins_anew_and_what_is_lost_is_said(
+    stage: Stage, how: str, why: str
+) -> None:
+    supervisor = begin(stage, "open")
+    wait_steps(stage)
+    suspended(stage, supervisor)
+    place, path, changes = stage.path / "1" / "images", "", dict[str, Any]()
+    document = json.loads((place / "images.json").read_text())
+    if how == "file":
+        (stage.path / "data").write_text("changed")
+    elif how == "image":
+        next(place.glob("core-*.img")).unlink()
+    elif how == "node":
+        (place / "images.json").write_text(json.dumps({**document, "node": "elsewhere"}))
+    elif how == "devices":
+        environ = {**stage.read("launch.json")["environ"], "CUDA_VISIBLE_DEVICES": "3"}
+        changes = {"environ": environ}
+    elif how == "restore":
+        path = stand_in(stage, restore='log "Error (criu/x.c:1): pie: 7: Restorer fails"; exit 1')
+    else:
+        # It has left something behind, although it fails.
+        path = stand_in(stage, restore='REAL "$@"; exit 1')
+    supervisor = begin(stage, "open", attempt=2, path=path, **changes)
+    stage.wait_for(lambda: steps(stage).count(0) == 2, "another beginning")
+    said = stage.log.read_text()
+    assert "cannot go on where it was suspended" in said
+    assert why in said
+    assert "of work are lost, and it begins anew" in said
+    assert "of work are lost" in stage.read("native.json")["notes"][0]
+    assert not place.exists()
+    assert len(stage.processes()) == 2  # the supervisor and the command
+    (stage.path / "stop").touch()
+    assert end(supervisor) == 0
+
+
+@needs_criu
+@pytest.mark.slow
+def test_it_waits_for_its_process_ids_and_loses_nothing_meanwhile(stage: Stage) -> None:
+    supervisor = begin(stage)
+    wait_steps(stage)
+    suspended(stage, supervisor)
+    core = stage.path / "1" / "images" / "pstree.img"
+    whole = core.read_bytes()
+    # As if this very process had taken the id of one of them.
+    process = _varint(os.getpid())
+    message = b"\x08" + process + b"\x10\x00\x18" + process + b"\x20" + process + b"\x28" + process
+    core.write_bytes(whole[:8] + len(message).to_bytes(4, "little") + message)
+    document = json.loads((core.parent / "images.json").read_text())
+    document["images"]["pstree.img"] = core.stat().st_size
+    (core.parent / "images.json").write_text(json.dumps(document))
+    supervisor = begin(stage, attempt=2)
+    assert end(supervisor) == 71
+    assert "belongs to another process" in stage.read("exit.json")["not_started"]
+    core.write_bytes(whole)
+    document["images"]["pstree.img"] = core.stat().st_size
+    (core.parent / "images.json").write_text(json.dumps(document))
+    completed(stage, begin(stage, attempt=3))
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def test_no_process_of_another_job_is_taken_for_a_remainder(stage: Stage) -> None:
+    elsewhere = stage.path / "2" / "attempt-0001"
+    document = {"schema": protocol.NATIVE, "began_as": str(elsewhere)}
+    (stage.directory / "native.json").write_text(json.dumps(document))
+    assert sweep.marks_of(stage.directory) == [f"HPCEXT_REPORT_DIR={stage.directory}"]
+
+
+# Without one that works.
+
+FAILED = 'log "Error (criu/x.c:1): A socket: no"; log "Error (criu/y.c:2): Dumping FAILED."; exit 1'
+SUCCESS = 'log "Dumping finished successfully"'
+
+
+@pytest.mark.parametrize(
+    ("dump", "why"),
+    [
+        (FAILED, "criu dump: A socket: no"),
+        pytest.param("exit 3", "criu dump: exit code 3", marks=pytest.mark.slow),
+        pytest.param("exit 0", "does not end with success", marks=pytest.mark.slow),
+        pytest.param(f"{SUCCESS}; exit 0", "the images are not complete", marks=pytest.mark.slow),
+        pytest.param("kill -9 $$", "criu dump: signal 9", marks=pytest.mark.slow),
+    ],
+)
+def test_a_suspension_that_fails_is_declined_and_it_goes_on(
+    stage: Stage, dump: str, why: str
+) -> None:
+    supervisor = begin(stage, "child", path=stand_in(stage, dump=dump))
+    wait_steps(stage)
+    supervisor.send_signal(signal.SIGTSTP)
+    declined(stage, why)
+    wait_steps(stage)
+    assert not (stage.path / "1" / "images.new").exists()
+    completed(stage, supervisor)
+
+
+@pytest.mark.slow
+def test_one_that_takes_too_long_is_given_up_even_if_it_has_stopped_everything(
+    stage: Stage,
+) -> None:
+    dump = 'kill -STOP "$3"; sleep 1000'
+    supervisor = begin(stage, path=stand_in(stage, dump=dump), suspend_timeout_s=2.0)
+    wait_steps(stage)
+    supervisor.send_signal(signal.SIGTSTP)
+    declined(stage, "it was not done in 2 s")
+    wait_steps(stage)
+    completed(stage, supervisor)
+
+
+@pytest.mark.slow
+def test_one_that_is_told_to_end_meanwhile_ends(stage: Stage) -> None:
+    supervisor = begin(
+        stage, "term", path=stand_in(stage, dump='touch "$work/asked"; exec sleep 1000')
+    )
+    wait_steps(stage)
+    supervisor.send_signal(signal.SIGTSTP)
+    stage.wait_for((stage.directory / "asked").exists, "the helper")
+    supervisor.terminate()
+    end(supervisor)
+    document = stage.read("exit.json")
+    assert not document["suspended"]
+    assert "told to end" in stage.log.read_text()
+    assert document["checkpoint"]["anew"]
+    assert document["checkpoint"]["lost_s"] > 0
+
+
+@pytest.mark.slow
+def test_what_has_left_its_tree_is_not_suspended(stage: Stage) -> None:
+    supervisor = begin(stage, "gone", path=stand_in(stage))
+    wait_steps(stage)
+    supervisor.send_signal(signal.SIGTSTP)
+    declined(stage, "has left the tree of the command")
+    completed(stage, supervisor)
+
+
+def test_where_no_way_works_it_is_ended_and_begins_anew_and_that_is_said(stage: Stage) -> None:
+    path = program(stage, "#!/bin/sh\n# A stand-in of criu, for tests.\necho Version: 3.17.1\n")
+    supervisor = begin(stage, path=path)
+    wait_steps(stage)
+    said = stage.log.read_text()
+    assert "cannot be suspended as it is (CRIU: " in said
+    assert "is 3.17.1; 4 or later is needed" in said
+    assert "all of its work is lost" in stage.read("native.json")["notes"][0]
+    document = suspended(stage, supervisor)
+    assert document["checkpoint"]["anew"]
+    ran_s = document["main_ended_at"] - document["started_at"]
+    assert document["checkpoint"]["lost_s"] == pytest.approx(ran_s)
+    supervisor = begin(stage, attempt=2, path=path)
+    stage.wait_for(lambda: steps(stage).count(0) == 2, "another beginning")
+    (stage.path / "stop").touch()
+    assert end(supervisor) == 0
+
+
+# Its images.
+
+
+def test_an_image_that_makes_no_sense_is_not_complete(tmp_path: Path) -> None:
+    tree = tmp_path / "pstree.img"
+    assert "not complete" in images.missing(tmp_path, 7)
+    for data in (b"", b"1" * 8, b"1" * 8 + b"\xff\xff\xff\x7f", b"1" * 8 + b"\2\0\0\0\x08\x87"):
+        tree.write_bytes(data)
+        assert "not complete" in images.missing(tmp_path, 7)
+    tree.write_bytes(b"1" * 8 + b"\4\0\0\0" + b"\x08\x07\x28\x07")
+    assert images.processes(tmp_path) == {7: [7]}
+    (tmp_path / "files.img").write_bytes(b"1" * 8)
+    assert "inventory.img is missing" in images.missing(tmp_path, 7)
+    assert "process 8 is not in them" in images.missing(tmp_path, 8)
+    for name in ("inventory", "core-7", "mm-7", "pagemap-7"):
+        (tmp_path / f"{name}.img").write_bytes(b"1" * 8)
+    assert images.missing(tmp_path, 7) == ""
+    (tmp_path / "mm-7.img").write_bytes(b"1")
+    assert "mm-7.img is missing or empty" in images.missing(tmp_path, 7)

@@ -1,0 +1,125 @@
+"""A job that saves nothing, in a pilot: suspended as it is, or begun anew, as is said."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from site_of_test import Site, wait_for
+from train_saving_nothing import digest
+
+from hpcext.launch.transparent.criu import Criu
+
+TRAIN = Path(__file__).with_name("train_saving_nothing.py")
+
+needs_criu = pytest.mark.skipif(
+    bool(why := Criu(os.environ).probe()), reason=f"no CRIU that works here: {why}"
+)
+
+
+def begin(site: Site) -> Any:
+    """Start a pilot with one such job."""
+    command = [sys.executable, str(TRAIN), str(site.path / "stop")]
+    site.write_jobs({"name": "loop", "command": command, "checkpoint": "transparent"})
+    manager = site.start(
+        "run", str(site.jobs), "--gpus", "1", "--name", "p", "--dir", str(site.pilot)
+    )
+    wait_for(lambda: len(steps(site)) > 3, "the first steps")
+    return manager
+
+
+def lines(site: Site) -> list[str]:
+    path = site.pilot / "jobs" / "1" / "log.txt"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def steps(site: Site) -> list[int]:
+    return [int(line.split()[1]) for line in lines(site) if line.startswith("step ")]
+
+
+def job(site: Site) -> dict[str, Any]:
+    jobs = site.document("status", "p").get("jobs")
+    return dict(jobs[0]) if jobs else {}
+
+
+def finish(site: Site, manager: Any) -> dict[str, Any]:
+    """Let it come to its end; what is said of it."""
+    (site.path / "stop").touch()
+    assert manager.wait(timeout=120) == 0
+    return job(site)
+
+
+@needs_criu
+def test_a_loop_that_saves_nothing_is_suspended_and_resumed_and_no_step_is_lost(
+    site: Site,
+) -> None:
+    manager = begin(site)
+    site.run("suspend", "p", "loop")
+    wait_for(lambda: job(site).get("suspends") == 1, "the suspension")
+    stood = steps(site)
+    site.run("resume", "p", "loop")
+    wait_for(lambda: len(steps(site)) > len(stood) + 3, "further steps")
+    row = finish(site, manager)
+    done = steps(site)
+    assert done == list(range(len(done)))
+    assert lines(site)[-1] == f"end {len(done)} {digest(len(done))}"
+    assert (row["state"], row["attempts"], row["suspends"]) == ("completed", 2, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("works", [False, True])
+def test_one_that_cannot_be_suspended_as_it_is_goes_on_or_begins_anew_and_that_is_said(
+    site: Site, *, works: bool
+) -> None:
+    programs = site.path / "programs"
+    programs.mkdir()
+    version = "4.2.1" if works else "3.17.1"
+    (programs / "criu").write_text(
+        "#!/bin/sh\n# A stand-in of criu, for tests.\n"
+        f'case $1 in --version) echo "Version: {version}" ;; check) ;; *) exit 9 ;; esac\n'
+    )
+    (programs / "criu").chmod(0o755)
+    site.environ["PATH"] = f"{programs}:{site.environ['PATH']}"
+    manager = begin(site)
+    site.run("suspend", "p", "loop")
+    if works:
+        wait_for(lambda: "exit code 9" in site.run("why", "p", "loop").out, "the reason")
+        before = len(steps(site))
+        wait_for(lambda: len(steps(site)) > before + 3, "further steps")
+        row = finish(site, manager)
+        assert row["attempts"] == 1
+        assert steps(site) == list(range(len(steps(site))))
+        return
+    wait_for(lambda: job(site).get("suspends") == 1, "the suspension")
+    assert "it begins anew" in site.run("why", "p", "loop").out
+    site.run("resume", "p", "loop")
+    wait_for(lambda: steps(site).count(0) == 2, "another beginning")
+    row = finish(site, manager)
+    assert row["attempts"] == 2
+    assert any("3.17.1" in note for note in row["notes"]), row
+
+
+@needs_criu
+@pytest.mark.slow
+def test_loader_workers_are_suspended_with_their_training(site: Site) -> None:
+    pytest.importorskip("torch")
+    train = Path(__file__).with_name("train_loader_saving_nothing.py")
+    command = [sys.executable, str(train), "3"]
+    site.write_jobs(
+        {"name": "loop", "command": command, "checkpoint": "transparent"},
+        {"name": "same", "command": command},
+    )
+    words = ("--gpus", "2", "--name", "p", "--dir", str(site.pilot))
+    manager = site.start("run", str(site.jobs), *words)
+    for number, wanted in ((1, 20), (2, 140)):
+        wait_for(lambda wanted=wanted: len(steps(site)) > wanted, f"{wanted} steps")
+        site.run("suspend", "p", "loop")
+        wait_for(lambda number=number: job(site)["suspends"] == number, "the suspension")
+        site.run("resume", "p", "loop")
+    assert manager.wait(timeout=120) == 0
+    assert steps(site) == list(range(300))
+    same = (site.pilot / "jobs" / "2" / "log.txt").read_text().splitlines()
+    assert lines(site)[-1] == same[-1]
