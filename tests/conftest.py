@@ -81,8 +81,8 @@ WAITS = ("system", "lsf", "seams", "launch", "executors", "manager")
 """Folders whose tests mostly wait."""
 
 COMPUTES = (
-    "training", "tensorflow", "transformers", "lightning", "run", "random_faults", "faults",
-    "rescaling", "examples", "doctor", "sim", "cli", "core",
+    "training", "tensorflow", "jax", "transformers", "lightning", "run", "random_faults",
+    "faults", "rescaling", "examples", "doctor", "sim", "cli", "core",
 )  # fmt: skip
 """Other folders with long files."""
 

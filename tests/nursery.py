@@ -41,6 +41,7 @@ TORCH = (
     "hpcext.training.torch",
 )
 TENSORFLOW = ("keras", "tensorflow", "hpcext.training.keras", "hpcext.training.tensorflow")
+JAX = ("jax", "jax.numpy", "optax", "hpcext.training.jax")
 
 
 class Fork:

@@ -53,6 +53,8 @@ _FRAMEWORKS = {
     "torch": "import torch; print(torch.__version__, torch.cuda.device_count())",
     "tensorflow": "import tensorflow as tf; "
     "print(tf.__version__, len(tf.config.list_physical_devices('GPU')))",
+    "jax": "import jax; "
+    "print(jax.__version__, sum(each.platform == 'gpu' for each in jax.devices()))",
 }
 """Programs that print the version of a framework, and how many GPUs it sees."""
 
@@ -91,6 +93,11 @@ def torch(asked: CheckOptions) -> Iterator[Finding]:
 def tensorflow(asked: CheckOptions) -> Iterator[Finding]:
     """Check that trainings can import TensorFlow, and see the GPUs."""
     yield _framework("tensorflow")
+
+
+def jax(asked: CheckOptions) -> Iterator[Finding]:
+    """Check JAX, as trainings would import it."""
+    yield _framework("jax")
 
 
 def _framework(name: str) -> Finding:

@@ -138,7 +138,7 @@ class Framework(Feature):
             # Otherwise each process would act as the whole job and overwrite the checkpoints.
             raise ValueError(
                 f"WORLD_SIZE={ranks}: this session is for one process; use that of "
-                "hpcext.training.torch or hpcext.training.tensorflow"
+                "hpcext.training.torch, hpcext.training.tensorflow or hpcext.training.jax"
             )
         return Ranks()
 

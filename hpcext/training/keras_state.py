@@ -12,17 +12,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.checkpoint.state import Source, TrainingState, Tree
+from hpcext.training.portable import Array, portable, restored
 
-Array = npt.NDArray[Any]
 Named = Sequence[tuple[str, Any]]
 
-_BITS = "hpcext.bits"
 _OPTIMIZER = keras.optimizers.Optimizer
 _HOLDERS = (keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer)
 
@@ -139,7 +136,7 @@ class KerasState(TrainingState):
             return super().capture_object(value)
         return {
             "names": [name for name, _ in named],
-            "values": [_portable(self._value(variable)) for _, variable in named],
+            "values": [portable(self._value(variable)) for _, variable in named],
         }
 
     def _value(self, variable: Any) -> Array:
@@ -161,7 +158,7 @@ class KerasState(TrainingState):
             self._assign(named, saved)
 
     def _assign(self, named: Named, saved: Tree) -> None:
-        arrays = [_array(item) for item in saved["values"]]
+        arrays = [restored(item) for item in saved["values"]]
         if len(arrays) != len(named):
             raise ValueError(f"{len(arrays)} variables do not fit into {len(named)}")
         triples = list(zip(saved["names"], arrays, named, strict=True))
@@ -219,21 +216,6 @@ def _kind(dtype: Any, shape: Any) -> str:
     """Return type and shape as text for a message."""
     known = getattr(shape, "rank", 0) is not None
     return f"{getattr(dtype, 'name', dtype)}{tuple(shape) if known else '(?)'}"
-
-
-def _portable(array: Array) -> Any:
-    """Return an array for a file: NumPy writes bfloat16 and similar types as untyped bytes."""
-    if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
-        return array
-    return {_BITS: array.view(f"u{array.itemsize}"), "dtype": array.dtype.name}
-
-
-def _array(item: Any) -> Array:
-    """Reverse :func:`_portable`."""
-    if isinstance(item, Mapping):
-        result: Array = item[_BITS].view(getattr(ml_dtypes, item["dtype"]))
-        return result
-    return np.asarray(item)
 
 
 def _attributes(callback: Any) -> Tree:

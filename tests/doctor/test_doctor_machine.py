@@ -51,7 +51,7 @@ def test_a_machine_where_all_is_well(home: Path, capsys: pytest.CaptureFixture[s
     assert f"numpy {numpy.__version__}" in said["packages"]["says"]
     assert said["state_dir"]["verdict"] == "ok"
     assert {said[name]["verdict"] for name in ("batch", "slurm", "lsf")} == {"note"}
-    for name in ("torch", "tensorflow"):
+    for name in ("torch", "tensorflow", "jax"):
         assert said[name]["verdict"] in {"ok", "note"}
     assert not (home / "state").exists()  # it leaves nothing behind
 
@@ -60,7 +60,8 @@ def test_settings_that_cannot_be_read(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What others say of it is seen above, and takes long.
-    checks = [each for each in doctor.CHECKS if each.name not in {"torch", "tensorflow"}]
+    frameworks = {"torch", "tensorflow", "jax"}
+    checks = [each for each in doctor.CHECKS if each.name not in frameworks]
     monkeypatch.setattr(doctor, "CHECKS", checks)
     write_settings(home, "gpus = 0\n")
     assert cli.main(["doctor"]) == 1

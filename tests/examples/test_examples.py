@@ -57,6 +57,14 @@ def test_adaptive_ones_reach_their_target(
     assert run(tmp_path, name, *batch) >= target
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher", [[], ["-m", "hpcext", "launch", "--ranks", "2", sys.executable]]
+)
+def test_jax(tmp_path: Path, launcher: list[str]) -> None:
+    assert run(tmp_path, *launcher, "digits_jax.py") >= 0.95
+
+
 def test_logistic_regression(tmp_path: Path) -> None:
     assert run(tmp_path, "logistic.py") >= 0.93
 
@@ -70,7 +78,8 @@ def test_logistic_regression_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["digits_cnn.py", "digits_keras.py", "digits_lightning.py", "logistic.py"]
+    "name",
+    ["digits_cnn.py", "digits_jax.py", "digits_keras.py", "digits_lightning.py", "logistic.py"],
 )
 def test_five_lines_at_most(name: str) -> None:
     lines = (EXAMPLES / name).read_text().splitlines()

@@ -218,6 +218,8 @@ REASONS = {
     "training/checkpoint/keeper.py:Keeper.find": RANKS,
     "training/checkpoint/keeper.py:Keeper.load": CHECKED,
     "training/data/undivided.py:compare": RANKS,
+    "training/jax/pieces.py:listed": CHECKED,
+    "training/jax/sharded.py:JaxShards.write": RANKS,
     "training/lightning/random_states.py:RandomStates.gather": RANKS,
     "training/lightning/random_states.py:RandomStates.restore": CHECKED,
     "training/checkpoint/state.py:_numpy_state": OWN,

@@ -15,7 +15,7 @@ from hpcext.batch.slurm import site as slurm_site
 DOCTOR = """
 import sys
 from hpcext.cli import doctor, main
-doctor.CHECKS = [each for each in doctor.CHECKS if each.name not in {"torch", "tensorflow"}]
+doctor.CHECKS = [each for each in doctor.CHECKS if each.name not in {"torch", "tensorflow", "jax"}]
 sys.exit(main.main(["doctor", "--json"]))
 """
 

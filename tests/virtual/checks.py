@@ -160,7 +160,8 @@ class Checks:
         self._launches[job].add(attempt)
         if self._room.faults.disk_failed:
             journal = self._room.disk.find(f"{PILOT}/journal.jsonl")
-            lines = journal.durable.splitlines()
+            # What follows the last newline was never written to its end.
+            lines = bytes(journal.durable).rpartition(b"\n")[0].splitlines()
             entries = tuple(map(journals._entry.decode, lines[1:]))
             header = journals._header(json.loads(lines[0]))
             known = journals.Past(header, entries, 0, 0).replay().world.jobs.get(job)

@@ -28,6 +28,7 @@ MENDED = {
     23443: "one that was stopped for 4.4 s, and may take 5 s to save itself, may be killed",
     9762: "an attempt that a killed manager has begun is begun once more, to be suspended",
     10836: "what its user has suspended goes on only if a manager hears the request",
+    11308: "of a journal on a full disk the last line may be half",
     22349: "what a training says may not fit on its disk",
 }
 """Seeds that failed once, and what they have found."""

@@ -134,7 +134,11 @@ class TrainingState:
         TypeError
             The message names what cannot be saved.
         """
-        _encode(self.capture(), {}, "Session")
+        _encode(self.plain(), {}, "Session")
+
+    def plain(self) -> Tree:
+        """Return the captured objects whose values must be checked before they can be saved."""
+        return self.capture()
 
     def copier(self) -> Copier:
         """Make the copier for the arrays of a captured state."""

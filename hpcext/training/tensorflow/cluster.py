@@ -14,9 +14,8 @@ import tensorflow as tf
 
 from hpcext.documents import write_file
 from hpcext.protocol import environ
-from hpcext.rendezvous import Rendezvous
 from hpcext.training.ranks import Ranks
-from hpcext.training.tensorflow.ranks import StarRanks
+from hpcext.training.star import Launched, StarRanks, launched
 
 _PAUSE_S = 0.01
 
@@ -90,27 +89,10 @@ def join() -> Ranks:
     return StarRanks(*here)
 
 
-def _launched() -> tuple[Path, int, int] | None:
-    """Return the rendezvous directory, this worker's rank and their number; None if it is alone."""
-    env = environ()
-    size = int(env.get("WORLD_SIZE", "1"))
-    place = Rendezvous.from_environ()
-    if place is not None and place.joins:
-        raise SystemExit(
-            "hpcext: TensorFlow's workers cannot change in number while they run; "
-            "the job is suspended and resumed instead"
-        )
-    if size > int(env.get("LOCAL_WORLD_SIZE", size)):
-        raise SystemExit("hpcext: workers of TensorFlow on several nodes: give the job one node")
-    if place is None:
-        listed = json.loads(env.get("TF_CONFIG") or "{}").get("cluster", {}).get("worker", [])
-        size = max(size, len(listed))
-        if size > 1:
-            raise RuntimeError(
-                f"{size} workers that did not start under `hpcext launch`: "
-                f"start them with `hpcext launch --ranks {size} python ...`"
-            )
-    return None if place is None or size == 1 else (place.directory, int(env["RANK"]), size)
+def _launched() -> Launched | None:
+    """Return how this worker was started; None if it is alone."""
+    listed = json.loads(environ().get("TF_CONFIG") or "{}").get("cluster", {}).get("worker", [])
+    return launched("TensorFlow", len(listed))
 
 
 def _choose_gpu(rank: int, size: int) -> None:

@@ -1,7 +1,7 @@
-"""Communication of the workers of a TensorFlow job, apart from the training's own traffic.
+"""Communication of the ranks on one node, apart from the training's own traffic; for any framework.
 
-Each worker has one connection to rank 0, a socket in the private directory that ``hpcext launch``
-makes: a message takes a few microseconds and no network, and the end of a worker is noticed.
+Each rank has one connection to rank 0, a socket in the private directory that ``hpcext launch``
+makes: a message takes a few microseconds and no network, and the end of a rank is noticed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,68 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from hpcext.protocol import environ
+from hpcext.rendezvous import Rendezvous
 from hpcext.training.ranks import Control, Ranks
 
 _PAUSE_S = 0.01
-_SOCKET = "tensorflow.socket"
 _LENGTH = struct.Struct("<q")
 _VECTOR = struct.Struct(f"<{len(Control())}q")
+
+
+class Launched(NamedTuple):
+    """A rank that ``hpcext launch`` has started, one of several.
+
+    Attributes
+    ----------
+    directory : pathlib.Path
+        A directory in which only this user may write.
+    rank, size : int
+    """
+
+    directory: Path
+    rank: int
+    size: int
+
+
+def launched(framework: str, told: int = 1) -> Launched | None:
+    """Return how ``hpcext launch`` has started this process; None if it is alone.
+
+    Parameters
+    ----------
+    framework : str
+        Name for messages. Its ranks cannot change in number while they run.
+    told : int
+        Number of ranks according to other sources than ``hpcext launch``.
+
+    Raises
+    ------
+    RuntimeError
+        There are several ranks, and ``hpcext launch`` did not start them.
+    SystemExit
+        This process was started to join running ranks, or the ranks are on several nodes.
+    """
+    env = environ()
+    size = int(env.get("WORLD_SIZE", "1"))
+    place = Rendezvous.from_environ()
+    if place is not None and place.joins:
+        raise SystemExit(
+            f"hpcext: {framework}'s workers cannot change in number while they run; "
+            "the job is suspended and resumed instead"
+        )
+    if size > int(env.get("LOCAL_WORLD_SIZE", size)):
+        raise SystemExit(f"hpcext: workers of {framework} on several nodes: give the job one node")
+    size = size if place is not None else max(size, told)
+    if place is None and size > 1:
+        raise RuntimeError(
+            f"{size} workers that did not start under `hpcext launch`: "
+            f"start them with `hpcext launch --ranks {size} python ...`"
+        )
+    if place is None or size == 1:
+        return None
+    return Launched(place.directory, int(env["RANK"]), size)
 
 
 class StarRanks(Ranks):
@@ -30,6 +85,8 @@ class StarRanks(Ranks):
     directory : pathlib.Path
         A directory in which only this user may write.
     rank, size : int
+    name : str
+        Name of the socket: each group has its own.
 
     Raises
     ------
@@ -37,7 +94,7 @@ class StarRanks(Ranks):
         A worker has ended; every method may raise it.
     """
 
-    def __init__(self, directory: Path, rank: int, size: int) -> None:
+    def __init__(self, directory: Path, rank: int, size: int, name: str = "ranks.socket") -> None:
         self.rank = rank
         self.size = size
         self._own: Control | None = None
@@ -45,7 +102,7 @@ class StarRanks(Ranks):
         # Numbers that this rank has begun to send, and on rank 0 also those of the others.
         self._numbers: list[float] | None = None
         self._told: list[list[float]] = []
-        with _entry(directory) as path:
+        with _entry(directory, name) as path:
             self._peers = self._listen(path) if rank == 0 else {0: self._connect(path)}
 
     def exchange(self, requests: Control) -> Control:
@@ -190,10 +247,10 @@ def _read(line: socket.socket, length: int) -> bytes:
 
 
 @contextlib.contextmanager
-def _entry(directory: Path) -> Iterator[Path]:
+def _entry(directory: Path, name: str) -> Iterator[Path]:
     """Yield a path of the socket that is always short, since unix(7) allows 107 bytes."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield Path(f"/proc/self/fd/{fd}/{_SOCKET}")
+        yield Path(f"/proc/self/fd/{fd}/{name}")
     finally:
         os.close(fd)
