@@ -56,7 +56,8 @@ class Batches:
         def part(index: tuple[slice, ...]) -> Any:
             first, end, _ = index[0].indices(shape[0])
             at = int(np.searchsorted(self._here, first))
-            return array[(slice(at, at + end - first), *index[1:])]
+            here = (slice(at, at + end - first), *index[1:])
+            return array[here]
 
         return jax.make_array_from_callback(shape, self._sharding, part)
 

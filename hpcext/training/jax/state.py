@@ -113,7 +113,7 @@ def _made(make: Callable[[], Any], sharding: Any) -> Any:
 
 
 class JaxCopier(Copier):
-    """A copier of JAX arrays into host memory, because the next step may reuse theirs (donation)."""
+    """A copier of JAX arrays into host memory: the next step may reuse theirs (donation)."""
 
     def copy(self, tree: Any) -> Any:
         """Return a copy that shares nothing with the tree, except immutable values."""
