@@ -112,14 +112,31 @@ ONE_BY_ONE = ("tests/docs/test_pages.py",)
 """Long files whose tests share nothing, and are spread over the processes."""
 
 
+SHARED = {
+    f"tests/{folder}/test_{name}.py": f"tests/{folder}"
+    for folder, names in (
+        ("tensorflow", ("fit", "loop", "balanced_tf")),
+        (
+            "training",
+            ("torch_features", "adapted", "apart", "balanced", "interrupted_torch", "sharded"),
+        ),
+    )
+    for name in names
+}
+"""Files that one process runs, since they share one that has imported a framework."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give out all other files whole, as ``--dist loadfile`` does."""
+    """Give out all other files whole, as ``--dist loadfile`` does, and some together."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if nodeid.startswith(ONE_BY_ONE) else super()._split_scope(nodeid)
+            if nodeid.startswith(ONE_BY_ONE):
+                return nodeid
+            file = super()._split_scope(nodeid)
+            return SHARED.get(file, file)
 
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 

@@ -1,7 +1,7 @@
 """Runs training scripts in processes forked from one that has imported their libraries already.
 
 Importing PyTorch or TensorFlow takes several seconds of processor time for each rank of each
-attempt; here it is done once for all tests of a module. Otherwise an attempt is what a supervisor
+attempt; here it is done once for all tests of a process. Otherwise an attempt is what a supervisor
 starts: a tree of processes with the signal blocked and ignored, told by the environment, that
 ends by itself. What a fork does not have is its own environment in ``/proc``, so tests of managers
 and of what is left behind start real processes.

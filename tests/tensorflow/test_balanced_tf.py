@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from balance_sizes import BATCH, SAMPLES
-from nursery import TENSORFLOW, Nursery
+from nursery import Nursery
 from tf_harness import TensorFlowJob, check_suspended, largest_difference
 
 SCRIPT = "train_balance_tf.py"
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery(TENSORFLOW)
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture(scope="module")

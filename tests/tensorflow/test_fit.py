@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import suspend_tree
-from nursery import TENSORFLOW, Nursery
+from nursery import Nursery
 from tf_harness import TensorFlowJob, check_suspended, largest_difference
 
 SCRIPT = "train_fit.py"
 EPOCH = list(range(120))
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery(TENSORFLOW)
-    yield nursery
-    nursery.close()
 
 
 def figures(job: TensorFlowJob) -> list[tuple[str, ...]]:

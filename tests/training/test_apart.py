@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,6 @@ STEP = """
         optimizer.step()
         traces.note(session.step, *x.flatten().int().tolist())
 """
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
 
 
 def notes(nursery: Nursery, tmp_path: Path, loader: str, wrap: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,6 @@ from train_balance import BATCH, SAMPLES
 from hpcext.training.torch import Session
 
 SCRIPT = "train_balance.py"
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
 
 
 def lines(job: Forked, kind: str) -> list[list[str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,6 @@ def finals(job: Job) -> dict[str, str]:
 
 def steps(job: Job, rank: str = "0") -> list[int]:
     return [int(line[3]) for line in job.log if line[2] == "step" and line[1] == rank]
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
 
 
 def uninterrupted(nursery: Nursery, path: Path, ranks: int, *args: str) -> Job:

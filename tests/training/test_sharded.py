@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,6 @@ SCRIPT = "train_sharded.py"
 STEPS = 30
 # Sums over another number of ranks are taken in another order: single precision, 30 steps.
 NOISE = 1e-5
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
 
 
 def steps(job: Forked) -> dict[int, list[int]]:

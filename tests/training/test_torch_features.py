@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -25,13 +24,6 @@ from hpcext.training.batching import ElasticBatches
 from hpcext.training.data.sampler import ResumableSampler
 
 SCRIPT = "train_features.py"
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
 
 
 def words(job: Forked, kind: str) -> list[list[str]]:
