@@ -239,7 +239,8 @@ def test_images_that_are_not_complete_are_not_believed_and_it_goes_on(stage: Sta
     ("how", "why"),
     [
         ("file", "data, which they had open, has changed"),
-        ("image", "is missing or has another size"),
+        ("image", "is missing, or not as it was written"),
+        ("others", "the images are not private: others may use it"),
         ("node", "another machine"),
         ("devices", "other GPUs are visible"),
         ("restore", "criu restore: pie: 7: Restorer fails"),
@@ -258,6 +259,8 @@ def test_what_cannot_go_on_begins_anew_and_what_is_lost_is_said(
         (stage.path / "data").write_text("changed")
     elif how == "image":
         next(place.glob("core-*.img")).unlink()
+    elif how == "others":
+        place.chmod(0o750)
     elif how == "node":
         (place / "images.json").write_text(json.dumps({**document, "node": "elsewhere"}))
     elif how == "devices":

@@ -104,13 +104,13 @@ class Images:
         for key, value in _here().items():
             if document.get(key) != value:
                 return f"they were suspended on another machine ({key} {document.get(key)})"
+        try:
+            os.close(private.open_directory(self.path, without=0o077))
+        except OSError as error:
+            return f"the images are not private: {error.strerror}"
         for name, size in _items(document.get("images")):
-            try:
-                same = (self.path / name).stat().st_size == size
-            except OSError:
-                same = False
-            if not same:
-                return f"the image {name} is missing or has another size"
+            if not _is_ours(self.path / name, size):
+                return f"the image {name} is missing, or not as it was written"
         for path, was in _items(document.get("files")):
             if _facts(path) != was:
                 return f"{path}, which they had open, has changed"
@@ -128,6 +128,16 @@ def _here() -> dict[str, str]:
     """Return what tells this machine from others, as far as a process can notice it."""
     system = os.uname()
     return {"node": system.nodename, "kernel": system.release}
+
+
+def _is_ours(path: Path, size: object) -> bool:
+    """Return whether an image has its size, and nobody else has written it."""
+    try:
+        facts = path.lstat()
+    except OSError:
+        return False
+    ours = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
+    return ours and facts.st_size == size
 
 
 def _facts(path: str) -> list[int] | None:

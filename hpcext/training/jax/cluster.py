@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import socket
 import sys
@@ -46,7 +47,9 @@ def initialize() -> None:
     address = _meet(here)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # It would handle the batch system's SIGTERM, which the supervisor turns into a suspension.
-    jax.config.update("jax_enable_preemption_service", False)
+    with contextlib.suppress(AttributeError):
+        # The setting is missing in JAX 0.6.
+        jax.config.update("jax_enable_preemption_service", False)
     gpus = environ().get("CUDA_VISIBLE_DEVICES")
     try:
         jax.distributed.initialize(
