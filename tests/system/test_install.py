@@ -569,7 +569,7 @@ def test_status_says_what_is_not_as_it_was_installed(target: Target) -> None:
     }
     assert all(each["why"] for each in found["left"])
     _, shown, _ = target.run("status", "slurm", "--usr", str(target.usr))
-    assert "slurm.conf, Prolog: makes what a job" in shown
+    assert "slurm.conf, Prolog: prepares a node" in shown
     apply_diffs(found["left"])
     assert (target.status()[0], target.status()[1]["complete"]) == (0, True)
     (target.home / "lua" / "stranger.lua").write_text("--")
