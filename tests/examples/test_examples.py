@@ -40,7 +40,11 @@ def test_cnn_on_three_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "target"), [("digits_resnet.py", "0.6"), ("text_transformer.py", "0.2")]
+    ("name", "target"),
+    [
+        ("digits_resnet.py", "0.6"),
+        pytest.param("text_transformer.py", "0.2", marks=pytest.mark.slow),
+    ],
 )
 def test_adaptive_ones(tmp_path: Path, name: str, target: str) -> None:
     assert run(tmp_path, name, "--adapt", "--target", target) >= float(target)

@@ -81,6 +81,7 @@ def test_training_goes_on_from_its_last_checkpoint(site: Site, victim: str) -> N
     pair.end()
 
 
+@pytest.mark.slow
 def test_a_suspension_is_declined_if_the_state_cannot_be_saved(site: Site) -> None:
     """Every rank goes on, nothing is acknowledged, and no step is lost."""
     pair = Pair(site)

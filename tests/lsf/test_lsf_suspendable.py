@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
+import itertools
 import os
 import random
 import signal
@@ -11,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lsf_controls
 import psutil
@@ -72,8 +75,9 @@ class Cluster:
         """All steps but the last one are done, the last ones of them by this attempt."""
 
         def there() -> bool:
-            report = list((self.top / "state").glob(f"**/attempt-{attempt:04d}/report.json"))
-            return bool(report) and len(self.steps()) >= 39
+            # In whatever directory there is now: a draft may get its name meanwhile.
+            pattern = f"{self.top}/state/**/attempt-{attempt:04d}/report.json"
+            return bool(glob.glob(pattern, recursive=True)) and len(self.steps()) >= 39
 
         wait_for(there, "the gate")
 
@@ -119,9 +123,20 @@ def make_cluster(make_site: MakeSite, tmp_path: Path) -> MakeCluster:
     return made
 
 
-EARLY, LATE = 3600.0, 0.0
+WHEN = {"early": 3600.0, "late": 0.0}
 """Whether LSF sends to the leader's process group alone, or to all that the job has started."""
-BOTH = pytest.mark.parametrize("pim_s", [EARLY, LATE], ids=["early", "late"])
+BOTH = pytest.mark.parametrize("pim_s", WHEN.values(), ids=WHEN)
+
+
+def combined(*axes: dict[str, Any], quick: set[str]) -> list[Any]:
+    """Return all combinations of the axes' values; those that are not quick are slow."""
+    every = []
+    for names in itertools.product(*axes):
+        values = (axis[name] for axis, name in zip(axes, names, strict=True))
+        name = "-".join(names)
+        slow = () if name in quick else pytest.mark.slow
+        every.append(pytest.param(*values, id=name, marks=slow))
+    return every
 
 
 @BOTH
@@ -141,9 +156,15 @@ def test_preempted_it_goes_on_where_it_was(
     assert cluster.trainings() == []
 
 
-@BOTH
-@pytest.mark.parametrize("verb", ["brequeue", "bmig"])
-@pytest.mark.parametrize("quirks", [(), RECORDED], ids=["contract", "recorded"])
+@pytest.mark.parametrize(
+    ("quirks", "verb", "pim_s"),
+    combined(
+        {"contract": (), "recorded": RECORDED},
+        {"brequeue": "brequeue", "bmig": "bmig"},
+        WHEN,
+        quick={"contract-brequeue-early", "recorded-bmig-late"},
+    ),
+)
 def test_requeued_by_its_user_it_goes_on_where_it_was(
     make_cluster: MakeCluster, verb: str, quirks: tuple[str, ...], pim_s: float
 ) -> None:
@@ -182,8 +203,14 @@ def test_stopped_it_leaves_its_host_and_resumed_it_goes_on(
     cluster.ends(job)
 
 
-@BOTH
-@pytest.mark.parametrize("quirks", [(), ("parallel_killed_at_once",), RECORDED])
+@pytest.mark.parametrize(
+    ("quirks", "pim_s"),
+    combined(
+        {"contract": (), "killed": ("parallel_killed_at_once",), "recorded": RECORDED},
+        WHEN,
+        quick={"contract-late", "killed-late", "recorded-early"},
+    ),
+)
 def test_on_several_slots_it_is_held_until_it_is_resumed(
     make_cluster: MakeCluster, tmp_path: Path, quirks: tuple[str, ...], pim_s: float
 ) -> None:
@@ -223,7 +250,7 @@ def test_a_queue_of_higher_priority_has_its_host(
 
 def test_without_job_controls_it_leaves_its_gpus_too(make_cluster: MakeCluster) -> None:
     """As long as LSF stops the leader, and knows of nothing else."""
-    cluster = make_cluster(pim_s=EARLY)
+    cluster = make_cluster(pim_s=WHEN["early"])
     job = cluster.submit()
     cluster.at_gate()
     cluster.run("bstop", str(job))
@@ -273,7 +300,7 @@ def test_stopped_with_all_that_it_has_started_it_goes_on_when_resumed(
     make_cluster: MakeCluster,
 ) -> None:
     """SIGSTOP, which nothing can catch: its GPUs stay its own."""
-    cluster = make_cluster(pim_s=LATE)
+    cluster = make_cluster(pim_s=WHEN["late"])
     job = cluster.submit()
     cluster.at_gate()
     cluster.run("bstop", str(job))

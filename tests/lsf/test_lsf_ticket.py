@@ -379,7 +379,9 @@ def test_what_is_requeued_has_not_ended_for_good(
     wait_for(lambda: ticket.given_up([1]) == {1}, "that it is given up")
 
 
-@pytest.mark.parametrize("way", ["script, sourced", "text, sourced"])
+@pytest.mark.parametrize(
+    "way", ["script, sourced", pytest.param("text, sourced", marks=pytest.mark.slow)]
+)
 def test_hostile_command_lines_arrive_byte_for_byte(make_tickets: MakeTickets, way: str) -> None:
     """All texts in one ticket, since its lease takes a while to begin."""
     tickets = make_tickets(*(["starter_gets_text"] if way.startswith("text") else []))

@@ -10,7 +10,7 @@ from draws import AT_ONCE, run
 
 # Draws of the continuous integration: in them each fault is done four times at least, and two
 # PyTorch trainings are among the jobs. More find what is rarer.
-IN_CI, IN_ALL = 15, 2000
+IN_CI, IN_ALL = 6, 2000
 SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= IN_CI)) for seed in range(IN_ALL)]
 
 

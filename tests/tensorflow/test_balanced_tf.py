@@ -56,6 +56,7 @@ def test_unequal_workers_train_what_one_would_have_trained(
     assert largest_difference(job, alone) < 1e-9
 
 
+@pytest.mark.slow
 def test_a_suspended_training_is_balanced_at_once_on_other_workers(
     nursery: Nursery, tmp_path: Path, alone: TensorFlowJob
 ) -> None:

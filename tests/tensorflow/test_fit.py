@@ -84,6 +84,7 @@ def test_torch_backend(tmp_path: Path) -> None:
     assert abs(float(job.last("accuracy")) - float(reference.last("accuracy"))) <= 0.1
 
 
+@pytest.mark.slow
 def test_a_suspension_is_declined_if_the_state_cannot_be_saved(
     nursery: Nursery, tmp_path: Path
 ) -> None:

@@ -8,12 +8,14 @@ import select
 import sys
 from pathlib import Path
 
+import pytest
 from site_of_test import WAIT_S, Site
 from tf_harness import SCRIPTS
 
 TRAIN = Path(__file__).parent / "train_fit.py"
 
 
+@pytest.mark.slow
 def test_resized_by_suspending_it(site: Site) -> None:
     here, go, log = (site.path / name for name in ("here", "go", "log"))
     os.mkfifo(here)
