@@ -83,7 +83,17 @@ def test_every_block_is_tested(page: Path) -> None:
             assert block.text.startswith("$ "), place
 
 
-LONG = {"balance", "elastic", "goodput", "jax", "keras", "resizing", "simulate", "tensorflow"}
+LONG = {
+    "balance",
+    "elastic",
+    "goodput",
+    "jax",
+    "keras",
+    "pytorch",
+    "resizing",
+    "simulate",
+    "tensorflow",
+}
 """Pages that train for most of a minute; what they show has other tests too."""
 
 

@@ -39,12 +39,9 @@ def test_cnn_on_three_ranks(tmp_path: Path) -> None:
     assert run(tmp_path, *launcher, "digits_cnn.py", "--epochs", "8") >= 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "target"),
-    [
-        ("digits_resnet.py", "0.6"),
-        pytest.param("text_transformer.py", "0.2", marks=pytest.mark.slow),
-    ],
+    ("name", "target"), [("digits_resnet.py", "0.6"), ("text_transformer.py", "0.2")]
 )
 def test_adaptive_ones(tmp_path: Path, name: str, target: str) -> None:
     assert run(tmp_path, name, "--adapt", "--target", target) >= float(target)

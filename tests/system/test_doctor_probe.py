@@ -76,6 +76,7 @@ def test_nothing_is_left_of_one_that_is_ended(
     nothing_left(slurm, place)
 
 
+@pytest.mark.slow
 def test_a_lease_without_gpus_is_reported_in_the_harvesters_words(
     slurm: Cluster, place: Site
 ) -> None:
