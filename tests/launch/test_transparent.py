@@ -242,6 +242,7 @@ def test_images_that_are_not_complete_are_not_believed_and_it_goes_on(stage: Sta
         ("image", "is missing, or not as it was written"),
         ("others", "the images are not private: others may use it"),
         ("node", "another machine"),
+        ("note", "images.json"),
         ("devices", "other GPUs are visible"),
         ("restore", "criu restore: pie: 7: Restorer fails"),
         ("slow", "criu"),
@@ -263,6 +264,8 @@ def test_what_cannot_go_on_begins_anew_and_what_is_lost_is_said(
         place.chmod(0o750)
     elif how == "node":
         (place / "images.json").write_text(json.dumps({**document, "node": "elsewhere"}))
+    elif how == "note":
+        (place / "images.json").write_text('{"schema": "hpcext.im')
     elif how == "devices":
         environ = {**stage.read("launch.json")["environ"], "CUDA_VISIBLE_DEVICES": "3"}
         changes = {"environ": environ}
@@ -276,8 +279,9 @@ def test_what_cannot_go_on_begins_anew_and_what_is_lost_is_said(
     said = stage.log.read_text()
     assert "cannot go on where it was suspended" in said
     assert why in said
-    assert "of work are lost, and it begins anew" in said
-    assert "of work are lost" in stage.read("native.json")["notes"][0]
+    lost = "all of its work is lost" if how == "note" else "of work are lost"
+    assert f"{lost}, and it begins anew" in said
+    assert lost in stage.read("native.json")["notes"][0]
     assert not place.exists()
     assert len(stage.processes()) == 2  # the supervisor and the command
     (stage.path / "stop").touch()

@@ -93,11 +93,14 @@ class Images:
         shutil.rmtree(self.new, ignore_errors=True)
 
     def read(self) -> dict[str, Any] | None:
-        """Return what is noted beside the images; None if there are none."""
+        """Return what is noted beside the images; None if there are none.
+
+        What cannot be read is no reason to say nothing: then the document has ``unreadable``, why.
+        """
         try:
             return documents.read_json(self.path / FILE, SCHEMA)
-        except (OSError, ValueError):
-            return None
+        except (OSError, ValueError) as error:
+            return {"unreadable": str(error)} if os.path.lexists(self.path) else None
 
     def changed(self, document: Mapping[str, Any]) -> str:
         """Return what is not as it was when the processes were suspended; empty if nothing is."""

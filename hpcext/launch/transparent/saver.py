@@ -144,6 +144,8 @@ class Transparent:
         self._began_as = str(self._directory)
         self._images.remove()
         what = f"{self._given_up_s:.1f} s of work are lost"
+        if "trained_s" not in document:
+            what = "all of its work is lost"
         self._note(say, f"cannot go on where it was suspended ({why}): {what}, and it begins anew")
         return None
 
@@ -159,6 +161,8 @@ class Transparent:
     def _why_not(self, document: Mapping[str, Any]) -> str:
         if self._way is None:
             return self._why_none
+        if why := document.get("unreadable"):
+            return str(why)
         if document.get("devices") != self._devices:
             return "other GPUs are visible than before"
         return self._images.changed(document)
