@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from hpcext.checks import at, boolean, integer, known_keys, number, parse_toml, string, wrong
+from hpcext.checks import at, boolean, integer, known_keys, number, string, wrong
 from hpcext.core.errors import InputError
 from hpcext.text import did_you_mean, listed, shown
+from hpcext.textfiles import parse_toml
 
 SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM")
 """The signals by which a command can be requested to save."""

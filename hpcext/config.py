@@ -14,12 +14,13 @@ from types import MappingProxyType
 from typing import Any
 
 from hpcext import protocol, seams
-from hpcext.checks import at, integer, known_keys, number, parse_toml, read_text, string, unknown
+from hpcext.checks import at, integer, known_keys, number, string, unknown
 from hpcext.core import notification_methods
 from hpcext.core.band import NONE, read_band
 from hpcext.core.errors import InputError
 from hpcext.jobfields import MAX_GPUS, timeout_s
 from hpcext.text import clean, did_you_mean, shown
+from hpcext.textfiles import parse_toml, read_text
 
 MAX_NODES = 10_000
 

@@ -6,20 +6,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import checkpointers
+from hpcext import checkpointers, shells
 from hpcext import jobfields as fields
 from hpcext.checkpointers import Checkpointer
-from hpcext.checks import at, boolean, kind_of, known_keys, parse_toml, placed, read_text
+from hpcext.checks import at, boolean, kind_of, known_keys, placed
 from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
 from hpcext.jobspec import Gpus, JobSpec, Nodes
 from hpcext.profiles import Profiles
 from hpcext.scaling.kinds import curve_of
 from hpcext.text import SHOWN_CHARS, clean, counted, did_you_mean, listed, shown
+from hpcext.textfiles import parse_toml, read_text
 
 MAX_JOBS = 100_000
 """Largest number of jobs in a file; reading so many takes some seconds."""
@@ -124,34 +125,9 @@ def parse_jobs(
     _check_dependencies(specs, numbers, known, where)
     _check_trials(specs, where)
     if warnings is not None:
-        warnings += _about_shells(specs, [table["command"] for table in tables], where)
+        commands = [table["command"] for table in tables]
+        warnings += shells.warnings(specs, commands, where, in_file=where != COMMAND_LINE)
     return tuple(specs)
-
-
-def _about_shells(specs: Sequence[JobSpec], commands: Sequence[Any], where: str) -> Iterator[str]:
-    """Warn about commands that need a shell but have none, and failures that a shell hides."""
-    shell = "give --shell" if where == COMMAND_LINE else "set shell = true"
-    found = [
-        (spec.name, what)
-        for spec, command in zip(specs, commands, strict=True)
-        if not spec.shell and (what := fields.shell_only(command))
-    ]
-    if found:
-        jobs = listed((name for name, _ in found), most=8)
-        yield (
-            f"{where}: the command of {jobs} does not run in a shell, so {shown(found[0][1])} is "
-            f"passed on literally; to run it in a shell, {shell}"
-        )
-    pipefail = 'use command = ["bash", "-o", "pipefail", "-c", "..."]'
-    if where == COMMAND_LINE:
-        pipefail = "give bash -o pipefail -c '...' as the command"
-    hidden = [spec.name for spec in specs if spec.shell and fields.loses_failures(spec.command[-1])]
-    if hidden:
-        yield (
-            f"{where}: the exit code of a pipe is that of its last command, so a training earlier "
-            f"in it that fails counts as completed: {listed(hidden, most=8)}; put the training "
-            f"last, or {pipefail}"
-        )
 
 
 def _tables(document: dict[str, Any], where: str) -> list[Any]:
@@ -238,7 +214,7 @@ def _job(
         values = dict(defaults)
         for key, value in table.items():
             for_shell = key == "command" and table.get("shell") is True
-            values[key] = (fields.for_shell if for_shell else _FIELDS[key])(value)
+            values[key] = (shells.for_shell if for_shell else _FIELDS[key])(value)
     except InputError as error:
         raise placed(error, stated, key) from None
     for key in ("name", "command"):

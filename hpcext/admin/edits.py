@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcext.checks import read_text
 from hpcext.core.errors import InputError
+from hpcext.textfiles import read_text
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import msgspec
 
 from hpcext import __version__, documents
 from hpcext.admin.trust import ROOT, check_trusted
-from hpcext.checks import read_text
 from hpcext.core.errors import UNREADABLE, InputError
 from hpcext.text import clean
+from hpcext.textfiles import read_text
 
 NAME = "manifest.json"
 

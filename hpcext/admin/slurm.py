@@ -17,10 +17,10 @@ from hpcext.admin import sources
 from hpcext.admin.install import InstallLocation, Piece
 from hpcext.admin.slurm_conf import Files
 from hpcext.admin.trust import ROOT, check_command, check_trusted, check_word
-from hpcext.checks import read_text
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.extras import need
 from hpcext.text import clean
+from hpcext.textfiles import read_text
 
 USR = Path("/usr/local")
 CONF_DIR = Path("/etc/slurm")

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hpcext.checks import read_text
 from hpcext.cli import commands
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
@@ -34,6 +33,7 @@ from hpcext.manager.waiting import (
 )
 from hpcext.numerals import whole
 from hpcext.text import shown
+from hpcext.textfiles import read_text
 
 MOST_WAIT_S = 31_536_000
 """The longest ``--timeout``: a year."""

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from hpcext import checkpointers
+from hpcext import checkpointers, shells
 from hpcext import jobfields as fields
-from hpcext.checks import at, read_stream, read_text
+from hpcext.checks import at
 from hpcext.core.errors import InputError
 from hpcext.jobfile import MAX_JOBS
 from hpcext.jobtext import allowed_name, job_text
 from hpcext.text import shown
+from hpcext.textfiles import read_stream, read_text
 
 STANDARD_INPUT = "-"
 
@@ -184,7 +185,7 @@ def _after_dashes(args: argparse.Namespace) -> str | list[str]:
                 f"{len(words)} words, and --shell takes one",
                 do="quote the command, as in --shell -- 'python train.py | tee out.txt'",
             )
-        fields.for_shell(words[0])
+        shells.for_shell(words[0])
         return words[0]
 
 
@@ -196,7 +197,7 @@ def _lines(args: argparse.Namespace) -> list[str]:
     else:
         where = args.commands
         text = read_text(Path(args.commands))
-    check = fields.for_shell if args.shell else fields.command
+    check = shells.for_shell if args.shell else fields.command
     found = []
     for number, line in enumerate(text.split("\n"), start=1):
         command = line.strip()

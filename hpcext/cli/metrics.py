@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcext import private
-from hpcext.checks import read_text
 from hpcext.cli.output import Output, write_file
 from hpcext.cli.serving import serve
 from hpcext.config import load_settings
@@ -26,6 +25,7 @@ from hpcext.manager.views.metrics import METRICS, UNREADABLE, UNREADABLE_TEXT, s
 from hpcext.manager.views.reading import Followers
 from hpcext.numerals import whole
 from hpcext.text import shown
+from hpcext.textfiles import read_text
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

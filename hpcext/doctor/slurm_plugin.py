@@ -11,11 +11,11 @@ from hpcext import __version__
 from hpcext.admin import manifest
 from hpcext.batch import runner
 from hpcext.batch.slurm.site import words
-from hpcext.checks import read_text
 from hpcext.core.errors import InputError
 from hpcext.doctor.checkup import Finding, run_python
 from hpcext.numerals import whole
 from hpcext.text import clean, listed, shown
+from hpcext.textfiles import read_text
 
 FLAG = "--hpcext-suspendable"
 _INSTALL = "root runs hpcext-admin install slurm"

@@ -17,21 +17,12 @@ from numpy.typing import NDArray
 
 from hpcext.core.estimate import LEAST_PASS_S, Estimate, GoodputReport, Observed, Throughput
 from hpcext.core.history.losses import Point
-from hpcext.scaling import allreduce, convergence, throughput
+from hpcext.scaling import convergence, throughput
 from hpcext.scaling.curve import interpolate
+from hpcext.scaling.fitted import MOST, STEP, Floats, Seen, fit_pollux, modelled, rounded
 from hpcext.scaling.goodput import MOST_TIMES, Goodput
 from hpcext.scaling.identity import by_identity
 from hpcext.scaling.kinds import curve_of
-
-Floats = NDArray[np.float64]
-
-STEP = 0.02
-"""Relative difference below which speeds are the same observation: no model is fitted again for a
-difference that a scheduler could not use (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
-
-
-MOST = 1e15
-"""Largest speed, batch, loss, and inverse of a speed; anything beyond is a mistake."""
 
 
 class GpuCounts(NamedTuple):
@@ -246,25 +237,14 @@ def _speeds(known: Estimate, sizes: GpuCounts, ring: bool, kind: str) -> Floats 
         return _interpolated(stated, sizes.gpus)
     if not known.observed:
         return None
-    seen = _rounded(_observed(known, kind))
-    return _one(seen, ring) if sizes is ONE else _modelled(seen, sizes, ring)
-
-
-def _modelled(seen: tuple[_Seen, ...], sizes: GpuCounts, ring: bool) -> Floats:
-    running = np.maximum(sizes.gpus, 1)
-    if ring:
-        found = _ring(seen).speed(running)
-    else:
-        batches = _batch(seen, running)
-        nodes = np.maximum(sizes.nodes, 1)
-        found = _pollux(seen).samples_per_s(running, nodes, batches / running)
-    return np.where(sizes.gpus > 0, found, 0.0)
+    seen = rounded(_observed(known, kind))
+    return _one(seen, ring) if sizes is ONE else modelled(seen, *sizes, ring=ring)
 
 
 @functools.lru_cache(maxsize=4096)
-def _one(seen: tuple[_Seen, ...], ring: bool) -> Floats:
+def _one(seen: tuple[Seen, ...], ring: bool) -> Floats:
     """Return the speed to which all others are relative."""
-    found = _modelled(seen, ONE, ring)
+    found = modelled(seen, *ONE, ring=ring)
     found.setflags(write=False)
     return found
 
@@ -324,8 +304,8 @@ def _fitted(said: GoodputReport, observed: Sequence[Observed]) -> throughput.Thr
     most = said.most_batch or MOST_TIMES * said.initial_batch
     # Work of 1 in a step means that the unit of work is steps, or unknown.
     low, high = (1 - STEP) * max(2, said.initial_batch), (1 + STEP) * most
-    seen = _rounded(tuple(each for each in observed if low <= each.batch <= high))
-    return _pollux(seen) if seen else None
+    seen = rounded(tuple(each for each in observed if low <= each.batch <= high))
+    return fit_pollux(seen) if seen else None
 
 
 def _goodputs(model: Goodput, sizes: GpuCounts) -> Floats:
@@ -365,73 +345,7 @@ def _best(model: Goodput, gpus: tuple[int, ...], nodes: tuple[int, ...]) -> Floa
     return found
 
 
-class _Seen(NamedTuple):
-    """An observation at the precision that matters: the logarithm of the speed is rounded."""
-
-    gpus: int
-    nodes: int
-    rate: float
-    batch: float
-
-
-@functools.lru_cache(maxsize=4096)
-def _rounded(observed: tuple[Observed, ...]) -> tuple[_Seen, ...]:
-    def step(number: float) -> float:
-        # A job may report any number; an absurd one must not break a decision for all jobs.
-        number = min(max(number, 1 / MOST), MOST)
-        return math.exp(STEP * round(math.log(number) / STEP))
-
-    return tuple(
-        _Seen(each.gpus, each.nodes, step(each.rate), step(each.batch)) for each in observed
-    )
-
-
-@functools.lru_cache(maxsize=4096)
-def _pollux(seen: tuple[_Seen, ...]) -> throughput.Throughput:
-    gpus = np.array([each.gpus for each in seen])
-    batches = np.array([each.batch for each in seen])
-    steps = throughput.Observations(
-        gpus,
-        nodes=np.array([each.nodes for each in seen]),
-        batch=batches / gpus,
-        accumulation=np.zeros(len(seen), dtype=np.int64),
-        step_s=batches / np.array([each.rate for each in seen]),
-    )
-    found = throughput.fit(steps)
-    alone = _batch(seen, np.ones(1))
-    if float(found.samples_per_s(1, 1, alone)[0]) <= max(each.rate for each in seen) or 1 in gpus:
-        return found
-    # A job never seen on one GPU may seem to do nothing but synchronise, and would be infinitely
-    # fast on one. In that case all of the measured time is attributed to computing.
-    one = np.ones_like(gpus)
-    return throughput.fit(steps._replace(gpus=one, nodes=one))
-
-
-@functools.lru_cache(maxsize=4096)
-def _ring(seen: tuple[_Seen, ...]) -> allreduce.AllReduce:
-    return allreduce.fit(
-        np.array([each.gpus for each in seen]), np.array([each.rate for each in seen])
-    )
-
-
 @functools.lru_cache(maxsize=4096)
 def _convergence(losses: tuple[Point, ...]) -> convergence.Convergence | None:
     sensible = all(abs(point.loss) <= MOST for point in losses)
     return convergence.fit(losses) if sensible else None
-
-
-def _batch(seen: tuple[_Seen, ...], gpus: Floats) -> Floats:
-    """Return the work of a step on numbers of GPUs, interpolated between measured ones.
-
-    It may be constant, proportional to the GPUs, or anything else. Beyond the observations it stays
-    constant, or proportional if it has been so far.
-    """
-    known = {each.gpus: each.batch for each in seen}
-    points = sorted(known)
-    if max(known.values()) == min(known.values()):
-        return np.full(len(gpus), known[points[0]])
-    per_gpu = [known[point] / point for point in points]
-    if len(points) > 1 and max(per_gpu) - min(per_gpu) <= STEP * max(per_gpu):
-        return per_gpu[0] * gpus
-    found: Floats = np.interp(gpus, points, [known[point] for point in points])
-    return found

@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcext.training.checkpoint import Checkpoint, CheckpointError
+from hpcext.training.checkpoint import Checkpoint
 from hpcext.training.checkpoint.keeper import Keeper
 from hpcext.training.checkpoint.position import AFTER, EPOCH, Position
-from hpcext.training.checkpoint.shards import Shards
 from hpcext.training.checkpoint.state import Tree
+from hpcext.training.comparison import Comparison
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.data.loading import elastic, open_loader
-from hpcext.training.data.undivided import Observation, compare, first_batch
 from hpcext.training.feature import Feature, Parts
 from hpcext.training.loop import Loop
 from hpcext.training.ranks import Ranks
@@ -74,21 +73,18 @@ class Training:
         self.state = framework.make_state(objects)
         self.keeper: Keeper | None = None
         if coordinator.store is not None:
-            self.keeper = Keeper(
-                coordinator.store, self.state, lambda: coordinator.ranks, self._shards()
-            )
+            own = (feature.shards() for feature in self.features)
+            shards = next((each for each in own if each is not None), None)
+            self.keeper = Keeper(coordinator.store, self.state, lambda: coordinator.ranks, shards)
         self.seed = seed
         self.staging = staging
         self.resume: Checkpoint | None = None
         self._resume_random: Tree | None = None
-        # Whether the ranks were compared, and whether no state was missing after a step.
-        self._compared = self._whole = False
+        self._comparison = Comparison(coordinator, self.loop, framework)
+        # Whether no state was missing after a step.
+        self._whole = False
         coordinator.rehearse(coordinator.ranks.rank, self.state.present)
         self._begin()
-
-    def _shards(self) -> Shards | None:
-        found = (feature.shards() for feature in self.features)
-        return next((shards for shards in found if shards is not None), None)
 
     def _begin(self) -> None:
         for feature in self.features:
@@ -99,13 +95,14 @@ class Training:
         if self.resizing.joining:
             # This rank gets from rank 0, at the first epoch, what others restore from a checkpoint;
             # the others have already compared what they train.
-            self._compared = True
+            self._comparison.made = True
         else:
             self._refuse_missing()
             self.resume = self.keeper.find() if self.keeper else None
             self.resumed = self.resume is not None
         if self.resume is not None:
-            self._restore_manifest(self.resume)
+            with self.resume.reading():
+                self._restore_facts(self.resume.manifest)
             self._restore_state(self.resume)
         elif self.seed is not None:
             self.state.seed(self.seed + rank)
@@ -130,16 +127,6 @@ class Training:
         self.loop.place = Position.of(manifest)
         for feature in self.features:
             feature.restore(manifest)
-
-    def _restore_manifest(self, checkpoint: Checkpoint) -> None:
-        try:
-            self._restore_facts(checkpoint.manifest)
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise CheckpointError(
-                f"its manifest has invalid contents ({type(error).__name__}: {error})",
-                where=checkpoint.path,
-                do="restore one from a backup, or remove it",
-            ) from error
 
     def _restore_state(self, checkpoint: Checkpoint) -> None:
         received = self.resizing.received()
@@ -236,11 +223,15 @@ class Training:
         return position, source
 
     def look_at(self, loader: Any, batch: Any) -> None:
-        """Record the first batch of this attempt, to compare it with those of other ranks."""
-        if self.loop.seen is None:
-            alone = self.coordinator.ranks.size == 1 or self.keeper is None
-            apart = self.framework.divides_data and not alone
-            self.loop.seen = first_batch(loader, batch) if apart else Observation()
+        """Record the first batch of this attempt, to compare it with those of other ranks.
+
+        Parameters
+        ----------
+        loader : Any
+        batch : Any
+            The first one that it gave.
+        """
+        self._comparison.look_at(loader, batch)
 
     def end_step(self) -> None:
         """End the present step, if there is one: count its samples, and report it."""
@@ -288,7 +279,7 @@ class Training:
     def _agree(self, keeper: Keeper) -> bool:
         """Do at a boundary what all ranks agreed on; return whether the ranks have changed."""
         coordinator = self.coordinator
-        self._compare_ranks()
+        self._comparison.make()
         agreed = coordinator.agree(self.resizing.next_group())
         keeper.look()
         if coordinator.rehearsal is not None:
@@ -306,35 +297,17 @@ class Training:
             self.resizing.change(agreed.resize, self._regroup, self._facts_for_others)
         return bool(agreed.resize)
 
-    def _compare_ranks(self) -> None:
-        """Check once in an attempt that all ranks train one model, on batches of their own."""
-        if self._compared:
-            return
-        self._compared = True
-        framework = self.framework
-        found = compare(
-            self.coordinator.ranks, self.loop.seen, use=framework.use, wrap=framework.wrap
-        )
-        for note in found:
-            self.coordinator.reporter.note(note)
-
     def _rehearses_on(self) -> bool:
         """Return whether a rehearsal makes further steps, as if there were no suspension."""
-        rehearsal, ranks = self.coordinator.rehearsal, self.coordinator.ranks
+        rehearsal, coordinator = self.coordinator.rehearsal, self.coordinator
         if rehearsal is None:
             return False
         if rehearsal.checkpoint is None:
-            written, saved = None, True
-            try:
-                written = self.coordinator.write(self.write)
-            except (OSError, CheckpointError):
-                saved = False
-            # Only rank 0 writes; if it could not, rehearse at a later request.
-            if not ranks.smallest(int(saved)):
+            written = rehearsal.write(coordinator.ranks, lambda: coordinator.write(self.write))
+            if not written:
                 return False
-            rehearsal.checkpoint = written or Checkpoint(Path(), {})
-            self.coordinator.mark()
-        if ranks.smallest(int(not rehearsal.over())):
+            coordinator.mark()
+        if coordinator.ranks.smallest(int(not rehearsal.over())):
             return True
         self._end_rehearsal()
         return False

@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from hpcext import documents, protocol
-from hpcext.training.checkpoint import Checkpoint
+from hpcext.training.checkpoint import Checkpoint, CheckpointError
 from hpcext.training.fingerprint import fingerprint
+from hpcext.training.ranks import Ranks
 
 STEPS = 3
 """Number of steps after the checkpoint that are compared."""
@@ -69,6 +71,27 @@ class Rehearsal:
             As for the class.
         """
         return cls(attempt, rank, look) if attempt and protocol.rehearsing() else None
+
+    def write(self, ranks: Ranks, write: Callable[[], Checkpoint | None]) -> bool:
+        """Write the checkpoint of a requested suspension; return whether that was possible.
+
+        Only rank 0 writes. If it could not, a later request is rehearsed.
+
+        Parameters
+        ----------
+        ranks : Ranks
+        write : callable
+            Writes the checkpoint; returns None on the other ranks.
+        """
+        written, saved = None, True
+        try:
+            written = write()
+        except (OSError, CheckpointError):
+            saved = False
+        if not ranks.smallest(int(saved)):
+            return False
+        self.checkpoint = written or Checkpoint(Path(), {})
+        return True
 
     def mark(self, step: int) -> None:
         """Record the state at the step of the checkpoint, which was written or restored."""

@@ -14,8 +14,8 @@ from hpcext.batch.lsf.engine import LsfEngine, LsfRelease, parse_options, parse_
 from hpcext.batch.lsf.idle import BackfillWindow, Load, LsfGpu
 from hpcext.batch.lsf.queues import LsfQueue, parse_queue
 from hpcext.batch.lsf.reserved import Reserved, parse_reserved
-from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
+from hpcext.textfiles import parse_toml
 
 RECORDED = Path(__file__).parent / "recorded" / "lsf"
 ANY = LsfQueue("q", "Open:Active", math.inf, ("all",), backfill=True)

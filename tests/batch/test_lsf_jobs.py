@@ -31,8 +31,8 @@ from hpcext.batch.lsf import (
     queues as lsf_queues,
 )
 from hpcext.batch.lsf.engine import LsfEngine, LsfRelease
-from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
+from hpcext.textfiles import parse_toml
 
 RECORDED = Path(__file__).parent / "recorded" / "volclava-2.2"
 VOLCLAVA = LsfEngine(

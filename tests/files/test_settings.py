@@ -38,7 +38,7 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
         facts[4] = 0
         return os.stat_result(facts)
 
-    monkeypatch.setattr("hpcext.checks.os.fstat", fstat)
+    monkeypatch.setattr("hpcext.textfiles.os.fstat", fstat)
 
 
 def test_defaults(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_site_file_of_somebody_else_is_refused(
         facts[4] = 1234
         return os.stat_result(facts)
 
-    monkeypatch.setattr("hpcext.checks.os.fstat", fstat)
+    monkeypatch.setattr("hpcext.textfiles.os.fstat", fstat)
     with pytest.raises(InputError, match="owned by uid 1234"):
         config.load_settings()
 

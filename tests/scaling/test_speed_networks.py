@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcext.scaling.speed.networks import (
-    HELD_OUT,
-    HIDDEN,
-    NETWORKS,
-    Learner,
-    Lstm,
-    SimpleRnn,
-    trained,
-)
+from hpcext.scaling.speed.learner import HELD_OUT, Learner, trained
+from hpcext.scaling.speed.networks import HIDDEN, NETWORKS, Lstm, SimpleRnn
 from hpcext.scaling.speed.online import Floats
 
 ROWS = np.random.default_rng(3).normal(0, 1, (60, 3))

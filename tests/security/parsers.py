@@ -17,7 +17,7 @@ from unittest import mock
 
 import numpy as np
 
-from hpcext import checks, config, documents, jobfile, protocol
+from hpcext import config, documents, jobfile, protocol, textfiles
 from hpcext.admin import manifest
 from hpcext.allocation import Allocation
 from hpcext.backends.batch_job import SubmittedPilot
@@ -317,7 +317,7 @@ PARSERS = {
     ),
     "a job file": Parser(
         lambda path: jobfile.parse_jobs(
-            checks.read_text(path), where="jobs.toml", base=path.parent
+            textfiles.read_text(path), where="jobs.toml", base=path.parent
         ),
         tuple(path.read_bytes() for path in sorted(ROOT.glob("examples/**/*.toml"))),
     ),

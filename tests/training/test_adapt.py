@@ -12,15 +12,11 @@ import pytest
 
 from hpcext.scaling.goodput import Goodput
 from hpcext.scaling.throughput import Throughput
-from hpcext.training.adapt import (
-    EVERY,
-    SKIPPED,
-    SOON,
-    PolluxAgent,
-)
+from hpcext.training.adapt import EVERY, SOON, PolluxAgent
 from hpcext.training.adapt.choice import FURTHER, Fit, best
 from hpcext.training.adapt.configurations import BatchBounds, Configuration, Split, StepTimes
 from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
+from hpcext.training.adapt.timing import SKIPPED
 
 TRUE = Throughput(0.02, 1e-3, 0.01, 0.002, 0.1, 0.003, 1.5)
 BOUNDS = BatchBounds(32, 1024, 1, 128)

@@ -110,8 +110,8 @@ def test_steps_are_timed_whatever_their_passes() -> None:
             optimizer.step()
     agent = session.adapting.agent
     assert agent is not None
-    assert agent._profile.times() == {Configuration(1, 1, 6, 0): 2.0}
-    assert agent._halves.times() == {Configuration(1, 1, 3, 1): 2.5}
+    assert agent.timing.whole.times() == {Configuration(1, 1, 6, 0): 2.0}
+    assert agent.timing.halves.times() == {Configuration(1, 1, 3, 1): 2.5}
 
 
 def test_the_batch_may_change_after_the_last_step_of_an_epoch() -> None:

@@ -19,12 +19,13 @@ from typing import Any
 
 import msgspec
 
-from hpcext.checks import at, kind_of, known_keys, number, parse_toml, read_text, string
+from hpcext.checks import at, kind_of, known_keys, number, string
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, Snapshot, total
 from hpcext.policies.common import fixed
 from hpcext.policies.placement.candidates import Candidate
 from hpcext.policies.solve.counting import Constraint
+from hpcext.textfiles import parse_toml, read_text
 
 MOST = 1e9
 """Largest number that a limit may state."""

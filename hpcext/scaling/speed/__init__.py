@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from hpcext import seams
 from hpcext.scaling.speed import arima
 from hpcext.scaling.speed.averages import Ema, Memoryless
-from hpcext.scaling.speed.networks import Learner
+from hpcext.scaling.speed.learner import Learner
 from hpcext.scaling.speed.online import Online
 
 

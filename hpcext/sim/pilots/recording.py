@@ -14,12 +14,12 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from hpcext.checks import read_text
 from hpcext.core.errors import UNREADABLE, InputError, refused
 from hpcext.core.estimate import GoodputReport
 from hpcext.core.values import Node
 from hpcext.documents import is_later, not_of, write_file
 from hpcext.text import clean
+from hpcext.textfiles import read_text
 
 SCHEMA: Final = "hpcext.recording/1"
 

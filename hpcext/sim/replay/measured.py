@@ -26,11 +26,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.checks import read_text
 from hpcext.core.errors import InputError
 from hpcext.scaling.throughput import Floats
 from hpcext.sim.traces.lines import TableRow, place, table_of
 from hpcext.text import clean
+from hpcext.textfiles import read_text
 
 PLACED = ("placement", "local_bsz", "step_time", "sync_time")
 SCALED = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")

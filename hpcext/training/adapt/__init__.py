@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcext.training.adapt.choice import Fit, best
-from hpcext.training.adapt.configurations import BatchBounds, Configuration, Split, StepTimes, ceil
+from hpcext.training.adapt.configurations import BatchBounds, Configuration, Split, ceil
 from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
+from hpcext.training.adapt.timing import Timing
 from hpcext.training.checkpoint import warn
 from hpcext.training.checkpoint.staging import Writer
 
@@ -41,9 +41,6 @@ SOON = 1
 
 SOONEST_S = 0.25
 """Seconds between two fits in a training that has just begun."""
-
-SKIPPED = 2
-"""Steps after a change that are not timed, because they are untypically slow."""
 
 REST_S = 0.002
 """Seconds between two checks for the end of a fit."""
@@ -95,13 +92,10 @@ class PolluxAgent:
         self._every_s = every_s
         self._taken, self._next_step, self._every = 0, 0, EVERY
         self._next_hearing, self._hearing = 0, EVERY
-        self._step_s = 0.0
-        self._profile, self._halves = StepTimes(), StepTimes()
+        self.timing = Timing()
         self._throughput: tuple[float, ...] | None = None
         # Measurements on other kinds of GPU, such as those in a checkpoint.
         self._elsewhere: dict[str, dict[str, Any]] = {}
-        self._skip, self._fresh = SKIPPED, True
-        self._window: list[float] = []
         self._began_s = clock()
         self._look_at_s = 0.0
         self._thread = Writer("hpcext-fit")
@@ -222,12 +216,8 @@ class PolluxAgent:
         samples : int
             Samples of all GPUs in the step.
         """
-        if samples != self.split.total:
-            return
-        if self._skip:
-            self._skip -= 1
-        else:
-            self._window.append(step_s)
+        if samples == self.split.total:
+            self.timing.timed(step_s)
 
     def halved(self, step_s: float, samples: int) -> None:
         """Record the duration of a measured step that one GPU made in two passes.
@@ -242,34 +232,27 @@ class PolluxAgent:
         samples : int
             Samples of all GPUs in the step.
         """
-        if samples != self.split.total:
-            return
-        if self._skip:
-            self._skip -= 1
-        else:
-            self._halves.add(Configuration(1, 1, ceil(self.split.per_gpu, 2), 1), step_s)
+        if samples == self.split.total:
+            self.timing.halved(step_s, self._half())
 
     def window(self) -> None:
-        """Add the mean duration of the steps since the last call to the profile.
+        """Add the mean duration of the steps since the last call to the profile."""
+        accumulation = self.split.passes(self._gpus) - 1
+        self.timing.add(Configuration(self._gpus, self._nodes, self.split.per_gpu, accumulation))
 
-        Single steps are not meaningful on a GPU, which computes asynchronously.
-        """
-        if self._window:
-            self._step_s, self._fresh = statistics.fmean(self._window), False
-            accumulation = self.split.passes(self._gpus) - 1
-            way = Configuration(self._gpus, self._nodes, self.split.per_gpu, accumulation)
-            self._profile.add(way, self._step_s)
-        self._window = []
+    def _half(self) -> Configuration:
+        return Configuration(1, 1, ceil(self.split.per_gpu, 2), 1)
 
     def wanted_every(self) -> int:
         """Return the steps between two measurements that suit the duration of steps."""
-        if not self._step_s > 0:
+        step_s = self.timing.last_s
+        if not step_s > 0:
             return EVERY
-        every = max(LEAST_EVERY, int(min(LOOK_S / self._step_s, EVERY)))
-        halved_s = self._halves.times().get(Configuration(1, 1, ceil(self.split.per_gpu, 2), 1))
+        every = max(LEAST_EVERY, int(min(LOOK_S / step_s, EVERY)))
+        halved_s = self.timing.halves.times().get(self._half())
         if halved_s is None or self._gpus > 1 or self.split.passes(1) > 1:
             return every
-        return max(every, math.ceil((halved_s / self._step_s - 1.0) / COST))
+        return max(every, math.ceil((halved_s / step_s - 1.0) / COST))
 
     def wanted_hearing(self, chosen: Split | None = None) -> int:
         """Return the number of steps after which rank 0 should send its next message.
@@ -277,7 +260,7 @@ class PolluxAgent:
         It is small while a fit may end, or while the batch size that was chosen last has not been
         timed.
         """
-        known = self._throughput is not None and not self._fresh and chosen is None
+        known = self._throughput is not None and not self.timing.fresh and chosen is None
         pending = self._thread.busy() or self._found is not None or not known
         return SOON if pending else EVERY
 
@@ -313,11 +296,7 @@ class PolluxAgent:
             time.sleep(REST_S)
 
     def _begin(self, now_s: float) -> None:
-        phi, times = self.noise.phi(), self._profile.times()
-        if len({way.per_gpu for way in times}) <= 1:
-            # Measured steps include the cost of measuring, so use their times only if there are no
-            # others.
-            times |= self._halves.times()
+        phi, times = self.noise.phi(), self.timing.times()
         here = any(way.gpus == self._gpus for way in times)
         if now_s < self._look_at_s or phi is None or not here:
             return
@@ -350,7 +329,7 @@ class PolluxAgent:
 
     def _use_split(self, split: Split) -> None:
         self.split, self._tried = split, max(self._tried, split.per_gpu)
-        self._skip, self._window, self._fresh = SKIPPED, [], True
+        self.timing.change()
 
     # In checkpoints.
 
@@ -373,15 +352,10 @@ class PolluxAgent:
         }
 
     def _measured(self) -> dict[str, Any]:
-        return {
-            "profile": self._profile.state(),
-            "halves": self._halves.state(),
-            "throughput": self._throughput,
-        }
+        return {**self.timing.state(), "throughput": self._throughput}
 
     def _restore_measured(self, saved: Mapping[str, Any]) -> None:
-        self._profile.restore(saved["profile"])
-        self._halves.restore(saved["halves"])
+        self.timing.restore(saved)
         told = saved["throughput"]
         self._throughput = None if told is None else tuple(told)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -49,6 +50,24 @@ class Checkpoint:
         if name not in _parts(self.manifest):
             raise CheckpointError("its manifest names no such file", where=self.path / str(name))
         return self.path / str(name)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Take an error in the block for invalid contents of the manifest.
+
+        Raises
+        ------
+        CheckpointError
+            In place of what the block raised.
+        """
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise CheckpointError(
+                f"its manifest has invalid contents ({type(error).__name__}: {error})",
+                where=self.path,
+                do="restore one from a backup, or remove it",
+            ) from error
 
 
 def encoded(manifest: dict[str, Any], path: Path) -> bytes:

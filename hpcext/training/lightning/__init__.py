@@ -120,20 +120,16 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         found = self._checkpoints.find()
         # Under a manager, files in that directory belong to another job.
         theirs = None if self._coordinator.attempt else requeued(self._requeue_dir)
-        newer = theirs is not None and (
-            found is None or theirs.stat().st_mtime > found.manifest["created_at"]
-        )
-        if newer:
+        if theirs and not (found and theirs.stat().st_mtime <= found.manifest["created_at"]):
             return str(theirs)
         return str(found.part(FILE)) if found else None
 
     @property
     def devices(self) -> int:
         """The value of ``Trainer(devices=...)``: ranks started on this node, or else its GPUs."""
-        started = whole(environ().get("LOCAL_WORLD_SIZE"))
-        if started is not None:
-            return started
-        return self._coordinator.attempt.num_gpus if self._coordinator.attempt else 1
+        attempt = self._coordinator.attempt
+        alone = attempt.num_gpus if attempt else 1
+        return alone if (started := whole(environ().get("LOCAL_WORLD_SIZE"))) is None else started
 
     def loader(
         self,
@@ -257,12 +253,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
                 loss.mul_(weight)
 
     def on_train_batch_end(
-        self,
-        trainer: Any,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count a batch, and agree whether to suspend or save before the next one."""
         if self._loader is not None:
@@ -336,11 +327,8 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         number of ranks, the next one has another length.
         """
         self._coordinator.pause()
-        loader = self._loader
-        if loader is not None and self._resume.pop("world_size", 0) not in (
-            0,
-            self._coordinator.ranks.size,
-        ):
+        loader, sizes = self._loader, (0, self._coordinator.ranks.size)
+        if loader is not None and self._resume.pop("world_size", 0) not in sizes:
             loader.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
             trainer.fit_loop._combined_loader = None
 
