@@ -2,8 +2,8 @@
 
 The check holds the other end of the keeper's standard input, which the kernel closes when the check
 ends or is killed. Run as ``python -m hpcext.doctor.keeper DIRECTORY [JOB...] -- COMMAND...``: the
-command is a manager of ``DIRECTORY/pilot``; jobs are ``SYSTEM:NAME``, by their names in a batch
-system.
+command is a manager of ``DIRECTORY/pilot``, or one that SIGTERM ends with all that it has begun;
+jobs are ``SYSTEM:NAME``, by their names in a batch system.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def world(directory: Path) -> World | None:
 
 
 def keep(directory: Path, jobs: Sequence[str], command: Sequence[str]) -> None:
-    """Run the manager until standard input closes; then end it, and remove the directory.
+    """Run the command until standard input closes; then end it, and remove the directory.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def keep(directory: Path, jobs: Sequence[str], command: Sequence[str]) -> None:
     jobs : sequence of str
         Jobs of batch systems to cancel, as ``SYSTEM:NAME``.
     command : sequence of str
-        The manager.
+        A manager, or what SIGTERM ends.
     """
     with (directory / OUTPUT).open("wb") as output:
         manager = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
@@ -75,7 +75,8 @@ def _end_jobs(directory: Path, manager: subprocess.Popen[bytes]) -> None:
         for job in known.jobs.values() if known else ():
             if not job.state.final:
                 spool.ask(directory / PILOT, "cancel", job=job.id)
-    for signum in (None, signal.SIGTERM, signal.SIGKILL):
+    # A manager ends after its jobs; what has no pilot waits for nothing.
+    for signum in (*([None] if known else []), signal.SIGTERM, signal.SIGKILL):
         if signum is not None:
             manager.send_signal(signum)
         with contextlib.suppress(subprocess.TimeoutExpired):

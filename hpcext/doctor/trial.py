@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,14 +10,11 @@ from pathlib import Path
 from hpcext.core.errors import HpcextError
 from hpcext.core.values import Job, Record
 from hpcext.doctor import keeper
+from hpcext.doctor.kept import Kept, last_line
 from hpcext.manager import spool
 from hpcext.text import clean
 
-END_S = 4 * keeper.END_S
-"""Seconds to wait for a keeper to end everything."""
-
 LOOK_S = 0.2
-_LOG_BYTES = 4096
 
 
 class EndedError(HpcextError):
@@ -48,15 +42,7 @@ class TrialManager:
         self.pilot = directory / keeper.PILOT
         self._directory = directory
         self._name = name
-        words = [sys.executable, "-m", keeper.__name__, str(directory), *jobs, "--", *command]
-        self._keeper = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C is for the check; the keeper notices its end.
-            start_new_session=True,
-        )
+        self._kept = Kept(command, directory, jobs)
 
     def wait(self, within_s: float, holds: Callable[[Job, Record], bool]) -> tuple[Job, Record]:
         """Wait until a condition holds or the time is over; return the job and its record then.
@@ -96,7 +82,7 @@ class TrialManager:
 
     def check(self) -> None:
         """Raise HpcextError if the manager has ended."""
-        if (self._directory / keeper.ENDED).exists() or self._keeper.poll() is not None:
+        if self._kept.ended():
             said = last_line(self._directory / keeper.OUTPUT)
             raise HpcextError(f"its manager failed: {said or 'it printed nothing'}")
 
@@ -125,11 +111,7 @@ class TrialManager:
 
     def output_line(self, words: str) -> str:
         """Return the first line of the manager's output with some words; empty if there is none."""
-        with contextlib.suppress(OSError):
-            for line in (self._directory / keeper.OUTPUT).read_text(errors="replace").splitlines():
-                if words in line:
-                    return clean(line)
-        return ""
+        return next((clean(line) for line in self._kept.output() if words in line), "")
 
     def log(self) -> str:
         """Return the last line that the job has printed; empty if there is none."""
@@ -140,10 +122,7 @@ class TrialManager:
 
     def end(self) -> None:
         """Have the keeper end everything, and wait for it."""
-        if self._keeper.stdin:
-            self._keeper.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(END_S)
+        self._kept.end()
 
 
 def steps(record: Record) -> int:
@@ -167,12 +146,3 @@ def parts(seconds: Mapping[str, float] | None) -> str:
 def grace_needed(took_s: float) -> str:
     """Return advice on the time that a preemption must leave for a suspension of this duration."""
     return f"where it is preempted, GraceTime or KillWait must be longer than {math.ceil(took_s)} s"
-
-
-def last_line(path: Path) -> str:
-    """Return the last line of a file that another process writes; empty if there is none."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LOG_BYTES))
-        lines = file.read().decode(errors="replace").strip().splitlines()
-        return clean(lines[-1]) if lines else ""
-    return ""

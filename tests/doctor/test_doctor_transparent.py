@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from site_of_test import wait_for
 
 from hpcext.doctor import transparent
 from hpcext.doctor.checkup import CheckOptions, Finding
@@ -58,3 +62,31 @@ def test_what_does_not_work_is_not_said_to_work(
     assert finding.says.startswith("nothing can be suspended as it is: ")
     assert why in finding.says
     assert "install CRIU 4" in finding.do
+
+
+def test_one_that_is_killed_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keeper ends the program that counts, and removes its directory."""
+    stand_in(
+        tmp_path, monkeypatch, "--version) echo Version: 4.2 ;; check) ;; *) exec sleep 600 ;;"
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    text = (
+        "from hpcext.doctor import checkup, transparent\n"
+        "list(transparent.check(checkup.CheckOptions(None)))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", text])
+    wait_for(lambda: any(scratch.glob("*/job/log.txt")), "the program that counts")
+    process.kill()
+    process.wait()
+
+    def nothing_left() -> bool:
+        words = (each.info["cmdline"] or () for each in psutil.process_iter(["cmdline"]))
+        return not any(scratch.iterdir()) and not any(
+            str(scratch) in word for each in words for word in each
+        )
+
+    wait_for(nothing_left, "the end of all of it")

@@ -1,0 +1,173 @@
+"""A trial of suspending a process as it is; run as ``python -m hpcext.doctor.counter DIRECTORY``.
+
+A program that counts is suspended and let go on by the supervisor of attempts, and has to go on
+with the next number. The last line of output is the seconds of both, or why it failed, in JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hpcext import documents, private, protocol
+from hpcext.launch import supervise
+from hpcext.numerals import whole
+
+WAIT_S = 30.0
+"""Seconds for each part: the first numbers, the suspension, the next numbers."""
+
+_COUNT = (
+    "import time\nn = 0\nwhile True:\n    print(n, flush=True)\n    n += 1\n    time.sleep(0.01)"
+)
+_SEEN = 3
+_LOOK_S = 0.02
+
+
+class _FailedError(Exception):
+    """Why it did not work."""
+
+
+def _tried(job: Path) -> tuple[float, float]:
+    """Return the seconds that a suspension took, and the return.
+
+    Raises
+    ------
+    _FailedError
+        It did not work.
+    """
+    first = _Attempt(job, 1)
+    try:
+        _until(lambda: len(first.numbers()) >= _SEEN, "the program did not begin")
+        began = time.monotonic()
+        first.process.send_signal(signal.SIGTSTP)
+        _until(lambda: first.ended() or first.declined() != "", "it did not end")
+        if why := first.declined():
+            raise _FailedError(why)
+        if not first.saved():
+            raise _FailedError(first.said() or "no reason is known")
+        suspend_s = time.monotonic() - began
+    finally:
+        first.end()
+    seen = len(first.numbers())
+    began = time.monotonic()
+    second = _Attempt(job, 2)
+    try:
+        _until(lambda: len(second.numbers()) >= seen + _SEEN or second.ended(), "it did not go on")
+    finally:
+        second.end()
+    numbers = second.numbers()
+    if numbers[: seen + _SEEN] != list(range(seen + _SEEN)):
+        raise _FailedError(second.said() or "it did not go on with the next number")
+    return suspend_s, time.monotonic() - began
+
+
+def _until(holds: Any, else_: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise _FailedError(f"{else_} within {WAIT_S:g} s")
+        time.sleep(_LOOK_S)
+
+
+class _Attempt:
+    """An attempt of the counting program, under a supervisor."""
+
+    def __init__(self, job: Path, number: int) -> None:
+        self._log = job / "log.txt"
+        self._directory = job / f"attempt-{number:04d}"
+        private.make(self._directory)
+        launch = {
+            "schema": protocol.LAUNCH,
+            "job": "1",
+            "attempt": number,
+            "op": number,
+            "argv": [sys.executable, "-I", "-S", "-c", _COUNT],
+            "cwd": str(job),
+            "environ": {},
+            "log": str(self._log),
+            "gpus": [],
+            "kill_grace_s": 1.0,
+            "suspend_timeout_s": WAIT_S,
+            "manager": None,
+            "checkpoint": {"transparent": True},
+        }
+        documents.write_json(self._directory / protocol.LAUNCH_FILE, launch)
+        words = [sys.executable, "-I", "-S", str(supervise.__file__), str(self._directory)]
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def numbers(self) -> list[int]:
+        """Return the numbers that the program has printed, in all attempts."""
+        return [number for line in self._lines() if (number := whole(line)) is not None]
+
+    def said(self) -> str:
+        """Return the last line that hpcext has written into the log, or why the end was so."""
+        lines = [line for line in self._lines() if line.startswith("hpcext: ")]
+        return lines[-1].removeprefix("hpcext: ") if lines else ""
+
+    def declined(self) -> str:
+        """Return why it could not be suspended; empty if that is not known."""
+        return str(self._read(protocol.NATIVE_FILE, protocol.NATIVE).get("cannot_save") or "")
+
+    def saved(self) -> bool:
+        """Return whether it was suspended and nothing is lost."""
+        end = self._read(protocol.EXIT_FILE, protocol.EXIT)
+        account = end.get("checkpoint")
+        return bool(end.get("suspended") and isinstance(account, dict) and account.get("saved"))
+
+    def ended(self) -> bool:
+        """Return whether the attempt has ended."""
+        return self.process.poll() is not None
+
+    def end(self) -> None:
+        """End whatever still runs."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(WAIT_S)
+
+    def _lines(self) -> list[str]:
+        try:
+            # The last line may be written at this moment.
+            return self._log.read_text(errors="replace").split("\n")[:-1]
+        except OSError:
+            return []
+
+    def _read(self, name: str, schema: str) -> dict[str, Any]:
+        try:
+            return documents.read_json(self._directory / name, schema)
+        except (OSError, ValueError):
+            return {}
+
+
+def main(directory: str) -> None:
+    """Run the trial, and print what came of it.
+
+    Parameters
+    ----------
+    directory : str
+        An empty directory for it.
+    """
+    # By an exception, so that the attempts are ended on the way.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        suspend_s, resume_s = _tried(Path(directory))
+        said: dict[str, Any] = {"suspend_s": suspend_s, "resume_s": resume_s}
+    except _FailedError as error:
+        said = {"failed": str(error)}
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
