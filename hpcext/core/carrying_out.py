@@ -13,7 +13,15 @@ KILL_GRACE_S = 15.0
 
 
 def carry_out(world: World, now_s: float, action: Action) -> Action:
-    """Note that an action goes to the executor, and return it; a start gets its number."""
+    """Note that an action goes to the executor, and return it; a start gets its number.
+
+    Parameters
+    ----------
+    world : World
+    now_s : float
+        The clock of the engine, in seconds.
+    action : Action
+    """
     job = world.jobs[action.job]
     if action.kind is Kind.START:
         action = replace(action, op=world.next_op)

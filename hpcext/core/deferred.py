@@ -53,7 +53,16 @@ def registered(job: Job) -> Changes:
 
 
 def ended(job: Job, state: State, changes: Changes) -> Changes:
-    """Return what changes of a job whose attempt has ended, where it enters `state`."""
+    """Return what changes of a job whose attempt has ended, where it enters `state`.
+
+    Parameters
+    ----------
+    job : Job
+    state : State
+        What it enters by the end of its attempt.
+    changes : mapping
+        Field → value, of the job.
+    """
     if not job.hold_deferred:
         return changes
     if not state.final:

@@ -116,7 +116,16 @@ class Trials:
         self._left: dict[tuple[object, ...], set[str]] = {}
 
     def note(self, job: str, trial: Trial, *, left: bool) -> None:
-        """Note whether a trial remains in the comparison: it waits, runs or is complete."""
+        """Note whether a trial remains in the comparison: it waits, runs or is complete.
+
+        Parameters
+        ----------
+        job : str
+            Its id.
+        trial : Trial
+        left : bool
+            Whether it remains in the comparison.
+        """
         jobs = self._left.setdefault(trial.rules, set())
         if left:
             jobs.add(job)

@@ -80,7 +80,17 @@ class SlurmMain:
     grace_do = "ask for a longer GraceTime of the partition"
 
     def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
-        """Submit the job to the first partition that accepts it; return its id, or why not."""
+        """Submit the job to the first partition that accepts it; return its id, or why not.
+
+        Parameters
+        ----------
+        partition : str
+            One or several, with commas.
+        node : Idle
+            The node that the job asks for.
+        name : str
+            The name of the job.
+        """
         config = slurm_site.parse_config(runner.run(slurm_site.config_command()))
         if config.get("PreemptType") != "preempt/partition_prio":
             return None, f"it is unknown which QOS preempts ({config.get('PreemptType', '')})"
@@ -130,7 +140,17 @@ class LsfMain:
         self._gpu_option = settings.lsf_gpu_option
 
     def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
-        """Submit the job to the first queue that accepts it; return its id, or why not."""
+        """Submit the job to the first queue that accepts it; return its id, or why not.
+
+        Parameters
+        ----------
+        partition : str
+            One queue or several, with commas or blanks.
+        node : Idle
+            The host that the job asks for.
+        name : str
+            The name of the job.
+        """
         queues = parse_queues(runner.run(queues_command()))
         mine = [each for each in queues if each.name == partition]
         above = lsf_queues.above(mine[0], queues) if mine else []

@@ -57,7 +57,16 @@ def _standing(job: Job) -> str:
 
 
 def chosen(world: World, job: Job, handle: str) -> str:
-    """Return which job is shown if others have its name; empty if none do."""
+    """Return which job is shown if others have its name; empty if none do.
+
+    Parameters
+    ----------
+    world : World
+    job : Job
+        The one that is shown.
+    handle : str
+        The name that the user gave.
+    """
     handle = unicodedata.normalize("NFC", handle)
     others = [each.id for each in world.jobs.values() if each.name == handle and each is not job]
     if not others or job.name != handle:
@@ -67,6 +76,15 @@ def chosen(world: World, job: Job, handle: str) -> str:
 
 def refuse_taken(specs: Iterable[JobSpec], jobs: Iterable[Job], where: str) -> None:
     """Refuse names that jobs have which have not ended: a verb could not say which is meant.
+
+    Parameters
+    ----------
+    specs : iterable of JobSpec
+        Jobs to be submitted.
+    jobs : iterable of Job
+        All of the pilot.
+    where : str
+        Where the names stand, for the message.
 
     Raises
     ------

@@ -321,6 +321,15 @@ class Journal:
     def compact(self, now_s: float, saved: Saved, node_time: NodeTime | None = None) -> None:
         """Replace the journal by the world that it leads to.
 
+        Parameters
+        ----------
+        now_s : float
+            The clock of the engine, in seconds.
+        saved : Saved
+            The world, and what recovery needs beside it.
+        node_time : NodeTime or None
+            None if it is not measured.
+
         Raises
         ------
         OSError

@@ -121,7 +121,17 @@ def discard(path: Path) -> None:
 
 
 def reply(directory: Path, name: str, document: dict[str, Any]) -> None:
-    """Answer a request, then forget it: in this order, so that none is forgotten unanswered."""
+    """Answer a request, then forget it: in this order, so that none is forgotten unanswered.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the pilot.
+    name : str
+        The name of the request.
+    document : dict
+        The answer.
+    """
     with contextlib.suppress(OSError):  # a full disk: the client times out and asks again
         documents.write_json(
             directory / "replies" / f"{name}.json", {"schema": REPLY, **document}, durable=False
@@ -262,6 +272,17 @@ def place_of(manager: Manager) -> str:
 
 def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) -> dict[str, Any]:
     """Send a request to a manager and wait for its answer.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the pilot.
+    verb : str
+        What is asked for, such as ``suspend``.
+    timeout_s : float
+        Seconds to wait for the answer.
+    **words : object
+        What the verb needs, in JSON.
 
     Raises
     ------

@@ -151,6 +151,14 @@ def check_fits(
 def check_in_time(specs: Sequence[JobSpec], left_s: float | None, where: str) -> None:
     """Refuse jobs that by their stated speeds take longer than the time that is left.
 
+    Parameters
+    ----------
+    specs : sequence of JobSpec
+    left_s : float or None
+        Seconds that the pilot has left; None if it has no end.
+    where : str
+        Where the jobs stand, for the message.
+
     Raises
     ------
     InputError

@@ -143,7 +143,18 @@ def prepare(
 def spec(
     command: Sequence[str], slots: int, lead_s: int, saves: Checkpointer | None = None
 ) -> JobSpec:
-    """Return the specification of the one job."""
+    """Return the specification of the one job.
+
+    Parameters
+    ----------
+    command : sequence of str
+    slots : int
+        GPUs, or slots, of the allocation.
+    lead_s : int
+        Seconds between the signal to suspend and the time limit.
+    saves : Checkpointer or None
+        How the command saves by its own means.
+    """
     return JobSpec(
         name="job",
         command=tuple(command),
@@ -157,7 +168,19 @@ def spec(
 
 
 def create(job: JobSpec, gpus: int, settings: Settings, directory: Path, **more: Any) -> None:
-    """Make the pilot of one job that has the whole allocation."""
+    """Make the pilot of one job that has the whole allocation.
+
+    Parameters
+    ----------
+    job : JobSpec
+    gpus : int
+        GPUs, or slots, of the allocation.
+    settings : Settings
+    directory : pathlib.Path
+        Of the new pilot.
+    **more : object
+        Other parameters of :func:`hpcext.manager.pilot.create`.
+    """
     # Its scripts are run from there.
     state.check_safe(settings.state_dir)
     directories.create(

@@ -10,7 +10,8 @@ the key of each ticket::
     KEY.ended   its trainer was cancelled then, as it could not be suspended
 
 The key is also the name of the request that submits the trainer, so the trainer is submitted only
-once, however often the ticket is interrupted or requeued.
+once, however often the ticket is interrupted or requeued. Below, `directory` is the harvester's,
+`key` is the ticket's, and `what` is ``held`` or ``ended``.
 """
 
 from __future__ import annotations

@@ -208,6 +208,15 @@ def left_in(world: World) -> str:
 def asked(directory: Path, verb: str, **words: Any) -> dict[str, Any]:
     """Ask a manager; if the pilot is over, do not advise to start one.
 
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the pilot.
+    verb : str
+        What is asked for, such as ``suspend``.
+    **words : object
+        What the verb needs.
+
     Raises
     ------
     HpcextError

@@ -1,4 +1,7 @@
-"""The effect of what an attempt does, from its start to its end."""
+"""The effect of what an attempt does, from its start to its end.
+
+Each function takes the `world`, the time `now_s` by the engine's clock, in seconds, and the `fact`.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +178,17 @@ def ended(world: World, now_s: float, fact: Ended) -> Cause:
 
 
 def close(world: World, job: Job, now_s: float, fact: Ended) -> None:
-    """Free what an attempt held, and say what becomes of its job."""
+    """Free what an attempt held, and say what becomes of its job.
+
+    Parameters
+    ----------
+    world : World
+    job : Job
+        As it was when the attempt ended.
+    now_s : float
+        The clock of the engine, in seconds.
+    fact : Ended
+    """
     if job.run.registered:
         known = fact.step is not None or fact.outcome is Outcome.SUSPENDED
         job = replace(job, step=max(job.step, fact.step or 0), step_known=known)

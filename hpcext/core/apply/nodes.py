@@ -1,4 +1,7 @@
-"""The effect of nodes that come and go."""
+"""The effect of nodes that come and go.
+
+Each function takes the `world`, the time `now_s` by the engine's clock, in seconds, and the `fact`.
+"""
 
 from __future__ import annotations
 

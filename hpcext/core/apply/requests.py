@@ -1,4 +1,7 @@
-"""The effect of requests of users, of a drain, and of a decision."""
+"""The effect of requests of users, of a drain, and of a decision.
+
+Each function takes the `world`, the time `now_s` by the engine's clock, in seconds, and the `fact`.
+"""
 
 from __future__ import annotations
 

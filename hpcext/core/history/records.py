@@ -17,7 +17,16 @@ NOTABLE_S = 1.0
 
 
 def started(record: Record, now_s: float, job: Job) -> Record:
-    """Begin a segment on ``job.gpus``, or complete the one whose GPUs were not known yet."""
+    """Begin a segment on ``job.gpus``, or complete the one whose GPUs were not known yet.
+
+    Parameters
+    ----------
+    record : Record
+    now_s : float
+        The clock of the engine, in seconds.
+    job : Job
+        With the GPUs that it runs on.
+    """
     last = record.segments[-1] if record.segments else None
     if last and last.end_s is None and not last.gpus:
         return _last(record, gpus=job.gpus)
@@ -36,6 +45,13 @@ def registered(record: Record, job: Job, fact: Registered) -> Record:
     """Note the step at which a session goes on; what it does again is lost.
 
     This is where lost steps are counted, and nowhere else.
+
+    Parameters
+    ----------
+    record : Record
+    job : Job
+        As it was before.
+    fact : Registered
     """
     lost = max(0, job.step - fact.step)
     exact = record.lost_exact + (lost if job.step_known else 0)
@@ -44,7 +60,15 @@ def registered(record: Record, job: Job, fact: Registered) -> Record:
 
 
 def progressed(record: Record, fact: Progressed, trial: Trial | None = None) -> Record:
-    """Add a report."""
+    """Add a report.
+
+    Parameters
+    ----------
+    record : Record
+    fact : Progressed
+    trial : Trial or None
+        What the trial of a comparison has come to; None for other jobs.
+    """
     if trial is not None:
         record = _tried(record, fact, trial)
     if record.segments:
@@ -81,7 +105,17 @@ def silent(record: Record) -> Record:
 
 
 def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:
-    """Begin a segment on the new GPUs, ``job.gpus``."""
+    """Begin a segment on the new GPUs, ``job.gpus``.
+
+    Parameters
+    ----------
+    record : Record
+    now_s : float
+        The clock of the engine, in seconds.
+    job : Job
+        With its new GPUs.
+    fact : Rescaled
+    """
     segment = Segment(
         now_s, job.gpus, job.role, from_step=job.step, rescaled=True, stall_s=fact.stall_s
     )
@@ -91,7 +125,17 @@ def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:
 
 
 def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
-    """End an attempt; of the job, `step` is the last one that is known to be done."""
+    """End an attempt; of the job, `step` is the last one that is known to be done.
+
+    Parameters
+    ----------
+    record : Record
+    now_s : float
+        The clock of the engine, in seconds.
+    job : Job
+        As it was when the attempt ended.
+    fact : Ended
+    """
     if job.gpus:
         record = _last(record, end_s=now_s, suspend_s=fact.suspend_s)
         if job.run.registered:
@@ -139,12 +183,29 @@ def _own_loss(now_s: float, fact: Ended) -> Loss | None:
 
 
 def left_behind(record: Record, node: str, attempt: int) -> Record:
-    """Note that an attempt may still run on a node that was lost."""
+    """Note that an attempt may still run on a node that was lost.
+
+    Parameters
+    ----------
+    record : Record
+    node : str
+        The name of the lost node.
+    attempt : int
+    """
     return replace(record, orphans=(*record.orphans, (node, attempt)))
 
 
 def cleared(record: Record, node: str, attempt: int | None = None) -> Record:
-    """Note that an attempt, or all of them, have ended on a node that was lost."""
+    """Note that an attempt, or all of them, have ended on a node that was lost.
+
+    Parameters
+    ----------
+    record : Record
+    node : str
+        The name of the lost node.
+    attempt : int or None
+        None stands for all of them.
+    """
     left = [each for each in record.orphans if each[0] != node or attempt not in {None, each[1]}]
     return replace(record, orphans=tuple(left)) if len(left) < len(record.orphans) else record
 

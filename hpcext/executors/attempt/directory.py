@@ -195,7 +195,18 @@ class AttemptFiles:
 
 
 def left_on(jobs: Path, job: str, attempt: int, node: str) -> bool:
-    """Return whether an attempt has begun on a node, and may have left something there."""
+    """Return whether an attempt has begun on a node, and may have left something there.
+
+    Parameters
+    ----------
+    jobs : pathlib.Path
+        The directory of all jobs.
+    job : str
+        Its id.
+    attempt : int
+    node : str
+        The name of the node.
+    """
     directory = jobs / job / _directory(attempt)
     for own in (directory, *directory.glob("node-*")):
         try:

@@ -52,7 +52,17 @@ class OwnDocuments:
         return document if document is not None and self._ours(document) else None
 
     def of_node(self, index: int, name: str, schema: str) -> dict[str, Any] | None:
-        """Return the content of a file of one of the attempt's nodes, as :meth:`read` does."""
+        """Return the content of a file of one of the attempt's nodes, as :meth:`read` does.
+
+        Parameters
+        ----------
+        index : int
+            The place of the node among those of the attempt, from 0.
+        name : str
+            The name of the file.
+        schema : str
+            What the file has to say that it is.
+        """
         directory = protocol.node_directory(self._directory, index)
         return self.read(str((directory / name).relative_to(self._directory)), schema)
 

@@ -24,7 +24,15 @@ def count(document: Mapping[str, Any], key: str) -> int:
 
 
 def number(document: Mapping[str, Any], key: str, low: float = 0.0) -> float:
-    """Return a finite number from `low` on."""
+    """Return a finite number from `low` on.
+
+    Parameters
+    ----------
+    document : mapping
+    key : str
+    low : float
+        The least valid value.
+    """
     value = document.get(key)
     # NaN compares false; compared before it is converted, since an int may be too large for that.
     if not is_number(value) or not low <= value <= MAX_NUMBER:

@@ -53,7 +53,7 @@ class PutOffError(OSError):
 
 
 class Criu:
-    """The program ``criu`` of this machine.
+    """The program ``criu`` of this machine, as a :class:`~hpcext.launch.transparent.ways.Way`.
 
     Parameters
     ----------

@@ -272,13 +272,29 @@ class Transparent:
     # The end.
 
     def acknowledged(self, exit_code: int, *, cut_off: bool, released: bool) -> bool:
-        """Return whether an attempt that was to be suspended, and has ended, is suspended."""
+        """Return whether an attempt that was to be suspended, and has ended, is suspended.
+
+        Parameters
+        ----------
+        exit_code : int
+        cut_off : bool
+        released : bool
+            As those of :meth:`hpcext.launch.native.Native.acknowledged`.
+        """
         return self.imaged or (self.plain and released)
 
     def account(
         self, *, acknowledged: bool, cut_off: bool, began_at: float, ended_at: float
     ) -> dict[str, Any]:
-        """Return what is known of the work that is lost, for ``exit.json``."""
+        """Return what is known of the work that is lost, for ``exit.json``.
+
+        Parameters
+        ----------
+        acknowledged : bool
+        cut_off : bool
+        began_at, ended_at : float
+            As those of :meth:`hpcext.launch.native.Native.account`.
+        """
         ran_s = 0.0 if self.imaged else self._before_s + max(0.0, ended_at - began_at)
         lost_s = self._given_up_s + ran_s
         return {"saved": self.imaged, "lost_s": lost_s, "exact": True, "anew": not self.imaged}

@@ -51,12 +51,32 @@ class Way(Protocol):
         """Return why a tree is not suspended although its helper has ended; empty if it is.
 
         One that is suspended has stopped, and everything that it consists of is in the images.
+
+        Parameters
+        ----------
+        code : int
+            The exit code of the helper; -N if signal N ended it.
+        root : Process
+            The root of the tree.
+        images : pathlib.Path
+            The directory of the images.
+        work : pathlib.Path
+            The directory of logs and other files of the helper.
         """
 
     def resume(self, images: Path, work: Path, limit_s: float) -> int:
         """Make a suspended tree again; return the pid of its root, a child of ours.
 
         It is stopped, so that nothing is done twice if this fails: SIGCONT lets it go on.
+
+        Parameters
+        ----------
+        images : pathlib.Path
+            The directory of the images.
+        work : pathlib.Path
+            The directory of logs and other files of the helper.
+        limit_s : float
+            Seconds after which it has failed.
 
         Raises
         ------

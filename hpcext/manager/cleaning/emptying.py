@@ -95,7 +95,16 @@ def _open_below(fd: int, name: str) -> int:
 
 
 def unlink(fd: int, name: str, facts: os.stat_result) -> None:
-    """Remove a name; on some full file systems only a file that was made empty before can go."""
+    """Remove a name; on some full file systems only a file that was made empty before can go.
+
+    Parameters
+    ----------
+    fd : int
+        The open directory that has the name.
+    name : str
+    facts : os.stat_result
+        What the name is.
+    """
     try:
         os.unlink(name, dir_fd=fd)
     except OSError as error:

@@ -158,7 +158,16 @@ def _stuck(error: OSError, directory: Path) -> HpcextError:
 def doing(
     plans: Sequence[RemovalPlan], state_dir: Path, tell: Callable[[str], None]
 ) -> list[RemovalPlan]:
-    """Carry out plans and return those that succeeded; a failure is reported and stops no other."""
+    """Carry out plans and return those that succeeded; a failure is reported and stops no other.
+
+    Parameters
+    ----------
+    plans : sequence of RemovalPlan
+    state_dir : pathlib.Path
+        The directory of all pilots, profiles and leases.
+    tell : callable
+        Prints a line that says what could not be removed.
+    """
     done: list[RemovalPlan] = []
     needs: Needs | None = None
     for each in plans:

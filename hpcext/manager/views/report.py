@@ -23,7 +23,18 @@ RUN = "hpcext.run/1"
 
 
 def run_document(world: World, *, policy: str, began_at: float, now_s: float) -> dict[str, Any]:
-    """Return the state of a run as a JSON document, with seconds since ``started_at``."""
+    """Return the state of a run as a JSON document, with seconds since ``started_at``.
+
+    Parameters
+    ----------
+    world : World
+    policy : str
+        The name of the policy.
+    began_at : float
+        The Unix time at which the clock of the engine was 0.
+    now_s : float
+        The clock of the engine, in seconds.
+    """
     makespan_s = makespan(world, now_s)
     return {
         "schema": RUN,

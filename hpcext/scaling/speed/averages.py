@@ -14,7 +14,7 @@ LEAST_SPEED = 1e-6
 
 
 class Memoryless:
-    """A predictor of the last observed speed."""
+    """A :class:`~hpcext.scaling.speed.Predictor` of the last observed speed."""
 
     def __init__(self) -> None:
         self._speed = math.nan

@@ -47,7 +47,7 @@ Fit = Callable[[Floats, "Model | None"], "Model"]
 
 
 class Online:
-    """A predictor whose model is trained while the training that it observes runs.
+    """A :class:`~hpcext.scaling.speed.Predictor` that learns while the training runs.
 
     Parameters
     ----------

@@ -59,7 +59,10 @@ class Autoscaled:
         return (*heard, *self._more(self._wanted()))
 
     def watch(self, _: float, __: tuple[Fact, ...], ___: tuple[Action, ...]) -> None:
-        """Check after each step which nodes are worthwhile, and which leaving ones are empty."""
+        """Check after each step which nodes are worthwhile, and which leaving ones are empty.
+
+        It is an observer, :data:`~hpcext.sim.replay.heap.Observe`.
+        """
         want = self._wanted()
         if want != len(self._held) or self._empty():
             self._heap.after(0.0, self._change)

@@ -113,7 +113,7 @@ class Recorder:
         self._physics[job] = physics
 
     def watch(self, now_s: float, facts: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
-        """Record one step."""
+        """Record one step; :data:`~hpcext.sim.replay.heap.Observe`."""
         self.events += 1
         self._timeline.add(now_s, self._levels)
         world = self._engine.world

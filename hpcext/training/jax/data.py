@@ -93,7 +93,18 @@ def common_length(arrays: Any) -> int:
 
 
 def check_batch(global_batch: int, length: int, sharding: Sharding | None, processes: int) -> None:
-    """Raise ValueError unless a batch can be divided among processes and devices."""
+    """Raise ValueError unless a batch can be divided among processes and devices.
+
+    Parameters
+    ----------
+    global_batch : int
+        Samples of a step, of all processes.
+    length : int
+        Samples of the data set.
+    sharding : jax.sharding.Sharding or None
+        How a batch is divided among devices.
+    processes : int
+    """
     where = f"session.dataset(global_batch={global_batch})"
     if not 1 <= global_batch <= length:
         raise ValueError(f"{where}: must be 1 to {length}, the number of samples")

@@ -102,7 +102,17 @@ class InPlace(Resizing):
         regroup: Callable[[Ranks], object],
         facts: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """Join the group with this number, or leave the training; send new ranks the state."""
+        """Join the group with this number, or leave the training; send new ranks the state.
+
+        Parameters
+        ----------
+        number : int
+            The number of the group.
+        regroup : callable
+            Takes the new ranks into use.
+        facts : callable
+            Returns what checkpoints and reports say of the training.
+        """
         member, rank = self._framework.member, self.coordinator.ranks.rank
         assert member is not None
         group = member.proposed(number)
