@@ -121,5 +121,9 @@ void local_post_opt(void)
 		slurm_error("hpcext: %s", why);
 		options_refuse();
 	}
+	if (!options_belong(why, sizeof(why))) {
+		slurm_error("hpcext: %s", why);
+		options_refuse();
+	}
 	note_that_rules_are_missing();
 }

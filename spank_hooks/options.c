@@ -52,6 +52,15 @@ static struct spank_option table[OPTIONS] = {
 		.val = OPTION_TRAINER,
 		.cb = on_option,
 	},
+	[OPTION_CHECKPOINT] = {
+		.name = "hpcext-checkpoint",
+		.arginfo = "PRESET",
+		.usage = "[hpcext] with --hpcext-suspendable or --hpcext-trainer: how the training "
+			 "saves its state by its own means (lightning, transformers, ..., transparent)",
+		.has_arg = ARGUMENT_REQUIRED,
+		.val = OPTION_CHECKPOINT,
+		.cb = on_option,
+	},
 };
 
 /* What slurmctld puts before the name of an option that a job was submitted with. */
@@ -66,6 +75,7 @@ static const struct {
 	[OPTION_GPUS] = {VALUE_GPUS, "HPCEXT_GPUS", SENT "gpus"},
 	[OPTION_SCALING] = {VALUE_NAME, "HPCEXT_SCALING", SENT "scaling"},
 	[OPTION_TRAINER] = {VALUE_NODES, "HPCEXT_TRAINER", SENT "trainer"},
+	[OPTION_CHECKPOINT] = {VALUE_PRESET, "HPCEXT_CHECKPOINT", SENT "checkpoint"},
 };
 
 static char given[OPTIONS][VALUE_SIZE]; /* "": not given; no valid value is empty */
@@ -160,6 +170,18 @@ bool options_fit(const char *scaling, char *why, size_t size)
 		 "--hpcext-gpus: '%s' leaves a choice, which nothing here decides (valid with it: "
 		 "--hpcext-scaling=NAME); hpcext profile --name NAME measures a training",
 		 gpus);
+	return false;
+}
+
+bool options_belong(char *why, size_t size)
+{
+	if (option_value(OPTION_CHECKPOINT) == NULL || option_value(OPTION_TRAINER) != NULL ||
+	    option_value(OPTION_SUSPENDABLE) != NULL)
+		return true;
+	snprintf(why, size,
+		 "--hpcext-checkpoint: '%s' is for a job that may be suspended, which this one may "
+		 "not (valid with it: --hpcext-suspendable, or --hpcext-trainer=MIN:MAX)",
+		 option_value(OPTION_CHECKPOINT));
 	return false;
 }
 

@@ -12,6 +12,7 @@ enum option_id {
 	OPTION_GPUS,
 	OPTION_SCALING,
 	OPTION_TRAINER,
+	OPTION_CHECKPOINT,
 	OPTIONS
 };
 
@@ -35,6 +36,9 @@ void option_take(enum option_id id, const char *value);
 /* Whether what was given fits together, and if not, why, in one line.
  * `scaling` is HPCEXT_SCALING of the job's environment, or NULL. */
 bool options_fit(const char *scaling, char *why, size_t size);
+
+/* Whether each option has the one that it belongs to, and if not, why, in one line. */
+bool options_belong(char *why, size_t size);
 
 /* Ends sbatch, srun or salloc after bad input; anywhere else returns -1. */
 int options_refuse(void);

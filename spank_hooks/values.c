@@ -98,6 +98,18 @@ static const char *nodes_problem(const char *value)
 	return range_problem(value, NODES_MAX);
 }
 
+/* PRESETS of hpcext/checkpointers.py. */
+static const char *preset_problem(const char *value)
+{
+	static const char *const names[] = {"lightning", "transformers", "accelerate", "submitit",
+					    "keras", "jax", "torchrun", "plain", "transparent"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(value, names[i]) == 0)
+			return NULL;
+	return "";
+}
+
 static const struct {
 	const char *(*problem)(const char *value);
 	const char *valid;
@@ -107,6 +119,8 @@ static const struct {
 	[VALUE_NAME] = {name_problem, "a profile's name: letters, digits, . _ -; a letter or digit "
 				      "first; at most 64"},
 	[VALUE_NODES] = {nodes_problem, "MIN:MAX, numbers from 1 to 10000"},
+	[VALUE_PRESET] = {preset_problem, "lightning, transformers, accelerate, submitit, keras, jax, "
+					  "torchrun, plain or transparent"},
 };
 
 const char *value_problem(enum value_kind kind, const char *value)

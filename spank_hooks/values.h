@@ -15,6 +15,7 @@ enum value_kind {
 	VALUE_GPUS,  /* auto, N or MIN:MAX */
 	VALUE_NAME,  /* of a profile */
 	VALUE_NODES, /* MIN:MAX */
+	VALUE_PRESET, /* how a training saves */
 	VALUE_KINDS
 };
 

@@ -66,6 +66,21 @@ local function trainer(text)
     return low and {low = low, high = high}
 end
 
+-- PRESETS of hpcext/checkpointers.py.
+local PRESETS = {
+    "lightning", "transformers", "accelerate", "submitit", "keras", "jax", "torchrun", "plain",
+    "transparent",
+}
+
+local function checkpoint(text)
+    for _, preset in ipairs(PRESETS) do
+        if text == preset then
+            return preset
+        end
+    end
+    return nil
+end
+
 local OPTIONS = {
     {name = "suspendable", read = lead, valid = "whole seconds, 10 to 86400"},
     {name = "gpus", read = gpus, valid = "auto, N or MIN:MAX, 1 to " .. rules.MOST_GPUS},
@@ -75,6 +90,7 @@ local OPTIONS = {
         valid = "letters, digits, . _ -; a letter or digit first; not a number; at most 64",
     },
     {name = "trainer", read = trainer, valid = "MIN:MAX nodes, 1 to " .. rules.MOST_NODES},
+    {name = "checkpoint", read = checkpoint, valid = table.concat(PRESETS, ", ")},
 }
 
 -- Read the options of a job.
@@ -96,6 +112,10 @@ function rules.read(given)
     if values.gpus and not values.gpus.count and not values.scaling then
         local what = "--hpcext-gpus: " .. rules.shown(given("gpus")) .. " needs a scaling curve"
         return nil, what .. "; add --hpcext-scaling=NAME (hpcext profile --list shows the names)"
+    end
+    if values.checkpoint and not values.suspendable and not values.trainer then
+        local what = "--hpcext-checkpoint: " .. rules.shown(given("checkpoint"))
+        return nil, what .. " belongs to --hpcext-suspendable or --hpcext-trainer; add one of them"
     end
     return values
 end

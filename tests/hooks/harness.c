@@ -95,6 +95,16 @@ static int check_fit(const char *scaling)
 	return fit ? 0 : -1;
 }
 
+static int check_belong(void)
+{
+	char why[WHY_SIZE];
+	bool belong = options_belong(why, sizeof(why));
+
+	if (!belong)
+		printf("hpcext: %s\n", why);
+	return belong ? 0 : -1;
+}
+
 static int print_values(void)
 {
 	for (enum option_id id = 0; id < OPTIONS; id++)
@@ -110,6 +120,8 @@ static int answer(int ac, char **av)
 		return check_args(ac - 1, av + 1);
 	if (strcmp(av[0], "fit") == 0)
 		return check_fit(ac > 1 ? av[1] : NULL);
+	if (strcmp(av[0], "belong") == 0)
+		return check_belong();
 	if (strcmp(av[0], "values") == 0)
 		return print_values();
 	return call(av[1], ac > 2 ? av[2] : NULL, strcmp(av[0], "remote") == 0);

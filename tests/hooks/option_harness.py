@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcext import jobfields
+from hpcext.checkpointers import PRESETS
 from hpcext.core.errors import InputError
 
 
@@ -77,6 +78,7 @@ IS_VALID: dict[str, Callable[[bytes], bool]] = {
     "hpcext-gpus": lambda value: value == b"auto" or _number(value, 1, 1024) or _range(value, 1024),
     "hpcext-scaling": _name,
     "hpcext-trainer": lambda value: _range(value, 10_000),
+    "hpcext-checkpoint": lambda value: value in [name.encode() for name in PRESETS],
 }
 """Whether a value is valid, by option."""
 

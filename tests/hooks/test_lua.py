@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcext import jobfields
+from hpcext.checkpointers import PRESETS
 from hpcext.core.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +104,8 @@ for line in io.lines() do
     local text = hex:gsub("%x%x", function(pair) return string.char(tonumber(pair, 16)) end)
     local values, wrong = rules.read(function(name)
         if name == option then return text end
-        return option == "gpus" and name == "scaling" and "curve" or nil
+        return option == "gpus" and name == "scaling" and "curve"
+            or option == "checkpoint" and name == "trainer" and "1:2" or nil
     end)
     print(values and "good" or wrong)
 end
@@ -117,6 +119,8 @@ def is_good(name: str, text: str) -> bool:
             return bool(jobfields.plain_name(text))
         except InputError:
             return False
+    if name == "checkpoint":
+        return text in PRESETS
     if text in {"gpus": ("auto",), "suspendable": ("", "(null)", "set")}.get(name, ()):
         return True
     single, low, high = {
@@ -144,10 +148,11 @@ VALUES = st.one_of(
     NUMBERS.map(str),
     st.tuples(NUMBERS, NUMBERS).map(lambda pair: f"{pair[0]}:{pair[1]}"),
     st.from_regex(r"[A-Za-z0-9._-]{1,70}", fullmatch=True),
+    st.sampled_from(sorted(PRESETS)),
     st.text(st.characters(codec="ascii"), max_size=80),
     st.text(max_size=20),
 )
-NAMES = st.sampled_from(["suspendable", "gpus", "scaling", "trainer"])
+NAMES = st.sampled_from(["suspendable", "gpus", "scaling", "trainer", "checkpoint"])
 
 
 @settings(
@@ -253,7 +258,7 @@ def test_the_lines_of_a_job_are_asked_for_once(interpreter: str) -> None:
 def test_a_value_of_a_million_characters_is_refused_in_a_short_line(
     interpreter: str, value: str
 ) -> None:
-    for name in ("suspendable", "gpus", "scaling", "trainer"):
+    for name in ("suspendable", "gpus", "scaling", "trainer", "checkpoint"):
         long = "string.rep('1', 1000000)"
         before, _, after = value.partition("{}")
         line = f"'{option(name, before)}' .. {long} .. '{after}'"

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from option_harness import IS_VALID, Answer, Harness, check_refusal
 
+from hpcext.checkpointers import PRESETS
+
 OPTIONS = st.sampled_from(sorted(IS_VALID))
 # Any bytes that an argument can be, and what is nearly right.
 _NUMBER = st.integers(-1, 100_000).map(str)
@@ -57,6 +59,7 @@ def test_a_malformed_value_gives_one_clear_line(
 _LEAD = st.integers(10, 86_400).map(str)
 _GPUS = st.integers(1, 1024)
 _NODES = st.integers(1, 10_000)
+_PRESETS = st.sampled_from(sorted(PRESETS))
 
 
 def _ranges(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[str]:
@@ -77,6 +80,7 @@ def _ranges(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[str]:
             ),
         ),
         st.tuples(st.just(("hpcext-trainer", "HPCEXT_TRAINER")), _ranges(_NODES)),
+        st.tuples(st.just(("hpcext-checkpoint", "HPCEXT_CHECKPOINT")), _PRESETS),
     ),
     st.sampled_from(["local", "remote"]),
 )
@@ -101,7 +105,7 @@ def test_a_lead_may_be_left_out(harness: Harness) -> None:
         context, *value = words
         assert harness.ask(context, "hpcext-suspendable", *value) == Answer(0, [])
         assert harness.ask("values").lines == ["HPCEXT_LEAD_S=120"]
-    for option in ("hpcext-gpus", "hpcext-scaling", "hpcext-trainer"):
+    for option in sorted(set(IS_VALID) - {"hpcext-suspendable"}):
         assert len(harness.ask("local", option).lines) == 1, "no other argument may"
 
 
@@ -117,6 +121,18 @@ def test_a_choice_of_gpus_needs_a_profile(harness: Harness) -> None:
         assert harness.ask("fit", b"12").status == (-1 if choice else 0)
         harness.ask("local", "hpcext-scaling", b"resnet50")
         assert harness.ask("fit") == Answer(0, [])
+        harness.ask("values")
+
+
+def test_how_it_saves_is_said_of_a_job_that_may_be_suspended(harness: Harness) -> None:
+    assert harness.ask("belong") == Answer(0, [])
+    for option, value in ((None, b""), ("hpcext-suspendable", b"60"), ("hpcext-trainer", b"1:2")):
+        harness.ask("local", "hpcext-checkpoint", b"keras")
+        if option:
+            harness.ask("local", option, value)
+        said = harness.ask("belong")
+        assert said.status == (0 if option else -1)
+        assert ["--hpcext-suspendable" in line for line in said.lines] == ([] if option else [True])
         harness.ask("values")
 
 

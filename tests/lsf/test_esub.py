@@ -21,6 +21,8 @@ VALID = {
     "gpus": "auto, N or MIN:MAX, numbers from 1 to 1024",
     "scaling": "a profile's name: letters, digits, . _ -; a letter or digit first; at most 64",
     "trainer": "MIN:MAX, numbers from 1 to 10000",
+    "checkpoint": "lightning, transformers, accelerate, submitit, keras, jax, torchrun, plain or "
+    "transparent",
 }
 
 
@@ -104,7 +106,11 @@ def test_variables_are_settings_too(site: Site) -> None:
         (["trainer=16"], f"trainer: '16' (valid: {VALID['trainer']})"),
         (["trainer=0:16"], f"trainer: '0:16' (valid: {VALID['trainer']})"),
         (["gpu=2"], "-a hpcext: 'gpu=2' (valid: suspendable, lead=SECONDS, gpus=auto|N|MIN:MAX, "
-         "scaling=NAME, trainer=MIN:MAX)"),
+         "scaling=NAME, trainer=MIN:MAX, checkpoint=PRESET)"),
+        (["checkpoint=lightnin", "trainer=1:2"],
+         f"checkpoint: 'lightnin' (valid: {VALID['checkpoint']})"),
+        (["checkpoint=keras"],
+         "checkpoint: belongs to suspendable or trainer=MIN:MAX, which are not there"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused(site: Site, asked: list[str], said: str) -> None:
@@ -138,9 +144,9 @@ def test_what_is_valid_is_said_as_on_slurm() -> None:
 _NEARLY = st.from_regex(r"[0-9:auto.\-a\n ]{0,9}", fullmatch=True).map(str.encode)
 VALUES = st.one_of(_NEARLY, st.binary(max_size=99)).map(lambda value: value.replace(b"\0", b""))
 KEYS = {"lead": "hpcext-suspendable", "gpus": "hpcext-gpus", "scaling": "hpcext-scaling",
-        "trainer": "hpcext-trainer"}  # fmt: skip
+        "trainer": "hpcext-trainer", "checkpoint": "hpcext-checkpoint"}  # fmt: skip
 VARIABLES = {"lead": b"HPCEXT_LEAD_S", "gpus": b"HPCEXT_GPUS", "scaling": b"HPCEXT_SCALING",
-             "trainer": b"HPCEXT_TRAINER"}  # fmt: skip
+             "trainer": b"HPCEXT_TRAINER", "checkpoint": b"HPCEXT_CHECKPOINT"}  # fmt: skip
 
 
 @given(st.sampled_from(sorted(KEYS)), VALUES)
@@ -149,6 +155,8 @@ VARIABLES = {"lead": b"HPCEXT_LEAD_S", "gpus": b"HPCEXT_GPUS", "scaling": b"HPCE
 @example("lead", b"010")
 @example("scaling", b"a" * 65)
 @example("trainer", b"1:\xc3\xa9")
+@example("checkpoint", b"transparent")
+@example("checkpoint", b"{signal")
 @settings(
     max_examples=150,
     deadline=None,
@@ -162,7 +170,8 @@ def test_any_value_is_judged_as_on_slurm(key: str, value: bytes) -> None:
     if key == "gpus":
         env[b"HPCEXT_SCALING"] = b"x"
     ended = subprocess.run([ESUB], capture_output=True, env=env, timeout=60, check=False)
-    if IS_VALID[KEYS[key]](value):
+    # What is no preset may be a table, which hpcext reads in the job.
+    if IS_VALID[KEYS[key]](value) or (key == "checkpoint" and value.startswith(b"{")):
         # Nobody gave it a file to write to, and the job has the variable anyway.
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
         return

@@ -184,6 +184,42 @@ def controlled(tmp_path: Path) -> dict[str, object]:
     return {"job_controls": said}
 
 
+SAVES_AT_SIGTERM = """#!/bin/bash
+trap 'echo $n >saved; exit 0' TERM
+n=$(cat saved 2>/dev/null || echo 0)
+until test -e gate; do
+    n=$((n + 1))
+    echo $n >>own.steps
+    sleep 0.1
+done
+"""
+
+
+def test_a_flag_says_how_a_script_saves_that_knows_nothing_of_hpcext(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster()
+    place = cluster.site.directory
+    script, steps = place / "own.sh", place / "own.steps"
+    script.write_text(SAVES_AT_SIGTERM)
+    script.chmod(0o755)
+    how = ("-a", "hpcext(suspendable,lead=50,checkpoint=torchrun)")
+    job = cluster.submit(text=str(script), how=how)
+
+    def made() -> list[int]:
+        return [int(line) for line in steps.read_text().split()] if steps.exists() else []
+
+    wait_for(lambda: len(made()) > 3, f"its steps: {cluster.output()}")
+    assert cluster.run("brequeue", str(job)).returncode == 0
+    wait_for(lambda: cluster.job(job).runs == 2, "the second run")
+    saved = int((place / "saved").read_text())
+    wait_for(lambda: made()[-1] > saved + 3, "that it goes on")
+    (place / "gate").touch()
+    cluster.wait_state(job, "DONE", "EXIT")
+    assert cluster.job(job).state == "DONE", cluster.output()
+    assert made() == list(range(1, made()[-1] + 1))
+
+
 @pytest.mark.parametrize("values", [(), (85,)], ids=["brequeue", "exit value"])
 @pytest.mark.parametrize("quirks", [(), ("leader_alone",)], ids=["", "leader alone"])
 def test_stopped_it_leaves_its_host_and_resumed_it_goes_on(

@@ -19,7 +19,9 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "hooks"))
 
 from option_harness import IS_VALID
 
-OPTIONS = ("hpcext-suspendable", "hpcext-gpus", "hpcext-scaling", "hpcext-trainer")
+OPTIONS = (
+    "hpcext-suspendable", "hpcext-gpus", "hpcext-scaling", "hpcext-trainer", "hpcext-checkpoint"
+)  # fmt: skip
 # Says how it was started: words, what slurmstepd sets last, the environment of it and of a step.
 SCRIPT = """#!/bin/bash
 printf 'script'; printf '|%s' "$@"; echo
@@ -103,7 +105,7 @@ def test_help(slurm: Cluster, plugin: Plugin, command: str) -> None:
 def test_flags_in_a_batch_job(slurm: Cluster, place: Site, plugin: Plugin) -> None:
     """All of them, of which the trainer goes first; the steps of the script know too."""
     flags = ("--hpcext-suspendable=90", "--hpcext-gpus=2:8", "--hpcext-scaling=res.net-50",
-             "--hpcext-trainer=1:4")  # fmt: skip
+             "--hpcext-trainer=1:4", "--hpcext-checkpoint=keras")  # fmt: skip
     out = batch(slurm, place, *flags)
     expected = {
         "HPCEXT_SUSPENDABLE": "1",
@@ -111,6 +113,7 @@ def test_flags_in_a_batch_job(slurm: Cluster, place: Site, plugin: Plugin) -> No
         "HPCEXT_GPUS": "2:8",
         "HPCEXT_SCALING": "res.net-50",
         "HPCEXT_TRAINER": "1:4",
+        "HPCEXT_CHECKPOINT": "keras",
     }
     assert ours(environment(out, "batch")) == expected
     assert ours(environment(out, "step")) == expected
@@ -289,6 +292,7 @@ BAD = (
     "gpus=0", "gpus=1025", "gpus=8:2", "gpus=2:", "gpus=", "gpus=Auto", "gpus= 4", "gpus=4:2000",
     "scaling=", "scaling=-a", "scaling=a/../b", "scaling=12", "scaling=\x1b[31m\n", "scaling=\xe9",
     "trainer=4", "trainer=0:4", "trainer=1:10001", "gpus=auto", "gpus=2:4",
+    "checkpoint=", "checkpoint=Keras", "checkpoint={signal=1}", "checkpoint=keras",
 )  # fmt: skip
 
 

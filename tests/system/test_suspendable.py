@@ -326,17 +326,23 @@ def test_it_ends_as_its_command_does_and_tells_it_what_a_batch_script_knows(
     assert f"mine {place.path} {place.path} yes\n" in batch.output()
 
 
-def test_the_flag_of_sbatch_does_it_for_an_ordinary_script(
-    slurm: Cluster, place: Site, batch: Batch, plugin: Plugin
-) -> None:
-    """Whose spool is another one on the node of the next allocation. Nothing is exported, as many
-    sites have it; the signal is the one that the rules set."""
+def as_site(place: Site, batch: Batch, plugin: Plugin) -> list[str]:
+    """Have the plugin run hpcext as a site does; return lines that a script needs before it."""
     command = place.path / "hpcext"
     environ = batch.slurm.user_environ(XDG_STATE_HOME=str(place.path / "state"))
     exported = [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
     command.write_text("\n".join(["#!/bin/sh", *exported, 'exec hpcext "$@"', ""]))
     command.chmod(0o755)
     plugin.use(f"command={command}")
+    return exported
+
+
+def test_the_flag_of_sbatch_does_it_for_an_ordinary_script(
+    slurm: Cluster, place: Site, batch: Batch, plugin: Plugin
+) -> None:
+    """Whose spool is another one on the node of the next allocation. Nothing is exported, as many
+    sites have it; the signal is the one that the rules set."""
+    exported = as_site(place, batch, plugin)
     exported.append(f"export COUNTER_LOG={place.path}/only.steps")
     script = "\n".join(["#!/bin/sh", *exported, " ".join(counter(place)), "echo over", ""])
     options = ("--hpcext-suspendable=50", "--export=NONE", "--signal=B:USR2@50")
@@ -355,6 +361,44 @@ def test_the_flag_of_sbatch_does_it_for_an_ordinary_script(
     assert slurm.job(batch.id)["BatchHost"] != first
     assert batch.output().count("over\n") == 1
     assert batch.counted() == list(range(1, 41))
+
+
+SAVES_AT_SIGTERM = """#!/bin/bash
+# It runs on until its gate is open, and saves by its own means.
+trap 'echo $n >saved; exit 0' TERM
+n=$(cat saved 2>/dev/null || echo 0)
+until test -e gate; do
+    n=$((n + 1))
+    echo $n >>own.steps
+    sleep 0.1
+done
+echo over
+"""
+
+
+def test_a_flag_says_how_a_script_saves_that_knows_nothing_of_hpcext(
+    slurm: Cluster, place: Site, batch: Batch, plugin: Plugin
+) -> None:
+    as_site(place, batch, plugin)
+    flags = ("--hpcext-suspendable=50", "--hpcext-checkpoint=torchrun", "--signal=B:USR2@50")
+    on = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
+    said = batch.sbatch(*flags, *on, script=SAVES_AT_SIGTERM)
+    assert said.returncode == 0, said
+    batch.id = int(said.stdout)
+    steps = place.path / "own.steps"
+
+    def made() -> list[int]:
+        return [int(line) for line in steps.read_text().split()] if steps.exists() else []
+
+    wait_for(lambda: len(made()) > 3, "its steps")
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    saved = int((place.path / "saved").read_text())
+    wait_for(lambda: made()[-1] > saved + 3, "that it goes on")
+    (place.path / "gate").touch()
+    batch.wait_is("COMPLETED")
+    assert made() == list(range(1, made()[-1] + 1))
+    assert batch.output().count("over\n") == 1
 
 
 def test_what_it_is_not_for(slurm: Cluster, place: Site, batch: Batch) -> None:
