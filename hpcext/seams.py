@@ -8,10 +8,11 @@ every installed package.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 POLICIES = "hpcext.policies"
 """A module with ``allocate(snapshot, *, options)`` and, if it has options, a struct ``Options``."""
@@ -33,6 +34,8 @@ class SeamError(Exception):
 @functools.cache
 def _found(group: str) -> Mapping[str, Sequence[EntryPoint]]:
     """Return the entry points of a group by name; a package that is found twice counts once."""
+    import importlib.metadata  # noqa: PLC0415  (slow, and needed for foreign names alone)
+
     found: dict[str, dict[str, EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=group):
         found.setdefault(point.name, {}).setdefault(_package(point), point)

@@ -99,7 +99,7 @@ def _lines(path: Path) -> list[str]:
 def _names_of(pilot: Path) -> Iterable[str]:
     """Yield the names of the jobs of a pilot: of its own job, and of its leases."""
     from hpcext.backends import batch_job  # noqa: PLC0415  (only where there is one)
-    from hpcext.manager import pilot as pilots  # noqa: PLC0415
+    from hpcext.manager import directory as pilots  # noqa: PLC0415
 
     yield batch_job.name_of(pilot)
     with contextlib.suppress(HpcextError):

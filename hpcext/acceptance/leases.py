@@ -14,7 +14,7 @@ from hpcext.acceptance.systems import FINAL
 from hpcext.acceptance.trial import BEGIN_S, Training
 from hpcext.batch.leasing import Held
 from hpcext.jobtext import job_text
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.process import Process
 
 

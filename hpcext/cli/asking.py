@@ -15,7 +15,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.world import World
 from hpcext.jobfile import COMMAND_LINE
 from hpcext.manager import choosing
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager.handles import find_job
 from hpcext.manager.requests import AUTO
 from hpcext.manager.views.reading import Follower

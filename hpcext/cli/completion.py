@@ -16,7 +16,7 @@ from hpcext.config import POLICIES, load_settings
 from hpcext.core.errors import HpcextError
 from hpcext.extras import need
 from hpcext.manager import choosing
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager.submissions import Submissions
 
 PROGRAMS = ("hpcext", "hpcext-admin")

@@ -20,7 +20,7 @@ from hpcext.cli.output import LogOutput, Output
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.manager import choosing, spool
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager.views import reading
 from hpcext.manager.views.reading import Follower, Reading
 from hpcext.manager.views.report import run_document

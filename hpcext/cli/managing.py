@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager.waiting import left_in, status_of
 
 LOG_FORMATS = ("text", "json")

@@ -21,7 +21,7 @@ from hpcext.cli.run import add_notify, name_after, read_job_file
 from hpcext.config import load_settings
 from hpcext.core.errors import BatchError, InputError, NoManagerError
 from hpcext.jobfields import MAX_GPUS
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager import spool, standing
 from hpcext.manager.cleaning import left_of, size_of
 from hpcext.manager.submissions import check_in_time

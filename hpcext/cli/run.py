@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcext.cli import commands, dry_run, view
+from hpcext.cli import commands, view
 from hpcext.cli.detach import start_detached
 from hpcext.cli.live import Live
 from hpcext.cli.managing import add_output, exit_status, headline
@@ -120,6 +120,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         node = Node(host(), len(gpus) - (shared is not None))
         offers = [node, shared.as_node(host())] if shared else [node]
         check_fits(stated.specs, offers, stated.where, seat_bytes=memory(shared))
+        from hpcext.cli import dry_run  # noqa: PLC0415  (slow: a simulation)
+
         dry_run.show(stated.specs, offers, settings.policy, out, as_json=args.json)
         return 0
     directory = pilots.create(

@@ -12,7 +12,7 @@ from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.manager import cleaning
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager.cleaning import Kept, RemovalPlan
 from hpcext.text import counted, sized
 

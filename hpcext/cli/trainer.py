@@ -16,7 +16,7 @@ from hpcext import backends, checkpointers, protocol
 from hpcext.backends.own_job import OwnJob
 from hpcext.checks import at
 from hpcext.cli.commands import add_checkpoint
-from hpcext.cli.harvest import make_terms
+from hpcext.cli.harvest.terms import make_terms
 from hpcext.cli.output import Output
 from hpcext.cli.ticket import TicketLoop
 from hpcext.config import MAX_NODES, Settings, load_settings
@@ -24,7 +24,7 @@ from hpcext.core.band import read_band
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.harvest.leases import Terms
 from hpcext.jobfields import MAX_GPUS
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager import tickets
 from hpcext.manager.tickets import Range, Ticket
 from hpcext.numerals import whole

@@ -15,7 +15,7 @@ from hpcext.core.reasons import reason
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record
 from hpcext.core.world import World
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager.unmeasured import unmeasured
 from hpcext.manager.views import reading
 from hpcext.manager.views.report import display_state

@@ -18,7 +18,7 @@ from hpcext.core.saving import orphans
 from hpcext.core.values import Job
 from hpcext.core.world import World
 from hpcext.manager import choosing, notifications, spool, standing
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager.handles import chosen, find_job
 from hpcext.manager.requests import AUTO
 from hpcext.manager.views import reading

@@ -20,8 +20,8 @@ from pathlib import Path
 from hpcext.batch import lsf, runner, slurm
 from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.world import World
+from hpcext.manager import directory as pilots
 from hpcext.manager import journal, spool
-from hpcext.manager import pilot as pilots
 
 PILOT, OUTPUT, ENDED = "pilot", "output.txt", "ended"
 """Names in the directory: the pilot, its manager's output, and the mark of the manager's end."""

@@ -24,7 +24,7 @@ from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.executors.gpus import find_gpus
 from hpcext.launch import devices
 from hpcext.manager import cleaning, locks
-from hpcext.manager.pilot import known
+from hpcext.manager.directory import known
 from hpcext.text import clean, counted, sized
 
 PACKAGES = (

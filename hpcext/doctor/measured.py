@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 
 from hpcext.core.errors import InputError, JournalError
+from hpcext.manager import directory as pilots
 from hpcext.manager import journal
-from hpcext.manager import pilot as pilots
 
 NEWEST = 20
 """The number of newest pilots to read; older ones may have trained something else."""

@@ -23,7 +23,7 @@ from hpcext.config import Settings
 from hpcext.core.errors import BatchError
 from hpcext.core.saving import lost
 from hpcext.core.values import Job, Record, State
-from hpcext.doctor import counting, keeper
+from hpcext.doctor import keeper
 from hpcext.doctor import slurm as doctor_slurm
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.probe_main import LsfMain, MainJobSystem, SlurmMain
@@ -31,9 +31,12 @@ from hpcext.doctor.trial import EndedError, TrialManager, parts, steps
 from hpcext.harvest.leases import Terms
 from hpcext.jobspec import Gpus, JobSpec, Nodes
 from hpcext.launch import agent
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager.waiting import comes_true
 from hpcext.text import clean, shown
+
+COUNTING = "hpcext.doctor.counting"
+"""The module that the lease runs; this process needs nothing of it."""
 
 LEASE_S = 600.0
 """The time limit of the lease, and the longest time of the training, in seconds."""
@@ -78,7 +81,7 @@ class _Probe:
         directory = Path(tempfile.mkdtemp(dir=settings.state_dir, prefix="doctor-"))
         spec = JobSpec(
             name=_NAME,
-            command=(sys.executable, "-m", counting.__name__, f"{LEASE_S:g}"),
+            command=(sys.executable, "-m", COUNTING, f"{LEASE_S:g}"),
             gpus=Gpus(min=1, max=1),
             nodes=Nodes(min=1, max=1),
             workdir="/",

@@ -9,7 +9,8 @@ from hpcext.allocation import JobId
 from hpcext.batch.standing import Is
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.world import World
-from hpcext.manager import pilot, spool, standing
+from hpcext.manager import directory as pilots
+from hpcext.manager import spool, standing
 from hpcext.manager.directory import find_or_none
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.views.reading import Follower
@@ -24,7 +25,7 @@ def newest(state_dir: Path) -> Path:
     NoManagerError
         There is no such pilot.
     """
-    found = pilot.known(state_dir)
+    found = pilots.known(state_dir)
     if not found:
         raise NoManagerError("there is no pilot yet", do="hpcext run JOBS.toml starts one")
     return found[0][0]
@@ -65,7 +66,7 @@ def running(state_dir: Path) -> list[Path]:
     """
     here: list[Path] = []
     asked: dict[str, dict[JobId, Path]] = {}
-    known = [path for path, _ in pilot.known(state_dir)]
+    known = [path for path, _ in pilots.known(state_dir)]
     for path in known:
         system, job_id = spool.batch_job_of(path)
         if job_id is None:
@@ -111,7 +112,7 @@ def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[P
     """
     first, second = words
     if first is None or second is not None:
-        return (pilot.find(first, state_dir) if first else newest(state_dir)), second or ""
+        return (pilots.find(first, state_dir) if first else newest(state_dir)), second or ""
     named = find_or_none(first, state_dir)
     with contextlib.suppress(NoManagerError):
         latest = newest(state_dir)
@@ -125,7 +126,7 @@ def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[P
     if named is not None:
         return named, ""
     try:
-        return pilot.find(first, state_dir), ""
+        return pilots.find(first, state_dir), ""
     except NoManagerError as error:
         what = f"{error.what}, and the newest pilot has no such job"
         raise NoManagerError(what, valid=error.valid, do=error.do) from None
@@ -165,7 +166,7 @@ def same_file(file: Path, state_dir: Path) -> str:
     Only the newest one is examined: more would take as long as reading all their journals.
     """
     path = str(file.absolute())
-    found = [(place, each) for place, each in pilot.known(state_dir) if each.file == path]
+    found = [(place, each) for place, each in pilots.known(state_dir) if each.file == path]
     if not found:
         return ""
     directory, last = found[0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcext import backends
 from hpcext.backends.base import PilotRun
+from hpcext.core.band import Band
 from hpcext.core.engine import Engine
 from hpcext.core.errors import NoManagerError
 from hpcext.core.values import Node
@@ -21,7 +22,6 @@ from hpcext.harvest.executor import LeaseExecutor
 from hpcext.harvest.lease import recorded as recorded_nodes
 from hpcext.harvest.leases import Terms, first, wanted
 from hpcext.manager.directory import host
-from hpcext.policies.autoscale import Autoscaler, AvailableNodes, loss
 
 if TYPE_CHECKING:
     from hpcext.manager.directory import Pilot
@@ -98,6 +98,8 @@ def _machine(pilot: Pilot) -> Resources:
 
 def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Resources:
     """Idle nodes of a batch system, as long as no other job needs them."""
+    from hpcext.policies.autoscale import loss  # noqa: PLC0415  (slow, and for harvesters alone)
+
     # The batch system will report the leases that have ended since then.
     recorded = recorded_nodes(directory / "leases")
     world = engine.world
@@ -108,7 +110,7 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Reso
 
     want = usable
     if terms.autoscale is not None:
-        want = _worth_having(terms, Autoscaler(terms.autoscale, len(nodes)), engine)
+        want = _worth_having(terms, terms.autoscale, len(nodes), engine)
 
     def executor(**common: Any) -> Executor:
         return LeaseExecutor(
@@ -125,8 +127,11 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Reso
     return Resources(nodes, executor)
 
 
-def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Callable[[], int]:
+def _worth_having(terms: Terms, band: Band, had: int, engine: Engine) -> Callable[[], int]:
     """Return a function that counts the nodes that trainers can use, and that are worth it."""
+    from hpcext.policies.autoscale import Autoscaler, AvailableNodes  # noqa: PLC0415  (slow)
+
+    autoscaler = Autoscaler(band, had)
 
     def want() -> int:
         jobs = engine.world.unfinished()

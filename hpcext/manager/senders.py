@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import email.message
 import os
 import pwd
 import shutil
 import signal
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from hpcext import __version__, protocol
+from hpcext import protocol
 from hpcext.batch import runner
 from hpcext.batch.slurm.site import config_command, parse_config
 from hpcext.core.errors import BatchError, HpcextError
@@ -26,9 +22,6 @@ from hpcext.text import clean
 
 PROGRAM_S = 20.0
 """Seconds that a program that sends gets."""
-
-TRY_S, PAUSES_S = 8.0, (1.0, 3.0)
-"""Seconds of each try of a webhook, and the waits between them."""
 
 _SENDMAIL = ("sendmail", "/usr/sbin/sendmail", "/usr/lib/sendmail")
 _SAID_CHARS = 120
@@ -90,7 +83,9 @@ def _mailers(address: str, notification: Notification) -> Iterator[tuple[list[st
         # As slurmctld calls it: slurm.conf(5), MailProg.
         yield [slurms, *plain[0]], plain[1]
     if program := next(filter(None, map(shutil.which, _SENDMAIL)), None):
-        message = email.message.EmailMessage()
+        from email.message import EmailMessage  # noqa: PLC0415  (slow)
+
+        message = EmailMessage()
         message["To"], message["Subject"] = address, subject
         message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no answer by a machine.
         message.set_content(text)
@@ -113,49 +108,10 @@ def _slurms() -> str:
         return ""
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler that follows no redirect: the message is for its target alone, not for a file."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Follow nothing."""
-
-
 def _webhook(method: NotificationMethod, notification: Notification) -> None:
-    headers = {"Content-Type": "application/json", "User-Agent": f"hpcext/{__version__}"}
-    request = urllib.request.Request(method.target, notification.encoded(), headers, method="POST")
-    opener = urllib.request.OpenerDirector()
-    # None of files, of FTP or of data: by default there are.
-    for handler in (
-        urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(),
-        urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler(),
-        _NoRedirect(),
-    ):  # fmt: skip
-        opener.add_handler(handler)
-    for pause_s in (*PAUSES_S, None):
-        why, again = _posted(opener, request)
-        if not why:
-            return
-        if pause_s is None or not again:
-            raise HpcextError(why)
-        time.sleep(pause_s)
+    from hpcext.manager import webhook  # noqa: PLC0415  (slow: HTTP, which few users need)
 
-
-def _posted(
-    opener: urllib.request.OpenerDirector, request: urllib.request.Request
-) -> tuple[str, bool]:
-    """Return why a notification was refused, empty if it was not; and whether to try it later."""
-    try:
-        with opener.open(request, timeout=TRY_S):
-            return "", False
-    except urllib.error.HTTPError as error:
-        error.close()
-        return f"it answered {error.code}", error.code >= 500 or error.code in {408, 429}
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        said = getattr(reason, "strerror", None) or type(reason).__name__
-        return clean(str(said))[:_SAID_CHARS], True
-    except Exception as error:  # a server can cause any of http.client's errors
-        return type(error).__name__, True
+    webhook.post(method.target, notification.encoded())
 
 
 def _command(method: NotificationMethod, notification: Notification) -> None:

@@ -35,8 +35,8 @@ from hpcext.config import Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.harvest.leases import Terms
 from hpcext.jobtext import job_text
+from hpcext.manager import directory as pilots
 from hpcext.manager import locks, spool
-from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submission
 
 NAME = "trainers"

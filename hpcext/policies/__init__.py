@@ -7,8 +7,10 @@ Installed packages provide further ones (:data:`hpcext.seams.POLICIES`).
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
+from types import ModuleType
 from typing import NamedTuple
 
 import msgspec
@@ -18,52 +20,51 @@ from hpcext.checks import read_options, unknown
 from hpcext.core.engine import Policy
 from hpcext.core.errors import InputError
 from hpcext.core.values import Target
-from hpcext.policies import (
-    bftrainer,
-    doubling,
-    equal_share,
-    exclusive,
-    fixed,
-    marble,
-    optimus,
-    pollux,
-    tiresias,
-    total_time,
-)
-from hpcext.policies.bftrainer import lifetime as bftrainer_lifetime
 from hpcext.policies.placement import seats
 
 
 class Known(NamedTuple):
-    """A policy.
+    """A policy of this package.
+
+    Attributes
+    ----------
+    module : str
+        It is imported when it is needed: most need NumPy, for which each command would wait.
+    quick : bool
+        Whether it answers within milliseconds for any number of jobs, because it passes over the
+        queue once and solves nothing. A manager then needs no other process for it.
+    """
+
+    module: str
+    quick: bool = False
+
+
+class Loaded(NamedTuple):
+    """A policy that is imported.
 
     Attributes
     ----------
     allocate : callable
     options : type or None
         Its options with their defaults, where it has any.
-    quick : bool
-        Whether it answers within milliseconds for any number of jobs, because it passes over the
-        queue once and solves nothing. A manager then needs no other process for it.
     """
 
     allocate: Callable[..., Target]
     options: type[msgspec.Struct] | None = None
-    quick: bool = False
 
 
 POLICIES: dict[str, Known] = {
-    "marble": Known(marble.allocate, quick=True),
-    "exclusive": Known(exclusive.allocate, quick=True),
-    "equal_share": Known(equal_share.allocate, equal_share.Options),
-    "bftrainer": Known(bftrainer.allocate, bftrainer.Options),
-    "bftrainer-lifetime": Known(bftrainer_lifetime.allocate, bftrainer_lifetime.Options),
-    "optimus": Known(optimus.allocate, optimus.Options),
-    "doubling": Known(doubling.allocate, doubling.Options),
-    "total_time": Known(total_time.allocate, total_time.Options),
-    "pollux": Known(pollux.allocate, pollux.Options),
-    "fixed": Known(fixed.allocate, fixed.Options),
-    "tiresias": Known(tiresias.allocate, tiresias.Options),
+    "marble": Known("hpcext.policies.marble", quick=True),
+    "exclusive": Known("hpcext.policies.exclusive", quick=True),
+    "equal_share": Known("hpcext.policies.equal_share"),
+    "bftrainer": Known("hpcext.policies.bftrainer"),
+    "bftrainer-lifetime": Known("hpcext.policies.bftrainer.lifetime"),
+    "optimus": Known("hpcext.policies.optimus"),
+    "doubling": Known("hpcext.policies.doubling"),
+    "total_time": Known("hpcext.policies.total_time"),
+    "pollux": Known("hpcext.policies.pollux"),
+    "fixed": Known("hpcext.policies.fixed"),
+    "tiresias": Known("hpcext.policies.tiresias"),
 }
 
 
@@ -83,7 +84,7 @@ def find_policy(text: str, where: str = "--policy") -> Policy:
         There is no such policy, it has no such option, or the value is not valid.
     """
     name, _, given = text.partition(":")
-    known = POLICIES.get(name) or _installed(name, where)
+    known = find(name, where)
     if known.options is None:
         if given:
             raise InputError(f"{name} has no options", where=where, do=f"give {name} alone")
@@ -98,30 +99,42 @@ def names() -> tuple[str, ...]:
     return (*POLICIES, *(each for each in foreign.names(foreign.POLICIES) if each not in POLICIES))
 
 
-def _installed(name: str, where: str) -> Known:
-    """Return a policy that an installed package provides.
+def find(name: str, where: str = "--policy") -> Loaded:
+    """Return a policy by its name, imported.
+
+    Parameters
+    ----------
+    name : str
+    where : str
+        The option or file that the name is from, for messages.
 
     Raises
     ------
     InputError
-        No package provides it, or what it provides is not a policy.
+        There is none, or what an installed package provides is not a policy.
     """
+    if name in POLICIES:
+        return _of(importlib.import_module(POLICIES[name].module))
     try:
         module = foreign.load(foreign.POLICIES, name)
     except KeyError:
         raise unknown("policy", name, names(), where=where) from None
     except foreign.SeamError as error:
         raise InputError(str(error), where=where) from None
-    allocate, options = getattr(module, "allocate", None), getattr(module, "Options", None)
-    is_struct = inspect.isclass(options) and issubclass(options, msgspec.Struct)
-    if not callable(allocate) or not (options is None or is_struct):
+    loaded = _of(module)
+    is_struct = inspect.isclass(loaded.options) and issubclass(loaded.options, msgspec.Struct)
+    if not callable(loaded.allocate) or not (loaded.options is None or is_struct):
         raise InputError(
             f"{name} of {foreign.source(foreign.POLICIES, name)} is not a policy",
             where=where,
             valid="a module with a function allocate and, if it has options, a msgspec.Struct "
             "named Options",
         )
-    return Known(allocate, options)
+    return loaded
+
+
+def _of(module: ModuleType) -> Loaded:
+    return Loaded(getattr(module, "allocate", None), getattr(module, "Options", None))  # type: ignore[arg-type]
 
 
 def is_quick(text: str) -> bool:

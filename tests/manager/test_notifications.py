@@ -15,7 +15,7 @@ from site_of_test import Site, wait_for
 
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.notification_methods import NotificationMethod, read_method, shown_method
-from hpcext.manager import senders
+from hpcext.manager import senders, webhook
 from hpcext.manager.senders import Notification, send
 
 TOKEN = "T0KEN-secret"
@@ -152,7 +152,7 @@ def test_a_setting_is_shown_without_its_secret(site: Site, hook: Hook) -> None:
 def test_what_may_pass_is_tried_again_and_a_refusal_is_not(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(senders, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(webhook, "PAUSES_S", (0.0, 0.0))
     way = NotificationMethod("webhook", hook.url)
     hook.answers = [(503, ""), (429, "")]
     send(way, NOTIFICATION)
@@ -178,7 +178,7 @@ def test_an_answer_leads_nowhere(hook: Hook, target: str) -> None:
 def test_a_webhook_without_a_server_is_an_error(
     monkeypatch: pytest.MonkeyPatch, hook: Hook
 ) -> None:
-    monkeypatch.setattr(senders, "PAUSES_S", (0.0,))
+    monkeypatch.setattr(webhook, "PAUSES_S", (0.0,))
     hook.server.server_close()
     with pytest.raises(HpcextError) as raised:
         send(NotificationMethod("webhook", hook.url), NOTIFICATION)

@@ -33,7 +33,7 @@ def names(group: str) -> tuple[str, ...]:
     return (*INSTALLED(group), "slow") if group == seams.POLICIES else INSTALLED(group)
 
 
-policies.POLICIES["slow"] = policies.Known(allocate)
+policies.POLICIES["slow"] = policies.Known(__name__)
 seams.names = names
 
 if __name__ == "__main__":

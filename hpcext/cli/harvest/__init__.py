@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hpcext import backends
-from hpcext.batch.leasing import Idle, Leasing
 from hpcext.checks import check_range
 from hpcext.cli.harvest import view as harvest_view
+from hpcext.cli.harvest.terms import make_terms, nodes_of
 from hpcext.cli.managing import add_output
 from hpcext.cli.output import Output
 from hpcext.cli.run import add_detach, add_notify, begin, name_after, read_job_file
-from hpcext.config import MAX_NODES, Settings, load_settings
+from hpcext.config import MAX_NODES, load_settings
 from hpcext.core.band import read_band
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.harvest.leases import Hole, Terms, requests
-from hpcext.jobfields import MAX_GPUS
+from hpcext.harvest.leases import Hole, requests
 from hpcext.jobspec import JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submissions
@@ -31,7 +27,6 @@ from hpcext.manager.views import reading
 from hpcext.manager.views.harvest_report import harvest_document
 from hpcext.policies import find_policy
 from hpcext.render.words import duration
-from hpcext.sim.pilots.harvested import Offered, utilisation_efficiency
 
 MAX_S = 86_400
 
@@ -192,7 +187,7 @@ def holes(args: argparse.Namespace, out: Output) -> int:
     """Show the idle nodes, and for how long each could be leased."""
     terms = make_terms(args, load_settings())
     leasing = backends.leasing(terms.system)
-    nodes = _nodes(leasing, terms.partition)
+    nodes = nodes_of(leasing, terms.partition)
     ends, now_s = leasing.ends(), time.time()
     rows = []
     for name, node in nodes.items():
@@ -218,6 +213,11 @@ def report(args: argparse.Namespace, out: Output) -> int:
     found = reading.read(directory)
     document = harvest_document(directory, found.world, found.node_time)
     away_s = found.node_time.away_s
+    from hpcext.sim.pilots.harvested import (  # noqa: PLC0415  (slow: it simulates)
+        Offered,
+        utilisation_efficiency,
+    )
+
     reached = utilisation_efficiency(
         tuple(found.world.jobs.values()),
         Submissions(directory / "submissions").spec,
@@ -243,82 +243,3 @@ def _policy(args: argparse.Namespace) -> str:
     if not options:
         return str(args.policy)
     return f"{args.policy}{',' if ':' in args.policy else ':'}{options}"
-
-
-def _nodes(leasing: Leasing, partition: str) -> Mapping[str, Idle]:
-    """Return the nodes of a partition, or of a queue.
-
-    Raises
-    ------
-    InputError
-        It has no nodes.
-    """
-    nodes = leasing.idle(partition)
-    if not nodes:
-        raise InputError(
-            f"{partition} has no nodes, or is not a partition",
-            where="--partition",
-            do="see sinfo, or bqueues and bhosts",
-        )
-    return nodes
-
-
-def make_terms(
-    args: argparse.Namespace, settings: Settings, *, batch: str = "", **more: Any
-) -> Terms:
-    """Make the terms on which nodes are taken, from flags and settings.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-        Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``, which are None or empty if
-        not given.
-    settings : Settings
-    batch : str
-        Name of the batch system; that of the settings by default.
-    **more
-        Further fields of the terms.
-
-    Raises
-    ------
-    InputError
-        There is no such partition, or a number is missing, too large, or given twice.
-    """
-    chosen = batch or backends.choose(settings.batch).name
-    partition = args.partition or settings.harvest_partition
-    if not partition:
-        raise InputError(
-            "no partition",
-            where="--partition",
-            valid="one whose jobs all others preempt",
-            do="give it, or set harvest_partition",
-        )
-    nodes = _nodes(backends.leasing(chosen), partition)
-    if args.slots is not None and args.gpus_per_node is not None:
-        raise InputError("cannot be given with --gpus-per-node", where="--slots")
-    # The commonest number of GPUs per node; the larger one of two that are equally common.
-    common = Counter(node.gpus for node in nodes.values()).most_common()
-    usual = max(gpus for gpus, times in common if times == common[0][1])
-    slots, wanted = args.slots, settings.harvest_gpus
-    if slots is None and args.gpus_per_node is None and not usual and isinstance(wanted, int):
-        slots = wanted
-    flag = "--slots" if slots is not None else "--gpus-per-node"
-    gpus = slots if slots is not None else args.gpus_per_node
-    if gpus is None:
-        gpus = wanted if isinstance(wanted, int) else usual
-    if gpus == 0 and args.gpus_per_node is None:
-        raise InputError(
-            f"the nodes of {partition} have no GPUs",
-            where="--slots",
-            do="give a number of slots, or set harvest_gpus",
-        )
-    check_range(flag, gpus, 1, MAX_GPUS)
-    return Terms(
-        partition=partition,
-        system=chosen,
-        options=(*shlex.split(settings.harvest_options), *args.rest),
-        gpus=gpus,
-        logical=slots is not None,
-        share=settings.harvest_share,
-        **more,
-    )

@@ -14,13 +14,11 @@ from typing import Any
 from hpcext import private
 from hpcext.checks import age_s
 from hpcext.cli.output import Output, write_file
-from hpcext.cli.report import page as report_page
-from hpcext.cli.report import saved as report_saved
 from hpcext.cli.report import view as report_view
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.extras import need
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager.views import reading
 from hpcext.manager.views.accounting import PilotAccount, account
 from hpcext.manager.views.reading import Follower, Reading
@@ -64,7 +62,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     parts = list(_parts(_readings(args.pilots, out), since, out))
     document = account(parts, user=private.own_name(), since=since, until=now)
     if args.saved:
-        report_saved.add_saved(document, parts, out)
+        from hpcext.cli.report import saved  # noqa: PLC0415  (slow: it simulates)
+
+        saved.add_saved(document, parts, out)
     if form == "text":
         report_view.show(out, document, jobs=bool(args.pilots))
         return 0
@@ -76,7 +76,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     elif form == "csv":
         data = report_view.as_table(document)
     else:
-        data = report_page.page(parts, document).encode()
+        from hpcext.cli.report import page  # noqa: PLC0415  (slow: it draws)
+
+        data = page.page(parts, document).encode()
     if args.output is None:
         out.raw(data)
     else:

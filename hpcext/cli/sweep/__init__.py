@@ -20,7 +20,7 @@ from hpcext.extras import need
 from hpcext.jobfields import metric
 from hpcext.jobfile import MAX_JOBS, parse_jobs
 from hpcext.jobtext import allowed_name, job_text
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager import spool
 from hpcext.manager.views import reading
 from hpcext.text import counted, shown

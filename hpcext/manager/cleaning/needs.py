@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcext.core.errors import HpcextError
 from hpcext.executors.attempt.launch_file import CHECKPOINT
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager.cleaning.places import entries
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.views.reading import Follower

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.executors.attempt.directory import ATTEMPTS
 from hpcext.executors.attempt.launch_file import CHECKPOINT
-from hpcext.manager import pilot as pilots
+from hpcext.manager import directory as pilots
 from hpcext.manager import tickets
 from hpcext.manager.cleaning.in_use import refuse_if_running
 from hpcext.manager.cleaning.needs import Needs, unfinished

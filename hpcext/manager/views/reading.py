@@ -17,7 +17,8 @@ from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
 from hpcext.core.history.node_time import NodeTime
 from hpcext.core.world import World
-from hpcext.manager import journal, pilot, spool, standing
+from hpcext.manager import directory as pilots
+from hpcext.manager import journal, spool, standing
 from hpcext.manager.directory import Pilot
 
 REPLAY_SHARE = 20
@@ -164,7 +165,7 @@ class Follower:
         if self._past is None or now != self._seen:
             past = journal.read(path)
             engine, node_time = past.recount()
-            self._past = pilot.load(self._directory), engine, node_time, past
+            self._past = pilots.load(self._directory), engine, node_time, past
             self._seen = now
             ended_s = time.monotonic()
             self._again_at_s = ended_s + REPLAY_SHARE * (ended_s - began_s)
@@ -188,7 +189,7 @@ class Followers:
 
     def __init__(self, state_dir: Path, named: Collection[str] = ()) -> None:
         self._state_dir = state_dir
-        self._named = [pilot.find(handle, state_dir) for handle in named]
+        self._named = [pilots.find(handle, state_dir) for handle in named]
         self._each: dict[Path, Follower] = {}
 
     def read(self, *, recent: bool = False) -> Iterator[Reading | HpcextError]:
@@ -199,7 +200,7 @@ class Followers:
         recent : bool
             Of all pilots, only those that run, or did within a day.
         """
-        found = self._named or [path for path, _ in pilot.known(self._state_dir)]
+        found = self._named or [path for path, _ in pilots.known(self._state_dir)]
         self._each = {path: self._each.get(path) or Follower(path) for path in found}
         for follower in self._each.values():
             try:
@@ -247,7 +248,7 @@ def read_at(directory: Path, instant_s: float) -> Reading | None:
     counted.passed(engine.world, instant_s)
     return Reading(
         directory,
-        pilot.load(directory),
+        pilots.load(directory),
         engine,
         counted,
         header.policy,

@@ -6,7 +6,7 @@ import collections
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,8 +16,10 @@ from hpcext.core.saving import lost_exactly, said
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record, Segment, State, total
 from hpcext.core.world import World
-from hpcext.policies.autoscale import Outlook, outlook
-from hpcext.scaling.estimator import Worth, worth
+
+if TYPE_CHECKING:
+    from hpcext.policies.autoscale import Outlook
+    from hpcext.scaling.estimator import Worth
 
 RUN = "hpcext.run/1"
 
@@ -179,6 +181,10 @@ def worth_of(job: Job) -> Worth | None:
     """Return how a running job that reports its goodput gets on where it is."""
     if job.state is not State.RUNNING or not job.held:
         return None
+    if job.estimate.goodput is None:
+        return None
+    from hpcext.scaling.estimator import worth  # noqa: PLC0415  (slow, and seldom needed)
+
     return worth(job.estimate, total(job.held), sum(1 for gpus in job.held.values() if gpus))
 
 
@@ -186,6 +192,8 @@ def outlook_of(world: World) -> Outlook | None:
     """Return how well used the nodes are; None if no running job reports its goodput."""
     if not any(map(worth_of, world.queue.busy())):
         return None
+    from hpcext.policies.autoscale import outlook  # noqa: PLC0415  (slow, and seldom needed)
+
     ready = [job for job in world.unfinished() if job.ready]
     return outlook(ready, [node for node in world.nodes.values() if node.gpus and not node.seats])
 
