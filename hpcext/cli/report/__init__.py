@@ -62,9 +62,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     parts = list(_parts(_readings(args.pilots, out), since, out))
     document = account(parts, user=private.own_name(), since=since, until=now)
     if args.saved:
-        from hpcext.cli.report import saved  # noqa: PLC0415  (slow: it simulates)
+        from hpcext.cli.report import estimate  # noqa: PLC0415  (slow: it simulates)
 
-        saved.add_saved(document, parts, out)
+        estimate.add_saved(document, parts, out)
     if form == "text":
         report_view.show(out, document, jobs=bool(args.pilots))
         return 0

@@ -28,15 +28,13 @@ from hpcext.core.values import Action, Alloc, Job, Kind, Record, State
 from hpcext.policies import find_policy
 from hpcext.policies.common import named as counted
 from hpcext.sim.evaluate.outcome import JobRow
+from hpcext.sim.pilots import BASELINE
 from hpcext.sim.pilots.recording import Recording, encoded
 from hpcext.sim.replay.floor import nodes_of
 from hpcext.sim.replay.heap import Observe
 from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.replay.sources import fixed
 from hpcext.sim.workloads.recorded import recorded_jobs
-
-BASELINE = "exclusive"
-"""The policy under which each job has its nodes to itself."""
 
 MOST_REPORTS = 20_000
 """Largest number of reports in a simulated pilot; in a long one they are less frequent."""
