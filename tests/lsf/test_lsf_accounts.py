@@ -160,6 +160,7 @@ def two() -> Iterator[Two]:
         lsf_tools.end_all([lsf.directory])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_users_share_hosts_and_take_turns_with_the_remainder(two: Two) -> None:
     """Three hosts for two: who had less in the last minutes has two of them next."""

@@ -310,6 +310,7 @@ def submitted(tickets: Tickets) -> int:
     return job
 
 
+@pytest.mark.slow
 def test_elements_are_tickets_of_trainers_of_their_own(tickets: Tickets) -> None:
     job = submitted(tickets)
     assert set(tickets.trainers()) == {f"arr-{job}_1", f"arr-{job}_2"}

@@ -192,6 +192,7 @@ def test_a_main_job_has_the_hosts_and_trainings_go_on_when_it_is_over(
     assert 0 < said["training_node_h"] < said["held_node_h"] < said["offered_node_h"]
 
 
+@pytest.mark.slow
 def test_attempts_of_a_stopped_lease_go_on_elsewhere(make_place: Any) -> None:
     """LSF stops a job of one slot by SIGSTOP: the lease is killed, and its training begins again
     from its last checkpoint on another host when nothing of it is left."""
@@ -321,6 +322,7 @@ def test_no_such_queue(place: Harvest) -> None:
     assert "No such queue" in said.err
 
 
+@pytest.mark.slow
 def test_two_harvesters_divide_the_hosts(make_place: Any, tmp_path: Path) -> None:
     """The one that came first has all, and gives back down to its part to whom it sees waiting."""
     hosts = HOSTS[:2]

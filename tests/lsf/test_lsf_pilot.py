@@ -256,6 +256,7 @@ def test_before_the_run_limit_all_is_suspended_and_goes_on(place: OnLsf) -> None
     assert [step.step for step in place.steps("only")] == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_a_warning_is_a_notice(place: OnLsf) -> None:
     """SIGUSR2, as at the run limit, or by -wa and -wt: suspended at once if the end is near."""
     place.write_jobs(place.counter("only", gated=True, gpus=SIX))
@@ -309,6 +310,7 @@ def test_stopped_its_trainings_leave_and_resumed_they_go_on(
         assert [step.step for step in place.steps(name)] == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_a_notice_that_comes_early_begins_nothing_again(place: OnLsf) -> None:
     """It may have suspended the trainings, too."""
     dataclasses.replace(place.lsf, pim_s=0.0).save()
@@ -414,6 +416,7 @@ def second_life(place: OnLsf, environ: dict[str, str], most_s: float) -> subproc
     )
 
 
+@pytest.mark.slow
 def test_commands_say_that_a_first_life_is_waited_for(place: OnLsf) -> None:
     """LSF begins a job again whose host it cannot reach, and where it may go on for a while."""
     place.write_jobs(place.counter("only", gated=True, gpus=6))
@@ -514,6 +517,7 @@ def test_a_launcher_that_dies_alone_leaves_nothing_behind(place: OnLsf) -> None:
     place.never_twice("wide")
 
 
+@pytest.mark.slow
 def test_what_fails_on_one_host_is_ended_on_the_others(place: OnLsf) -> None:
     wide = place.wide("wide", fail=True)
     place.write_jobs({**wide, "retries": 0})

@@ -139,8 +139,14 @@ def combined(*axes: dict[str, Any], quick: set[str]) -> list[Any]:
     return every
 
 
-@BOTH
-@pytest.mark.parametrize("quirks", [(), ("starter_gets_text",), LEAN], ids=["", "text", "lean"])
+@pytest.mark.parametrize(
+    ("quirks", "pim_s"),
+    combined(
+        {"contract": (), "text": ("starter_gets_text",), "lean": LEAN},
+        WHEN,
+        quick={"contract-early", "text-late", "lean-early"},
+    ),
+)
 def test_preempted_it_goes_on_where_it_was(
     make_cluster: MakeCluster, quirks: list[str], pim_s: float
 ) -> None:
@@ -220,8 +226,14 @@ def test_a_flag_says_how_a_script_saves_that_knows_nothing_of_hpcext(
     assert made() == list(range(1, made()[-1] + 1))
 
 
-@pytest.mark.parametrize("values", [(), (85,)], ids=["brequeue", "exit value"])
-@pytest.mark.parametrize("quirks", [(), ("leader_alone",)], ids=["", "leader alone"])
+@pytest.mark.parametrize(
+    ("quirks", "values"),
+    combined(
+        {"contract": (), "leader alone": ("leader_alone",)},
+        {"brequeue": (), "exit value": (85,)},
+        quick={"contract-exit value", "leader alone-brequeue"},
+    ),
+)
 def test_stopped_it_leaves_its_host_and_resumed_it_goes_on(
     make_cluster: MakeCluster, tmp_path: Path, quirks: list[str], values: tuple[int, ...]
 ) -> None:
@@ -244,7 +256,7 @@ def test_stopped_it_leaves_its_host_and_resumed_it_goes_on(
     combined(
         {"contract": (), "killed": ("parallel_killed_at_once",), "recorded": RECORDED},
         WHEN,
-        quick={"contract-late", "killed-late", "recorded-early"},
+        quick={"killed-late", "recorded-early"},
     ),
 )
 def test_on_several_slots_it_is_held_until_it_is_resumed(
@@ -262,7 +274,9 @@ def test_on_several_slots_it_is_held_until_it_is_resumed(
     cluster.ends(job)
 
 
-@pytest.mark.parametrize("values", [(), (85,)], ids=["brequeue", "exit value"])
+@pytest.mark.parametrize(
+    "values", [(), pytest.param((85,), marks=pytest.mark.slow)], ids=["brequeue", "exit value"]
+)
 def test_a_queue_of_higher_priority_has_its_host(
     make_cluster: MakeCluster, tmp_path: Path, values: tuple[int, ...]
 ) -> None:
@@ -457,6 +471,7 @@ def test_a_checkpoint_is_made_and_the_training_goes_on(make_cluster: MakeCluster
     cluster.ends(job)
 
 
+@pytest.mark.slow
 def test_killed_with_a_checkpoint_it_is_restarted_as_another_job(make_cluster: MakeCluster) -> None:
     cluster = make_cluster("starter_gets_text", queue={"requeue_exit_values": (85,)})
     job = cluster.submit(how=CHECKPOINTED)
@@ -474,6 +489,7 @@ def test_killed_with_a_checkpoint_it_is_restarted_as_another_job(make_cluster: M
     assert {line[0] for line in cluster.steps()} == {"1", "2"}
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_echkpnt_says_so(make_cluster: MakeCluster) -> None:
     """A training that does not save itself is killed for it, and begins again."""
     cluster = make_cluster()

@@ -265,6 +265,7 @@ def test_a_ticket_that_is_requeued_finds_its_trainer(tickets: Tickets) -> None:
     assert tickets.output("one").count("--- attempt 1") == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_be_suspended_starts_over(tickets: Tickets) -> None:
     """A script without a session: no process of it is left, and nothing of it could be kept."""
     tickets.quick()
@@ -416,6 +417,7 @@ def test_a_starter_that_is_given_the_script(make_tickets: MakeTickets, tmp_path:
     assert {"a  b", "c  d"} <= set(said)
 
 
+@pytest.mark.slow
 def test_in_a_script_without_a_starter(make_tickets: MakeTickets) -> None:
     tickets = make_tickets(queue={"job_starter": ""})
     tickets.quick()

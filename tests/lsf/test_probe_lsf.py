@@ -61,6 +61,7 @@ def test_a_lease_is_preempted_and_its_work_survives(make_probe: Any) -> None:
     nothing_left(place)
 
 
+@pytest.mark.slow
 def test_where_no_queue_preempts_the_lease_is_stopped(make_probe: Any) -> None:
     """A lean engine has neither PREEMPTION nor GPUs; bstop sends what a preemption would."""
     place = make_probe(*LEAN, normal=Queue(), killable=STOPS)
@@ -77,6 +78,7 @@ def test_where_no_queue_preempts_the_lease_is_stopped(make_probe: Any) -> None:
     nothing_left(place)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_one_that_is_killed(make_probe: Any) -> None:
     place = make_probe(normal=NORMAL, killable=KILLABLE)
     process = place.start("doctor", "--probe", "killable", "--json")

@@ -114,7 +114,7 @@ def test_past_its_deadline_it_is_ended_and_the_next_question_has_an_answer(tmp_p
                 """Pure Python: in a thread it could not be ended."""
         return MARBLE(now)
 
-    assert answers(policy, 2, timeout_s=15.0) == ["did not answer within 15 s", MARBLE(NOW)]
+    assert answers(policy, 2, timeout_s=4.0) == ["did not answer within 4 s", MARBLE(NOW)]
 
 
 def test_one_that_fails_says_how() -> None:

@@ -27,6 +27,7 @@ def games(
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost(games: dict[int, Future[tuple[bool, str]]], seed: int) -> None:
     well, said = games[seed].result()

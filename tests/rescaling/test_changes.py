@@ -64,6 +64,7 @@ def test_five_changes_make_no_difference(start: Any, nursery: Nursery, tmp_path:
     assert samples(calm.account()) == samples(account)
 
 
+@pytest.mark.slow
 def test_a_training_that_adapts_its_batch_goes_on_with_what_it_knows(start: Any) -> None:
     gates = {20: 3, 35: 2}
     training = start("--adapt=12", "--workers=1", "--gates", *map(str, gates), size=2)
@@ -80,6 +81,7 @@ def test_a_training_that_adapts_its_batch_goes_on_with_what_it_knows(start: Any)
     assert (told["initial_batch"], told["most_batch"]) == (12, 24)
 
 
+@pytest.mark.slow
 def test_unequal_ranks_are_balanced_as_soon_as_they_are_others(start: Any) -> None:
     training = start("--global-batch=12", "--balance", "--gates=70", size=2)
     wait_for(lambda: len(training.account()) > 80, "ranks that know each other")
@@ -147,6 +149,7 @@ def test_new_ranks_that_die_change_nothing(start: Any) -> None:
     assert samples(training.account()) == {epoch: list(range(LENGTH)) for epoch in range(4)}
 
 
+@pytest.mark.slow
 def test_new_ranks_that_come_too_late_do_not_wait_for_ever(start: Any) -> None:
     """The training has made its last step when they are ready, and nobody looks any more."""
     training = start("--global-batch=12", "--gates", "100", size=2)
@@ -207,6 +210,7 @@ def test_a_rank_that_fails_alone_does_not_wait(start: Any) -> None:
     assert "rank 1 failed alone" in training.output
 
 
+@pytest.mark.slow
 def test_replicas_that_differ_are_found(start: Any) -> None:
     training = start("--global-batch=12", "--gates", "20", "--spoil", "15", size=2)
     wait_for(lambda: len(training.account()) == 2 * 20, "the gate")
@@ -217,6 +221,7 @@ def test_replicas_that_differ_are_found(start: Any) -> None:
     assert "different weights" in training.output
 
 
+@pytest.mark.slow
 def test_a_loader_that_cannot_be_divided_is_refused(start: Any) -> None:
     training = start("--global-batch=12", "--plain", "--gates", "10", size=2)
     # Else they may refuse before the gate, and there is nothing to see of the third rank.

@@ -78,6 +78,7 @@ def test_nodes_come_and_go(spread: Any, nurseries: Nurseries, tmp_path: Path) ->
     torch.testing.assert_close(weights, calm.result()["weights"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_new_node_that_fails_changes_nothing(spread: Any) -> None:
     training = spread("--gates", "10", "--slow-start=60", nodes=2)
     training.change([0, 1, 2])
@@ -115,6 +116,7 @@ def test_files_are_written_as_soon_as_the_disk_has_room(spread: Any) -> None:
     assert samples(training.account()) == ALL
 
 
+@pytest.mark.slow
 def test_a_change_that_is_thought_better_of_gives_way_to_the_next(spread: Any) -> None:
     """A node that was to join is gone before it came; another one comes in its place."""
     training = spread("--gates", "10", nodes=1)
@@ -131,6 +133,7 @@ def test_a_change_that_is_thought_better_of_gives_way_to_the_next(spread: Any) -
     assert samples(training.account()) == ALL
 
 
+@pytest.mark.slow
 def test_a_suspension_wins_over_new_nodes(spread: Any) -> None:
     """The ranks that were to join end by themselves."""
     training = spread("--gates", "10", "--slow-start=60", nodes=2)

@@ -106,6 +106,7 @@ def test_what_validates_and_saves_does_not_hang(site: Site) -> None:
     assert (told["state"], told["hangs"], told["attempts"]) == ("completed", 0, 1)
 
 
+@pytest.mark.slow
 def test_the_stacks_of_a_rank_that_waits_for_one_that_is_stopped_are_written(site: Site) -> None:
     words = [sys.executable, "-m", "hpcext", "launch", sys.executable]
     ranks = [*words, str(TRAIN.with_name("train_hanging_ranks.py"))]

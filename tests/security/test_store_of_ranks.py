@@ -225,7 +225,9 @@ def launched(path: Path, nodes: int) -> psutil.Popen:
 
 @as_root
 @pytest.mark.parametrize(
-    ("nodes", "addresses"), [(1, {LOOPBACK}), (2, {LOOPBACK, ADDRESS})], ids=["one node", "two"]
+    ("nodes", "addresses"),
+    [pytest.param(1, {LOOPBACK}, marks=pytest.mark.slow), (2, {LOOPBACK, ADDRESS})],
+    ids=["one node", "two"],
 )
 def test_what_a_training_listens_on(tmp_path: Path, nodes: int, addresses: set[str]) -> None:
     node = launched(tmp_path, nodes)

@@ -87,6 +87,7 @@ def test_each_task_of_an_array_is_suspended_and_goes_on_alone(
     assert (job["state"], job["attempts"], job["suspends"]) == ("completed", 2, 1)
 
 
+@pytest.mark.slow
 def test_each_task_of_an_array_is_its_own_ticket(
     slurm: Cluster, place: Site, tickets: Tickets, plugin: Plugin
 ) -> None:

@@ -59,9 +59,11 @@ def test_a_lease_is_preempted_and_its_work_survives(slurm: Cluster, place: Site)
     nothing_left(slurm, place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "signum",
-    [pytest.param(signal.SIGINT, marks=pytest.mark.slow, id="Ctrl-C"), signal.SIGKILL],
+    [signal.SIGINT, signal.SIGKILL],
+    ids=["Ctrl-C", "killed"],
 )
 def test_nothing_is_left_of_one_that_is_ended(
     slurm: Cluster, place: Site, signum: signal.Signals

@@ -107,6 +107,7 @@ def test_the_first_one_gives_half_to_the_second(slurm: Cluster, place: Site, oth
     all_end(slurm, {place: first, other: second})
 
 
+@pytest.mark.slow
 def test_two_with_half_a_share_leave_nothing_idle(slurm: Cluster, place: Site, other: Site) -> None:
     places = {}
     for one in (place, other):
@@ -131,6 +132,7 @@ def test_two_with_half_a_share_leave_nothing_idle(slurm: Cluster, place: Site, o
     assert held == {"root", slurm.user}, billed()
 
 
+@pytest.mark.slow
 def test_three_have_their_parts_and_two_take_those_of_one_that_ends(
     slurm: Cluster, place: Site, other: Site, third: Site
 ) -> None:

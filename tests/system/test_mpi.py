@@ -70,6 +70,7 @@ def test_a_training_of_mpirun_in_a_pilot_is_suspended_and_goes_on(
     assert not (run / "gate").exists()
 
 
+@pytest.mark.slow
 def test_a_suspendable_script_of_mpirun_is_preempted_and_goes_on(
     slurm: Cluster, place: Site, mpirun: list[str]
 ) -> None:

@@ -107,6 +107,7 @@ def test_number_of_workers_changes(nursery: Nursery, tmp_path: Path) -> None:
     assert abs(float(job.last("accuracy")) - float(reference.last("accuracy"))) <= 1 / 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_suspension_is_declined_if_the_state_cannot_be_saved(
     nursery: Nursery, tmp_path: Path, workers: int

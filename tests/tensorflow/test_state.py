@@ -30,6 +30,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**said, "stderr": run.stderr}
 
 
+@pytest.mark.slow
 def test_late_slots(lines: dict[str, str]) -> None:
     """An optimizer that is built by the first step, in a function, has the saved slots then."""
     assert lines["late, before it is built"] == "True"

@@ -71,6 +71,7 @@ class Trained:
         return passes
 
 
+@pytest.mark.slow
 def test_one_pass_is_made_in_two_now_and_then() -> None:
     trained = Trained()
     passes = trained.train()
@@ -338,6 +339,7 @@ def test_a_batch_grows_and_each_sample_is_trained_once(
     assert len({line[4] for line in ends}) == 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_before_the_report(nursery: Nursery, tmp_path: Path) -> None:
     """The other one does not wait for ever, and the next attempt goes on from the checkpoint."""
     job = Forked(nursery, tmp_path, SCRIPT, "--epochs=4", ranks=2)

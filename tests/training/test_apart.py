@@ -55,6 +55,7 @@ def test_a_training_that_divides_its_data_gets_no_warning(
     assert notes(nursery, tmp_path, loader, wrap) == []
 
 
+@pytest.mark.slow
 def test_the_same_batches_on_each_rank_are_told(nursery: Nursery, tmp_path: Path) -> None:
     (note,) = notes(nursery, tmp_path, "same", "parallel")
     assert note.startswith("the 2 ranks all train the same batches")
@@ -72,6 +73,7 @@ def test_a_model_that_is_not_wrapped_gets_a_warning(nursery: Nursery, tmp_path: 
     assert "session.parallel(model)" in note
 
 
+@pytest.mark.slow
 def test_the_script_of_the_readme_gives_each_rank_its_own_batches(
     nursery: Nursery, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_unequal_ranks_train_what_one_would_have_trained(
     torch.testing.assert_close(final(job), alone, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_suspended_training_is_balanced_at_once_on_other_ranks(
     nursery: Nursery, tmp_path: Path, alone: torch.Tensor
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_suspended_training_is_balanced_at_once_on_other_ranks(
     torch.testing.assert_close(final(job), alone, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_training_that_adapts_is_balanced_too(nursery: Nursery, tmp_path: Path) -> None:
     job = Forked(nursery, tmp_path, SCRIPT, "--adapt", "--epochs=4", ranks=2)
     run = job.run()

@@ -102,6 +102,7 @@ def test_suspended_after_the_last_epoch(nursery: Nursery, tmp_path: Path, alone:
     assert finals(job) == finals(alone)
 
 
+@pytest.mark.slow
 def test_a_signal_during_imports_is_kept(tmp_path: Path) -> None:
     job = Job(tmp_path / "job", SCRIPT)
     run = job.run("--ask=import")

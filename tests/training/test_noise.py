@@ -65,7 +65,9 @@ def estimates(steps: list[Squares]) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", ["pieces", "unequal", "accumulated"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("pieces", marks=pytest.mark.slow), "unequal", "accumulated"]
+)
 def test_estimates_are_without_bias(seen: MeasuredNoise, world: int, name: str) -> None:
     check_bias(seen, world, name)
 

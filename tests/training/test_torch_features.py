@@ -59,7 +59,7 @@ def suspended(run: Run) -> None:
     [
         (1, ("--amp",)),
         # Suspended in the middle of an epoch whose last step has fewer microbatches.
-        (2, ("--accumulate=3",)),
+        pytest.param(2, ("--accumulate=3",), marks=pytest.mark.slow),
     ],
 )
 def test_weights_are_bit_identical(

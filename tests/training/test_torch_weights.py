@@ -44,7 +44,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, torch.Tenso
 
 
 @pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("size", [10, 14])
+@pytest.mark.parametrize("size", [pytest.param(10, marks=pytest.mark.slow), 14])
 def test_gradients_are_those_of_one_process(
     seen: list[dict[str, torch.Tensor]], world: int, size: int
 ) -> None:
