@@ -139,7 +139,14 @@ def place(make_site: MakeSite, tmp_path: Path, request: pytest.FixtureRequest) -
         process.kill()
 
 
-BOTH = pytest.mark.parametrize("place", [["blaunch"], ["jsrun"]], indirect=True, ids=lambda p: p[0])
+BOTH = pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(["blaunch"], id="blaunch"),
+        pytest.param(["jsrun"], id="jsrun", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
 
 LEAN = pytest.param(["blaunch", *lsf_site.LEAN], id="lean")
 """Without what a real engine was recorded without: lsrun goes to other hosts there."""

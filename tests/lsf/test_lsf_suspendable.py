@@ -125,7 +125,6 @@ def make_cluster(make_site: MakeSite, tmp_path: Path) -> MakeCluster:
 
 WHEN = {"early": 3600.0, "late": 0.0}
 """Whether LSF sends to the leader's process group alone, or to all that the job has started."""
-BOTH = pytest.mark.parametrize("pim_s", WHEN.values(), ids=WHEN)
 
 
 def combined(*axes: dict[str, Any], quick: set[str]) -> list[Any]:
