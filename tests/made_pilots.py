@@ -36,6 +36,9 @@ STORY: Story = [
 """Three hours of a node of two GPUs: a failure, and a suspension by the user."""
 
 
+SPEC = JobSpec("one", ("true",), gpus=Gpus(2, 2))
+
+
 def make(
     name: str,
     story: Story = STORY,
@@ -43,10 +46,11 @@ def make(
     ago_s: float = 0.0,
     terms: Terms | None = None,
     gpus: int = 2,
+    spec: JobSpec = SPEC,
 ) -> str:
     """A pilot that is over, with one job of two GPUs; its id."""
     directory = pilots.create(
-        [JobSpec("one", ("true",), gpus=Gpus(2, 2))],
+        [spec],
         pilots.NewPilot(
             name=name,
             gpus=range(gpus),

@@ -10,7 +10,16 @@ from hpcext.cli.output import Output
 from hpcext.core import silence
 from hpcext.core.engine import Engine
 from hpcext.core.reasons import reason
-from hpcext.core.saving import counted_lost, loss_sentence, lost, lost_exactly, orphans, said
+from hpcext.core.saving import (
+    counted_lost,
+    counted_lost_s,
+    has_lost,
+    loss_sentence,
+    lost,
+    lost_exactly,
+    orphans,
+    said,
+)
 from hpcext.core.values import Job, Record, State, total
 from hpcext.core.world import World
 from hpcext.executors.seats import machine_of
@@ -248,7 +257,7 @@ def summary(out: Output, engine: Engine, now_s: float) -> None:
     world = engine.world
     told = list(world.jobs.values())
     if len(told) > MOST_SUMMED:
-        told = [job for job in told if world.records[job.id].lost_steps][-MOST_TOLD:]
+        told = [job for job in told if has_lost(world.records[job.id])][-MOST_TOLD:]
     table = []
     for job in told:
         record = world.records[job.id]
@@ -276,6 +285,9 @@ def totals(world: World) -> str:
     if steps := sum(record.lost_steps for record in records):
         exact = all(map(lost_exactly, records))
         parts.append(f"; lost steps: {counted_lost(steps, exact=exact)}")
+    if seconds := sum(record.lost_s for record in records):
+        exact = all(record.lost_s_exact >= record.lost_s for record in records)
+        parts.append(f"; lost work: {counted_lost_s(seconds, exact=exact)}")
     return "".join(parts)
 
 

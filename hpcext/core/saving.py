@@ -107,6 +107,11 @@ def lost(record: Record) -> str:
     return f"{steps}, and {time}" if record.lost_steps else time
 
 
+def has_lost(record: Record) -> bool:
+    """Return whether any work of a job was done again."""
+    return bool(record.lost_steps or record.lost_s)
+
+
 def lost_exactly(record: Record) -> bool:
     """Return whether no more steps of a job were done again than were counted."""
     return record.lost_exact >= record.lost_steps

@@ -113,6 +113,7 @@ class JobView(msgspec.Struct, frozen=True):
     suspends: int
     rescales: int
     lost_steps: int
+    lost_s: float
     lost: str
     submitted_s: float
     ended_s: float | None
@@ -340,6 +341,7 @@ def _job(job: Job, record: Record, place: int) -> JobView:
         suspends=record.suspends,
         rescales=record.rescales,
         lost_steps=record.lost_steps,
+        lost_s=record.lost_s,
         lost=lost(record),
         submitted_s=job.submitted_s,
         ended_s=job.since_s if job.state.final else None,

@@ -222,8 +222,15 @@ def _row(job: JobView) -> tuple[str, ...]:
         "" if job.left_s is None else clock(job.left_s),
         f"{worth['goodput']:.4g}/s at {percent(worth['statistical_efficiency'])}" if worth else "",
         times(job.suspends),
-        f"{job.lost} steps" if job.lost_steps else "",
+        _lost(job),
     )
+
+
+def _lost(job: JobView) -> str:
+    """Return what was done again: steps, or time of a training that saves by its own means."""
+    if not job.lost_steps:
+        return job.lost if job.lost_s else ""
+    return job.lost.replace(", and", " steps, and") if job.lost_s else f"{job.lost} steps"
 
 
 def _queue(view: PilotView) -> str:

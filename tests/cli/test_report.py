@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_pilots import HOUR_S, make
+from made_pilots import HOUR_S, SPEC, make
+from msgspec.structs import replace
 from told_journal import tell
 
+from hpcext.checkpointers import PRESETS
 from hpcext.cli.main import main
 from hpcext.cli.report import read_since
 from hpcext.config import load_settings
 from hpcext.core import facts as f
 from hpcext.core.errors import InputError
+from hpcext.core.values import Node
 from hpcext.harvest.leases import Terms
 from hpcext.manager import journal as journals
 from hpcext.manager.views.accounting import FIGURES, REASONS
@@ -103,6 +106,23 @@ def test_since_leaves_out_what_was_before(capsys: pytest.CaptureFixture[str]) ->
     assert pilot["held_gpu_h"] == pytest.approx(4, abs=0.01)
     assert (pilot["attempts"], pilot["suspends"], pilot["lost_steps"]) == (1, 1, 50)
     assert len(document(capsys, "--since", "1d")["pilots"]) == 2
+
+
+def test_time_that_is_lost_without_a_session_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a job that saves by its own means no steps are known."""
+    story = [
+        (0.0, [f.NodeJoined(Node("a", 2))]),
+        (36.0, [f.Started("1", 1, ("a:0", "a:1")), f.Registered("1", 1, 0, native=True)]),
+        (HOUR_S, [f.Hold("1")]),
+        (HOUR_S + 1, [f.Ended("1", 1, f.Outcome.SUSPENDED, lost_s=12.5, lost_exact=False)]),
+        (2 * HOUR_S, []),
+    ]
+    make("own", story, spec=replace(SPEC, checkpoint=PRESETS["plain"]))
+    (pilot,) = document(capsys)["pilots"]
+    for row in (pilot, *pilot["jobs"]):
+        assert (row["lost_s"], row["lost_s_exact"], row["lost_steps"]) == (12.5, False, 0)
+    said = report(capsys)
+    assert ", 0 steps lost, and at most 12.5 s of trainings that save by their own means" in said
 
 
 def compact(name: str) -> None:

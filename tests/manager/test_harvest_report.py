@@ -122,7 +122,8 @@ def test_each_trainer_has_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert found[0] == {
         "id": "1", "name": "one", "state": "running", "steps": 6768, "done": 13536.0, "work": 1e6,
         "progress": 0.0135, "nodes": 1, "most_nodes": 1, "node_h": 1.9, "restarts": 1,
-        "rescales": 0, "lost_steps": 0, "lost_steps_exact": True,
+        "rescales": 0, "lost_steps": 0, "lost_steps_exact": True, "lost_s": 0.0,
+        "lost_s_exact": True,
     }  # fmt: skip
     assert (found[1]["state"], found[1]["node_h"], found[1]["progress"]) == ("pending", 0.0, None)
 

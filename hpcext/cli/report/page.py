@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcext import __version__
 from hpcext.cli.report import saved as report_saved
-from hpcext.cli.report.view import HEADINGS, figures, lost_steps, sentences
+from hpcext.cli.report.view import HEADINGS, figures, lost_steps, lost_time, sentences
 from hpcext.core.values import Segment
 from hpcext.manager.views.accounting import COUNTS, REASONS, PilotAccount
 from hpcext.manager.views.reading import Reading
@@ -96,7 +96,7 @@ def _pilot(index: int, part: PilotAccount, said: Mapping[str, Any]) -> str:
             each["name"],
             each["state"],
             *(f"{each[key]:,}" for key in COUNTS if key != "lost_steps"),
-            lost_steps(each),
+            " and ".join(filter(None, (lost_steps(each), lost_time(each)))),
         )
         for each in jobs
     ]

@@ -7,8 +7,8 @@ from typing import Any
 
 from hpcext.cli.output import Output
 from hpcext.cli.report import saved as report_saved
-from hpcext.core.saving import counted_lost
-from hpcext.manager.views.accounting import EXACT, FIGURES, NUMBERS, REASONS
+from hpcext.core.saving import counted_lost, counted_lost_s
+from hpcext.manager.views.accounting import EXACT, EXACT_S, FIGURES, LOST_S, NUMBERS, REASONS
 from hpcext.render.csv import as_csv
 from hpcext.render.words import number
 
@@ -54,6 +54,12 @@ def lost_steps(row: Mapping[str, Any]) -> str:
     return counted_lost(row["lost_steps"], exact=row.get(EXACT, not row["lost_steps"]))
 
 
+def lost_time(row: Mapping[str, Any]) -> str:
+    """Return the lost time of trainings without a session as text; empty if there is none."""
+    seconds = row[LOST_S]
+    return counted_lost_s(seconds, exact=row.get(EXACT_S, False)) if seconds else ""
+
+
 def sentences(total: Mapping[str, Any]) -> Iterator[str]:
     """Yield sentences that sum up the figures."""
     held = total["held_gpu_h"]
@@ -65,9 +71,11 @@ def sentences(total: Mapping[str, Any]) -> Iterator[str]:
     if lost:
         told = ", ".join(f"{number(hours)} for {words}" for words, hours in lost.items())
         yield f"GPU-hours of starts, suspensions, resizes and lost work, by reason: {told}"
+    time = lost_time(total)
+    and_time = f", and {time} of trainings that save by their own means" if time else ""
     yield (
         f"{total['attempts']:,} starts, {total['suspends']:,} suspensions, "
-        f"{total['rescales']:,} changes of size in place, {lost_steps(total)} steps lost"
+        f"{total['rescales']:,} changes of size in place, {lost_steps(total)} steps lost{and_time}"
     )
 
 

@@ -47,7 +47,10 @@ COUNTS = ("attempts", "suspends", "rescales", "lost_steps")
 EXACT = "lost_steps_exact"
 """Whether no more steps were lost than were counted."""
 
-NUMBERS = (*FIGURES, *REASONS, *COUNTS)
+LOST_S, EXACT_S = "lost_s", "lost_s_exact"
+"""Seconds of work that trainings without a session lost, and whether these are known exactly."""
+
+NUMBERS = (*FIGURES, *REASONS, *COUNTS, LOST_S)
 
 
 class PilotAccount(msgspec.Struct, frozen=True):
@@ -97,7 +100,11 @@ def account(
 def added(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sums of the numbers of several rows."""
     sums = {key: round(sum(row[key] for row in rows), 6) for key in NUMBERS}
-    return {**sums, EXACT: all(row.get(EXACT, not row["lost_steps"]) for row in rows)}
+    exact = {
+        EXACT: all(row.get(EXACT, not row["lost_steps"]) for row in rows),
+        EXACT_S: all(row.get(EXACT_S, not row[LOST_S]) for row in rows),
+    }
+    return {**sums, **exact}
 
 
 def _pilot(part: PilotAccount) -> dict[str, Any]:
@@ -129,8 +136,9 @@ def _pilot(part: PilotAccount) -> dict[str, Any]:
         **_by_use(spent, gpus),
         **{f"{each.value}_gpu_h": round(hours, 6) for each, hours in cost.items()},
         "harvested_gpu_h": _harvested(held_s - spent.get(Use.WAITING, 0.0), gpus, harvester),
-        **{key: sum(row[key] for row in jobs) for key in COUNTS},
+        **{key: sum(row[key] for row in jobs) for key in (*COUNTS, LOST_S)},
         EXACT: all(row[EXACT] for row in jobs),
+        EXACT_S: all(row[EXACT_S] for row in jobs),
         "jobs": jobs,
     }
 
@@ -162,14 +170,20 @@ def _harvested(node_s: float, gpus: int, harvester: bool) -> float:
     return _hours(node_s * gpus) if harvester else 0.0
 
 
-def _happened(job: Job, part: PilotAccount) -> dict[str, int]:
+def _happened(job: Job, part: PilotAccount) -> dict[str, float]:
     record, before = part.now.world.records[job.id], Record()
     now, then = _counts(job, record), dict.fromkeys(COUNTS, 0)
     if part.before is not None and job.id in part.before.world.jobs:
         before = part.before.world.records[job.id]
         then = _counts(part.before.world.jobs[job.id], before)
     more = {key: now[key] - then[key] for key in COUNTS}
-    return {**more, EXACT: record.lost_exact - before.lost_exact >= more["lost_steps"]}
+    lost_s = record.lost_s - before.lost_s
+    return {
+        **more,
+        EXACT: record.lost_exact - before.lost_exact >= more["lost_steps"],
+        LOST_S: round(lost_s, 3),
+        EXACT_S: record.lost_s_exact - before.lost_s_exact >= lost_s,
+    }
 
 
 def _counts(job: Job, record: Record) -> dict[str, int]:

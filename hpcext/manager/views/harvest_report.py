@@ -127,6 +127,8 @@ def _trainer(job: Job, record: Record, node_time: NodeTime) -> dict[str, Any]:
         "rescales": record.rescales,
         "lost_steps": record.lost_steps,
         "lost_steps_exact": lost_exactly(record),
+        "lost_s": round(record.lost_s, 3),
+        "lost_s_exact": record.lost_s_exact >= record.lost_s,
     }
 
 

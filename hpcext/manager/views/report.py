@@ -165,6 +165,8 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "worth": _worth(job),
         "lost_steps": record.lost_steps,
         "lost_steps_exact": lost_exactly(record),
+        "lost_s": round(record.lost_s, 3),
+        "lost_s_exact": record.lost_s_exact >= record.lost_s,
         "cannot_save": said(job) or None,
         "hangs": record.hangs,
         "hung": silence.said(job) or None,
