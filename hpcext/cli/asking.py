@@ -57,7 +57,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     """Submit the jobs of a file or of commands to a running manager, which checks them."""
     words = _submission(args)
     _check_wait(args)
-    directory = _pilot_to_change(args, out)
+    directory = pilot_to_change(args, out)
     answer = asked(directory, "submit", **words)
     said, *warnings = str(answer["text"]).split("\nwarning: ")
     out.line(said)
@@ -99,7 +99,7 @@ def ask(args: argparse.Namespace, out: Output) -> int:
     _check_wait(args)
     if "gpus" in words:
         words["gpus"] = gpus_or_auto(args.gpus)
-    directory = _pilot_to_change(args, out)
+    directory = pilot_to_change(args, out)
     # The name is resolved before the request: afterwards it may mean another job.
     world = Follower(directory).engine().world if args.wait else None
     out.line(str(asked(directory, args.verb, **words)["text"]))
@@ -120,7 +120,7 @@ def gpus_or_auto(text: str) -> int | str:
     return gpus
 
 
-def _pilot_to_change(args: argparse.Namespace, out: Output) -> Path:
+def pilot_to_change(args: argparse.Namespace, out: Output) -> Path:
     """Find the pilot that a verb changes; print which one it is if it was not named."""
     state_dir = load_settings().state_dir
     if args.pilot is not None:

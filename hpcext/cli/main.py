@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "verbs": (
         "status", "submit", "suspend", "resume", "resize", "cancel", "drain", "why", "logs",
     ),
+    "nodes": ("nodes",),
     "top": ("top",),
     "report": ("report",),
     "metrics": ("metrics",),

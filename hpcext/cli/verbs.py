@@ -154,6 +154,8 @@ def status(args: argparse.Namespace, out: Output) -> int:
         out.line(sentence)
     for line in view.unsaved(jobs):
         out.line(line)
+    for name, why_aside in world.aside.items():
+        out.line(f"node {name} is set aside: {why_aside}; hpcext nodes --readmit uses it again")
     view.print_failures(out, jobs)
     if sentence := view.undecided(world, alive=found.alive):
         out.line(sentence)

@@ -44,6 +44,19 @@ class Cleared(msgspec.Struct, frozen=True, tag="cleared"):
     node: str
 
 
+class SetAside(msgspec.Struct, frozen=True, tag="set_aside"):
+    """A node is not to be used until it is readmitted, by a user's word: what runs there leaves."""
+
+    node: str
+    why: str
+
+
+class Readmitted(msgspec.Struct, frozen=True, tag="readmitted"):
+    """A node that was set aside may be used again."""
+
+    node: str
+
+
 class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
     """A job was submitted."""
 
@@ -331,7 +344,7 @@ class Decided(msgspec.Struct, frozen=True, tag="decided", omit_defaults=True):
 
 
 Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
-    NodeJoined, NodeLost, Cleared, Submitted, Started, Registered, Rescaled,
+    NodeJoined, NodeLost, Cleared, SetAside, Readmitted, Submitted, Started, Registered, Rescaled,
     Progressed, Silent, Noted, NotSaved, Ended,
     Hold, Release, Resize, Cancel, Drain, Began, Decided,
 ]  # fmt: skip

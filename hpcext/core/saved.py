@@ -8,6 +8,7 @@ import msgspec
 
 from hpcext.core.decisions import OpenQuestion
 from hpcext.core.history.fragments import Fragments
+from hpcext.core.suspicion import Suspicion
 from hpcext.core.values import Job, Node, Record
 
 
@@ -37,3 +38,5 @@ class Saved(msgspec.Struct, frozen=True):
     open_question: OpenQuestion | None = None
     undecided: str = ""
     slow: bool = False
+    suspects: dict[str, Suspicion] = {}
+    aside: dict[str, str] = {}

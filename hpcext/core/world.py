@@ -13,6 +13,7 @@ from hpcext.core.decisions import OpenQuestion, left_of
 from hpcext.core.history.fragments import FragmentCounter
 from hpcext.core.queue import Queue
 from hpcext.core.saved import Saved
+from hpcext.core.suspicion import Suspicion
 from hpcext.core.trials import Trial, Trials
 from hpcext.core.values import TRANSITIONS, Cause, Job, Node, Record, Snapshot, State
 
@@ -68,6 +69,10 @@ class World:
         The metrics of sweeps' trials at their rungs.
     orphaned : set of str
         Jobs that may run where a node was lost.
+    suspects : dict of str to Suspicion
+        Nodes on which attempts have failed since one went well there.
+    aside : dict of str to str
+        Nodes that are set aside, those too that are gone → why.
     """
 
     def __init__(self) -> None:
@@ -91,6 +96,8 @@ class World:
         self.seen = FragmentCounter()
         self.trials = Trials()
         self.orphaned: set[str] = set()
+        self.suspects: dict[str, Suspicion] = {}
+        self.aside: dict[str, str] = {}
         self._offered: dict[str, Node] | None = None
         self._dependents: dict[str, list[str]] = {}
 
@@ -121,7 +128,11 @@ class World:
         """The nodes that offer something, by name; another mapping once they are others."""
         if self._offered is None:
             # One that offers nothing more is only waited for.
-            self._offered = {name: node for name, node in self.nodes.items() if node.gpus}
+            self._offered = {
+                name: node
+                for name, node in self.nodes.items()
+                if node.gpus and name not in self.aside
+            }
         return self._offered
 
     def current(self, job_id: str, op: int) -> Job | None:
@@ -191,6 +202,22 @@ class World:
         if node is not None:
             self._offered = None
         return node
+
+    def put_aside(self, name: str, why: str) -> None:
+        """Offer a node no more, and grant nothing there."""
+        self.aside = {**self.aside, name: why}
+        self.suspects = {other: said for other, said in self.suspects.items() if other != name}
+        self._offered = None
+        for job in self.queue.busy():
+            if job.goal and name in job.goal:
+                self.change(job, goal=None)
+
+    def readmit(self, name: str) -> bool:
+        """Offer a node again; return whether it was set aside."""
+        was = name in self.aside
+        self.aside = {other: why for other, why in self.aside.items() if other != name}
+        self._offered = None
+        return was
 
     def add(self, job: Job) -> None:
         """Add a job, its dependents, and the trial in its record."""

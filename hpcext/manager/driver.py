@@ -216,7 +216,14 @@ class Driver:
     def _step(self, now_s: float, facts: tuple[Fact, ...]) -> None:
         """Give the engine facts, and hold its actions back until the journal has the facts."""
         self._journal.note(now_s, facts)
+        before = self.engine.world.aside
         actions, self._wake_s = self.engine.step(now_s, facts)
+        for name, why in self.engine.world.aside.items():
+            if name not in before:
+                log.warning(
+                    "node %s is set aside: %s; hpcext nodes --readmit %s uses it again",
+                    name, why, name,
+                )  # fmt: skip
         self._meter.watch(now_s, facts)
         self._actions += actions
 

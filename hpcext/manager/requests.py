@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcext.core.errors import InputError
-from hpcext.core.facts import Cancel, Drain, Fact, Hold, Release, Resize
+from hpcext.core.facts import Cancel, Drain, Fact, Hold, Readmitted, Release, Resize, SetAside
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
 from hpcext.manager.handles import find_job
-from hpcext.text import are, counted, shown
+from hpcext.text import are, clean, counted, did_you_mean, listed, shown
 
 AUTO = "auto"
 """The word for the numbers of GPUs that the job file states."""
+
+MOST_WHY = 200
+"""Characters of a user's reason that are kept."""
 
 Answer = tuple[tuple[Fact, ...], str]
 """The new facts, and the answer to the client."""
@@ -145,11 +148,44 @@ def drain(world: World, words: Mapping[str, Any]) -> Answer:
     return (Drain(),), f"nothing more is started; running jobs may finish{left}"
 
 
+def set_aside(world: World, words: Mapping[str, Any]) -> Answer:
+    """Use a node no more until it is readmitted."""
+    name = str(words.get("node", ""))
+    if name in world.aside:
+        raise InputError(f"{name} is already set aside: {world.aside[name]}")
+    if name not in world.nodes:
+        raise InputError(
+            f"no node {shown(name)} here",
+            valid=listed(list(world.nodes)),
+            do=did_you_mean(name, world.nodes),
+        )
+    if not any(other != name for other in world.offered):
+        raise InputError(
+            f"{name} is the only node that can be used", do="hpcext drain lets what runs there end"
+        )
+    why = clean(str(words.get("why", "")))[:MOST_WHY] or "by its user"
+    there = sum(bool(job.held.get(name)) for job in world.queue.busy())
+    goes = "goes" if there == 1 else "go"
+    leaves = f"; {counted(there, 'job')} there {are(there)} suspended and {goes} on elsewhere"
+    return (SetAside(name, why),), f"{name} is set aside{leaves if there else ''}"
+
+
+def readmit(world: World, words: Mapping[str, Any]) -> Answer:
+    """Use a node again that was set aside."""
+    name = str(words.get("node", ""))
+    if name not in world.aside:
+        said = listed(list(world.aside)) or "none is"
+        raise InputError(f"{shown(name)} is not set aside", valid=said)
+    return (Readmitted(name),), f"{name} is used again"
+
+
 VERBS: Mapping[str, Callable[[World, Mapping[str, Any]], Answer]] = {
     "suspend": suspend,
     "resume": resume,
     "resize": resize,
     "cancel": cancel,
     "drain": drain,
+    "set_aside": set_aside,
+    "readmit": readmit,
 }
 """Verbs that become facts. ``submit`` is the pilot's own: it also stores what to run."""

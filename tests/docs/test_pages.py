@@ -89,10 +89,14 @@ LONG = {
     "goodput",
     "jax",
     "keras",
+    "lightning",
     "pytorch",
     "resizing",
     "simulate",
+    "sweep",
     "tensorflow",
+    "transformers",
+    "tutorial",
 }
 """Pages that train for most of a minute; what they show has other tests too."""
 

@@ -72,6 +72,7 @@ class Pair:
 LAUNCHERS = [pytest.param(victim, marks=pytest.mark.slow) for victim in ("torchrun", "supervisor")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["rank", *LAUNCHERS])
 def test_training_goes_on_from_its_last_checkpoint(site: Site, victim: str) -> None:
     pair = Pair(site)

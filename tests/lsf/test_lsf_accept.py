@@ -27,6 +27,7 @@ WITH_OLD = frozenset({"requeue", "migrate", "notice", "stop", "kill"})
 """Scenarios that a job goes through a second time, when LSF knows its processes."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "only", [OFTEN, pytest.param(ALL, marks=pytest.mark.slow)], ids=["often", "all"]

@@ -174,6 +174,7 @@ def test_two_users_share_hosts_and_take_turns_with_the_remainder(two: Two) -> No
     assert (refused.returncode, "permission denied" in refused.stderr) == (255, True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_tickets_of_two_users_that_occupy_all_hosts_say_so(two: Two) -> None:
     """Each runs on a host that leases would need whole; when one is free, that is leased."""

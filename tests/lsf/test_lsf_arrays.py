@@ -218,6 +218,7 @@ def test_a_lost_host_is_that_of_one_element(make_cluster: MakeCluster) -> None:
     assert sorted({int(line[1]) for line in done(cluster, 2)}) == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_a_stopped_element_leaves_its_host_and_commands_say_which(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:

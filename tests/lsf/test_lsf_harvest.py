@@ -217,6 +217,7 @@ def test_attempts_of_a_stopped_lease_go_on_elsewhere(make_place: Any) -> None:
     place.ends(process, "one")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "queue",
     [
@@ -244,6 +245,7 @@ def test_a_queue_that_kills_what_it_preempts(make_place: Any, queue: dict[str, A
     assert (jobs["one"]["suspends"], jobs["one"]["lost_steps"]) == (1, 0)
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_knows_its_leases(place: Harvest) -> None:
     names = ("one", "two")
     place.write_jobs(*(place.counter(name, gated=True, **ONE) for name in names))

@@ -202,6 +202,7 @@ def test_a_job_of_two_hosts_is_suspended_and_goes_on(place: OnLsf) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_on_one_host_without_a_launcher(place: OnLsf) -> None:
     """What can be asked from another host: of the manager, which looks for requests itself."""
     place.write_jobs(place.counter("only", gated=True, gpus={"min": 1, "max": 6, "optimal": 4}))
@@ -333,6 +334,7 @@ def test_a_notice_that_comes_early_begins_nothing_again(place: OnLsf) -> None:
     place.never_twice("only")
 
 
+@pytest.mark.slow
 def test_a_preemption_before_the_first_checkpoint_requeues_it(place: OnLsf) -> None:
     go, begun = place.path / "go", place.path / "begun"
     text = f"echo >>{begun}; while ! test -e {go}; do sleep 0.1; done"
@@ -345,6 +347,7 @@ def test_a_preemption_before_the_first_checkpoint_requeues_it(place: OnLsf) -> N
     assert place.over(job)["plain"]["state"] == "completed"
 
 
+@pytest.mark.slow
 def test_its_first_host_is_lost(place: OnLsf) -> None:
     """With --requeue LSF begins it again, and what was saved is not done again."""
     place.write_jobs(place.counter("only", gated=True, gpus=SIX))
@@ -449,6 +452,7 @@ def test_commands_say_that_a_first_life_is_waited_for(place: OnLsf) -> None:
     place.over(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--requeue",)], ids=["ends", "goes back"])
 def test_a_first_life_that_does_not_end_is_given_up(place: OnLsf, words: tuple[str, ...]) -> None:
     place.write_jobs(place.counter("only", gated=True, gpus=6))
@@ -536,6 +540,7 @@ def test_what_fails_on_one_host_is_ended_on_the_others(place: OnLsf) -> None:
     assert not place.left_behind()
 
 
+@pytest.mark.slow
 def test_a_host_that_is_down_is_given_up(place: OnLsf) -> None:
     place.write_jobs(place.counter("only", gated=True, gpus=SIX))
     job = place.submit(time="600")

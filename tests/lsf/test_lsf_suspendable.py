@@ -297,6 +297,7 @@ def test_a_queue_of_higher_priority_has_its_host(
     assert {line[3] for line in cluster.steps()} == {"0,1"}
 
 
+@pytest.mark.slow
 def test_without_job_controls_it_leaves_its_gpus_too(make_cluster: MakeCluster) -> None:
     """As long as LSF stops the leader, and knows of nothing else."""
     cluster = make_cluster(pim_s=WHEN["early"])
@@ -361,6 +362,7 @@ def test_stopped_with_all_that_it_has_started_it_goes_on_when_resumed(
     cluster.ends(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [(), (85,)], ids=["brequeue", "exit value"])
 def test_killed_in_the_middle_of_a_suspension_it_stays_killed(
     make_cluster: MakeCluster, tmp_path: Path, values: tuple[int, ...]
@@ -393,6 +395,7 @@ def test_killed_at_once_nothing_of_it_goes_on(make_cluster: MakeCluster) -> None
     wait_for(lambda: cluster.trainings() == [], "that its training ends, too")
 
 
+@pytest.mark.slow
 def test_its_host_is_lost(make_cluster: MakeCluster) -> None:
     """The esub asks for a job that is run again then; what was not saved is done again."""
     cluster = make_cluster()
@@ -459,6 +462,7 @@ def test_hostile_command_lines_arrive_byte_for_byte(
 CHECKPOINTED = (*SUSPENDABLE, "-k", "points method=hpcext")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_made_and_the_training_goes_on(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     job = cluster.submit(how=CHECKPOINTED)

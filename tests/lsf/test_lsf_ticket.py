@@ -402,6 +402,7 @@ def test_hostile_command_lines_arrive_byte_for_byte(make_tickets: MakeTickets, w
     assert not list(tickets.path.rglob("run"))
 
 
+@pytest.mark.slow
 def test_a_starter_that_is_given_the_script(make_tickets: MakeTickets, tmp_path: Path) -> None:
     """And the variable, which engines without arguments of -a leave."""
     starter = str(tmp_path / "lsf" / "serverdir" / "hpcext-starter")

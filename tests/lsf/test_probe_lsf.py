@@ -45,6 +45,7 @@ def nothing_left(place: Harvest) -> None:
     wait_for(lambda: not place.left_behind(), "the end of all processes")
 
 
+@pytest.mark.slow
 def test_a_lease_is_preempted_and_its_work_survives(make_probe: Any) -> None:
     place = make_probe(normal=NORMAL, killable=KILLABLE)
     out, err = place.start("doctor", "--probe", "killable", "--json").communicate(timeout=400)

@@ -102,6 +102,7 @@ def test_unequal_ranks_are_balanced_as_soon_as_they_are_others(start: Any) -> No
     assert first_of_three[0] > first_of_three[1], "known, and not learned anew"
 
 
+@pytest.mark.slow
 def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
     """With workers that have read ahead, by the division before."""
     training = start("--gpu-batch=6", "--workers=1", "--gates", "10", "20", size=1)
@@ -134,6 +135,7 @@ def test_a_compiled_model_changes_too(start: Any, nursery: Nursery, tmp_path: Pa
     torch.testing.assert_close(weights, calm.result()["weights"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_new_ranks_that_die_change_nothing(start: Any) -> None:
     training = start("--global-batch=12", "--gates", "10", "--slow-start=60", size=2)
     training.ask(3)
@@ -162,6 +164,7 @@ def test_new_ranks_that_come_too_late_do_not_wait_for_ever(start: Any) -> None:
     assert samples(training.account()) == {epoch: list(range(LENGTH)) for epoch in range(4)}
 
 
+@pytest.mark.slow
 def test_a_suspension_wins_over_a_change(start: Any) -> None:
     training = start("--global-batch=12", "--gates", "10", "--slow-start=60", size=2)
     training.ask(3)

@@ -30,6 +30,7 @@ def account(site: Site, name: str) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: (line["step"], line["rank"]))
 
 
+@pytest.mark.slow
 def test_promoted_and_resized_without_stopping(site: Site) -> None:
     site.write_jobs(
         site.counter("first", gated=True, gpus=2),

@@ -57,6 +57,7 @@ SPY = """#!/bin/sh
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("works", [True, False])
 def test_py_spy_looks_where_it_is_installed_and_may(site: Site, *, works: bool) -> None:
     folder = site.path / "bin"

@@ -21,6 +21,7 @@ b,0,1,2,10,5,1e6,2,3.6,7
 SEEDS = 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signum", "group", "workers"),
     [

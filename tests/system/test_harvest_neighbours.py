@@ -160,6 +160,7 @@ def test_three_have_their_parts_and_two_take_those_of_one_that_ends(
     all_end(slurm, places)
 
 
+@pytest.mark.slow
 def test_a_harvester_without_leases_says_that_others_have_them(
     slurm: Cluster, place: Site, other: Site
 ) -> None:

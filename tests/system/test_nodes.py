@@ -25,6 +25,7 @@ def files(place: Site, job: str, name: str) -> list[dict[str, Any]]:
     return [json.loads((path / name).read_text()) for path in (attempt, attempt / "node-0001")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "launcher",
     [

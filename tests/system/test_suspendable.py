@@ -197,6 +197,7 @@ def test_no_step_is_cancelled_of_a_job_that_went_well(
     assert set(steps().values()) == {"COMPLETED|0:0"}
 
 
+@pytest.mark.slow
 def test_a_killed_manager_and_a_cancelled_listener_make_no_difference(
     slurm: Cluster, place: Site, batch: Batch
 ) -> None:

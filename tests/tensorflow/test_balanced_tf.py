@@ -37,6 +37,7 @@ def trained(job: TensorFlowJob) -> dict[int, list[int]]:
     return {step: [of[rank] for rank in sorted(of)] for step, of in sorted(steps.items())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [("--mode=cpu",), pytest.param(("--mode=gpu", "--ahead=2"), marks=pytest.mark.slow)],

@@ -269,6 +269,7 @@ def test_what_is_not_valid_is_refused(options: dict[str, Any], match: str) -> No
         session.adapt(8)
 
 
+@pytest.mark.slow
 def test_the_model_is_not_fitted_before_it_is_due() -> None:
     text = (
         "import sys, torch, hpcext.training.torch\n"

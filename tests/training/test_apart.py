@@ -62,6 +62,7 @@ def test_the_same_batches_on_each_rank_are_told(nursery: Nursery, tmp_path: Path
     assert "session.batch_sampler(data, global_batch=...)" in note
 
 
+@pytest.mark.slow
 def test_ranks_that_each_train_all_of_the_data_are_warned(nursery: Nursery, tmp_path: Path) -> None:
     (note,) = notes(nursery, tmp_path, "whole", "parallel")
     assert note.startswith("the 2 ranks each go through 24 samples")

@@ -84,6 +84,7 @@ def test_weights_are_bit_identical(
     assert Counter(line[2] for line in job.log)["callback"] == ranks * (len(asks) + 1)
 
 
+@pytest.mark.slow
 def test_a_finished_job_trains_no_more(alone: Job) -> None:
     again = alone.run()
     assert again.code == 0, again.output

@@ -19,7 +19,7 @@ from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
 from hpcext.training.torch.noise import Squared
 
 Cases = dict[str, list[Squares]]
-WORLDS = (1, 2, pytest.param(4, marks=pytest.mark.slow))
+WORLDS = (1, *(pytest.param(world, marks=pytest.mark.slow) for world in (2, 4)))
 
 
 class MeasuredNoise(dict[int, Cases]):

@@ -110,6 +110,7 @@ def test_the_wrong_order_of_model_and_session_is_reported(
     assert not job.checkpoints
 
 
+@pytest.mark.slow
 def test_a_rank_that_cannot_write(nursery: Nursery, tmp_path: Path, alone: Forked) -> None:
     """Nothing is committed; every rank goes on, and the training is the one it would have been."""
     job = Forked(nursery, tmp_path, SCRIPT, ranks=2)

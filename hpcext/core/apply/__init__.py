@@ -18,6 +18,8 @@ _BY_KIND: Mapping[type, Callable[[World, float, Any], Cause]] = {
     f.NodeJoined: nodes.joined,
     f.NodeLost: nodes.lost,
     f.Cleared: nodes.cleared,
+    f.SetAside: nodes.set_aside,
+    f.Readmitted: nodes.readmitted,
     f.Started: attempts.started,
     f.Registered: attempts.registered,
     f.Rescaled: attempts.rescaled,

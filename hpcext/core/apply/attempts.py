@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from hpcext.core import deferred, rescaling, saving, silence
 from hpcext.core.aftermath import after
+from hpcext.core.apply import suspects
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.facts import (
     Ended,
@@ -88,9 +89,12 @@ def progressed(world: World, now_s: float, fact: Progressed) -> Cause:
     run = _heard(job, now_s, fact)
     unwatched = silence.look_s(job) is None
     job = world.change(job, step=fact.step, saved_step=fact.saved_step, estimate=estimate, run=run)
+    well = (
+        suspects.went_well(world, job) if record.segments and record.segments[-1].steps else NOTHING
+    )
     # There is an instant to wake at from now on, as after a start.
     watched = unwatched and silence.look_s(job) is not None
-    cause = Cause.PROGRESS | (Cause.STARTED if watched else NOTHING)
+    cause = Cause.PROGRESS | (Cause.STARTED if watched else NOTHING) | well
     if job.trial is None:
         return cause
     new = {rung: had for rung, had in record.rungs.items() if rung not in before.rungs}
@@ -173,11 +177,10 @@ def ended(world: World, now_s: float, fact: Ended) -> Cause:
     job = world.current(fact.job, fact.op)
     if job is None:
         return NOTHING
-    close(world, job, now_s, fact)
-    return Cause.ENDED
+    return close(world, job, now_s, fact)
 
 
-def close(world: World, job: Job, now_s: float, fact: Ended) -> None:
+def close(world: World, job: Job, now_s: float, fact: Ended) -> Cause:
     """Free what an attempt held, and say what becomes of its job.
 
     Parameters
@@ -195,6 +198,7 @@ def close(world: World, job: Job, now_s: float, fact: Ended) -> None:
     world.records[job.id] = record = records.ended(world.records[job.id], now_s, job, fact)
     progressed = records.saved_anything(record, job) or fact.saved
     hurried = world.ends_s is not None
+    had = job
     state, changes = after(job, now_s, fact, progressed=progressed, hurried=hurried)
     changes = deferred.ended(job, state, changes)
     job = world.change(job, held={}, gpus=(), deadline_s=None, op=0, run=NO_RUN, **changes)
@@ -202,3 +206,4 @@ def close(world: World, job: Job, now_s: float, fact: Ended) -> None:
         world.finish(job, now_s, state, why=job.why)
     else:
         world.enter(job, state, now_s)
+    return Cause.ENDED | suspects.ended(world, had, fact)

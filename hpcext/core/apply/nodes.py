@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from hpcext.core import rescaling
 from hpcext.core.apply.attempts import close
-from hpcext.core.facts import Cleared, Ended, NodeJoined, NodeLost, Outcome
+from hpcext.core.facts import (
+    Cleared,
+    Ended,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    Readmitted,
+    SetAside,
+)
 from hpcext.core.history import records
 from hpcext.core.values import Cause, Job, Node, State
 from hpcext.core.world import NOTHING, World
@@ -82,6 +90,19 @@ def _bereave(world: World, job: Job, name: str, now_s: float) -> None:
     else:
         why = "its node was lost"
         close(world, job, now_s, Ended(job.id, job.op, Outcome.LOST, why=why))
+
+
+def set_aside(world: World, now_s: float, fact: SetAside) -> Cause:
+    """Offer a node no more, whatever becomes of it, until it is readmitted."""
+    if fact.node in world.aside:
+        return NOTHING
+    world.put_aside(fact.node, fact.why)
+    return Cause.NODES
+
+
+def readmitted(world: World, now_s: float, fact: Readmitted) -> Cause:
+    """Offer a node again that was set aside."""
+    return Cause.NODES if world.readmit(fact.node) else NOTHING
 
 
 def cleared(world: World, now_s: float, fact: Cleared) -> Cause:

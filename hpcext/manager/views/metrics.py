@@ -56,6 +56,9 @@ METRICS = {
     "hpcext_suspensions_total": Metric("counter", "Suspensions that jobs acknowledged."),
     "hpcext_rescales_total": Metric("counter", "Changes of size without stopping."),
     "hpcext_lost_steps_total": Metric("counter", "Training steps that had to be done again."),
+    "hpcext_nodes_set_aside": Metric(
+        "gauge", "Nodes where nothing is started, since attempts failed or a user says so."
+    ),
     "hpcext_lost_seconds_total": Metric(
         "counter", "Work in seconds, at most, that trainings without a session had to do again."
     ),
@@ -110,6 +113,7 @@ def _of(reading: Reading) -> Iterator[Sample]:
         "hpcext_suspensions_total": sum(record.suspends for record in records),
         "hpcext_rescales_total": sum(record.rescales for record in records),
         "hpcext_lost_steps_total": sum(record.lost_steps for record in records),
+        "hpcext_nodes_set_aside": len(world.aside),
         "hpcext_lost_seconds_total": sum(record.lost_s for record in records),
         "hpcext_hangs_total": sum(record.hangs for record in records),
         "hpcext_hanging_jobs": sum(map(bool, map(silence.said, world.jobs.values()))),
