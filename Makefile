@@ -43,6 +43,7 @@ test: style
 	wait $$types || { cat build/mypy.log >&2; exit 1; }; exit $$tests
 
 test-slow: test-environment
+	@.ci/venv programs
 	@# Slurm loads it by the name that only headers come with.
 	@ldconfig -p | grep -q 'libpmix\.so ' || .ci/install-packages :libpmix-dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" pytest -m slow

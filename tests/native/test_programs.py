@@ -95,6 +95,29 @@ SLOW = {
     "lightgbm": Program(
         python("lightgbm_rounds.py", "{steps}"), plain("model.txt"), needs="lightgbm"
     ),
+    "hydra": Program(
+        python("hydra_app.py", "steps={steps}", "hydra.run.dir=.", "hydra.output_subdir=null"),
+        plain("state.json"),
+        needs="hydra",
+    ),
+    # The kernel is a session of its own.
+    "notebook": Program(
+        (
+            sys.executable,
+            "-m",
+            "papermill",
+            str(PROGRAMS / "notebook.ipynb"),
+            "out.ipynb",
+            "-p",
+            "steps",
+            "{steps}",
+            "--no-progress-bar",
+            "--kernel",
+            "python3",
+        ),
+        plain("weights.npy"),
+        needs="papermill",
+    ),
 }
 
 
@@ -202,8 +225,7 @@ def missing(program: Program) -> bool:
 @pytest.mark.parametrize("name", QUICK)
 def test_it_survives_some_suspensions(tmp_path: Path, name: str) -> None:
     program = QUICK[name]
-    if missing(program):
-        pytest.skip(f"{program.needs} is not installed")
+    assert not missing(program), f"needs {program.needs}: make test-slow installs it"
     course = suspended(tmp_path, program, 4, seed=1)
     assert course.suspensions >= 1
 
@@ -213,8 +235,7 @@ def test_it_survives_some_suspensions(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_it_survives_a_hundred_suspensions(tmp_path: Path, name: str) -> None:
     program = {**QUICK, **SLOW}[name]
-    if missing(program):
-        pytest.skip(f"{program.needs} is not installed")
+    assert not missing(program), f"needs {program.needs}: make test-slow installs it"
     times = 100
     longer = program._replace(steps=program.steps * (1 if name == "keras" else 6))
     course = suspended(tmp_path, longer, times, seed=2)
