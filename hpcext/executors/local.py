@@ -9,11 +9,12 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from hpcext.core.facts import Ended, Outcome
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.nursery import Nursery
 from hpcext.executors.processes import RETRY_S, ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, sweep, tree
@@ -62,6 +63,7 @@ class LocalExecutor(ProcessExecutor):
     ) -> None:
         super().__init__(**common)
         self._hide_gpus = hide_gpus
+        self._nursery = Nursery()
         self._machine, self._shared = node.name, shared
         self._gpus = {node.name: tuple(f"{node.name}:{index}" for index in sorted(indices))}
         if shared is not None:
@@ -84,6 +86,15 @@ class LocalExecutor(ProcessExecutor):
 
     def _argv(self, watch: Watch) -> Sequence[str]:
         return [sys.executable, "-I", "-S", supervise.__file__, str(watch.files.directory)]
+
+    def _process(self, watch: Watch, its_log: BinaryIO) -> int:
+        pid = self._nursery.begin(watch.files.directory, its_log.fileno())
+        return super()._process(watch, its_log) if pid is None else pid
+
+    def close(self) -> None:
+        """Stop watching. What runs goes on running."""
+        super().close()
+        self._nursery.close()
 
     def _recorded(self, watch: Watch) -> Process | None:
         return watch.files.supervisor()

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from hpcext import private
 from hpcext.core.facts import Ended, Outcome, Rescaled, Started
@@ -192,8 +192,21 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         OSError
             There is none.
         """
-        held = _signals_held() if self._holds_signals else contextlib.nullcontext()
-        with open(private.open_log(watch.files.directory / SUPERVISOR_LOG), "ab") as its_log, held:
+        with open(private.open_log(watch.files.directory / SUPERVISOR_LOG), "ab") as its_log:
+            # Known from now on, so that an action that follows at once reaches it.
+            watch.process = Process.of(self._process(watch, its_log))
+        # Later, so that Started comes before Ended however fast it is.
+        self._loop.call_soon(self._settle, watch)
+
+    def _process(self, watch: Watch, its_log: BinaryIO) -> int:
+        """Start the process itself; return its pid.
+
+        Raises
+        ------
+        OSError
+            There is none.
+        """
+        with _signals_held() if self._holds_signals else contextlib.nullcontext():
             watch.child = subprocess.Popen(
                 self._argv(watch),
                 env=self._environ(),
@@ -203,10 +216,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
                 cwd="/",
                 start_new_session=True,
             )
-        # Known from now on, so that an action that follows at once reaches it.
-        watch.process = Process.of(watch.child.pid)
-        # Later, so that Started comes before Ended however fast it is.
-        self._loop.call_soon(self._settle, watch)
+        return watch.child.pid
 
     def _environ(self) -> dict[str, str] | None:
         """Return the environment of that process; None for ours."""
@@ -228,8 +238,8 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         if watch.child is not None and watch.child.poll() is not None:
             watch.child = None
         owner = self._recorded(watch)
-        if owner is None and watch.child is not None:
-            owner = Process.of(watch.child.pid)  # It has not taken the attempt yet.
+        if owner is None and watch.process is not None and watch.process.alive():
+            owner = watch.process  # It has not taken the attempt yet.
         if owner is not None and owner.alive():
             self._watch(watch, owner)
         # In this order: it writes down its end before it ends.

@@ -29,6 +29,8 @@ from hpcext.launch import supervise, sweep
 NODE = v.Node("n", 4)
 NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"
 Wanted = TypeVar("Wanted")
+OPEN: list[LocalExecutor] = []
+"""Executors of the present test."""
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -37,7 +39,11 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(**fixtures: Any) -> None:
         async def whole() -> None:
-            await asyncio.wait_for(test(**fixtures), 90)
+            try:
+                await asyncio.wait_for(test(**fixtures), 90)
+            finally:
+                while OPEN:
+                    OPEN.pop().close()
 
         asyncio.run(whole())
 
@@ -65,6 +71,8 @@ class Local:
             hide_gpus=hide_gpus,
             shared=shared,
         )
+
+        OPEN.append(self.executor)
 
     def _emit(self, fact: f.Fact) -> None:
         self.facts.append(fact)

@@ -53,7 +53,7 @@ def finish(site: Site) -> None:
     document = site.document("run", "--resume", str(site.pilot))
     assert {job["name"]: job["state"] for job in document["jobs"]} == dict.fromkeys(
         STEPS, "completed"
-    )
+    ), [job["why"] for job in document["jobs"]]
     site.check_account(STEPS)
 
 

@@ -76,7 +76,7 @@ KEYS = {
     "notes",
     "lost_steps", "attempts", "metrics", "segments", "suspend_s", "resume_s",
     "rescales", "up_s", "down_s", "goodput", "worth",
-    "lost_steps_exact", "cannot_save", "hangs", "hung", "loss", "orphans",
+    "lost_steps_exact", "lost_s", "lost_s_exact", "cannot_save", "hangs", "hung", "loss", "orphans",
 }  # fmt: skip
 
 
@@ -212,9 +212,8 @@ def test_verbs_from_another_terminal(site: Site) -> None:
         wait_for(lambda name=name: site.steps(name), f"the first step of {name}")
         wait_for(lambda name=name: running(site, name, "verbs"), f"{name} to run")
     site.run_until_done("suspend", "verbs", "held")
-    wait_for(lambda: not running(site, "held", "verbs"), "the suspension")
-    why = site.run("why", "verbs", "held").out
-    assert why == "held is suspended: suspended by its user; hpcext resume lets it go on\n"
+    suspended = "held is suspended: suspended by its user; hpcext resume lets it go on\n"
+    wait_for(lambda: site.run("why", "verbs", "held").out == suspended, "the suspension")
     refused = site.run("suspend", "verbs", "held")
     assert (refused.code, "already suspended" in refused.err) == (2, True)
     steps = len(site.steps("held"))

@@ -218,10 +218,11 @@ def test_a_size_that_was_asked_for_is_said_and_taken_back(site: Site) -> None:
     assert "to 2 GPUs, its best size" in site.run("why", "p", "cnn").out
     assert "no size was requested for cnn" in ask("auto").out
     # It has that already: nothing is stopped, and it is said whose wish it is.
-    attempts = {step.attempt for step in site.steps("cnn")}
+    (before,) = site.document("status", "p")["jobs"]
     assert "cnn has 2 GPUs, and keeps that size" in ask("2").out
     assert "runs on 2 GPUs, as asked" in site.run("why", "p", "cnn").out
-    assert {step.attempt for step in site.steps("cnn")} == attempts
+    (after,) = site.document("status", "p")["jobs"]
+    assert after["attempts"] == before["attempts"]
     site.open("cnn")
     manager.communicate(timeout=60)
     assert manager.returncode == 0

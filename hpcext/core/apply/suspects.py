@@ -1,4 +1,7 @@
-"""The effect of attempts that fail or go well on what speaks against nodes."""
+"""The effect of attempts that fail or go well on what speaks against nodes.
+
+Each function takes the `world`, the `job` as it was, and perhaps the `fact` of its end.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,96 @@
+"""The manager's side of a nursery: :mod:`hpcext.launch.nursery`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from hpcext.launch import nursery as program
+from hpcext.numerals import whole
+
+AFTER = 3
+"""Supervisors that are begun without one: a manager of few jobs needs none."""
+
+ANSWER_S = 5.0
+"""Seconds to wait for an answer. Then each supervisor is begun by itself again."""
+
+PADDING = "." * 4096
+
+log = logging.getLogger(__name__)
+
+
+class Nursery:
+    """A process that forks supervisors: none at first, and none again once it has failed."""
+
+    def __init__(self) -> None:
+        self._begun = 0
+        self._socket: socket.socket | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def begin(self, directory: Path, log_fd: int) -> int | None:
+        """Begin the supervisor of an attempt; return its pid, or None if it has to be begun here.
+
+        It may have begun all the same where None is returned: then only one of two supervisors
+        takes the attempt.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+        log_fd : int
+            The open log of the supervisor.
+        """
+        self._begun += 1
+        if self._socket is None:
+            if self._begun == AFTER + 1:
+                self._start()
+            return None
+        try:
+            socket.send_fds(self._socket, [os.fsencode(directory)], [log_fd])
+            pid = whole(self._socket.recv(64).decode())
+        except (OSError, ValueError) as error:
+            log.info("supervisors are begun one by one from now on: %s", error)
+            pid = None
+        if pid is None:
+            self.close()
+        return pid
+
+    def close(self) -> None:
+        """End it; what it has forked lives on."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._child is not None:
+            # It may hang in what cannot be interrupted; then it is the kernel's.
+            self._child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(ANSWER_S)
+            self._child = None
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            words = [sys.executable, "-I", "-S", program.__file__, str(theirs.fileno()), PADDING]
+            self._child = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        ours.settimeout(ANSWER_S)
+        self._socket = ours
