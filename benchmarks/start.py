@@ -38,7 +38,7 @@ def cpu_s() -> float:
 
 def measure(words: Sequence[str], place: str, times: int) -> float:
     """Return the mean of a command's processor time, in seconds; the first run is not counted."""
-    environ = {**os.environ, "XDG_STATE_HOME": place}
+    environ = {**os.environ, "XDG_STATE_HOME": f"{place}/state"}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def run() -> None:

@@ -10,6 +10,7 @@ from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
 from hpcext.manager import directory as pilots
 from hpcext.manager.waiting import left_in, status_of
+from hpcext.text import counted
 
 LOG_FORMATS = ("text", "json")
 
@@ -35,9 +36,9 @@ def headline(pilot: pilots.Pilot, directory: Path) -> str:
     directory : pathlib.Path
         The pilot's.
     """
-    kind = "logical slots" if pilot.logical else "GPUs"
+    gpus = counted(len(pilot.gpus), "logical slot" if pilot.logical else "GPU")
     what, each = ("harvester", " on each node") if pilot.harvest else ("pilot", "")
-    return f"{what} {pilot.id}: {len(pilot.gpus)} {kind}{each}; {directory}"
+    return f"{what} {pilot.id}: {gpus}{each}; {directory}"
 
 
 def exit_status(

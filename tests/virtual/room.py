@@ -21,6 +21,7 @@ from virtual.checks import HOME, PILOT  # noqa: E402
 
 from hpcext.config import Settings  # noqa: E402
 from hpcext.core.errors import HpcextError  # noqa: E402
+from hpcext.executors import nursery  # noqa: E402
 from hpcext.jobspec import Gpus, JobSpec  # noqa: E402
 from hpcext.launch import command, supervise  # noqa: E402
 from hpcext.manager import pilot as pilots  # noqa: E402
@@ -30,6 +31,8 @@ from hpcext.training.checkpoint import hashing  # noqa: E402
 Path = loading.module("pathlib").Path
 
 hashing._CHUNK_BYTES = 1 << 12  # a buffer of a megabyte for each small file takes longer than it
+# Each supervisor begins by itself: what a nursery saves is the start of an interpreter.
+nursery.AFTER = sys.maxsize
 command.fork = lambda child: calls.kernel().fork(child)
 
 
