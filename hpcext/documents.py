@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import stat
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ MAX_FILE_BYTES = 1 << 20
 """Size in bytes above which files of other writers (reports, requests) are refused unread."""
 
 _DRAFT_CHARS = 12
+_PART_BYTES = 1 << 20
 _HEXADECIMAL = set("0123456789abcdef")
 
 UNFIT = (OSError, ValueError, LookupError, TypeError, OverflowError)
@@ -172,15 +174,27 @@ def read_untrusted(
         It is a link, a FIFO, a device, another user's, or too large.
     """
     fd = open_regular(path, dir_fd=dir_fd) if of_anybody else open_own(path, dir_fd=dir_fd)
-    with open(fd, "rb") as file:
-        if most_bytes is None:
-            return file.read()
+    try:
         size = os.fstat(fd).st_size
+        most = sys.maxsize if most_bytes is None else most_bytes
         # It may grow while it is read.
-        data = b"" if size > most_bytes else file.read(most_bytes + 1)
-    if max(size, len(data)) > most_bytes:
+        data = b"" if size > most else _read(fd, size, most + 1)
+    finally:
+        os.close(fd)
+    if most_bytes is not None and max(size, len(data)) > most_bytes:
         raise ValueError(f"{path.name}: larger than {most_bytes} bytes")
     return data
+
+
+def _read(fd: int, size: int, most: int) -> bytes:
+    """Read a file of this size to its end, but no more than so many bytes."""
+    data = os.read(fd, min(size + 1, most))
+    if len(data) == size:
+        return data  # as nearly always
+    parts = [data]
+    while part := os.read(fd, min(_PART_BYTES, most - sum(map(len, parts)))):
+        parts.append(part)
+    return b"".join(parts)
 
 
 def read_own(path: Path) -> bytes:

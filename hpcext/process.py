@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import NamedTuple
 
 from hpcext.numerals import whole
+
+_PROC_BYTES = 4096
+"""More than ``stat`` and ``boot_id`` have: the kernel gives them in one page."""
 
 
 class Process(NamedTuple):
@@ -58,10 +60,10 @@ class Process(NamedTuple):
     def stopped(self) -> bool:
         """Return whether a signal has stopped this process; it may be continued later."""
         try:
-            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+            text = read_proc(f"{self.pid}/stat")
         except OSError:
             return False
-        return text[text.rindex(")") + 2] == "T" and self.alive()
+        return text[text.rindex(b")") + 2 :].startswith(b"T") and self.alive()
 
     def open(self) -> int | None:
         """Open a pidfd of this process, which the caller closes; None if it has ended."""
@@ -88,12 +90,32 @@ class Process(NamedTuple):
         return True
 
 
+def read_proc(name: str) -> bytes:
+    """Return a short file of ``/proc``, which one call of the system reads.
+
+    Parameters
+    ----------
+    name : str
+        Its path below ``/proc``.
+
+    Raises
+    ------
+    OSError
+        There is no such process or file, or it is not ours to read.
+    """
+    fd = os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _PROC_BYTES)
+    finally:
+        os.close(fd)
+
+
 def _start_of(name: str) -> int | None:
     """Return when a process of ``/proc`` started, in clock ticks; None if it has ended."""
     try:
-        text = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
+        text = read_proc(f"{name}/stat")
     except OSError:
         return None
     # The name of the program (field 2) may contain blanks and parentheses; the last one closes it.
-    fields = text[text.rindex(")") + 2 :].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    fields = text[text.rindex(b")") + 2 :].split(None, 20)
+    return None if fields[0] in {b"Z", b"X"} else int(fields[19])

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from hpcext.numerals import whole
-from hpcext.process import Process
+from hpcext.process import Process, read_proc
 
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """Errors when a process has just ended or is not ours."""
@@ -19,8 +19,7 @@ _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
 
 def boot_id() -> str:
     """Return what tells this boot of the machine from all others; random(4)."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+    return read_proc("sys/kernel/random/boot_id").decode("ascii").strip()
 
 
 def reap(ended: Callable[[int, int], object]) -> bool:
@@ -237,8 +236,7 @@ def _pids() -> Iterator[int]:
 def _stat(pid: int) -> tuple[int, int] | None:
     """Return parent and start time of a process; None if there is no such process; proc(5)."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            text = file.read()
+        text = read_proc(f"{pid}/stat")
     except _GONE:
         return None
     # The name may hold blanks and parentheses; the last one closes it.
