@@ -697,6 +697,13 @@ class Slurm:
         prepare(task)
         step.daemons[name] = stepd
 
+    def not_launched(self, step: Step, name: str) -> None:
+        """Hear from an srun that a node refused its task: nothing of the step is there.
+
+        step_launch.c, _fail_step_tasks.
+        """
+        self._report(lambda: self._step_over(step, name))
+
     def _step_over(self, step: Step, name: str) -> None:
         """Hear that nothing of a step is left on a node."""
         if name in step.left:

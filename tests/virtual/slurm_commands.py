@@ -381,6 +381,7 @@ class Commands:
             if step.job.state != "RUNNING":
                 # "Job credential revoked"
                 step.codes.setdefault(name, 1)
+                self._slurm.not_launched(step, name)
                 self._kernel.touched()
             elif step in step.job.steps:
                 self._slurm.launch(step, name, command, environ, task, prepare=prepare)
