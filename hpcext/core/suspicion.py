@@ -1,11 +1,12 @@
-"""Nodes that are set aside: attempts fail there that go well elsewhere.
+"""Nodes that are set aside: jobs fail there that go well elsewhere.
 
 A broken node is a trap: whatever begins there soon fails, so it is always free, and takes job after
 job. NVIDIA's resiliency extension excludes such a node from a restarted job; here it is set aside
 for the whole pilot, with a reason, until its user says otherwise.
 
 An attempt goes well where it does a step, or completes. Failures on a node count from the last time
-that an attempt went well there, and those alone that are nobody's wish.
+that an attempt went well there, and only those that are nobody's wish. A job that has not gone well
+elsewhere since proves nothing: it may fail everywhere.
 """
 
 from __future__ import annotations
@@ -16,11 +17,8 @@ import msgspec
 
 from hpcext.text import counted, listed
 
-FAILURES = 3
-"""Failures in a row, of two jobs or more, for which a node is set aside."""
-
 JOBS = 2
-"""Jobs that failed there and have gone well elsewhere, for which it is, however few failures."""
+"""Jobs that failed on a node and have gone well elsewhere since, for which it is set aside."""
 
 _KEPT = 20
 """Failures that are kept of a node: some more than are ever needed."""
@@ -33,22 +31,17 @@ class Suspicion(msgspec.Struct, frozen=True, omit_defaults=True):
     ----------
     failed : tuple of str
         Ids of the jobs of the attempts that failed there in a row, one after the other.
-    elsewhere : bool
-        Whether an attempt has gone well elsewhere since the first of them.
     went_on : frozenset of str
         Those of the jobs that have gone well elsewhere since.
     """
 
     failed: tuple[str, ...] = ()
-    elsewhere: bool = False
     went_on: frozenset[str] = frozenset()
 
     @property
     def confirmed(self) -> bool:
         """Whether the node is to be set aside."""
-        jobs = set(self.failed)
-        many = self.elsewhere and len(self.failed) >= FAILURES and len(jobs) > 1
-        return many or len(self.went_on) >= JOBS
+        return len(self.went_on) >= JOBS
 
 
 Suspicions = Mapping[str, Suspicion]
@@ -70,8 +63,7 @@ def after_failure(known: Suspicions, job: str, nodes: Iterable[str]) -> dict[str
     for name in nodes:
         before = found.get(name, Suspicion())
         failed = (*before.failed, job)[-_KEPT:]
-        went_on = before.went_on - {job}
-        found[name] = Suspicion(failed, before.elsewhere, went_on)
+        found[name] = Suspicion(failed, before.went_on - {job})
     return found
 
 
@@ -91,7 +83,7 @@ def after_success(known: Suspicions, job: str, nodes: Iterable[str]) -> dict[str
         if name in well:
             continue
         went_on = before.went_on | ({job} & set(before.failed))
-        found[name] = Suspicion(before.failed, True, went_on)
+        found[name] = Suspicion(before.failed, went_on)
     return found
 
 
@@ -104,9 +96,6 @@ def why(said: Suspicion, names: Mapping[str, str]) -> str:
     names : Mapping of str to str
         Id of a job → its name.
     """
-    jobs = [names.get(job, job) for job in dict.fromkeys(said.failed)]
-    text = f"{counted(len(said.failed), 'attempt')} in a row failed there ({listed(jobs)})"
-    if said.went_on:
-        gone_on = [names.get(job, job) for job in dict.fromkeys(said.failed) if job in said.went_on]
-        return f"{text}, and {listed(gone_on)} went on elsewhere"
-    return f"{text}, while others went well elsewhere"
+    went_on = [names.get(job, job) for job in dict.fromkeys(said.failed) if job in said.went_on]
+    failures = counted(len(said.failed), "attempt")
+    return f"{failures} in a row failed there, and {listed(went_on)} went on elsewhere"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.saved import Saved
-from hpcext.core.suspicion import FAILURES, Suspicion, after_failure, after_success
+from hpcext.core.suspicion import Suspicion, after_failure, after_success
 from hpcext.policies import find_policy
 
 Bad = Callable[[v.Action], bool]
@@ -74,17 +75,20 @@ def test_a_broken_node_takes_no_more_jobs() -> None:
     site.submit(*(f"j{number}" for number in range(12)))
     site.run()
     assert list(site.aside) == ["b"]
-    assert "attempts in a row failed there" in site.aside["b"]
+    assert re.fullmatch(
+        r"\d+ attempts in a row failed there, and j\d+, j\d+ went on elsewhere", site.aside["b"]
+    )
     assert all(job.state is v.State.COMPLETED for job in site.engine.world.jobs.values())
-    assert sum(node == "b" for _, node in site.tried) <= 2 * FAILURES
+    assert sum(node == "b" for _, node in site.tried) < 10, "it would take all their tries"
 
 
 def test_a_program_that_fails_everywhere_is_no_fault_of_a_node() -> None:
     site = Site("a", "b", bad=lambda action: action.job.startswith("wrong"))
-    site.submit("wrong1", "wrong2", "right1", "wrong3", "right2", "right3")
+    names = (f"{what}{number}" for number in range(8) for what in ("wrong", "wrong_too", "right"))
+    site.submit(*names)
     site.run()
     assert not site.aside
-    assert not {job.id for job in site.engine.world.jobs.values() if job.done} & {"wrong1"}
+    assert sum(job.done for job in site.engine.world.jobs.values()) == 8
 
 
 def test_one_job_alone_condemns_no_node() -> None:
