@@ -30,6 +30,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self._begun = 0
+        self._ready = False
         self._socket: socket.socket | None = None
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -46,11 +47,13 @@ class Nursery:
             The open log of the supervisor.
         """
         self._begun += 1
+        if self._begun == AFTER + 1:
+            self._start()
         if self._socket is None:
-            if self._begun == AFTER + 1:
-                self._start()
             return None
         try:
+            if not self._is_ready(self._socket):
+                return None
             socket.send_fds(self._socket, [os.fsencode(directory)], [log_fd])
             pid = whole(self._socket.recv(64).decode())
         except (OSError, ValueError) as error:
@@ -72,6 +75,25 @@ class Nursery:
                 self._child.wait(ANSWER_S)
             self._child = None
 
+    def _is_ready(self, control: socket.socket) -> bool:
+        """Return whether it can be asked. Nobody waits for that: supervisors begin here till then.
+
+        Raises
+        ------
+        OSError
+            It did not begin.
+        """
+        if not self._ready:
+            try:
+                said = control.recv(64)
+            except BlockingIOError:
+                return False
+            if said != program.READY:
+                raise OSError("it did not begin")
+            self._ready = True
+            control.settimeout(ANSWER_S)
+        return True
+
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -92,5 +114,5 @@ class Nursery:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
-        ours.settimeout(ANSWER_S)
+        ours.setblocking(False)
         self._socket = ours

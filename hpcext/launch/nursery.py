@@ -1,9 +1,9 @@
 """A process that forks supervisors, so that not each of them has to begin an interpreter.
 
 Run as ``python -I -S .../hpcext/launch/nursery.py FD PADDING``, where FD is a socket of the
-manager. A message is the directory of an attempt, with the open log of its supervisor; the answer
-is the pid. It ends with the manager, whose end of the socket is closed then; supervisors live on,
-as ever.
+manager. It says that it is ready. Then a message is the directory of an attempt, with the open log
+of its supervisor; the answer is the pid. It ends with the manager, whose end of the socket is
+closed then; supervisors live on, as ever.
 
 PADDING makes room for what ``ps`` shows: each supervisor has the command line that it would have
 without this.
@@ -22,6 +22,9 @@ from typing import NoReturn
 
 MOST_BYTES = 65536
 """Bytes of a message: more than a path can have."""
+
+READY = b"ready"
+"""The first message, to the manager."""
 
 FAILED = 70
 """Exit status of a supervisor that an error of its own ended; EX_SOFTWARE of sysexits.h."""
@@ -80,6 +83,7 @@ def main() -> int:
     from hpcext.launch.supervisor import supervise  # noqa: PLC0415
 
     control = socket.socket(fileno=int(sys.argv[1]))
+    control.send(READY)
     show_as([sys.executable, "-I", "-S", os.path.abspath(__file__), sys.argv[1]])
     gc.freeze()
     while True:
