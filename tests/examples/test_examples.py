@@ -29,6 +29,7 @@ def run(tmp_path: Path, *command: str) -> float:
     return accuracy
 
 
+@pytest.mark.slow
 def test_cnn_alone(tmp_path: Path) -> None:
     assert run(tmp_path, "digits_cnn.py", "--epochs", "8") >= 0.97
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 
@@ -23,8 +24,13 @@ MANY = nursery.AFTER + 4
 
 def nurseries(of: int | None = None) -> list[psutil.Process]:
     """Those of a process; by default of this one."""
-    children = psutil.Process(of).children()
-    return [each for each in children if program.__file__ in each.cmdline()]
+    found = []
+    for each in psutil.Process(of).children():
+        # Another test may have left a zombie here.
+        with contextlib.suppress(psutil.Error):
+            if program.__file__ in each.cmdline():
+                found.append(each)
+    return found
 
 
 async def many_end(local: Local, first: int = 1, count: int = MANY) -> None:

@@ -64,6 +64,7 @@ def test_bit_identical(nursery: Nursery, tmp_path: Path, quick: dict[str, str]) 
     assert len(job.checkpoints) == 2
 
 
+@pytest.mark.slow
 def test_two_processes(nursery: Nursery, tmp_path: Path, quick: dict[str, str]) -> None:
     """All stop at the same step if one is asked; each writes and reads its pieces."""
     job = job_of(nursery, tmp_path / "job", **quick)

@@ -287,6 +287,7 @@ def test_without_bslots_it_says_so(make_place: Any) -> None:
     assert said.err == "hpcext: there is no bslots command here, so it is unknown when holes end\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "quirks",
     [

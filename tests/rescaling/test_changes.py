@@ -182,6 +182,7 @@ def test_a_suspension_wins_over_a_change(start: Any) -> None:
     assert {line["size"] for line in account if line["step"] >= step} == {3}
 
 
+@pytest.mark.slow
 def test_a_lost_rank_costs_the_steps_since_the_last_checkpoint(start: Any) -> None:
     training = start("--global-batch=12", "--gates", "20", "44", size=2)
     training.ask(3)

@@ -43,6 +43,7 @@ def spread(tmp_path: Path, nurseries: Nurseries) -> Iterator[Any]:
         training.kill()
 
 
+@pytest.mark.slow
 def test_nodes_come_and_go(spread: Any, nurseries: Nurseries, tmp_path: Path) -> None:
     """One in the middle too, so that those behind it count anew; and from one to several."""
     changes = {20: [0, 1, 2], 35: [0, 2], 50: [0], 65: [0, 3, 4]}

@@ -19,6 +19,7 @@ PASS_S, SAMPLE_S, WORK = 0.02, 0.001, 2000
 POLICY = "pollux:interval_s=1,delay_s=1"
 
 
+@pytest.mark.slow
 def test_a_pilot_is_simulated_as_it_was(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def test_the_most_at_once() -> None:
     assert capes._peak([0.0, 1.0, 2.0], [2.0, 5.0, 3.0]) == 2
 
 
+@pytest.mark.slow
 def test_the_study_gives_a_reason_wherever_it_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a few jobs alone: hardly anything is as in the paper then."""
     for level, count in (("extreme", 12), ("moderate", 8), ("none", 3)):

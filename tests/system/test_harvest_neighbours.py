@@ -80,6 +80,7 @@ def all_end(slurm: Cluster, places: dict[Site, subprocess.Popen[str]]) -> None:
         assert not place.left_behind()
 
 
+@pytest.mark.slow
 def test_the_first_one_gives_half_to_the_second(slurm: Cluster, place: Site, other: Site) -> None:
     """It has all; the other comes; nothing is idle, and no node changes hands any more."""
     trainers(place)

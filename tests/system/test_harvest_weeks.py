@@ -51,6 +51,7 @@ def submit(place: Site, name: str) -> None:
     place.run_until_done("submit", str(place.pilot), str(place.jobs))
 
 
+@pytest.mark.slow
 def test_one_that_stays_waits_for_more_and_holds_nothing_meanwhile(
     slurm: Cluster, place: Site
 ) -> None:

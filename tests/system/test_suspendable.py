@@ -76,6 +76,7 @@ def counter(place: Site) -> list[str]:
     return command
 
 
+@pytest.mark.slow
 def test_preempted_a_training_goes_on_and_ends_as_if_nothing_had_been(
     slurm: Cluster, place: Site, batch: Batch
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_suspended_training_is_balanced_at_once_on_other_workers(
     assert largest_difference(job, alone) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "calls"), [pytest.param(0, 0, marks=pytest.mark.slow), (2, 2)])
 def test_gradients_are_weighed_once(
     nursery: Nursery, tmp_path: Path, times: int, calls: int

@@ -45,6 +45,7 @@ def finished(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Tens
     return job
 
 
+@pytest.mark.slow
 def test_bit_identical(finished: TensorFlowJob) -> None:
     assert len(finished.checkpoints) == 2
 

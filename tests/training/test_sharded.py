@@ -50,6 +50,7 @@ def alone(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Forked:
     return job
 
 
+@pytest.mark.slow
 def test_five_changes_of_size(nursery: Nursery, tmp_path: Path, alone: Forked) -> None:
     job = Forked(nursery, tmp_path, SCRIPT)
     for ranks, step in [(2, 3), (1, 7), (3, 12), (2, 18), (3, 24)]:

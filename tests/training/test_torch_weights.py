@@ -43,6 +43,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, torch.Tenso
     return [torch.load(place / f"o.{rank}", weights_only=True) for rank in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("size", [pytest.param(10, marks=pytest.mark.slow), 14])
 def test_gradients_are_those_of_one_process(
@@ -62,6 +63,7 @@ def test_gradients_are_those_of_one_process(
     assert (weights[-1] == 0.0) == (size == 14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_equal_batches_give_the_same_bits_as_without(
     seen: list[dict[str, torch.Tensor]], world: int
@@ -70,6 +72,7 @@ def test_equal_batches_give_the_same_bits_as_without(
         assert torch.equal(seen[rank][f"{world} hook"], seen[rank][f"{world} plain"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_what_has_no_weight_does_not_count(seen: list[dict[str, torch.Tensor]], world: int) -> None:
     model, (x, y) = script.fresh(), script.data()
