@@ -175,7 +175,7 @@ def make_parser(words: Sequence[str] = ()) -> tuple[Parser, dict[str, Parser]]:
 
 def _modules(words: Sequence[str]) -> Iterable[str]:
     """Return the modules of the command that a command line begins with, or all."""
-    if words[:1] == ("--version",) or words[:1] == ["--version"]:
+    if "--version" in words[:1]:
         return ()
     first = next((word for word in words if not word.startswith("-")), "")
     meant = [module for module, names in COMMANDS.items() if first in names]

@@ -13,7 +13,7 @@ from hpcext.core.carrying_out import carry_out
 from hpcext.core.decisions import PATIENCE_S, Question, brought_up_to_date, refusal
 from hpcext.core.difference import SAME, Difference, difference
 from hpcext.core.facts import Decided, Fact, Granted, Progressed
-from hpcext.core.reach import lacks, stranded, within
+from hpcext.core.reach import LEFT, lacks, stranded, within
 from hpcext.core.reconcile import reconcile
 from hpcext.core.saved import Saved
 from hpcext.core.silence import next_look_s
@@ -120,7 +120,7 @@ class Engine:
             return None
         if self._question is None or self._question.number != question.number:
             now = self.world.snapshot(question.at_s, Cause(question.cause))
-            self._question = Question(question.number, within(now) if self.world.shrunk else now)
+            self._question = Question(question.number, within(now) if self.world.fewer else now)
         return self._question
 
     def answer(self, said: Target | str, *, terse: bool = False) -> Decided:
@@ -196,7 +196,7 @@ class Engine:
     def stranded(self) -> bool:
         """Whether no job runs, and no waiting job can use what is left of the allocation."""
         world = self.world
-        return world.shrunk and stranded(world.unfinished(), world.nodes)
+        return world.fewer and stranded(world.unfinished(), world.offered)
 
     def _ask(self, now_s: float, cause: Cause) -> None:
         """Put a question to the policy, unless one is on its way, or there is nothing to decide."""
@@ -249,8 +249,10 @@ class Engine:
         if not job.ready:
             # It waits after a failure, which `why` says already, unless the manager is draining.
             return "waits because the manager is draining" if self.world.draining else job.why
-        if self.world.shrunk and (why := lacks(job, self.world.nodes)):
-            return why
+        if self.world.fewer:
+            left = LEFT if self.world.shrunk else "left that may be used"
+            if why := lacks(job, self.world.offered, left):
+                return why
         return target.waits.get(job.id, "waits for its turn")
 
     def _safe(self, now_s: float, cause: Cause) -> tuple[Action, ...]:

@@ -1,4 +1,4 @@
-"""Jobs that can still run on a fixed set of nodes that has lost some."""
+"""Jobs that can still run on nodes of which some are gone, or set aside."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from msgspec.structs import replace
 from hpcext.core.values import Job, Node, Snapshot, State
 from hpcext.text import are, counted
 
+LEFT = "left of its allocation"
 
-def lacks(job: Job, nodes: Mapping[str, Node]) -> str:
+
+def lacks(job: Job, nodes: Mapping[str, Node], left: str = LEFT) -> str:
     """Explain why a job can never run on the nodes that are left; empty if it can.
 
     Parameters
     ----------
     job : Job
     nodes : Mapping[str, Node]
+    left : str
+        What these are to the user.
     """
     least = job.sizes[0]
     if job.nodes is None:
+        fewest, what = least, "GPU"
         there = sum(node.gpus for node in nodes.values())
-        return "" if there >= least else f"needs {counted(least, 'GPU')}, and {_left(there)}"
-    # One that needs several has them all of one kind.
-    kinds = collections.Counter(node.kind for node in nodes.values() if node.gpus >= least)
-    fewest, there = job.nodes[0], max(kinds.values(), default=0)
-    return "" if there >= fewest else f"needs {counted(fewest, 'node')}, and {_left(there)}"
-
-
-def _left(count: int) -> str:
-    return f"{count} {are(count)} left of its allocation"
+    else:
+        # One that needs several has them all of one kind.
+        kinds = collections.Counter(node.kind for node in nodes.values() if node.gpus >= least)
+        fewest, what = job.nodes[0], "node"
+        there = max(kinds.values(), default=0)
+    if there >= fewest:
+        return ""
+    return f"needs {counted(fewest, what)}, and {there} {are(there)} {left}"
 
 
 def within(now: Snapshot) -> Snapshot:

@@ -135,6 +135,11 @@ class World:
             }
         return self._offered
 
+    @property
+    def fewer(self) -> bool:
+        """Whether jobs have fewer nodes than there were: some are gone for good, or set aside."""
+        return self.shrunk or any(name in self.nodes for name in self.aside)
+
     def current(self, job_id: str, op: int) -> Job | None:
         """Return a job if `op` started its current attempt."""
         job = self.jobs.get(job_id)

@@ -41,6 +41,8 @@ class LeaseBalance:
         How many nodes trainers can use now.
     loss : callable
         The cost of giving up a node.
+    avoid : callable
+        Nodes on which no lease is wanted: those that are there are given back.
     bound : bool
         Leases are given back that are more than `want`; else those alone that are others' part.
     look : callable
@@ -67,6 +69,7 @@ class LeaseBalance:
         account: Account,
         want: Callable[[], int],
         loss: Loss,
+        avoid: Callable[[], Collection[str]],
         bound: bool,
         look: Callable[[Lease], None],
         clock: Callable[[], float],
@@ -80,6 +83,7 @@ class LeaseBalance:
         self._account = account
         self._want = want
         self._loss = loss
+        self._avoid = avoid
         self._bound = bound
         self._look = look
         self._clock = clock
@@ -107,11 +111,14 @@ class LeaseBalance:
         ]
         short = [each for each in holes if not self._terms.minutes(each, now)]
         self._count(short)
-        useless = {each.node for each in short} | set(self._ground.refused)
+        avoided = set(self._avoid())
+        useless = {each.node for each in short} | set(self._ground.refused) | avoided
+        await self._give_back(lease for lease in self._own() if lease.node in avoided)
         want, part = self._want(), self._part(set(idle) - useless)
         await self._fewer(part, want)
         self._account.missing = missing.why(self._looked(short, part, now))
         want, own = want if part is None else min(want, part), len(self._own())
+        holes = [hole for hole in holes if hole.node not in avoided]
         takes = self._takes(holes, taken, want, now)
         # A request may be refused, so these nodes are not claimed from others at once.
         lacks = 0 if part is None else min(want, self._terms.max_nodes) - own - len(takes)
@@ -205,7 +212,11 @@ class LeaseBalance:
         self._over_part = over
         if not limits:
             return
-        for lease in surplus(own, min(limits), self._loss, self._neighbours.asked):
+        await self._give_back(surplus(own, min(limits), self._loss, self._neighbours.asked))
+
+    async def _give_back(self, leases: Iterable[Lease]) -> None:
+        """Give leases back, unless they are being given back already."""
+        for lease in [each for each in leases if not each.closing()]:
             log.info("the lease of %s is being given back", lease.node)
             lease.release()
             self._look(lease)
@@ -250,7 +261,7 @@ class LeaseBalance:
         for node in self._neighbours.to_ask(self._ground.suiting()):
             if more <= 0:
                 break
-            if node in known:
+            if node in known or node in self._avoid():
                 continue
             hole = self._ground.hole(node, ends.get(node, math.inf))
             if minutes := self._terms.minutes(hole, now):

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hpcext import documents, private
@@ -73,6 +73,8 @@ class LeaseBook:
         Collects how the attempts on a lease ended; called before the engine learns that it is gone.
     loss : callable
         The cost of giving up a node.
+    avoid : callable
+        Nodes on which no lease is wanted.
     bound : bool
         Leases are given back that are more than `want`; else those alone on which nothing has run
         for a while, and those that are another harvester's part.
@@ -99,6 +101,7 @@ class LeaseBook:
         busy: Callable[[Lease], bool],
         hear: Callable[[Lease], None],
         loss: Loss,
+        avoid: Callable[[], Collection[str]] = tuple,
         bound: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -144,6 +147,7 @@ class LeaseBook:
             account=self._account,
             want=want,
             loss=loss,
+            avoid=avoid,
             bound=bound,
             look=self._look,
             clock=clock,

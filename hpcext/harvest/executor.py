@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -49,7 +49,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
     terms : Terms
     began_at : float
         The instant from which the engine counts, epoch seconds.
-    want, seen, loss, bound
+    want, seen, loss, avoid, bound
         As :class:`~hpcext.harvest.book.LeaseBook` has them.
     **common
         Those of :class:`~hpcext.executors.attempts.AttemptExecutor`; directories of leases are
@@ -65,6 +65,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         want: Callable[[], int],
         seen: Callable[[], Fragments],
         loss: Loss,
+        avoid: Callable[[], Collection[str]] = tuple,
         bound: bool = False,
         **common: Any,
     ) -> None:
@@ -84,6 +85,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             busy=self._busy,
             hear=self._hear,
             loss=loss,
+            avoid=avoid,
             bound=bound,
         )
 

@@ -120,6 +120,7 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Reso
             seen=lambda: world.seen.fragments,
             want=want,
             loss=lambda node: loss(world.queue.busy(), node),
+            avoid=lambda: world.aside,
             bound=terms.autoscale is not None,
             **common,
         )

@@ -103,6 +103,29 @@ def test_what_needs_more_nodes_than_are_left_keeps_nothing_waiting() -> None:
     assert not engine.stranded
 
 
+def test_so_does_what_needs_one_that_is_set_aside() -> None:
+    """Nothing behind it waits for ever, and an allocation that none can use is left."""
+    engine = begun(job("1", 2), job("2", 1))
+    wide = engine.world.jobs["1"].op
+    engine.step(1, [f.Registered("1", wide, 0)])
+    assert run(engine, 2, f.SetAside("n2", "a fan")) == ["suspend 1"]
+    assert run(engine, 3, f.Ended("1", wide, f.Outcome.SUSPENDED, 85)) == ["start 2 n1"]
+    assert engine.world.jobs["1"].why == "needs 2 nodes, and 1 is left that may be used"
+    done = f.Ended("2", engine.world.jobs["2"].op, f.Outcome.COMPLETED, 0)
+    assert run(engine, 4, done) == []
+    assert engine.stranded
+    assert run(engine, 5, f.Readmitted("n2")) == ["start 1 n1 n2"]
+    assert not engine.stranded
+
+
+def test_of_nodes_that_come_and_go_one_that_is_set_aside_and_has_left_is_no_loss() -> None:
+    engine = begun(job("1", 2), job("2", 1))
+    run(engine, 1, f.SetAside("n2", "a fan"), f.NodeLost("n2", unneeded=True))
+    run(engine, 2, f.Ended("1", engine.world.jobs["1"].op, f.Outcome.LOST))
+    assert engine.world.jobs["2"].state is v.State.PENDING
+    assert not engine.stranded
+
+
 def test_a_node_that_may_be_followed_by_another_one_is_waited_for() -> None:
     """Leases come and go: who is first in the queue is first."""
     engine = begun(job("1", 2), job("2", 1))

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
+from hpcext.core.apply import suspects
 from hpcext.core.engine import Engine
 from hpcext.core.saved import Saved
 from hpcext.core.suspicion import Suspicion, after_failure, after_success
@@ -98,6 +100,19 @@ def test_one_job_alone_condemns_no_node() -> None:
     site.run()
     assert ("odd", "b") in site.tried
     assert not site.aside
+
+
+def test_a_gpu_with_seats_is_no_other_node() -> None:
+    """Its machine is that of the GPUs on which the jobs failed."""
+    engine = Engine()
+    nodes = [v.Node("n", 1), v.Node("n/mps", 4, seats=4)]
+    jobs = [v.Job(name, name, order, (1,), 1) for order, name in enumerate("xy")]
+    engine.step(0, [*map(f.NodeJoined, nodes), *map(f.Submitted, jobs)])
+    for name in "xy":
+        for node, outcome in (("n", f.Outcome.FAILED), ("n/mps", f.Outcome.COMPLETED)):
+            had = replace(engine.world.jobs[name], held={node: 1})
+            suspects.ended(engine.world, had, f.Ended(name, 1, outcome, 1))
+    assert not engine.world.aside
 
 
 def test_the_last_node_stays() -> None:

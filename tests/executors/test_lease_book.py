@@ -96,6 +96,7 @@ class Harvester:
         self.busy: set[int] = set()
         self.unheard: dict[str, Ended] = {}
         self.loss: Loss | None = None
+        self.avoid: set[str] = set()
         self.bound = True
         self.terms = Terms(**{"partition": "p", "gpus": 2, "cycle_s": 0.01, **terms})
         self.loop = asyncio.new_event_loop()
@@ -108,7 +109,7 @@ class Harvester:
             loop=self.loop, began_at=1000.0, want=lambda: self.want,
             seen=lambda: self.seen, busy=self.is_busy, hear=self.hear,
             loss=self.loss or (lambda _: ()), bound=self.bound and self.loss is not None,
-            clock=lambda: self.now_s,
+            avoid=lambda: self.avoid, clock=lambda: self.now_s,
         )  # fmt: skip
 
     def hear(self, lease: Lease) -> None:
@@ -432,6 +433,33 @@ def test_an_unused_lease_is_not_taken_again_at_once(one: Harvester, slurm: Scrip
     slurm.nodes["n2"] = "allocated"
     one.cycle(4)
     assert len(slurm.said("sbatch")) == 1
+
+
+def test_a_node_that_is_set_aside_is_given_back_and_not_taken_again(
+    one: Harvester, slurm: ScriptedSlurm
+) -> None:
+    slurm.nodes["n3"] = "idle"
+    one.avoid.add("n3")
+    one.cycle(3)
+    leases = {lease.node: lease for lease in one.book.leases.values()}
+    assert set(leases) == {"n1", "n2"}
+    for lease in leases.values():
+        assert lease.job_id is not None
+        slurm.begin(one.book, lease.job_id, lease.node)
+    one.cycle(2)
+    one.took()
+    one.avoid.add("n1")
+    one.cycle(2)
+    assert (leases["n1"].released, leases["n2"].released) == (True, False)
+    (left,) = one.took()
+    assert isinstance(left, NodeJoined)
+    assert (left.node.name, left.node.gpus) == ("n1", 0)
+    slurm.jobs[leases["n1"].job_id or 0][0], slurm.nodes["n1"] = "COMPLETED", "idle"
+    one.cycle(5)
+    assert [lease.node for lease in one.book.leases.values()] == ["n2"]
+    one.avoid.clear()
+    one.cycle(5)
+    assert {lease.node for lease in one.book.leases.values()} == {"n1", "n2", "n3"}
 
 
 def test_the_end_releases_unused_leases(one: Harvester, slurm: ScriptedSlurm) -> None:

@@ -14,6 +14,8 @@ from lsf_site import ABORT_VALUE, Site
 from lsf_tools import ROOT, SCRIPTS, MakeSite, command, output
 from option_harness import IS_VALID
 
+from hpcext.checkpointers import PRESETS
+
 ESUB = SCRIPTS / "esub.hpcext"
 SHOW = 'printf \'%s|\' "$HPCEXT_GPUS" "$HPCEXT_SCALING"'
 VALID = {
@@ -142,7 +144,9 @@ def test_what_is_valid_is_said_as_on_slurm() -> None:
 
 
 _NEARLY = st.from_regex(r"[0-9:auto.\-a\n ]{0,9}", fullmatch=True).map(str.encode)
-VALUES = st.one_of(_NEARLY, st.binary(max_size=99)).map(lambda value: value.replace(b"\0", b""))
+VALUES = st.one_of(
+    _NEARLY, st.sampled_from(sorted(PRESETS)).map(str.encode), st.binary(max_size=99)
+).map(lambda value: value.replace(b"\0", b""))
 KEYS = {"lead": "hpcext-suspendable", "gpus": "hpcext-gpus", "scaling": "hpcext-scaling",
         "trainer": "hpcext-trainer", "checkpoint": "hpcext-checkpoint"}  # fmt: skip
 VARIABLES = {"lead": b"HPCEXT_LEAD_S", "gpus": b"HPCEXT_GPUS", "scaling": b"HPCEXT_SCALING",

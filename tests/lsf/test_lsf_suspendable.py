@@ -24,6 +24,7 @@ from test_starter import hostile
 
 COUNTER = Path(__file__).parents[1] / "faults" / "counter.py"
 PATIENCE_S = 120.0
+SAVES_AT_SIGTERM = Path(__file__).parents[1] / "native" / "programs" / "term.sh"
 SUSPENDABLE = ("-a", "hpcext(suspendable,lead=50)")
 
 
@@ -189,27 +190,14 @@ def controlled(tmp_path: Path) -> dict[str, object]:
     return {"job_controls": said}
 
 
-SAVES_AT_SIGTERM = """#!/bin/bash
-trap 'echo $n >saved; exit 0' TERM
-n=$(cat saved 2>/dev/null || echo 0)
-until test -e gate; do
-    n=$((n + 1))
-    echo $n >>own.steps
-    sleep 0.1
-done
-"""
-
-
 def test_a_flag_says_how_a_script_saves_that_knows_nothing_of_hpcext(
     make_cluster: MakeCluster,
 ) -> None:
     cluster = make_cluster()
     place = cluster.site.directory
-    script, steps = place / "own.sh", place / "own.steps"
-    script.write_text(SAVES_AT_SIGTERM)
-    script.chmod(0o755)
+    steps = place / "own.steps"
     how = ("-a", "hpcext(suspendable,lead=50,checkpoint=torchrun)")
-    job = cluster.submit(text=str(script), how=how)
+    job = cluster.submit(text=str(SAVES_AT_SIGTERM), how=how)
 
     def made() -> list[int]:
         return [int(line) for line in steps.read_text().split()] if steps.exists() else []

@@ -19,6 +19,7 @@ from slurm_cluster import REPOSITORY, Cluster, free_ports
 from test_pilot_ends import requeued
 
 TRAIN = Path(__file__).parent / "train.py"
+SAVES_AT_SIGTERM = Path(__file__).parents[1] / "native" / "programs" / "term.sh"
 LEAD = ("--lead", "50")
 
 
@@ -365,26 +366,16 @@ def test_the_flag_of_sbatch_does_it_for_an_ordinary_script(
     assert batch.counted() == list(range(1, 41))
 
 
-SAVES_AT_SIGTERM = """#!/bin/bash
-# It runs on until its gate is open, and saves by its own means.
-trap 'echo $n >saved; exit 0' TERM
-n=$(cat saved 2>/dev/null || echo 0)
-until test -e gate; do
-    n=$((n + 1))
-    echo $n >>own.steps
-    sleep 0.1
-done
-echo over
-"""
-
-
 def test_a_flag_says_how_a_script_saves_that_knows_nothing_of_hpcext(
     slurm: Cluster, place: Site, batch: Batch, plugin: Plugin
 ) -> None:
     as_site(place, batch, plugin)
-    flags = ("--hpcext-suspendable=50", "--hpcext-checkpoint=torchrun", "--signal=B:USR2@50")
+    flags = (
+        "--hpcext-suspendable=50", "--hpcext-checkpoint=torchrun", "--signal=B:USR2@50",
+        "--export=NONE",
+    )  # fmt: skip
     on = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
-    said = batch.sbatch(*flags, *on, script=SAVES_AT_SIGTERM)
+    said = batch.sbatch(*flags, *on, script=SAVES_AT_SIGTERM.read_text())
     assert said.returncode == 0, said
     batch.id = int(said.stdout)
     steps = place.path / "own.steps"

@@ -206,6 +206,11 @@ def holes(args: argparse.Namespace, out: Output) -> int:
 
 def report(args: argparse.Namespace, out: Output) -> int:
     """Show how a harvester has used the idle nodes."""
+    from hpcext.sim.pilots.harvested import (  # noqa: PLC0415  (slow: it simulates)
+        Offered,
+        utilisation_efficiency,
+    )
+
     directory = pilots.find(args.pilot, load_settings().state_dir)
     terms = pilots.load(directory).harvest
     if terms is None:
@@ -213,11 +218,6 @@ def report(args: argparse.Namespace, out: Output) -> int:
     found = reading.read(directory)
     document = harvest_document(directory, found.world, found.node_time)
     away_s = found.node_time.away_s
-    from hpcext.sim.pilots.harvested import (  # noqa: PLC0415  (slow: it simulates)
-        Offered,
-        utilisation_efficiency,
-    )
-
     reached = utilisation_efficiency(
         tuple(found.world.jobs.values()),
         Submissions(directory / "submissions").spec,
