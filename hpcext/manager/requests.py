@@ -174,8 +174,9 @@ def readmit(world: World, words: Mapping[str, Any]) -> Answer:
     """Use a node again that was set aside."""
     name = str(words.get("node", ""))
     if name not in world.aside:
-        said = listed(list(world.aside)) or "none is"
-        raise InputError(f"{shown(name)} is not set aside", valid=said)
+        if not world.aside:
+            raise InputError(f"{shown(name)} is not set aside: no node is")
+        raise InputError(f"{shown(name)} is not set aside", valid=listed(list(world.aside)))
     return (Readmitted(name),), f"{name} is used again"
 
 
