@@ -150,8 +150,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         # First, or it would start again what is killed next.
         manager.kill()
         manager.wait()
-    for process in place.left_behind():
-        process.kill()
+    place.kill_left_behind()
 
 
 @pytest.fixture

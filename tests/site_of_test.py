@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -187,6 +188,12 @@ class Site:
             if marker in environ:
                 found.append(process)
         return found
+
+    def kill_left_behind(self) -> None:
+        """Kill what runs of this site; one may end by itself in between."""
+        for process in self.left_behind():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def check_account(self, steps: dict[str, int], *, save_every: int = 5) -> None:
         """Nothing lost, nothing run twice at once, no GPU shared, no process left.

@@ -132,8 +132,7 @@ def make_place(make_site: MakeSite, tmp_path: Path) -> Iterator[Any]:
     yield place
     for one in made:
         one.clear()
-        for process in one.left_behind():
-            process.kill()
+        one.kill_left_behind()
 
 
 @pytest.fixture

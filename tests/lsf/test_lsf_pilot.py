@@ -135,8 +135,7 @@ def place(make_site: MakeSite, tmp_path: Path, request: pytest.FixtureRequest) -
     one = OnLsf(tmp_path, lsf, HPCEXT_LSF_LAUNCHER=launcher)
     yield one
     one.clear()
-    for process in one.left_behind():
-        process.kill()
+    one.kill_left_behind()
 
 
 BOTH = pytest.mark.parametrize(

@@ -143,8 +143,7 @@ class Tickets(Site):
         for process in self.started:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-        for process in self.left_behind():
-            process.kill()
+        self.kill_left_behind()
 
 
 MakeTickets = Any

@@ -32,8 +32,7 @@ def make_probe(make_site: MakeSite, tmp_path: Path) -> Iterator[Any]:
     yield place
     for one in made:
         one.clear()
-        for process in one.left_behind():
-            process.kill()
+        one.kill_left_behind()
 
 
 def nothing_left(place: Harvest) -> None:

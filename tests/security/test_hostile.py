@@ -36,8 +36,7 @@ def open_site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         for manager in site.started:
             manager.kill()
             manager.wait()
-        for process in site.left_behind():
-            process.kill()
+        site.kill_left_behind()
 
 
 def by_somebody(do: Callable[[], object]) -> str:
