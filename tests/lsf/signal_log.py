@@ -14,23 +14,24 @@ BEGAN_S = time.time()
 
 def role(name: str) -> None:
     """Log what this process hears, until it is killed."""
-    with open(f"{sys.argv[1]}.log", "a", buffering=1, encoding="utf-8") as file:
+    log = os.open(f"{sys.argv[1]}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-        def say(what: str) -> None:
-            file.write(f"{time.time() - BEGAN_S:7.1f} {name:8} {what}\n")
+    def say(what: str) -> None:
+        # In one call: a file of Python's cannot be written to while it is being written to.
+        os.write(log, f"{time.time() - BEGAN_S:7.1f} {name:8} {what}\n".encode())
 
-        for signum in HEARD:
-            signal.signal(signum, lambda number, _: say(signal.Signals(number).name))
-        # Who it is comes last: from then on it hears.
-        ids = f"ppid {os.getppid()} pgid {os.getpgrp()} sid {os.getsid(0)}"
-        say(f"pid {os.getpid()} {ids}")
-        last = time.time()
-        while True:
-            time.sleep(0.2)
-            now = time.time()
-            if now - last > 2:
-                say(f"stood still for {now - last:.1f} s")
-            last = now
+    for signum in HEARD:
+        signal.signal(signum, lambda number, _: say(signal.Signals(number).name))
+    # Who it is comes last: from then on it hears.
+    ids = f"ppid {os.getppid()} pgid {os.getpgrp()} sid {os.getsid(0)}"
+    say(f"pid {os.getpid()} {ids}")
+    last = time.time()
+    while True:
+        time.sleep(0.2)
+        now = time.time()
+        if now - last > 2:
+            say(f"stood still for {now - last:.1f} s")
+        last = now
 
 
 if os.fork() == 0:

@@ -102,7 +102,10 @@ class Job:
             heard = self.read().heard
             return all(len(heard[name]) >= len(each) for name, each in expected.heard.items())
 
-        wait_for(enough, f"{dict(expected.heard)}")
+        try:
+            wait_for(enough, f"{dict(expected.heard)}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the log:\n{self.log.read_text()}") from None
         return self.read()
 
 
@@ -126,7 +129,7 @@ def test_signals_reach_the_recorded_processes(make_site: MakeSite, scenario: str
     site = make_site(
         queues=QUEUES,
         pim_s=3600.0 if early else 0.2,
-        terminate_interval_s=4.0,
+        terminate_interval_s=8.0,
         minute_s=6.0,
     )
     expected = recorded(scenario)
