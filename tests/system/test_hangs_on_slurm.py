@@ -21,7 +21,7 @@ def hanging(slurm: Cluster, place: Site, **more: Any) -> None:
     slurm.as_user("mkdir", str(run))
     shutil.copy(TRAIN, run)
     command = [str(slurm.python), TRAIN.name, "lock"]
-    job = {"name": "lock", "command": command, "cwd": str(run), "hang_after_s": 5, **more}
+    job = {"name": "lock", "command": command, "workdir": str(run), "hang_after_s": 5, **more}
     place.write_jobs(job)
 
 

@@ -75,7 +75,7 @@ def test_what_saves_at_a_signal_gives_way_and_goes_on(slurm: Cluster, place: Sit
         {
             "name": "own",
             "command": ["bash", SAVES_AT_SIGTERM.name],
-            "cwd": str(run),
+            "workdir": str(run),
             "nodes": {"min": 1, "max": 1},
             "gpus": 6,
             "checkpoint": {"signal": "SIGTERM", "done": {"exit": [0], "file": "saved"}},
@@ -118,7 +118,7 @@ def test_what_saves_nothing_gives_way_and_goes_on(slurm: Cluster, place: Site) -
         {
             "name": "asis",
             "command": ["/usr/bin/python3", COUNTING.name, "child"],
-            "cwd": str(run),
+            "workdir": str(run),
             "nodes": {"min": 1, "max": 1},
             "gpus": 6,
             "checkpoint": "transparent",
