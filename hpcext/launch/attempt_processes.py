@@ -36,6 +36,9 @@ class AttemptProcesses:
         The attempt's on a shared GPU.
     native : Native or Transparent or None
         How the command saves by its own means, or is saved as it is, if its job states that.
+    spared : bool
+        Whether they began to ignore SIGTERM, since the batch system sends it before they are saved.
+        Those that ignore it still are sent SIGKILL in its place: they would be ended by it.
     """
 
     def __init__(
@@ -43,10 +46,13 @@ class AttemptProcesses:
         supervisor: Process,
         seat: Seat | None,
         native: Native | Transparent | None = None,
+        *,
+        spared: bool = False,
     ) -> None:
         self._supervisor = supervisor
         self._seat = seat
         self._native = native
+        self._spared = spared
         self._script = Script(supervisor)
 
     def find(self) -> list[Process]:
@@ -107,4 +113,6 @@ class AttemptProcesses:
         if self._seat is not None:
             self._seat.release([each for each in processes if tree.ends(each, *signums)])
         for process in processes:
-            tree.send(process, *signums)
+            deaf = self._spared and tree.ignores(process, signal.SIGTERM)
+            ends = signal.SIGTERM in signums and deaf
+            tree.send(process, *((signal.SIGKILL,) if ends else signums))

@@ -100,7 +100,7 @@ class AttemptState:
         self.suspend_requested_at: float | None = None
         self.end_requested_at: float | None = None
         self.notice_at: float | None = None
-        self._warned = False
+        self._warned_at: float | None = None
         # The manager's last order to suspend; the suspensions declined before the present one.
         self._ordered = 0
         # The last order to write stacks.
@@ -114,6 +114,11 @@ class AttemptState:
         # Set in the phases that have a deadline, and in no other.
         self._kill_s: float | None = None
         self._kill_pause_s = KILL_PAUSE_S
+
+    @property
+    def noticed_at(self) -> float | None:
+        """When a notice or a warning of one was first heard, in seconds since the epoch."""
+        return min((at for at in (self.notice_at, self._warned_at) if at), default=None)
 
     @property
     def deadline_s(self) -> float | None:
@@ -141,7 +146,7 @@ class AttemptState:
             case Event.EARLY_NOTICE:
                 effects = self._early_notice(facts, now)
             case Event.WARNING:
-                effects = self._warn()
+                effects = self._warn(now)
             case Event.END:
                 effects = self._end(now)
             case Event.DEADLINE:
@@ -267,12 +272,12 @@ class AttemptState:
         self._spare()
         return self._require(facts, now)
 
-    def _warn(self) -> list[Effect]:
+    def _warn(self, now: Now) -> list[Effect]:
         """Note that the batch system wants the node back, which the agent will tell in a moment.
 
         Ranks that change in place may have left by then.
         """
-        self._warned = True
+        self._warned_at = self._warned_at or now.at
         self._spare()
         return []
 
@@ -332,7 +337,7 @@ class AttemptState:
         """Decide what becomes of processes that are left after the command has ended."""
         if self.phase is Phase.EMPTYING:
             return []
-        if self._warned and self.notice_at is None and facts.registered:
+        if self._warned_at is not None and self.notice_at is None and facts.registered:
             return []
         if facts.native and facts.answering and self.suspension is not Suspension.NONE:
             # Its shell is dead, and what was asked to save may not have done so yet.

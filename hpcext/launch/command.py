@@ -104,6 +104,7 @@ def start(
     log: int | None = None,
     blocked: Collection[signal.Signals] = (SUSPEND_SIGNAL,),
     notices: bool = False,
+    spared: bool = False,
     asked_by: signal.Signals | None = None,
     no_new_privs: bool = False,
 ) -> int:
@@ -126,6 +127,9 @@ def start(
     notices : bool
         Whether the batch system may send SIGUSR2 (sbatch's ``--signal``) and SIGINT (which LSF's
         bkill and brequeue send first) to every process: these signals are ignored as well.
+    spared : bool
+        Whether it ignores SIGTERM, too, so that it lives until it has been suspended: batch systems
+        send that signal to every process of a job whose nodes are wanted.
     asked_by : signal.Signals or None
         The signal that asks the command to save by its own means. The command starts with that
         signal's default action: Lightning, for example, takes an ignored signal for a handled one.
@@ -144,7 +148,7 @@ def start(
 
     def child() -> NoReturn:
         try:
-            _prepare(parent, log, blocked, notices=notices, asked_by=asked_by)
+            _prepare(parent, log, blocked, _told(notices, spared) - {asked_by})
             if no_new_privs:
                 _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             _execute(argv, environ, cwd)
@@ -175,9 +179,7 @@ def _prepare(
     parent: int,
     log: int | None,
     blocked: Collection[signal.Signals],
-    *,
-    notices: bool,
-    asked_by: signal.Signals | None,
+    ignored: Collection[signal.Signals],
 ) -> None:
     """Set what the command inherits, between fork and exec."""
     # This is cheap, and ends most processes if we are killed with SIGKILL; a sweep ends the rest.
@@ -192,12 +194,18 @@ def _prepare(
         os.dup2(log, 2)
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signum, signal.SIG_DFL)
-    told = (NOTICE_SIGNAL, signal.SIGINT) if notices else ()
-    for signum in {SUSPEND_SIGNAL, NEWS_SIGNAL, *told} - {asked_by}:
+    for signum in ignored:
         signal.signal(signum, signal.SIG_IGN)
     # Linux keeps a blocked signal pending even if it is ignored: ignored, so that a program that
     # unblocks it is not stopped; blocked, so that a session finds it.
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _told(notices: bool, spared: bool) -> set[signal.Signals]:
+    """Return the signals that others send to a command, which end what does not know of them."""
+    told = {SUSPEND_SIGNAL, NEWS_SIGNAL}
+    told |= {NOTICE_SIGNAL, signal.SIGINT} if notices else set()
+    return told | ({signal.SIGTERM} if spared else set())
 
 
 def _execute(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> NoReturn:

@@ -12,7 +12,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ from hpcext.process import Process
 
 SEARCH_S = 5.0
 """Seconds that one search for checkpoints may take; what was not found until then is not there."""
+
+NOTICED_S = 5.0
+"""A checkpoint that is no older than this, when a notice is heard, may be the answer to it."""
 
 HEARD = "requeued"
 """The file in the attempt's directory that says that the command has asked to be requeued."""
@@ -76,6 +79,8 @@ class Native:
         Whether it may be ended although nothing says that it has saved.
     signum : signal.Signals or None
         What asks it to save.
+    noticed : bool
+        Whether it was asked by the batch system, which sends its notice to every process.
     imaged, no_new_privs, declined, main, helper
         As of :class:`~hpcext.launch.transparent.saver.Transparent`: it is not saved as it is.
     """
@@ -104,6 +109,8 @@ class Native:
         self._first: Found | None = None
         self._before: Found | None = None
         self._asked_s: float | None = None
+        # Whether the batch system has asked it, by its notice.
+        self.noticed = False
         # Who was asked, and who is theirs to tell.
         self._told: set[Process] = set()
         self._left: set[Process] = set()
@@ -179,6 +186,18 @@ class Native:
                 self._told.add(process)
                 tree.send(process, self.signum)
 
+    def notice(self, signums: Collection[int]) -> None:
+        """Note that the batch system has sent signals to every process, perhaps some time ago.
+
+        If one is that which asks this command to save, it may have done so, and be gone.
+        """
+        if self.signum not in signums or self._asked_s is not None:
+            return
+        self.noticed, self._asked_s = True, time.monotonic()
+        newest = self._newest()
+        if newest is not None and newest.at < time.time() - NOTICED_S:
+            self._before = newest
+
     def answering(self) -> bool:
         """Return whether a process that was asked still runs."""
         return any(process.alive() for process in self._told)
@@ -246,7 +265,8 @@ class Native:
             return False
         if self._exits is not None:
             status = exit_code if exit_code >= 0 else 128 - exit_code
-            if cut_off or not self._told or (self._exits and status not in self._exits):
+            asked = self._told or self.noticed
+            if cut_off or not asked or (self._exits and status not in self._exits):
                 return False
         return self._said()
 

@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,9 @@ TAKEN = 75
 
 NOT_STARTED = 71
 """Exit code if the command could not be run for another reason, such as a full disk."""
+
+LAST_NOTICE_S = 0.1
+"""Seconds after the end of a command in which the signal may come that has ended it."""
 
 LOOK_S = 1.0  # for orders, and the leader of a batch job, which no signal announces
 
@@ -122,7 +125,10 @@ class Supervisor:
         self._seat = _seat(launch.get("mps"))
         self._compiled = Compiled(self._launch.environ)
         self._native = self._launch.native(directory, protocol.environ())
-        self._processes = AttemptProcesses(self._me, self._seat, self._native)
+        # What asks a command to save is not to be mistaken for what only says that it is time.
+        by = None if self._native is None else self._native.signum
+        self._spared = self._launch.notices and self._native is not None and by != signal.SIGTERM
+        self._processes = AttemptProcesses(self._me, self._seat, self._native, spared=self._spared)
         self._state = AttemptState(
             kill_grace_s=self._launch.kill_grace_s,
             suspend_timeout_s=self._launch.suspend_timeout_s,
@@ -178,6 +184,7 @@ class Supervisor:
             cwd=launch.cwd,
             log=log,
             notices=launch.notices,
+            spared=self._spared,
             asked_by=native.signum if native is not None else None,
             no_new_privs=native is not None and native.no_new_privs,
         )
@@ -220,6 +227,11 @@ class Supervisor:
             self._wait()
         if self._seat is not None:
             self._seat.leave()
+        by_notice = self._launch.notices and self._native is not None and not self._spared
+        # Its end may come before the notice that it has heard.
+        if by_notice and signal.sigtimedwait({signal.SIGTERM}, LAST_NOTICE_S):
+            self._noticed({signal.SIGTERM})
+            self._step(Event.WARNING)
         # No child is left, so the command has been reaped too.
         code = self._exit_code if self._exit_code is not None else NOT_STARTED
         suspended = self._files.suspended() or self._saved_natively(code)
@@ -237,7 +249,7 @@ class Supervisor:
     def _saved_natively(self, exit_code: int) -> bool:
         """Return whether a command that was to be suspended has saved by its own means."""
         native, requested = self._saves_natively(), self._state.suspension is not Suspension.NONE
-        if native is None or not requested:
+        if native is None or not (requested or native.noticed):
             return False
         return native.acknowledged(exit_code, cut_off=self._cut_off, released=self._state.released)
 
@@ -262,9 +274,16 @@ class Supervisor:
             self._step(Event.DEADLINE)
             self._look()
             return
+        # Signals that wait come in the order of their numbers.
+        self._noticed({info.si_signo, *signal.sigpending()})
         event = heard(info.si_signo, notices=self._launch.notices, agent=self._launch.agent)
         if event is not None:
             self._step(event)
+
+    def _noticed(self, signums: Collection[int]) -> None:
+        """Note signals that the batch system may have sent to the command, too."""
+        if self._native is not None and self._launch.notices:
+            self._native.notice(signums)
 
     def _look(self) -> None:
         """Look for what no signal tells of, if it is time to."""
@@ -326,6 +345,11 @@ class Supervisor:
 
     def _end_of(self, exit_code: int, *, suspended: bool) -> dict[str, Any]:
         """Return how the attempt ended."""
+        notice_at, asked_at = self._state.notice_at, self._state.end_requested_at
+        if self._files.session() is None:
+            # A batch system sends its notices to every process: what ends then was told to.
+            notice_at = self._state.noticed_at
+            asked_at = asked_at or notice_at
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         native = self._saves_natively()
         checkpoint = native and native.account(
@@ -339,8 +363,8 @@ class Supervisor:
             "suspended": suspended,
             "started_at": self._started_at,
             "suspend_asked_at": self._state.suspend_requested_at,
-            "kill_asked_at": self._state.end_requested_at,
-            "notice_at": self._state.notice_at,
+            "kill_asked_at": asked_at,
+            "notice_at": notice_at,
             "main_ended_at": self._main_ended_at,
             "ended_at": time.time(),
             "cpu_s": usage.ru_utime + usage.ru_stime,

@@ -167,6 +167,12 @@ def handles(process: Process, signum: int) -> bool:
     return bool(caught or (blocked and not ignored))
 
 
+def ignores(process: Process, signum: int) -> bool:
+    """Return whether a process ignores a signal."""
+    found = re.search(rb"^SigIgn:\s*([0-9a-f]+)", _status(process), re.MULTILINE)
+    return bool(found and int(found[1], 16) >> (signum - 1) & 1)
+
+
 def _own_pid(process: Process) -> int:
     """Return the pid that a process has in its own namespace; proc(5)."""
     pids = re.search(rb"^NSpid:.*\s([0-9]+)$", _status(process), re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from stage import Stage, end
 
@@ -23,16 +25,17 @@ FILE = {"file": "count.txt"}
 Run = Callable[..., subprocess.Popen[bytes]]
 
 
-def launched(stage: Stage, saves: Any, *words: str, steps: int = 1_000_000) -> Any:
+def launched(stage: Stage, saves: Any, *words: str, steps: int = 1_000_000, **changes: Any) -> Any:
     """Run a saver whose job states how it saves."""
     document = msgspec.to_builtins(checkpoint(saves))
     name = document.get("signal", "none")
-    return stage.run(sys.executable, SAVER, name, str(steps), *words, checkpoint=document)
+    command = (sys.executable, SAVER, name, str(steps), *words)
+    return stage.run(*command, checkpoint=document, **changes)
 
 
-def begun(stage: Stage, saves: Any, *words: str) -> Any:
+def begun(stage: Stage, saves: Any, *words: str, **changes: Any) -> Any:
     """Run one, and wait until it has done a step."""
-    supervisor = launched(stage, saves, *words)
+    supervisor = launched(stage, saves, *words, **changes)
     stage.wait_said("step")
     return supervisor
 
@@ -384,3 +387,87 @@ def test_the_batch_systems_notice_asks_it_as_well(stage: Stage) -> None:
     stage.wait_said("step")
     supervisor.send_signal(signal.SIGUSR2)
     assert ended(stage, supervisor)["suspended"]
+
+
+# Notices of a batch system, which it sends to every process.
+
+
+def training(stage: Stage) -> psutil.Process:
+    ((pid, *_),) = stage.said("ready")
+    return psutil.Process(int(pid))
+
+
+@pytest.mark.parametrize("done", [{"exit": [0]}, FILE, {"exit": [0], **FILE}])
+def test_one_that_saves_at_the_notice_itself_and_is_gone_is_suspended_and_not_complete(
+    stage: Stage, done: dict[str, Any]
+) -> None:
+    supervisor = begun(stage, {"signal": "SIGTERM", "done": done}, "exit=0", notices=True)
+    one = training(stage)
+    supervisor.send_signal(signal.SIGSTOP)
+    one.send_signal(signal.SIGTERM)
+    stage.wait_for(lambda: one.status() == psutil.STATUS_ZOMBIE, "its end")
+    supervisor.send_signal(signal.SIGTERM)
+    supervisor.send_signal(signal.SIGCONT)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert document["checkpoint"] == {"saved": True, "lost_s": 0.0, "exact": True}
+    (step,) = stage.said("step")[-1]
+    assert saved_step(stage) == int(step)
+
+
+def test_a_notice_is_no_word_that_it_has_saved(stage: Stage) -> None:
+    """It ends by itself with another value, and its checkpoint is an old one."""
+    saves = {"signal": "SIGTERM", "done": {"exit": [0]}}
+    supervisor = begun(stage, saves, "fail", notices=True)
+    one = training(stage)
+    supervisor.send_signal(signal.SIGSTOP)
+    one.send_signal(signal.SIGTERM)
+    stage.wait_for(lambda: one.status() == psutil.STATUS_ZOMBIE, "its end")
+    supervisor.send_signal(signal.SIGTERM)
+    supervisor.send_signal(signal.SIGCONT)
+    document = ended(stage, supervisor)
+    assert not document["suspended"]
+    assert document["exit_code"] == 1
+
+
+@pytest.mark.parametrize("saves", [None, {"file": "count.txt"}])
+def test_a_clean_exit_at_the_notice_is_no_completion(stage: Stage, saves: Any) -> None:
+    """Of one that handles the signal although nothing says what it does then."""
+    document = {} if saves is None else msgspec.to_builtins(checkpoint(saves))
+    command = (sys.executable, SAVER, "SIGTERM", "1000000", "exit=0")
+    supervisor = stage.run(*command, checkpoint=document or None, notices=True)
+    stage.wait_said("step")
+    one = training(stage)
+    supervisor.send_signal(signal.SIGSTOP)
+    one.send_signal(signal.SIGTERM)
+    stage.wait_for(lambda: one.status() == psutil.STATUS_ZOMBIE, "its end")
+    supervisor.send_signal(signal.SIGTERM)
+    supervisor.send_signal(signal.SIGCONT)
+    document = ended(stage, supervisor)
+    assert (document["suspended"], document["exit_code"]) == (False, 0)
+    assert document["notice_at"] is not None
+    # What ends with 0 because it was told to has not completed.
+    assert document["kill_asked_at"] is not None
+
+
+def test_one_that_is_asked_otherwise_outlives_the_notice_and_saves(stage: Stage) -> None:
+    supervisor = begun(stage, by(exit=[0]), "exit=0", notices=True)
+    one = training(stage)
+    one.send_signal(signal.SIGTERM)
+    # It is sent to both.
+    supervisor.send_signal(signal.SIGTERM)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert document["checkpoint"]["lost_s"] == 0.0
+
+
+def test_what_outlives_notices_is_still_ended_at_once(stage: Stage) -> None:
+    """By a manager's order, which is written down; the grace would be 100 s."""
+    supervisor = begun(stage, by(exit=[0]), "deaf", notices=True, kill_grace_s=100.0)
+    (stage.directory / "order.json").write_text(
+        json.dumps({"schema": "hpcext.order/1", "attempt": 1, "op": 7, "order": "end"})
+    )
+    supervisor.send_signal(signal.SIGUSR1)
+    document = ended(stage, supervisor)
+    assert not document["suspended"]
+    assert document["exit_code"] == -signal.SIGKILL

@@ -26,7 +26,8 @@ def hanging(slurm: Cluster, place: Site, **more: Any) -> None:
 
 
 def told_with_stacks(place: Site) -> None:
-    wait_for(lambda: jobs_of(place).get("lock", {}).get("hung"), "the hang to be noticed")
+    wait_for((place.path / "run" / "pid").exists, "its first step")
+    wait_for(lambda: jobs_of(place)["lock"].get("hung"), "the hang to be noticed")
     pilot = str(place.pilot)
     assert "seems to hang: no step for " in place.run("why", pilot, "lock").out
     wait_for(lambda: "in take_twice" in place.run("logs", pilot, "lock").out, "the stacks")
@@ -49,7 +50,7 @@ def test_one_in_a_step_of_a_pilot(slurm: Cluster, place: Site, hang: str) -> Non
         assert jobs_of(place)["lock"]["state"] == "running"
         # What waits for a lock for ever cannot save itself.
         assert place.run("cancel", str(place.pilot), "lock").code == 0
-        slurm.wait_for(lambda: slurm.job(job)["JobState"] == "COMPLETED", "the end of the pilot")
+        slurm.wait_for(lambda: slurm.job(job)["JobState"] != "RUNNING", "the end of the pilot")
     else:
         check_restarted(over(slurm, place, job)["lock"])
 

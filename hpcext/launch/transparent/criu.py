@@ -162,7 +162,10 @@ class Criu:
         words += ["--log-file", log, "-v3", "--manage-cgroups=ignore", *self._rights()]
         output = os.open(os.devnull, os.O_WRONLY)
         try:
-            return command.start(words, self._environ(), cwd=str(work), log=output, blocked=())
+            # It lives until its work is done, or we kill it: batch systems signal it, too.
+            return command.start(
+                words, self._environ(), cwd=str(work), log=output, blocked=(), spared=True
+            )
         except command.CommandError as error:
             raise OSError(str(error)) from None
         finally:

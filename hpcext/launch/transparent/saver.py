@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Transparent:
     plain : bool
         Whether it may be ended at any time, as nothing of it can be saved.
     signum : None
+    noticed : bool
         No signal asks for it.
     main : int
         The pid of the command.
@@ -65,6 +66,7 @@ class Transparent:
     """
 
     signum: signal.Signals | None = None
+    noticed = False
 
     def __init__(
         self,
@@ -243,6 +245,9 @@ class Transparent:
         if helper is not None:
             tree.send(helper, signal.SIGKILL)
             self._images.discard()
+
+    def notice(self, signums: Collection[int]) -> None:
+        """Do nothing: the processes ignore it."""
 
     def answering(self) -> bool:
         """Return whether images are being written."""
