@@ -199,6 +199,10 @@ class Facts(Protocol):
         """Whether such a command is writing a checkpoint at this moment."""
 
     @property
+    def still(self) -> bool:
+        """Whether all processes have stopped, or ended, with all of their threads."""
+
+    @property
     def here(self) -> bool:
         """Whether that session is one of our processes, and runs."""
 

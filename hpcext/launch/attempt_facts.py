@@ -82,6 +82,11 @@ class AttemptFacts:
         return self._native is not None and self._native.writing(self.processes)
 
     @cached_property
+    def still(self) -> bool:
+        """As the protocol has it."""
+        return all(tree.still(process.pid) for process in self.processes)
+
+    @cached_property
     def processes(self) -> list[Process]:
         """All processes of the attempt here."""
         return self._processes.find()

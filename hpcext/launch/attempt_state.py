@@ -55,6 +55,9 @@ the workers of a torchrun that was still importing.
 SAVED_GRACE_S = 0.5
 """Seconds that a command gets after SIGTERM once it has saved: further work is lost anyway."""
 
+STILL_S = 0.02
+"""Seconds between two looks at whether all processes that are to stop have stopped."""
+
 LOOK_S = 0.25
 """Seconds between two looks at whether a command has saved by its own means."""
 
@@ -199,6 +202,10 @@ class AttemptState:
             self.released = True
             return self._cut_off(now)
         if self._held:
+            if not facts.still:
+                # On a busy machine a process runs on for a moment, and may begin to write in it.
+                self._remind_s = now.s + STILL_S
+                return [Effect.STOP]
             self._held = False
             if not facts.writing:
                 self.released = True

@@ -173,6 +173,24 @@ def ignores(process: Process, signum: int) -> bool:
     return bool(found and int(found[1], 16) >> (signum - 1) & 1)
 
 
+def still(pid: int) -> bool:
+    """Return whether a process does nothing: each of its threads is stopped, or has ended."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except _GONE:
+        return True
+    return all(_thread_state(pid, tid) in b"TtZX" for tid in threads)
+
+
+def _thread_state(pid: int, tid: str) -> bytes:
+    """Return the letter for the state of a thread; X for one that has ended; proc(5)."""
+    try:
+        text = read_proc(f"{pid}/task/{tid}/stat")
+    except _GONE:
+        return b"X"
+    return text[text.rindex(b")") + 2 :][:1]
+
+
 def _own_pid(process: Process) -> int:
     """Return the pid that a process has in its own namespace; proc(5)."""
     pids = re.search(rb"^NSpid:.*\s([0-9]+)$", _status(process), re.MULTILINE)

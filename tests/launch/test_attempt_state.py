@@ -27,6 +27,7 @@ from hpcext.launch.attempt_state import (
     OUTLIVED_S,
     REMIND_S,
     SAVED_GRACE_S,
+    STILL_S,
     AttemptState,
 )
 
@@ -51,6 +52,7 @@ class Found(NamedTuple):
     may_go: bool = False
     answering: bool = False
     writing: bool = False
+    still: bool = True
     imaged: bool = False
 
 
@@ -405,6 +407,9 @@ def test_a_command_that_saves_by_its_own_means_is_asked_until_it_may_go() -> Non
     saved = NATIVE._replace(may_go=True)
     assert attempt.waits(saved) == [Effect.STOP]
     assert attempt.state.deadline_s == attempt.now_s
+    # What has not stopped yet may begin to write after a look.
+    assert attempt.waits(saved._replace(still=False)) == [Effect.STOP]
+    assert attempt.state.deadline_s == attempt.now_s + STILL_S
     assert attempt.waits(saved._replace(writing=True)) == [Effect.CONTINUE]
     assert attempt.waits(saved) == [Effect.STOP]
     assert not attempt.state.released

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 from stage import Stage, runs
 
 from hpcext.launch import tree
@@ -21,6 +22,12 @@ open('/proc/self/comm', 'w').write('a) S 1 (b')
 child = subprocess.Popen(sys.argv[1:], start_new_session=True)
 print(child.pid, flush=True)
 child.wait()
+"""
+
+THREADS = """
+import threading
+for _ in range(3):
+    threading.Thread(target=lambda: exec("while 1: 0")).start()
 """
 
 
@@ -101,3 +108,16 @@ def _status(pid: int, name: str) -> int:
 
 def _has_environ(pid: int) -> bool:
     return b"HPCEXT_NOTIFY=" in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_a_process_does_nothing_once_all_of_its_threads_have_stopped(stage: Stage) -> None:
+    with subprocess.Popen([sys.executable, "-c", THREADS]) as process:
+        threads = psutil.Process(process.pid)
+        stage.wait_for(lambda: threads.num_threads() == 4, "its threads")
+        assert not tree.still(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        stage.wait_for(lambda: tree.still(process.pid), "that it stops")
+        assert process.poll() is None
+        process.kill()
+        stage.wait_for(lambda: tree.still(process.pid), "its end")
+    assert tree.still(process.pid)

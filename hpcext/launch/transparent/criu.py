@@ -288,21 +288,11 @@ def _held_by(process: Process) -> str:
 def _all_stop(pids: Iterable[int]) -> bool:
     """Return whether all these processes stop soon: they have been sent SIGSTOP."""
     until_s = time.monotonic() + STOP_S
-    while not all(map(_stopped, pids)):
+    while not all(map(tree.still, pids)):
         if time.monotonic() > until_s:
             return False
         time.sleep(_PAUSE_S / 10)
     return True
-
-
-def _stopped(pid: int) -> bool:
-    """Return whether a process does nothing: it is stopped, or a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except OSError:
-        return True
-    return text[text.rindex(")") + 2] in "TtZX"
 
 
 def _tail(log: Path) -> str:

@@ -8,7 +8,10 @@ import lightgbm
 import numpy as np
 
 rounds = int(sys.argv[1])
-x = np.random.default_rng(0).normal(size=(200, 4))
+random = np.random.default_rng(0)
+x = random.normal(size=(200, 4))
+# Nothing can be learned of it, or its rounds would soon add no trees, and not count.
+y = random.random(200) > 0.5
 booster = lightgbm.Booster(model_file="model.txt") if os.path.exists("model.txt") else None
 done = booster.current_iteration() if booster else 0
 
@@ -25,8 +28,14 @@ def noted(env):
 
 if done < rounds:
     lightgbm.train(
-        {"objective": "binary", "verbose": -1, "num_threads": 1, "min_data_in_leaf": 5},
-        lightgbm.Dataset(x, x[:, 0] > 0),
+        {
+            "objective": "binary",
+            "verbose": -1,
+            "num_threads": 1,
+            "min_data_in_leaf": 5,
+            "learning_rate": 0.005,
+        },
+        lightgbm.Dataset(x, y),
         rounds - done,
         init_model=booster,
         callbacks=[noted],
