@@ -235,6 +235,8 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
         Whether such a command is known to have saved.
     anew : bool
         Whether such a command begins anew, without a checkpoint.
+    broken_gpus : Mapping[str, str]
+        FAILED only: node → what its driver says is wrong with the GPUs that the attempt had there.
     """
 
     job: str
@@ -248,6 +250,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
     lost_exact: bool = True
     saved: bool = False
     anew: bool = False
+    broken_gpus: Mapping[str, str] = {}
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):

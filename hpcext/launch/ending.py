@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ class Ending:
     ----------
     log : pathlib.Path
         Where it prints.
+    gpus : str or None
+        Its GPUs, as in ``CUDA_VISIBLE_DEVICES``; empty if it has none.
 
     Attributes
     ----------
@@ -52,9 +55,11 @@ class Ending:
         Why it could not be run at all; empty if it was.
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, gpus: str | None = "") -> None:
         self._log = log
+        self._gpus = gpus
         self._start = 0
+        self._began_s = time.monotonic()
         self._oom_kills = oom_kills()
         self.cannot_run = ""
 
@@ -69,7 +74,18 @@ class Ending:
             "cannot_run": self.cannot_run,
             "oom_kills": None if before is None or now is None else now - before,
             "last_line": "" if self.cannot_run else last_line(self._log, self._start),
+            **self._faults(),
         }
+
+    def _faults(self) -> dict[str, Any]:
+        """Return what is wrong with its GPUs."""
+        if self.cannot_run or self._gpus == "":
+            return {}
+        # Imported here, since hardly any attempt fails.
+        from hpcext.launch import gpu_faults  # noqa: PLC0415
+
+        found = gpu_faults.look(self._gpus, self._began_s)
+        return {"gpus_broken": found.broken, "gpus_slowed": found.slowed}
 
 
 def oom_kills(root: Path = _CGROUPS, own: Path = _OWN) -> int | None:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcext import protocol
 from hpcext.allocation import Allocation, step_index
+from hpcext.launch import devices
 from hpcext.launch.leader import Leader, RemoteLeader
 from hpcext.launch.native import Native
 
@@ -95,6 +97,12 @@ class Launch:
                 self.suspend_timeout_s,
             )
         return Native(self._checkpoint, Path(self.cwd), directory)
+
+    def nvidia(self) -> str | None:
+        """Return its NVIDIA GPUs, as in ``CUDA_VISIBLE_DEVICES``; empty if it has none."""
+        if not self.gpus or devices.name() != devices.CUDA:
+            return ""
+        return devices.said({**protocol.environ(), **self.environ})
 
     def leader(self, directory: Path) -> Leader | None:
         """Return the leader of the batch job, which must be watched; None if there is no leader.

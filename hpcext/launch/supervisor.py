@@ -137,7 +137,7 @@ class Supervisor:
         self._leader = self._launch.leader(directory)
         self._look_s = None if self._leader is None else time.monotonic()
         self._pid = 0
-        self._ending = ending.Ending(self._launch.log)
+        self._ending = ending.Ending(self._launch.log, self._launch.nvidia())
         # The exit code of the command, and instants for the record, in seconds since the epoch.
         self._exit_code: int | None = None
         self._cut_off = False

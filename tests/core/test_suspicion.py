@@ -30,6 +30,7 @@ class Site:
         self.now_s = 0.0
         self.facts: list[f.Fact] = [f.NodeJoined(v.Node(name, 1)) for name in nodes]
         self.tried: list[tuple[str, str]] = []
+        self.broken: dict[str, str] = {}
 
     def submit(self, *names: str, retries: int = 5) -> None:
         for name in names:
@@ -56,7 +57,9 @@ class Site:
         self.tried.append((action.job, node))
         self.facts.append(f.Started(action.job, action.op, (f"{node}:0",)))
         if self.bad(action):
-            self.facts.append(f.Ended(action.job, action.op, f.Outcome.FAILED, 1))
+            failed = f.Outcome.FAILED
+            ended = f.Ended(action.job, action.op, failed, 1, broken_gpus=self.broken)
+            self.facts.append(ended)
             return
         self.facts.append(f.Registered(action.job, action.op, 0))
         self.facts.append(f.Progressed(action.job, action.op, 5, 5))
@@ -199,3 +202,25 @@ def test_a_node_where_the_last_attempt_went_well_is_not_suspected(
         assert {name: list(said.failed) for name, said in known.items()} == {
             name: jobs[-20:] for name, jobs in since.items() if jobs
         }
+
+
+def test_a_node_whose_driver_says_that_a_gpu_is_broken_is_set_aside_at_once() -> None:
+    """By one failure, which is not the job's: it may fail never."""
+    site = Site("a", "b", bad=on("b"))
+    site.broken = {"b": "GPU 0 is lost"}
+    site.submit("one", "two", "three", retries=0)
+    site.run()
+    assert re.fullmatch(r"an attempt of \w+ failed there, and GPU 0 is lost", site.aside["b"])
+    assert {job.state for job in site.engine.world.jobs.values()} == {v.State.COMPLETED}
+    assert [node for _, node in site.tried].count("b") == 1
+
+
+def test_where_no_other_node_is_left_a_broken_gpu_is_a_failure_of_the_job() -> None:
+    """Or it would be tried for ever."""
+    site = Site("b", bad=on("b"))
+    site.broken = {"b": "GPU 0 is lost"}
+    site.submit("one", retries=2)
+    site.run()
+    assert site.aside == {}
+    assert site.engine.world.jobs["one"].state is v.State.FAILED
+    assert len(site.tried) == 3

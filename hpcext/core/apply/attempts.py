@@ -199,6 +199,7 @@ def close(world: World, job: Job, now_s: float, fact: Ended) -> Cause:
     progressed = records.saved_anything(record, job) or fact.saved
     hurried = world.ends_s is not None
     had = job
+    fact, cause = suspects.of_broken_gpus(world, job, fact)
     state, changes = after(job, now_s, fact, progressed=progressed, hurried=hurried)
     changes = deferred.ended(job, state, changes)
     job = world.change(job, held={}, gpus=(), deadline_s=None, op=0, run=NO_RUN, **changes)
@@ -206,4 +207,4 @@ def close(world: World, job: Job, now_s: float, fact: Ended) -> Cause:
         world.finish(job, now_s, state, why=job.why)
     else:
         world.enter(job, state, now_s)
-    return Cause.ENDED | suspects.ended(world, had, fact)
+    return Cause.ENDED | cause | suspects.ended(world, had, fact)

@@ -15,7 +15,12 @@ from hpcext.core.values import Action
 from hpcext.executors.attempt.last_step import LastStep
 from hpcext.executors.attempt.own_documents import OwnDocuments
 from hpcext.executors.attempt.readings import instant, number, spans
-from hpcext.executors.attempt.verdict import exit_code, failed_by_itself, how_it_failed
+from hpcext.executors.attempt.verdict import (
+    broken_gpus,
+    exit_code,
+    failed_by_itself,
+    how_it_failed,
+)
 from hpcext.text import clean, shown
 
 SUPERVISOR_LOG = "supervisor.log"
@@ -43,6 +48,7 @@ class Ends:
         self._directory = directory
         self._job = action.job
         self._op = action.op
+        self._nodes = tuple(action.alloc)
         self._others = tuple(range(1, len(action.alloc)))
         self._documents = own
         self._last_step = last_step
@@ -53,7 +59,10 @@ class Ends:
         if ended is None:
             return None
         own = _own_account(self._documents.own(protocol.EXIT_FILE, protocol.EXIT) or {})
-        return msgspec.structs.replace(ended, step=self._last_step.read(), **own)
+        broken = self._broken_gpus() if ended.outcome is Outcome.FAILED else {}
+        return msgspec.structs.replace(
+            ended, step=self._last_step.read(), broken_gpus=broken, **own
+        )
 
     def _ended(self) -> Ended | None:
         document = self._documents.own(protocol.EXIT_FILE, protocol.EXIT)
@@ -141,6 +150,12 @@ class Ends:
         index, first = min(failures, key=lambda each: instant(each[1], "main_ended_at") or math.inf)
         why = how_it_failed(first, self._supervisor_log())
         return exit_code(first), f"on its node {index}: {why}" if self._others else why
+
+    def _broken_gpus(self) -> dict[str, str]:
+        """Return what is wrong with GPUs of the nodes where it failed, by node."""
+        ends = ((name, self._exit(at)) for at, name in enumerate(self._nodes))
+        said = ((name, broken_gpus(end)) for name, end in ends if end.get("exit_code") != 0)
+        return {name: words for name, words in said if words}
 
     def completed_on(self, index: int) -> bool:
         """Return whether all went well on a node."""

@@ -78,8 +78,27 @@ def how_it_failed(document: Mapping[str, Any], step_said: str = "") -> str:
     if document.get("kill_asked_at") is not None:
         return f"told to end: {ended_by(exit_code(document))}"
     how = ended_by(exit_code(document)) + _memory(document, step_said)
+    if gpus := broken_gpus(document) or _words(document, "gpus_slowed"):
+        how = f"{how}; {gpus}"
     last = _said(document, "last_line")
     return f"{how}; last line of its log: {last}" if last else how
+
+
+def broken_gpus(document: Mapping[str, Any]) -> str:
+    """Return what the driver says is wrong with the GPUs of a node; empty if nothing.
+
+    Parameters
+    ----------
+    document : Mapping
+        The ``exit.json`` of the node.
+    """
+    return _words(document, "gpus_broken")
+
+
+def _words(document: Mapping[str, Any], key: str) -> str:
+    said = document.get(key)
+    texts = [each for each in said if isinstance(each, str)] if isinstance(said, list) else []
+    return clean(", ".join(texts)[:_CHARS])
 
 
 def ended_by(code: int | None) -> str:
