@@ -100,6 +100,9 @@ SLOW = {
         plain("state.json"),
         needs="hydra",
     ),
+    "submitit": Program(
+        python("submitit_count.py", "{steps}"), "submitit", needs="submitit", word=True
+    ),
     # The kernel is a session of its own.
     "notebook": Program(
         (
