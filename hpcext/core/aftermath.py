@@ -47,7 +47,7 @@ def after(
     if job.cancelling:
         return State.CANCELLED, {"why": job.verdict or "cancelled by its user"}
     if fact.outcome is Outcome.SUSPENDED:
-        return State.PENDING, {"failures": 0}
+        return State.PENDING, {"failures": 0, "failed_on": ()}
     hung = job.run.silence is not None and job.hang == silence.RESTART
     if job.run.kills and not job.run.degraded and not hung:
         return State.PENDING, _after_kill(job, now_s, hurried=hurried)
@@ -93,8 +93,10 @@ def _after_failure(
             if failures > 1:
                 how = f"failed {failures} times in a row without new progress; last: {how}"
             return State.FAILED, {"failures": failures, "why": how}
+    blamed = job.failed_on if fact.outcome is Outcome.EVICTED else tuple(job.held)
     return State.PENDING, {
         "failures": failures,
+        "failed_on": blamed,
         "goal": None,
         "ready": False,
         "not_before_s": now_s + wait_s,

@@ -15,7 +15,7 @@ import re
 import select
 import signal
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from hpcext.launch import command
 from hpcext.numerals import whole
@@ -41,7 +41,7 @@ KERNEL_LOG = "/dev/kmsg"
 """Linux, ABI/testing/dev-kmsg; many sites let only root read it."""
 
 _LIBRARY = "libnvidia-ml.so.1"
-_IS_LOST, _RESET_REQUIRED = 15, 16
+_NOT_SUPPORTED, _IS_LOST, _RESET_REQUIRED = 3, 15, 16
 _UNCORRECTED, _VOLATILE = 1, 0
 _RECOVERY_ACTION = 230
 _RECOVERY = {
@@ -85,12 +85,16 @@ def look(devices: str | None, since_s: float) -> Faults:
     since_s : float
         Only XIDs after that count, by the monotonic clock.
     """
+    try:
+        nvml = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return NONE
     reading, writing = os.pipe()
 
     def child() -> NoReturn:
         try:
             command.hear_of_parent(signal.SIGKILL)
-            os.write(writing, json.dumps(_look(devices, since_s)).encode())
+            os.write(writing, json.dumps(_look(nvml, devices, since_s)).encode())
         finally:
             os._exit(0)
 
@@ -113,35 +117,37 @@ def look(devices: str | None, since_s: float) -> Faults:
         return NONE
 
 
-def _look(devices: str | None, since_s: float) -> Faults:
+def _look(nvml: ctypes.CDLL, devices: str | None, since_s: float) -> Faults:
     broken: list[str] = []
     slowed: list[str] = []
-    try:
-        nvml = ctypes.CDLL(_LIBRARY)
-        if nvml.nvmlInit_v2() != 0:
-            return NONE
+    if _ask(nvml, "nvmlInit_v2") == 0:
         for name, gpu, code in _gpus(nvml, devices):
             broken += [f"{name} {what}" for what in _broken(nvml, gpu, code, since_s)]
             slowed += [f"{name} is slowed down by {what}" for what in _slow(nvml, gpu)]
-    except (OSError, AttributeError):
-        # No driver, or one that is older than a question.
-        pass
     return Faults(broken, slowed)
+
+
+def _ask(nvml: ctypes.CDLL, question: str, *about: Any) -> int:
+    """Return NVML's answer, 0 if it has one; an older driver does not know every question."""
+    asked = getattr(nvml, question, None)
+    return _NOT_SUPPORTED if asked is None else int(asked(*about))
 
 
 def _gpus(nvml: ctypes.CDLL, devices: str | None) -> Iterator[tuple[str, ctypes.c_void_p, int]]:
     """Yield name, handle and error code of GPUs."""
     count = ctypes.c_uint()
-    if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+    if _ask(nvml, "nvmlDeviceGetCount_v2", ctypes.byref(count)) != 0:
         return
     names = map(str, range(count.value)) if devices is None else devices.split(",")
     for name in filter(None, (each.strip() for each in names)):
         gpu = ctypes.c_void_p()
         index = whole(name)
         if index is not None:
-            code = nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(gpu))
+            code = _ask(
+                nvml, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(gpu)
+            )
         elif name.startswith("GPU-"):
-            code = nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(gpu))
+            code = _ask(nvml, "nvmlDeviceGetHandleByUUID", name.encode(), ctypes.byref(gpu))
         else:
             # An instance of MIG has no faults of its own, and -1 is none.
             continue
@@ -158,13 +164,15 @@ def _broken(nvml: ctypes.CDLL, gpu: ctypes.c_void_p, code: int, since_s: float) 
     if action := _recovery(nvml, gpu):
         yield action
     errors = ctypes.c_ulonglong()
-    asked = nvml.nvmlDeviceGetTotalEccErrors(gpu, _UNCORRECTED, _VOLATILE, ctypes.byref(errors))
+    asked = _ask(
+        nvml, "nvmlDeviceGetTotalEccErrors", gpu, _UNCORRECTED, _VOLATILE, ctypes.byref(errors)
+    )
     if asked == 0 and errors.value:
         yield f"has had {errors.value} uncorrected memory errors since its driver was loaded"
     elif asked in {_IS_LOST, _RESET_REQUIRED}:
         yield "is lost" if asked == _IS_LOST else "needs a reset"
     counts = [ctypes.c_uint() for _ in range(4)]
-    if nvml.nvmlDeviceGetRemappedRows(gpu, *map(ctypes.byref, counts)) == 0:
+    if _ask(nvml, "nvmlDeviceGetRemappedRows", gpu, *map(ctypes.byref, counts)) == 0:
         _, _, pending, failed = (each.value for each in counts)
         if failed:
             yield "cannot remap rows of its memory"
@@ -205,14 +213,17 @@ class _Pci(ctypes.Structure):
 def _recovery(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> str:
     """Return what the driver says has to be done to a GPU (since 570); empty for nothing."""
     field = _FieldValue(field=_RECOVERY_ACTION)
-    if nvml.nvmlDeviceGetFieldValues(gpu, 1, ctypes.byref(field)) or field.result:
+    if _ask(nvml, "nvmlDeviceGetFieldValues", gpu, 1, ctypes.byref(field)) or field.result:
         return ""
     return _RECOVERY.get(field.value & 0xFFFFFFFF, "")
 
 
 def _slow(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[str]:
     reasons = ctypes.c_ulonglong()
-    if gpu and nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu, ctypes.byref(reasons)) == 0:
+    if (
+        gpu
+        and _ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", gpu, ctypes.byref(reasons)) == 0
+    ):
         return [what for bit, what in _SLOWED.items() if reasons.value & bit]
     return []
 
@@ -220,7 +231,7 @@ def _slow(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[str]:
 def _bus(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> str:
     """Return where a GPU is on the bus, as the kernel's log names it."""
     pci = _Pci()
-    if nvml.nvmlDeviceGetPciInfo_v3(gpu, ctypes.byref(pci)):
+    if _ask(nvml, "nvmlDeviceGetPciInfo_v3", gpu, ctypes.byref(pci)):
         return ""
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, State
 from hpcext.text import counted
@@ -67,6 +67,14 @@ def keep(now: Snapshot) -> dict[str, Grant]:
         for job in now.jobs
         if job.goal and job.ready
     }
+
+
+def avoided(job: Job) -> list[Collection[str]]:
+    """Return what nodes to leave out in a first search for a job, and in a second one.
+
+    Those where its last attempt failed come last.
+    """
+    return [job.failed_on, ()] if job.failed_on else [()]
 
 
 def take(free: dict[str, int], alloc: Alloc, sign: int = 1) -> None:

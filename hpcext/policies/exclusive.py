@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from hpcext.core.values import Grant, Job, Node, Role, Snapshot, Target, per_node
-from hpcext.policies.common import AS_ASKED, BEHIND, ONE_NODE, keep, largest, movable
+from hpcext.policies.common import AS_ASKED, BEHIND, ONE_NODE, avoided, keep, largest, movable
 
 
 def allocate(now: Snapshot) -> Target:
@@ -57,11 +57,15 @@ def _alike(
     `free` are the nodes by their number of GPUs and kind, since a machine has few such groups and
     many nodes in each.
     """
-    by_kind: dict[str, list[Node]] = {}
-    for (gpus, kind), nodes in free.items():
-        if largest(job, gpus):
-            by_kind.setdefault(kind, []).extend(itertools.islice(nodes.values(), most))
-    return next((each[:most] for each in by_kind.values() if len(each) >= fewest), [])
+    for left_out in avoided(job):
+        by_kind: dict[str, list[Node]] = {}
+        for (gpus, kind), nodes in free.items():
+            if largest(job, gpus):
+                able = (node for node in nodes.values() if node.name not in left_out)
+                by_kind.setdefault(kind, []).extend(itertools.islice(able, most))
+        if found := next((each for each in by_kind.values() if len(each) >= fewest), []):
+            return found[:most]
+    return []
 
 
 def _resize(job: Job, grant: Grant, now: Snapshot) -> Grant:

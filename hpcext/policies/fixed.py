@@ -157,7 +157,8 @@ def _granted(job: Job, alloc: Alloc) -> Grant:
 
 def _request(ask: Candidate, gpus: int) -> PlacementRequest:
     """Return the request for its size: the largest up to the fixed one, or its minimum."""
-    return PlacementRequest(ask.shapes[_size(ask, gpus)], list, ask.job.goal or {})
+    shape, job = ask.shapes[_size(ask, gpus)], ask.job
+    return PlacementRequest(shape, list, job.goal or {}, avoids=job.failed_on)
 
 
 def _size(ask: Candidate, gpus: int) -> int:

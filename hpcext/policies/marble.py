@@ -144,15 +144,17 @@ def _place_on(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
     """Place a job on these nodes, all of one kind, as a primary or a secondary."""
     fewest, most = job.nodes or ONE_NODE
     best = {name: _best(job, now.nodes[name].gpus) for name in free}
-    fitting = sorted((name for name in free if 0 < best[name] <= free[name]), key=free.__getitem__)
+    failed_on = frozenset(job.failed_on)
+    fits = (name for name in free if 0 < best[name] <= free[name])
+    fitting = sorted(fits, key=lambda name: (name in failed_on, free[name]))
     if len(fitting) >= fewest:
         size = sorted((best[name] for name in fitting), reverse=True)[fewest - 1]
         chosen = [name for name in fitting if best[name] >= size][:most]
         why = f"runs on {_on(size, chosen)}, {its_size(job)}"
         return Grant(_each(chosen, size, now), Role.PRIMARY, why)
     usable = {name: largest(job, gpus) for name, gpus in free.items()}
-    ranked = sorted(usable, key=lambda name: -usable[name])
-    size = usable[ranked[fewest - 1]] if len(ranked) >= fewest else 0
+    ranked = sorted(usable, key=lambda name: (not usable[name], name in failed_on, -usable[name]))
+    size = min(usable[name] for name in ranked[:fewest]) if len(ranked) >= fewest else 0
     if not size:
         return None
     chosen = [name for name in ranked if usable[name] >= size][:most]

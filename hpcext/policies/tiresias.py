@@ -14,6 +14,7 @@ be spread in any way.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -24,6 +25,7 @@ from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, total
 from hpcext.policies.common import (
     AS_ASKED,
     ONE_NODE,
+    avoided,
     fixed,
     free_beside,
     keep,
@@ -205,8 +207,9 @@ def _size(job: Job, now: Snapshot) -> int:
 
 def _placed(job: Job, size: int, free: Mapping[str, int], now: Snapshot) -> dict[str, int]:
     """Return `size` free GPUs, all of one kind; empty if there are too few."""
-    for kind in kinds_of(now):
-        here = {name: free[name] for name, node in now.nodes.items() if node.kind == kind}
+    for left_out, kind in itertools.product(avoided(job), kinds_of(now)):
+        ours = (name for name, node in now.nodes.items() if node.kind == kind)
+        here = {name: free[name] for name in ours if name not in left_out}
         if job.nodes is None:
             found = _spread(size, here)
         else:

@@ -16,7 +16,7 @@ from hpcext.core.apply import suspects
 from hpcext.core.engine import Engine
 from hpcext.core.saved import Saved
 from hpcext.core.suspicion import Suspicion, after_failure, after_success
-from hpcext.policies import find_policy
+from hpcext.policies import find_policy, names
 
 Bad = Callable[[v.Action], bool]
 
@@ -24,8 +24,8 @@ Bad = Callable[[v.Action], bool]
 class Site:
     """Nodes of one GPU; attempts fail where `bad` says so, and else make a step and end."""
 
-    def __init__(self, *nodes: str, bad: Bad) -> None:
-        self.engine = Engine(find_policy("marble"))
+    def __init__(self, *nodes: str, bad: Bad, policy: str = "marble") -> None:
+        self.engine = Engine(find_policy(policy))
         self.bad = bad
         self.now_s = 0.0
         self.facts: list[f.Fact] = [f.NodeJoined(v.Node(name, 1)) for name in nodes]
@@ -213,6 +213,22 @@ def test_a_node_whose_driver_says_that_a_gpu_is_broken_is_set_aside_at_once() ->
     assert re.fullmatch(r"an attempt of \w+ failed there, and GPU 0 is lost", site.aside["b"])
     assert {job.state for job in site.engine.world.jobs.values()} == {v.State.COMPLETED}
     assert [node for _, node in site.tried].count("b") == 1
+
+
+@pytest.mark.parametrize("policy", [name for name in names() if name != "fixed"])
+def test_a_job_tries_another_node_than_the_one_where_it_has_failed(policy: str) -> None:
+    """Though that one is as free, and comes first; where there is no other it stays."""
+    site = Site("a", "b", bad=lambda action: action.attempt == 1, policy=policy)
+    site.submit("one", retries=1)
+    site.run()
+    (_, first), (_, second) = site.tried
+    assert first != second
+    assert site.engine.world.jobs["one"].state is v.State.COMPLETED
+    site = Site("a", bad=lambda action: action.attempt == 1, policy=policy)
+    site.submit("one", retries=1)
+    site.run()
+    assert site.tried == [("one", "a"), ("one", "a")]
+    assert site.engine.world.jobs["one"].state is v.State.COMPLETED
 
 
 def test_where_no_other_node_is_left_a_broken_gpu_is_a_failure_of_the_job() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,3 +54,21 @@ def plugin(built: Plugin) -> Iterator[Plugin]:
     built.use_well()
     yield built
     built.use_none()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failure what the cluster and the place of the test say at that moment."""
+    report = yield
+    given = getattr(item, "funcargs", {})
+    slurm, place = given.get("slurm"), given.get("place")
+    if report.when == "call" and report.failed and slurm is not None:
+        said = [slurm.run(*words).stdout for words in (("squeue", "-a"), ("squeue", "-s"))]
+        if place is not None:
+            said += [place.run("status", str(place.pilot)).out]
+            logs = (*place.pilot.glob("*.out"), *place.pilot.glob("jobs/*/attempt-*/*.log"))
+            said += [f"{log}:\n{log.read_text(errors='replace')[-2000:]}" for log in sorted(logs)]
+        report.sections.append(("the cluster", "\n".join(said)))
+    return report

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import errno
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -230,12 +231,15 @@ def _refused(name: str) -> types.ModuleType:
 
 
 def _ctypes() -> Any:
+    """Return what calls the C library; there is no other library, such as a driver's."""
     libc = types.SimpleNamespace(prctl=calls.prctl, tgkill=calls.tgkill)
-    return types.SimpleNamespace(
-        CDLL=lambda *_a, **_k: libc,
-        get_errno=lambda: 0,
-        c_int=ctypes.c_int,
-    )
+
+    def library(name: str | None, **_: Any) -> Any:
+        if name is not None:
+            raise OSError(errno.ENOENT, "no such library", name)
+        return libc
+
+    return types.SimpleNamespace(**{**vars(ctypes), "CDLL": library, "get_errno": lambda: 0})
 
 
 def _importlib() -> types.ModuleType:

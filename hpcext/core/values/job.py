@@ -281,6 +281,8 @@ class Job(Request, frozen=True, omit_defaults=True):
         False once a suspension went unanswered: it is not resized again.
     failures : int
         Failures in a row without progress.
+    failed_on : tuple of str
+        Nodes of its last attempt, if that failed; placement avoids them.
     step : int
         Last step reported, over all attempts.
     step_known : bool
@@ -313,6 +315,7 @@ class Job(Request, frozen=True, omit_defaults=True):
     most_gpus: int = 0
     suspendable: bool = True
     failures: int = 0
+    failed_on: tuple[str, ...] = ()
     step: int = 0
     step_known: bool = False
     saved_step: int = 0

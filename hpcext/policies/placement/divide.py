@@ -186,7 +186,7 @@ def _placed(plan: Plan, asks: Sequence[Candidate], room: Room, *, anew: bool) ->
         keeps = not anew or total(ask.job.goal) == shape.total
         likes = plan.likes[number] if plan.likes else ()
         has = _liked(ask.job.goal or {}, likes) if keeps else {}
-        requests.append(PlacementRequest(shape, less, has, kind, likes))
+        requests.append(PlacementRequest(shape, less, has, kind, likes, ask.job.failed_on))
     found = zip(chosen, place(room.free, requests, apart=room.apart, kinds=room.kinds), strict=True)
     places = {number: alloc for number, alloc in found if alloc}
     if plan.worth is None:

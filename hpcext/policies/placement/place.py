@@ -9,6 +9,8 @@ from typing import NamedTuple
 from hpcext.core.values import Alloc
 from hpcext.policies.placement.machine import only_kind
 
+Nodes = Collection[str]
+
 
 class Shape(NamedTuple):
     """A number of GPUs on each of a number of nodes."""
@@ -42,6 +44,8 @@ class PlacementRequest(NamedTuple):
     likes : sequence of str
         Preferred nodes, the best first: of its own nodes it keeps these, and of others it gets
         these before the rest.
+    avoids : collection of str
+        Nodes that it gets only if there are too few others, as those where it has just failed.
     """
 
     wanted: Shape
@@ -49,6 +53,7 @@ class PlacementRequest(NamedTuple):
     now: Alloc
     kind: str | None = None
     likes: Sequence[str] = ()
+    avoids: Collection[str] = ()
 
 
 def place(
@@ -102,7 +107,7 @@ def place(
         free.give(has)
         found[number] = (
             _grown(request, free)
-            or free.tightest(request.wanted, request.kind, likes=request.likes)
+            or free.tightest(request.wanted, request)
             or has
             or _less(request, free)
             or free.again(request.now)
@@ -174,24 +179,41 @@ class _Free:
         return alloc if room and (len(alloc) == 1 or all(map(self.open, alloc))) else {}
 
     def tightest(
-        self, shape: Shape, kind: str | None, but: Collection[str] = (), likes: Sequence[str] = ()
+        self, shape: Shape, request: PlacementRequest, kind: str | None = None, but: Nodes = ()
     ) -> Alloc:
         """Return nodes with room, those with the fewest free GPUs; empty if there are too few.
 
-        Without a kind, any one is taken; of nodes with equally many free GPUs, the first. Preferred
-        nodes come before all others.
+        Of nodes with equally many free GPUs the first is taken. Nodes that the request likes come
+        before all others, and those that it avoids are taken only if it cannot be had otherwise.
+
+        Parameters
+        ----------
+        shape : Shape
+        request : PlacementRequest
+            Says what its job likes and avoids.
+        kind : str or None
+            Kind of GPUs; None: that of the request, or any one.
+        but : collection of str
+            Nodes that are part of the allocation already.
         """
+        kind = request.kind if kind is None else kind
         kinds = self._nodes if kind is None else [kind]
-        found = [nodes for each in kinds if (nodes := self._tightest(shape, each, but, likes))]
-        best = min(found, key=lambda nodes: sum(self.gpus[node] for node in nodes), default=[])
-        return dict.fromkeys(best, shape.gpus)
+        for left_out in ((*but, *request.avoids), but) if request.avoids else (but,):
+            found = [self._tightest(shape, each, left_out, len(but), request) for each in kinds]
+            if best := min(filter(None, found), key=self._room, default=[]):
+                return dict.fromkeys(best, shape.gpus)
+        return {}
+
+    def _room(self, nodes: Nodes) -> int:
+        return sum(self.gpus[node] for node in nodes)
 
     def _tightest(
-        self, shape: Shape, kind: str, but: Collection[str], likes: Sequence[str]
+        self, shape: Shape, kind: str, but: Nodes, own: int, request: PlacementRequest
     ) -> list[str]:
         def usable(node: str) -> bool:
-            return node not in but and (shape.nodes + len(but) == 1 or self.open(node))
+            return node not in but and (shape.nodes + own == 1 or self.open(node))
 
+        likes = request.likes
         roomy = (
             node for node in likes if self.gpus[node] >= shape.gpus and self.kinds[node] == kind
         )
@@ -226,11 +248,11 @@ def _grown(request: PlacementRequest, free: _Free) -> Alloc:
     if count > 1 and not all(map(free.open, own)):
         return {}
     kind = free.kinds[own[0]]
-    more = free.tightest(Shape(gpus, count - len(own)), kind, own, request.likes)
+    more = free.tightest(Shape(gpus, count - len(own)), request, kind, own)
     return {**dict.fromkeys(own, gpus), **more} if len(own) + len(more) == count else {}
 
 
 def _less(request: PlacementRequest, free: _Free) -> Alloc:
     """Return nodes for the best of the smaller shapes that fits."""
-    places = (free.tightest(shape, request.kind, (), request.likes) for shape in request.less())
+    places = (free.tightest(shape, request) for shape in request.less())
     return next((place for place in places if place), {})

@@ -130,7 +130,7 @@ def _better(number: int, ask: Candidate, has: Alloc, plan: Plan, room: Room) -> 
         shape = shapes[size]
         if shape.nodes > len(widths) or widths[shape.nodes - 1] < shape.gpus:
             continue
-        request = PlacementRequest(shape, tuple, has, kind)
+        request = PlacementRequest(shape, tuple, has, kind, avoids=ask.job.failed_on)
         alloc = place(free, [request], apart=apart, kinds=room.kinds)[0]
         if total(alloc) == size and Shape.of(alloc) == shape:
             return _Better(number, alloc, worth[size] - before)
