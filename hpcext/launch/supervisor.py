@@ -347,9 +347,11 @@ class Supervisor:
         """Return how the attempt ended."""
         notice_at, asked_at = self._state.notice_at, self._state.end_requested_at
         if self._files.session() is None:
-            # A batch system sends its notices to every process: what ends then was told to.
             notice_at = self._state.noticed_at
-            asked_at = asked_at or notice_at
+            ended_at = self._main_ended_at or time.time()
+            # A batch system sends its notices to every process: what ends well then was told to.
+            if exit_code == 0 and notice_at and notice_at <= ended_at + LAST_NOTICE_S:
+                asked_at = asked_at or notice_at
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         native = self._saves_natively()
         checkpoint = native and native.account(
