@@ -13,6 +13,8 @@ from slurm_cluster import Cluster
 from test_pilot_ends import requeued
 from test_trainer_ticket import Tickets
 
+SAVES_AT_SIGTERM = Path(__file__).parents[1] / "native" / "programs" / "term.sh"
+
 
 @pytest.fixture
 def tickets(slurm: Cluster, place: Site) -> Tickets:
@@ -85,6 +87,42 @@ def test_each_task_of_an_array_is_suspended_and_goes_on_alone(
         assert [step.step for step in place.steps(f"task{task}")] == list(range(1, 41))
     (job,) = place.document("status", f"job-{array}_3")["jobs"]
     assert (job["state"], job["attempts"], job["suspends"]) == ("completed", 2, 1)
+
+
+@pytest.mark.slow
+def test_a_task_that_saves_by_its_own_means_goes_on_alone(
+    slurm: Cluster, place: Site, plugin: Plugin
+) -> None:
+    """The flag says how, for all tasks of the array; each step is done once."""
+    plugin.use(f"command={slurm.root}/bin/hpcext")
+    tasks = [place.path / f"task{task}" for task in (0, 1)]
+    slurm.as_user("mkdir", *map(str, tasks))
+    script = place.path / "array.sh"
+    first, *rest = SAVES_AT_SIGTERM.read_text().splitlines(keepends=True)
+    script.write_text(f"{first}cd {place.path}/task$SLURM_ARRAY_TASK_ID\n{''.join(rest)}")
+    flags = ("--hpcext-suspendable=20", "--hpcext-checkpoint=torchrun", "--requeue")
+    options = ("--partition=harvest", "--exclusive", "--array=0-1")
+    array = submit(slurm, place, *flags, *options, str(script))
+
+    def made(task: Path) -> list[int]:
+        path = task / "own.steps"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    wait_for(lambda: all(len(made(task)) > 3 for task in tasks), "steps of both")
+    node = slurm.job(f"{array}_1")["BatchHost"]
+    slurm.as_user(
+        "sbatch", "--partition=urgent", f"--nodelist={node}", "--exclusive", "--wrap=sleep 1"
+    )
+    requeued(slurm, f"{array}_1")
+    saved = int((tasks[1] / "saved").read_text())
+    wait_for(lambda: made(tasks[1])[-1] > saved + 3, "that it goes on")
+    for number, task in enumerate(tasks):
+        (task / "gate").touch()
+        slurm.wait_for(
+            lambda number=number: slurm.job(f"{array}_{number}")["JobState"] == "COMPLETED", "both"
+        )
+        assert made(task) == list(range(1, made(task)[-1] + 1))
+    assert not (tasks[0] / "saved").exists()
 
 
 @pytest.mark.slow
