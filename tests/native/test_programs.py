@@ -95,6 +95,9 @@ SLOW = {
     "lightgbm": Program(
         python("lightgbm_rounds.py", "{steps}"), plain("model.txt"), needs="lightgbm"
     ),
+    "xgboost": Program(
+        python("xgboost_rounds.py", "{steps}"), plain("model_*.json"), needs="xgboost"
+    ),
     "hydra": Program(
         python("hydra_app.py", "steps={steps}", "hydra.run.dir=.", "hydra.output_subdir=null"),
         plain("state.json"),
