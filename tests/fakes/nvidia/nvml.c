@@ -1,7 +1,7 @@
 /* A stand-in of libnvidia-ml.so.1: as much as is asked once an attempt has failed.
  *
- * By NVML's header: two GPUs, of which $FAKE_NVML says what is wrong with the second one. Without it
- * there is no driver. */
+ * By NVML's header: two GPUs, of which $FAKE_NVML says what is wrong with the second one, on the node
+ * $FAKE_NVML_ON if there is such a variable. Without it there is no driver. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +27,10 @@ static int second;
 
 static int is(const void *gpu, const char *what)
 {
+    const char *only = getenv("FAKE_NVML_ON"), *here = getenv("SLURMD_NODENAME");
+
+    if (only != NULL && (here == NULL || strcmp(only, here) != 0))
+        return 0;
     return gpu == &second && strcmp(getenv("FAKE_NVML"), what) == 0;
 }
 
