@@ -1,4 +1,4 @@
-"""Trainings that know nothing of hpcext give way on leases of a real Slurm, and go on in others."""
+"""Trainings that know nothing of hpcext give way on leases of a real Slurm, and in its jobs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import Cluster
 from test_harvest import ended, harvest, jobs_of, main_job, nothing_left
+from test_pilot_ends import requeued
+from test_suspendable import Batch
 
 from hpcext.launch.transparent.criu import Criu
 
@@ -143,3 +145,36 @@ def test_what_saves_nothing_gives_way_and_goes_on(slurm: Cluster, place: Site) -
     job = jobs_of(place)["asis"]
     assert (job["state"], job["attempts"], job["lost_s"]) == ("completed", 2, 0)
     nothing_left(slurm, place)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("criu")
+def test_what_saves_nothing_goes_on_when_its_job_is_requeued(slurm: Cluster, place: Site) -> None:
+    """Suspended in a batch script, which asks for it by an option."""
+    run = directory(slurm, place, COUNTING)
+    batch = Batch(slurm, place)
+    begin = f"/usr/bin/python3 {COUNTING.name} child"
+    script = (
+        "#!/bin/sh",
+        f"export PATH={place.path}/programs:$PATH",
+        f"cd {run}",
+        f"exec hpcext suspendable --checkpoint transparent -- {begin}",
+        "",
+    )
+    on = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
+    said = batch.sbatch(*on, script="\n".join(script))
+    assert said.returncode == 0, said
+    batch.id = int(said.stdout)
+
+    def steps() -> list[int]:
+        words = [line.split() for line in batch.output().splitlines()]
+        return [int(each[1]) for each in words if each[:1] == ["step"] and len(each) == 2]
+
+    wait_for(lambda: len(steps()) > 20, "its steps")
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    at = len(steps())
+    wait_for(lambda: len(steps()) > at + 20, "that it goes on")
+    slurm.as_user("touch", str(run / "stop"))
+    batch.wait_is("COMPLETED")
+    assert steps() == list(range(len(steps()))), batch.output()
