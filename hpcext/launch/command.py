@@ -148,7 +148,7 @@ def start(
 
     def child() -> NoReturn:
         try:
-            _prepare(parent, log, blocked, _told(notices, spared) - {asked_by})
+            _prepare(parent, log, blocked, _told(notices, spared=spared) - {asked_by})
             if no_new_privs:
                 _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             _execute(argv, environ, cwd)
@@ -201,7 +201,7 @@ def _prepare(
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _told(notices: bool, spared: bool) -> set[signal.Signals]:
+def _told(notices: bool, *, spared: bool) -> set[signal.Signals]:
     """Return the signals that others send to a command, which end what does not know of them."""
     told = {SUSPEND_SIGNAL, NEWS_SIGNAL}
     told |= {NOTICE_SIGNAL, signal.SIGINT} if notices else set()

@@ -53,7 +53,7 @@ _RECOVERY = {
     7: "needs a reboot of its node",
 }
 _SLOWED = {0x08: "its hardware", 0x40: "heat", 0x80: "its power supply"}
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,6})")
 _MOST_BYTES = 4 << 20
 
 
