@@ -85,7 +85,7 @@ class Ending:
         from hpcext.launch import gpu_faults  # noqa: PLC0415
 
         found = gpu_faults.look(self._gpus, self._began_s)
-        return {"gpus_broken": found.broken, "gpus_slowed": found.slowed}
+        return {"gpus_broken": found.broken, "gpus_noted": found.noted}
 
 
 def oom_kills(root: Path = _CGROUPS, own: Path = _OWN) -> int | None:

@@ -64,12 +64,13 @@ class Faults(NamedTuple):
     ----------
     broken : list of str
         Faults for which the program is not to blame, each in words that begin with the GPU.
-    slowed : list of str
-        GPUs whose clocks are held down.
+    noted : list of str
+        What may explain a failure and proves nothing: clocks that are held down, errors of memory
+        since the driver was loaded, perhaps long ago.
     """
 
     broken: list[str]
-    slowed: list[str]
+    noted: list[str]
 
 
 NONE = Faults([], [])
@@ -119,12 +120,12 @@ def look(devices: str | None, since_s: float) -> Faults:
 
 def _look(nvml: ctypes.CDLL, devices: str | None, since_s: float) -> Faults:
     broken: list[str] = []
-    slowed: list[str] = []
+    noted: list[str] = []
     if _ask(nvml, "nvmlInit_v2") == 0:
         for name, gpu, code in _gpus(nvml, devices):
             broken += [f"{name} {what}" for what in _broken(nvml, gpu, code, since_s)]
-            slowed += [f"{name} is slowed down by {what}" for what in _slow(nvml, gpu)]
-    return Faults(broken, slowed)
+            noted += [f"{name} {what}" for what in _noted(nvml, gpu)]
+    return Faults(broken, noted)
 
 
 def _ask(nvml: ctypes.CDLL, question: str, *about: Any) -> int:
@@ -163,14 +164,10 @@ def _broken(nvml: ctypes.CDLL, gpu: ctypes.c_void_p, code: int, since_s: float) 
         return
     if action := _recovery(nvml, gpu):
         yield action
-    errors = ctypes.c_ulonglong()
-    asked = _ask(
-        nvml, "nvmlDeviceGetTotalEccErrors", gpu, _UNCORRECTED, _VOLATILE, ctypes.byref(errors)
-    )
-    if asked == 0 and errors.value:
-        yield f"has had {errors.value} uncorrected memory errors since its driver was loaded"
-    elif asked in {_IS_LOST, _RESET_REQUIRED}:
-        yield "is lost" if asked == _IS_LOST else "needs a reset"
+    waiting = ctypes.c_uint()
+    _ask(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", gpu, ctypes.byref(waiting))
+    if waiting.value:
+        yield "has pages of memory that a reset would retire"
     counts = [ctypes.c_uint() for _ in range(4)]
     if _ask(nvml, "nvmlDeviceGetRemappedRows", gpu, *map(ctypes.byref, counts)) == 0:
         _, _, pending, failed = (each.value for each in counts)
@@ -218,14 +215,19 @@ def _recovery(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> str:
     return _RECOVERY.get(field.value & 0xFFFFFFFF, "")
 
 
-def _slow(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[str]:
-    reasons = ctypes.c_ulonglong()
-    if (
-        gpu
-        and _ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", gpu, ctypes.byref(reasons)) == 0
-    ):
-        return [what for bit, what in _SLOWED.items() if reasons.value & bit]
-    return []
+def _noted(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> Iterator[str]:
+    """Yield what else may explain a failure."""
+    if not gpu:
+        return
+    value = ctypes.c_ulonglong()
+    asked = (gpu, _UNCORRECTED, _VOLATILE, ctypes.byref(value))
+    if _ask(nvml, "nvmlDeviceGetTotalEccErrors", *asked) == 0 and value.value:
+        yield f"has had uncorrected memory errors ({value.value}) since its driver was loaded"
+    reasons = (gpu, ctypes.byref(value))
+    if _ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", *reasons) == 0:
+        slowed = [what for bit, what in _SLOWED.items() if value.value & bit]
+        if slowed:
+            yield f"is slowed down by {' and '.join(slowed)}"
 
 
 def _bus(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> str:

@@ -78,7 +78,7 @@ def how_it_failed(document: Mapping[str, Any], step_said: str = "") -> str:
     if document.get("kill_asked_at") is not None:
         return f"told to end: {ended_by(exit_code(document))}"
     how = ended_by(exit_code(document)) + _memory(document, step_said)
-    if gpus := broken_gpus(document) or _words(document, "gpus_slowed"):
+    if gpus := broken_gpus(document) or _words(document, "gpus_noted"):
         how = f"{how}; {gpus}"
     last = _said(document, "last_line")
     return f"{how}; last line of its log: {last}" if last else how

@@ -78,6 +78,12 @@ int nvmlDeviceGetTotalEccErrors(void *gpu, int type, int counter, unsigned long 
     return SUCCESS;
 }
 
+int nvmlDeviceGetRetiredPagesPendingStatus(void *gpu, unsigned int *pending)
+{
+    *pending = (unsigned int)is(gpu, "pages wait");
+    return SUCCESS;
+}
+
 int nvmlDeviceGetRemappedRows(void *gpu, unsigned int *corrected, unsigned int *uncorrected,
                               unsigned int *pending, unsigned int *failed)
 {
