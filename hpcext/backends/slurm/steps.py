@@ -38,13 +38,6 @@ meanwhile.
 """
 
 
-DEAF_S = 10.0
-"""Seconds after which an srun that SIGTERM does not end is killed.
-
-One of 22.05 was seen to wait for ever, without a word, whose job had just lost a node.
-"""
-
-
 @dataclasses.dataclass(frozen=True)
 class Share:
     """The CPUs and memory of a node, of which a job gets a share in proportion to its GPUs.
@@ -111,13 +104,6 @@ class SlurmSteps(StepExecutor):
         log.warning("job %s: %s", watch.files.job, watch.why)
         # The order to end the step.
         watch.process.send(signal.SIGTERM)
-        self._loop.call_later(DEAF_S, self._kill_late_step, op)
-
-    def _kill_late_step(self, op: int) -> None:
-        """Kill the srun of a step that has not begun, and was to end; a sweep ends its step."""
-        watch = self._watches.get(op)
-        if watch is not None and watch.process is not None:
-            watch.process.send(signal.SIGKILL)
 
     def _argv(self, watch: Watch) -> Sequence[str]:
         files = watch.files
