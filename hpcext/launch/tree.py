@@ -152,25 +152,31 @@ def ends(process: Process, *signums: int) -> bool:
     return signal.SIGKILL in deadly or any(not _minds(process, each) for each in deadly)
 
 
+def _does(process: Process, signum: int) -> tuple[bool, bool, bool]:
+    """Return whether a process blocks, ignores and handles a signal; proc(5)."""
+    masks = dict(re.findall(rb"^Sig(Blk|Ign|Cgt):\s*([0-9a-f]+)", _status(process), re.MULTILINE))
+    blocked, ignored, caught = (
+        bool(int(masks.get(name, b"0"), 16) >> (signum - 1) & 1)
+        for name in (b"Blk", b"Ign", b"Cgt")
+    )
+    return blocked, ignored, caught
+
+
 def _minds(process: Process, signum: int) -> bool:
-    """Return whether a process blocks, ignores or handles a signal; proc(5)."""
-    masks = re.findall(rb"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", _status(process), re.MULTILINE)
-    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
+    """Return whether a process blocks, ignores or handles a signal."""
+    return any(_does(process, signum))
 
 
 def handles(process: Process, signum: int) -> bool:
     """Return whether a process does something about a signal: handles it, or waits for it."""
-    masks = dict(re.findall(rb"^Sig(Blk|Ign|Cgt):\s*([0-9a-f]+)", _status(process), re.MULTILINE))
-    blocked, ignored, caught = (
-        int(masks.get(name, b"0"), 16) >> (signum - 1) & 1 for name in (b"Blk", b"Ign", b"Cgt")
-    )
-    return bool(caught or (blocked and not ignored))
+    blocked, ignored, caught = _does(process, signum)
+    return caught or (blocked and not ignored)
 
 
 def ignores(process: Process, signum: int) -> bool:
     """Return whether a process ignores a signal."""
-    found = re.search(rb"^SigIgn:\s*([0-9a-f]+)", _status(process), re.MULTILINE)
-    return bool(found and int(found[1], 16) >> (signum - 1) & 1)
+    _, ignored, _ = _does(process, signum)
+    return ignored
 
 
 def still(pid: int) -> bool:

@@ -397,17 +397,22 @@ def training(stage: Stage) -> psutil.Process:
     return psutil.Process(int(pid))
 
 
-@pytest.mark.parametrize("done", [{"exit": [0]}, FILE, {"exit": [0], **FILE}])
-def test_one_that_saves_at_the_notice_itself_and_is_gone_is_suspended_and_not_complete(
-    stage: Stage, done: dict[str, Any]
-) -> None:
-    supervisor = begun(stage, {"signal": "SIGTERM", "done": done}, "exit=0", notices=True)
+def end_at_notice(stage: Stage, supervisor: subprocess.Popen[bytes]) -> None:
+    """Send SIGTERM to both; the training has ended before its supervisor hears of it."""
     one = training(stage)
     supervisor.send_signal(signal.SIGSTOP)
     one.send_signal(signal.SIGTERM)
     stage.wait_for(lambda: one.status() == psutil.STATUS_ZOMBIE, "its end")
     supervisor.send_signal(signal.SIGTERM)
     supervisor.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("done", [{"exit": [0]}, FILE, {"exit": [0], **FILE}])
+def test_one_that_saves_at_the_notice_itself_and_is_gone_is_suspended_and_not_complete(
+    stage: Stage, done: dict[str, Any]
+) -> None:
+    supervisor = begun(stage, {"signal": "SIGTERM", "done": done}, "exit=0", notices=True)
+    end_at_notice(stage, supervisor)
     document = ended(stage, supervisor)
     assert document["suspended"]
     assert document["checkpoint"] == {"saved": True, "lost_s": 0.0, "exact": True}
@@ -419,12 +424,7 @@ def test_a_notice_is_no_word_that_it_has_saved(stage: Stage) -> None:
     """It ends by itself with another value, and its checkpoint is an old one."""
     saves = {"signal": "SIGTERM", "done": {"exit": [0]}}
     supervisor = begun(stage, saves, "fail", notices=True)
-    one = training(stage)
-    supervisor.send_signal(signal.SIGSTOP)
-    one.send_signal(signal.SIGTERM)
-    stage.wait_for(lambda: one.status() == psutil.STATUS_ZOMBIE, "its end")
-    supervisor.send_signal(signal.SIGTERM)
-    supervisor.send_signal(signal.SIGCONT)
+    end_at_notice(stage, supervisor)
     document = ended(stage, supervisor)
     assert not document["suspended"]
     assert document["exit_code"] == 1
@@ -437,12 +437,7 @@ def test_a_clean_exit_at_the_notice_is_no_completion(stage: Stage, saves: Any) -
     command = (sys.executable, SAVER, "SIGTERM", "1000000", "exit=0")
     supervisor = stage.run(*command, checkpoint=document or None, notices=True)
     stage.wait_said("step")
-    one = training(stage)
-    supervisor.send_signal(signal.SIGSTOP)
-    one.send_signal(signal.SIGTERM)
-    stage.wait_for(lambda: one.status() == psutil.STATUS_ZOMBIE, "its end")
-    supervisor.send_signal(signal.SIGTERM)
-    supervisor.send_signal(signal.SIGCONT)
+    end_at_notice(stage, supervisor)
     document = ended(stage, supervisor)
     assert (document["suspended"], document["exit_code"]) == (False, 0)
     assert document["notice_at"] is not None
