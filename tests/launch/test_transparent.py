@@ -8,21 +8,25 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import counting
 import pytest
 from counting import digest
 from stage import Stage, end
 
 from hpcext import protocol
 from hpcext.launch import sweep
-from hpcext.launch.transparent import images
+from hpcext.launch.transparent import connections, images, no_io_uring
 from hpcext.launch.transparent.criu import Criu
+from hpcext.process import Process
 
 COUNTING = str(Path(__file__).parent / "counting.py")
 TRANSPARENT = {"transparent": True}
@@ -152,6 +156,111 @@ def test_what_saves_nothing_is_suspended_as_it_is_and_loses_no_step(stage: Stage
     wait_steps(stage)
     assert "hpcext: goes on where it was suspended, after " in stage.log.read_text()
     completed(stage, supervisor)
+
+
+@needs_criu
+@pytest.mark.skipif(os.geteuid() != 0, reason="CRIU saves connections only for root")
+def test_connections_between_its_processes_are_suspended_with_them(stage: Stage) -> None:
+    supervisor = begin(stage, "pair")
+    for attempt in (2, 3):
+        wait_steps(stage)
+        assert suspended(stage, supervisor)["checkpoint"]["saved"]
+        supervisor = begin(stage, "pair", attempt=attempt)
+    wait_steps(stage)
+    completed(stage, supervisor)
+
+
+@needs_criu
+def test_a_connection_to_others_is_a_reason_not_to_suspend_it(stage: Stage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        supervisor = begin(stage, "child", str(port))
+        wait_steps(stage)
+        supervisor.send_signal(signal.SIGTSTP)
+        to = f"to 127.0.0.1:{port}, not in its job" if os.geteuid() == 0 else "only for root"
+        declined(stage, to)
+        wait_steps(stage)
+        completed(stage, supervisor)
+
+
+def test_connections_are_those_of_ipv6_too() -> None:
+    me = Process.me()
+    with (
+        socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server,
+        socket.create_connection(server.getsockname()[:2]) as six,
+        server.accept()[0] as other_six,
+        socket.create_connection(("127.0.0.1", server.getsockname()[1])) as four,
+        server.accept()[0] as other_four,
+    ):
+        ours = {six, other_six, four, other_four}
+        ports = {each.getsockname()[1] for each in ours}
+        seen = connections.connections([me])
+        assert {int(each.local.partition(":")[2], 16) for each in seen} >= ports
+        assert connections.outside([me]) == ""
+        # Whoever has one of two ends is connected to somebody else.
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        try:
+            other_six.close()
+            other_four.close()
+            port = server.getsockname()[1]
+            assert re.search(rf"to \S+:{port}, not in its job", connections.outside([me]))
+            assert connections.outside([me, Process(child, 0)]) == ""
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+# io_uring, which no checkpoint has.
+
+has_io_uring = pytest.mark.skipif(
+    counting.ring() < 0, reason="the kernel of this machine has io_uring switched off"
+)
+
+
+@needs_criu
+@has_io_uring
+def test_what_would_use_io_uring_does_without_it(stage: Stage) -> None:
+    supervisor = begin(stage, "ring")
+    wait_steps(stage)
+    assert "no ring" in stage.log.read_text().splitlines()
+    assert suspended(stage, supervisor)["checkpoint"]["saved"]
+    supervisor = begin(stage, "ring", attempt=2)
+    wait_steps(stage)
+    completed(stage, supervisor)
+
+
+@needs_criu
+@has_io_uring
+def test_without_a_compiler_it_has_io_uring_and_is_not_suspended(stage: Stage) -> None:
+    path = program(stage, f'#!/bin/sh\nexec {real()} "$@"\n')
+    (stage.path / "programs" / "cc").write_text("#!/bin/sh\nexit 1\n")
+    (stage.path / "programs" / "cc").chmod(0o755)
+    supervisor = begin(stage, "ring", path=path)
+    wait_steps(stage)
+    supervisor.send_signal(signal.SIGTSTP)
+    declined(stage, "uses io_uring, which CRIU does not save")
+    completed(stage, supervisor)
+
+
+def test_its_library_is_compiled_once_and_leaves_what_is_preloaded(tmp_path: Path) -> None:
+    environ = {**os.environ, "LD_PRELOAD": "/nowhere/other.so"}
+    said = no_io_uring.variables(environ, tmp_path)
+    (library,) = tmp_path.iterdir()
+    assert said == {"LD_PRELOAD": f"{library}:/nowhere/other.so"}
+    made = library.stat()
+    assert no_io_uring.variables({}, tmp_path) == {"LD_PRELOAD": str(library)}
+    assert library.stat() == made
+    blank = tmp_path / "a b"
+    blank.mkdir()
+    assert no_io_uring.variables(os.environ, blank) == {}
+
+
+def test_its_source_has_no_warning(tmp_path: Path) -> None:
+    warnings = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
+    words = ["cc", *warnings, "-O2", "-c", "-o", str(tmp_path / "o"), str(no_io_uring.SOURCE)]
+    subprocess.run(words, check=True)
 
 
 @needs_criu

@@ -104,10 +104,18 @@ def test_one_that_cannot_be_suspended_as_it_is_goes_on_or_begins_anew_and_that_i
 
 @needs_criu
 @pytest.mark.slow
-def test_loader_workers_are_suspended_with_their_training(site: Site) -> None:
+@pytest.mark.parametrize("kind", ["loader workers", "ranks of torchrun"])
+def test_all_processes_of_a_training_are_suspended_together(site: Site, kind: str) -> None:
     pytest.importorskip("torch")
-    train = Path(__file__).with_name("train_loader_saving_nothing.py")
-    command = [sys.executable, str(train), "3"]
+    if kind == "loader workers":
+        train = Path(__file__).with_name("train_loader_saving_nothing.py")
+        command = [sys.executable, str(train), "3"]
+    else:
+        if os.geteuid() != 0:
+            pytest.skip("CRIU saves connections only for root")
+        train = Path(__file__).with_name("train_ranks_saving_nothing.py")
+        torchrun = str(Path(sys.executable).with_name("torchrun"))
+        command = [torchrun, "--standalone", "--nproc-per-node", "2", str(train), "300"]
     site.write_jobs(
         {"name": "loop", "command": command, "checkpoint": "transparent"},
         {"name": "same", "command": command},

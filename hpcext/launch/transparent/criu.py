@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hpcext.launch import command, tree
+from hpcext.launch.transparent import connections
 from hpcext.launch.transparent import images as format_
 from hpcext.numerals import whole
 from hpcext.process import Process
@@ -100,13 +101,13 @@ class Criu:
                 return f"process {process.pid} has left the tree of the command"
             if why := _held_by(process):
                 return f"process {process.pid} {why}"
-        return ""
+        return self._connected(tree_)
 
     def suspend(self, root: Process, images: Path, work: Path) -> int:
         """Begin to write a tree into images; it is stopped when that is done."""
         # Deleted files, as the shared memory of loader workers is, become part of the images.
         argv = ["dump", "--tree", str(root.pid), "--leave-stopped", "--ghost-limit", "4095M"]
-        return self._start(argv, images, work, DUMP_LOG)
+        return self._start([*argv, *self._tcp()], images, work, DUMP_LOG)
 
     def judge(self, code: int, root: Process, images: Path, work: Path) -> str:
         """Return why a tree is not suspended although its helper has ended; empty if it is."""
@@ -120,7 +121,8 @@ class Criu:
             return why
         if not _all_stop(format_.processes(images)):
             return "not all processes have stopped"
-        return ""
+        # Now that none can make another.
+        return self._connected([root, *tree.descendants(root.pid)])
 
     def resume(self, images: Path, work: Path, limit_s: float) -> int:
         """Make the tree in the images again, stopped; return the pid of its root."""
@@ -131,7 +133,7 @@ class Criu:
         # A sibling of criu is a child of ours, and is killed when we are (PR_SET_PDEATHSIG).
         # Stopped, since it can fail when some of them would run already.
         argv = ["restore", "--restore-detached", "--restore-sibling", "--leave-stopped"]
-        argv += ["--pidfile", PID_FILE]
+        argv += ["--pidfile", PID_FILE, *self._tcp()]
         pid = self._start(argv, images, work, RESTORE_LOG)
         code = waited_for(pid, limit_s)
         why = ""
@@ -154,6 +156,18 @@ class Criu:
 
     def _rights(self) -> list[str]:
         return ["--unprivileged"] if self.no_new_privs else []
+
+    def _tcp(self) -> list[str]:
+        # Both ends have stopped, and neither hears of it when the other is killed.
+        return [] if self.no_new_privs else ["--tcp-established", "--network-lock", "skip"]
+
+    def _connected(self, tree_: Sequence[Process]) -> str:
+        """Return why the connections of a tree cannot be suspended; empty if they can."""
+        if not self.no_new_privs:
+            return connections.outside(tree_)
+        for process in connections.connections(tree_).values():
+            return f"process {process.pid} has a TCP connection, which CRIU saves only for root"
+        return ""
 
     def _start(self, argv: Sequence[str], images: Path, work: Path, log: str) -> int:
         """Start it in the background; return its pid."""
@@ -281,7 +295,7 @@ def _held_by(process: Process) -> str:
         if path.startswith(_GPUS):
             return f"uses a GPU ({path}), whose memory CRIU does not save"
         if path == _IO_URING:
-            return "uses io_uring, as torchrun does, which CRIU does not save"
+            return "uses io_uring, which CRIU does not save"
     return ""
 
 

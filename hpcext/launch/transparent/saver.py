@@ -17,6 +17,7 @@ from typing import Any
 
 from hpcext import documents, protocol
 from hpcext.launch import devices, tree
+from hpcext.launch.transparent import no_io_uring
 from hpcext.launch.transparent.criu import PutOffError
 from hpcext.launch.transparent.manifest import Images
 from hpcext.launch.transparent.ways import Way, choose
@@ -157,8 +158,10 @@ class Transparent:
         return []
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables to be added to its environment: none."""
-        return {}
+        """Return the variables to be added to its environment."""
+        if self._way is None:
+            return {}
+        return no_io_uring.variables(environ, self._directory.parent)
 
     def _why_not(self, document: Mapping[str, Any]) -> str:
         if self._way is None:
