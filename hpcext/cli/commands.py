@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import re
 import shlex
 import sys
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from hpcext import checkpointers, shells
 from hpcext import jobfields as fields
 from hpcext.checks import at
+from hpcext.cli import ranges
 from hpcext.core.errors import InputError
 from hpcext.jobfile import MAX_JOBS
 from hpcext.jobtext import allowed_name, job_text
@@ -31,7 +31,6 @@ _SCRIPTS = frozenset(
 )
 """Suffixes of scripts, which name a job better than the interpreter that runs them."""
 
-_RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 
 _OPTIONS = ("commands", "gpus_per_job", "workdir", "env", "shell", "retries", "checkpoint", "after")
 
@@ -157,12 +156,8 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _gpus(text: str) -> dict[str, int]:
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        raise InputError(shown(text), valid="N or MIN:MAX, from 1 on")
-    if match[2] is None:
-        return fields.gpus(int(match[1]))
-    return fields.gpus({"min": int(match[1]), "max": int(match[2])})
+    fewest, greatest = ranges.parse(text, most=fields.MAX_GPUS)
+    return fields.gpus({"min": fewest, "max": greatest} if ":" in text else fewest)
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 from hpcext import backends, checkpointers, protocol
 from hpcext.backends.own_job import OwnJob
 from hpcext.checks import at
+from hpcext.cli import ranges
 from hpcext.cli.commands import add_checkpoint
 from hpcext.cli.harvest.terms import make_terms
 from hpcext.cli.output import Output
@@ -27,7 +28,6 @@ from hpcext.jobfields import MAX_GPUS
 from hpcext.manager import directory as pilots
 from hpcext.manager import tickets
 from hpcext.manager.tickets import Range, Ticket
-from hpcext.numerals import whole
 from hpcext.text import shown
 
 _NODES = re.compile(r"[0-9:]+\Z")
@@ -124,9 +124,10 @@ def _words(argv: Sequence[str], variable: str) -> tuple[Range, tuple[str, ...]]:
         raise InputError(
             "the number of nodes is missing", valid="hpcext trainer MIN:MAX COMMAND ..."
         )
-    nodes = _range(text, MAX_NODES, where, f"MIN:MAX, 1 to {MAX_NODES}")
+    valid = f"MIN:MAX, 1 to {MAX_NODES}"
+    nodes = Range(*ranges.parse(text, most=MAX_NODES, where=where, valid=valid))
     if ":" not in text:
-        raise InputError(shown(text), where=where, valid=f"MIN:MAX, 1 to {MAX_NODES}")
+        raise InputError(shown(text), where=where, valid=valid)
     if not rest:
         raise InputError("no command", valid="hpcext trainer MIN:MAX COMMAND ...")
     if not Path(rest[0]).is_file() and shutil.which(rest[0]) is None:
@@ -137,24 +138,17 @@ def _words(argv: Sequence[str], variable: str) -> tuple[Range, tuple[str, ...]]:
     return nodes, tuple(rest)
 
 
-def _range(text: str, most: int, where: str, valid: str) -> Range:
-    low, _, high = text.partition(":")
-    fewest, greatest = whole(low), whole(high or low)
-    if fewest is None or greatest is None or not 1 <= fewest <= greatest <= most:
-        raise InputError(shown(text), where=where, valid=valid)
-    return Range(fewest, greatest)
-
-
 def _check_gpus(text: str) -> None:
     if text and text != "auto":
-        _range(text, MAX_GPUS, "HPCEXT_GPUS", f"auto, N or MIN:MAX, 1 to {MAX_GPUS}")
+        valid = f"auto, N or MIN:MAX, 1 to {MAX_GPUS}"
+        ranges.parse(text, most=MAX_GPUS, where="HPCEXT_GPUS", valid=valid)
 
 
 def _gpus(text: str, most: int) -> Range:
     """Parse the GPUs of each node; by default all that the harvester uses."""
     if text == "auto":
         return Range(1, most)
-    return _range(text, MAX_GPUS, "HPCEXT_GPUS", "") if text else Range(most, most)
+    return Range(*ranges.parse(text, most=MAX_GPUS)) if text else Range(most, most)
 
 
 def _harvester(settings: Settings, here: OwnJob) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hpcext.core import saving
 from hpcext.core.errors import InputError
 from hpcext.core.facts import Cancel, Drain, Fact, Hold, Readmitted, Release, Resize, SetAside
 from hpcext.core.values import Job, State
@@ -33,8 +34,9 @@ def suspend(world: World, words: Mapping[str, Any]) -> Answer:
     """Suspend a job until it is resumed."""
     job = _unfinished(world, words)
     if job.on_hold or job.hold_deferred:
-        is_ = "is already suspended" if job.on_hold else "is already to be suspended"
-        raise InputError(f"job {job.name} {is_}")
+        is_ = "suspended" if job.on_hold and job.state is State.PENDING else "to be suspended"
+        why = f": {said}" if (said := saving.said(job)) else ""
+        raise InputError(f"job {job.name} is already {is_}{why}")
     if job.cancelling:
         raise InputError(f"job {job.name} is being cancelled")
     if job.sessionless:

@@ -110,6 +110,9 @@ def of_suspend(job: Job) -> RequestOutcome | None:
     if job.on_hold and job.state is State.PENDING:
         if not job.attempt:
             return RequestOutcome(0, f"{job.name} is suspended: it has not started yet")
+        if not job.step:
+            # One without a session: its steps are not known.
+            return RequestOutcome(0, f"{job.name} is suspended")
         lost = job.step - job.saved_step
         step = f"at step {job.saved_step}" + (f"; {counted(lost, 'step')} lost" if lost > 0 else "")
         return RequestOutcome(0, f"{job.name} is suspended {step}")

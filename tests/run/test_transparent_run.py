@@ -57,8 +57,8 @@ def test_a_loop_that_saves_nothing_is_suspended_and_resumed_and_no_step_is_lost(
     site: Site,
 ) -> None:
     manager = begin(site)
-    site.run("suspend", "p", "loop")
-    wait_for(lambda: job(site).get("suspends") == 1, "the suspension")
+    said = site.run("suspend", "p", "loop", "--wait").out.splitlines()
+    assert said[-1] == "loop is suspended"  # whose steps nobody knows
     stood = steps(site)
     site.run("resume", "p", "loop")
     wait_for(lambda: len(steps(site)) > len(stood) + 3, "further steps")
@@ -87,6 +87,8 @@ def test_one_that_cannot_be_suspended_as_it_is_goes_on_or_begins_anew_and_that_i
     site.run("suspend", "p", "loop")
     if works:
         wait_for(lambda: "exit code 9" in site.run("why", "p", "loop").out, "the reason")
+        again = site.run("suspend", "p", "loop").err
+        assert "is already to be suspended: cannot save: criu dump: exit code 9" in again
         before = len(steps(site))
         wait_for(lambda: len(steps(site)) > before + 3, "further steps")
         row = finish(site, manager)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext.checks import check_range
+from hpcext.cli import ranges
 from hpcext.cli.output import Output, write_file
 from hpcext.cli.sweep.space import Range, Space, propose
 from hpcext.config import load_settings
@@ -17,7 +18,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record
 from hpcext.extras import need
-from hpcext.jobfields import metric
+from hpcext.jobfields import MAX_GPUS, MAX_NODES, metric
 from hpcext.jobfile import MAX_JOBS, parse_jobs
 from hpcext.jobtext import allowed_name, job_text
 from hpcext.manager import directory as pilots
@@ -26,7 +27,6 @@ from hpcext.manager.views import reading
 from hpcext.text import counted, shown
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
-_RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
 LAUNCH = ("hpcext", "launch", "python")
 """The command that runs a script on all GPUs of a job, and is resized in place."""
 
@@ -123,8 +123,8 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
         chosen,
         rules,
         rest=args.rest,
-        nodes=_range(args.nodes, "--nodes"),
-        gpus=_range(args.gpus, "--gpus"),
+        nodes=ranges.parse(args.nodes, most=MAX_NODES, where="--nodes"),
+        gpus=ranges.parse(args.gpus, most=MAX_GPUS, where="--gpus"),
         scaling=args.scaling,
         began=began,
     )
@@ -276,11 +276,3 @@ def _numbers(text: str) -> tuple[str, Range]:
         raise InputError(shown(text), where="--range", valid=valid)
     whole = all(re.fullmatch(r"-?[0-9]+", each) for each in (low, high))
     return key, Range(least, most, bool(log), whole)
-
-
-def _range(text: str, flag: str) -> tuple[int, int]:
-    found = _RANGE.match(text)
-    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= low <= high:
-        raise InputError(shown(text), where=flag, valid="N or MIN:MAX, from 1 on")
-    return low, high
