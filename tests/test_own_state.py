@@ -45,7 +45,7 @@ def finished(tmp_path: Path, body: str, *words: str) -> subprocess.CompletedProc
     ours = ("-p", "conftest", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'base'}")
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *ours, *words, "test_one.py"],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200, check=False,
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
 
 

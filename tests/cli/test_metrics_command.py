@@ -122,7 +122,7 @@ def test_it_answers_on_this_machine_alone(site: Site) -> None:
     shown = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
 
     def running() -> bool:
-        with urllib.request.urlopen(shown, timeout=60) as answer:
+        with urllib.request.urlopen(shown, timeout=500) as answer:
             found = told(answer.read().decode())
         return 1.0 in [
             value for key, value in found.get("hpcext_jobs", {}).items() if key[1] == "running"
@@ -168,7 +168,7 @@ def test_who_is_answered(
     server: Server, method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
     make("one")
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=500)
     said = {name: text.format(token=server.token) for name, text in headers.items()}
     with contextlib.closing(connection):
         connection.request(method, path.format(token=server.token), headers=said)

@@ -63,7 +63,9 @@ def serving(where: Path, *words: str, ready: str = "") -> Iterator[str]:
 def fetch(address: str, **asked: str) -> str:
     """What is answered; an error says why a query is not accepted."""
     try:
-        with urllib.request.urlopen(f"{address}?{urllib.parse.urlencode(asked)}", timeout=60) as it:
+        with urllib.request.urlopen(
+            f"{address}?{urllib.parse.urlencode(asked)}", timeout=500
+        ) as it:
             return str(it.read().decode())
     except urllib.error.HTTPError as error:
         raise AssertionError((asked, error.read().decode())) from None
@@ -160,7 +162,7 @@ def test_a_file_is_read_by_node_exporter_and_promtool_finds_no_fault(
     with file.open() as text:
         checked = subprocess.run(
             ["promtool", "check", "metrics"],
-            stdin=text, capture_output=True, text=True, timeout=60, check=False,
+            stdin=text, capture_output=True, text=True, timeout=500, check=False,
         )  # fmt: skip
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
     collector = ("--collector.disable-defaults", "--collector.textfile")

@@ -67,7 +67,7 @@ def status(connection: http.client.HTTPConnection, path: str, **headers: str) ->
 
 def asked(server: BoundedServer, path: str = "") -> int:
     with contextlib.closing(
-        http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=500)
     ) as connection:
         return status(connection, path or f"/{server.token}")
 
@@ -93,7 +93,7 @@ def test_clients_with_the_token_are_not_displaced(
     server: BoundedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded, "READ_S", 600.0)
-    owner = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    owner = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=500)
     with contextlib.closing(owner):
         assert status(owner, f"/{server.token}") == 200
         mine = owner.sock
@@ -182,7 +182,7 @@ print(client.recv(12))
 
 def test_without_files_it_waits_and_does_not_spin() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", EXHAUSTED], capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", EXHAUSTED], capture_output=True, text=True, timeout=500, check=False
     )
     assert (ended.returncode, ended.stdout) == (0, "b'HTTP/1.1 200'\n"), ended.stderr
 
@@ -196,7 +196,7 @@ def test_metrics_stay_small_and_answer_clients_with_the_token(site: Site) -> Non
     token = (site.path / "state/hpcext/metrics-token").read_text().strip()
     shown = {"Authorization": f"Bearer {token}"}
     with crowd(port, first=b"GET /metrics HTTP/1.1\r\n"):
-        one = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        one = http.client.HTTPConnection("127.0.0.1", port, timeout=500)
         wait_for(lambda: status(one, "/metrics", **shown) == 200, "an answer in the crowd")
         assert psutil.Process(process.pid).num_threads() <= 2 * bounded.MOST_CONNECTIONS + 8
         assert psutil.Process(process.pid).num_fds() <= 2 * bounded.MOST_CONNECTIONS + 32

@@ -47,7 +47,7 @@ def server() -> Iterator[Server]:
 
 
 def ask(server: Server, path: str, method: str = "GET", host: str = "", **headers: str) -> Got:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=500)
     try:
         headers["Host"] = host or f"127.0.0.1:{server.server_port}"
         connection.request(method, path, headers=headers)
@@ -241,10 +241,10 @@ def test_the_command_serves_until_interrupted(site: Site, signum: int) -> None:
     process = site.start("dashboard")
     assert process.stdout
     address = process.stdout.readline().strip()
-    with urllib.request.urlopen(f"{address}data.json", timeout=60) as answer:
+    with urllib.request.urlopen(f"{address}data.json", timeout=500) as answer:
         assert json.load(answer)["pilots"] == []
     process.send_signal(signum)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=500)
     assert (process.returncode, said) == (
         0,
         "hpcext: anyone who has this address can see the pilots; Ctrl-C stops the server\n",

@@ -59,7 +59,7 @@ def test_one_that_hangs_is_left_behind() -> None:
 
 
 def test_checks_run_side_by_side() -> None:
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=500)
 
     def meets(asked: CheckOptions) -> Iterator[Finding]:
         both.wait()

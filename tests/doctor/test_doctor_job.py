@@ -173,7 +173,7 @@ def test_a_doctor_that_is_ended_leaves_nothing_behind(site: Site, signum: signal
     wait_for(lambda: site.steps("one"), "a step")
     assert not nothing_left(site)
     process.send_signal(signum)
-    process.communicate(timeout=60)
+    process.communicate(timeout=500)
     wait_for(lambda: nothing_left(site), "the end of all of it")
 
 

@@ -21,7 +21,7 @@ def run(tmp_path: Path, *command: str) -> float:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=500,
     )
     assert process.returncode == 0, process.stderr
     accuracy = float(result.read_text())

@@ -499,7 +499,7 @@ def test_a_supervisor_that_is_late_does_not_begin_what_was_given_up(
         local = asyncio.run(scenario())
     assert full == []
     argv = [sys.executable, "-I", "-S", supervise.__file__, str(local.directory("1"))]
-    subprocess.run(argv, check=False, stderr=subprocess.DEVNULL, timeout=60)
+    subprocess.run(argv, check=False, stderr=subprocess.DEVNULL, timeout=500)
     assert local.said("ready", "1") == []
 
 

@@ -21,7 +21,7 @@ def start(site: Site, *jobs: dict[str, Any], gpus: int = 4) -> subprocess.Popen[
 
 def end(site: Site, manager: subprocess.Popen[str]) -> dict[str, dict[str, Any]]:
     """Wait for the manager, and what became of each job."""
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
     document = site.document("status", str(site.pilot))
     return {job["name"]: job for job in document["jobs"]}

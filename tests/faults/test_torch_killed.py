@@ -42,7 +42,7 @@ class Pair:
         The second attempt goes on from step `saved`, or from the last checkpoint that was due: a
         step that is in the account may not be in the checkpoint of the same step yet.
         """
-        out, err = self.manager.communicate(timeout=120)
+        out, err = self.manager.communicate(timeout=500)
         log = self.site.run("logs", str(self.site.pilot), "pair").out
         assert self.manager.returncode == 0, (out, err, log)
         for rank in ("0", "1"):
@@ -100,7 +100,7 @@ def test_a_suspension_is_declined_if_the_state_cannot_be_saved(site: Site) -> No
     site.run_until_done("resume", str(site.pilot), "pair")
     checkpoints.unlink()
     checkpoints.with_name("away").rename(checkpoints)
-    out, err = pair.manager.communicate(timeout=120)
+    out, err = pair.manager.communicate(timeout=500)
     assert pair.manager.returncode == 0, (out, err)
     (job,) = site.document("status", str(site.pilot))["jobs"]
     assert (job["state"], job["lost_steps"]) == ("completed", 0)

@@ -50,7 +50,7 @@ class Harness:
 
     def end(self) -> tuple[int, str]:
         """Its exit code, and what the tools it ran under said."""
-        _, said = self._process.communicate(timeout=60)
+        _, said = self._process.communicate(timeout=500)
         return self._process.returncode, said.decode()
 
 

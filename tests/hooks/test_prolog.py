@@ -199,7 +199,7 @@ def with_dev(dev: Path, program: Path, base: Path, more: str = "true") -> str:
     environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", "SLURM_JOB_UID": "1"}
     words = ["unshare", "-m", "sh", "-c", script]
     ended = subprocess.run(
-        words, env=environ, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=300,
+        words, env=environ, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=500,
         check=False,
     )  # fmt: skip
     assert ended.returncode == 0

@@ -44,7 +44,7 @@ def test_resized_by_suspending_it(site: Site) -> None:
         assert ready, site.run("logs", str(site.pilot), "points")
         site.run_until_done("resize", str(site.pilot), "points", "2")
         release.write(b"go")
-        out, err = manager.communicate(timeout=240)
+        out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err, site.run("logs", str(site.pilot), "points"))
 
     (job,) = json.loads(out)["jobs"]

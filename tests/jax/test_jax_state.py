@@ -30,7 +30,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=500,
     )
     assert run.returncode == 0, run.stderr
     return dict(line.split(": ", 1) for line in run.stdout.splitlines())

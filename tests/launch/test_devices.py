@@ -98,7 +98,7 @@ def test_jobs_share_gpus_of_amd(tmp_path: Path) -> None:
     done = subprocess.run(
         [*inside, tmp_path / "layers", tmp_path / "nodes",
          sys.executable, "-m", "hpcext", "run", "jobs.toml"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
         env={**os.environ, **names, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done

@@ -68,7 +68,7 @@ def test_a_launcher_that_gives_gpus_itself_is_believed(stage: Stage) -> None:
 def test_a_host_with_too_few_gpus_runs_nothing(stage: Stage) -> None:
     stage.write_launch(*SHOW, nodes=nodes([0, 2]), notices=True)
     supervisor = begin(stage, 0, CUDA_VISIBLE_DEVICES="4,7")
-    _, said = supervisor.communicate(timeout=60)
+    _, said = supervisor.communicate(timeout=500)
     assert supervisor.returncode == 71
     assert b"GPU number 2 was requested, but CUDA_VISIBLE_DEVICES lists only 4,7" in said
     assert not (stage.directory / "exit.json").exists()
@@ -85,7 +85,7 @@ def test_an_order_is_found_without_a_signal(stage: Stage) -> None:
 
 def swept(stage: Stage, index: int) -> None:
     argv = [sys.executable, "-I", "-S", sweep.__file__, str(stage.directory), str(index), "abc"]
-    subprocess.run(argv, check=True, timeout=60)
+    subprocess.run(argv, check=True, timeout=500)
     own = stage.directory if index == 0 else stage.directory / f"node-{index:04d}"
     assert json.loads((own / "swept.json").read_text())["nonce"] == "abc"
 

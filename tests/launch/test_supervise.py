@@ -651,7 +651,7 @@ def test_the_end_is_recorded_once_there_is_room(stage: Stage) -> None:
 def test_sigterm_ends_the_wait_for_room(stage: Stage) -> None:
     supervisor = disk_full_at_the_end(stage)
     supervisor.terminate()
-    _, message = supervisor.communicate(timeout=60)
+    _, message = supervisor.communicate(timeout=500)
     assert supervisor.returncode == 0
     assert b"the end was not recorded: " in message
     assert not (stage.directory / "exit.json").exists()

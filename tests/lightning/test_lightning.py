@@ -304,7 +304,7 @@ def test_under_a_manager_on_two_ranks_of_hpcext_launch(site: Site) -> None:
     site.run_until_done("suspend", str(site.pilot), "job")
     wait_for(lambda: not site.left_behind(), "the end of both ranks")
     site.run_until_done("resume", str(site.pilot), "job")
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err, site.run("logs", str(site.pilot), "job").out)
     (job,) = site.document("status", str(site.pilot))["jobs"]
     assert (job["state"], job["suspends"], job["lost_steps"]) == ("completed", 1, 0)

@@ -94,7 +94,7 @@ def command(
         capture_output=True,
         env={**clean, "LSF_ENVDIR": str(site.directory), **variables},
         cwd=site.directory,
-        timeout=60,
+        timeout=500,
         check=False,
     )
 

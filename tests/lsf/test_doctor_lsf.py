@@ -318,7 +318,7 @@ def test_the_job_tells_the_warning_from_the_end(tmp_path: Path, signal: str, war
     assert process.stdout is not None
     first = process.stdout.readline()
     subprocess.run(["kill", f"-{signal}", str(process.pid)], check=True)
-    text = first + process.communicate(timeout=120)[0]
+    text = first + process.communicate(timeout=500)[0]
     assert lsf_probe.parse_trial(text, WARNS) == TrialJob(esub=False, intact=True, warned=warned)
     assert text.splitlines()[-1] == lsf_probe.TRIAL_ENDS
 

@@ -31,7 +31,7 @@ VALID = {
 def esub(*arguments: str | bytes, **variables: str | Path) -> subprocess.CompletedProcess[bytes]:
     """As an engine calls it that keeps no text of -a."""
     return subprocess.run(
-        [ESUB, *arguments], capture_output=True, env=variables, timeout=60, check=False
+        [ESUB, *arguments], capture_output=True, env=variables, timeout=500, check=False
     )
 
 
@@ -173,7 +173,7 @@ def test_any_value_is_judged_as_on_slurm(key: str, value: bytes) -> None:
     env = {VARIABLES[key]: value}
     if key == "gpus":
         env[b"HPCEXT_SCALING"] = b"x"
-    ended = subprocess.run([ESUB], capture_output=True, env=env, timeout=60, check=False)
+    ended = subprocess.run([ESUB], capture_output=True, env=env, timeout=500, check=False)
     # What is no preset may be a table, which hpcext reads in the job.
     if IS_VALID[KEYS[key]](value) or (key == "checkpoint" and value.startswith(b"{")):
         # Nobody gave it a file to write to, and the job has the variable anyway.

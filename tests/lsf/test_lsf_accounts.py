@@ -74,7 +74,7 @@ class User(Site):
             capture_output=True,
             text=True,
             cwd=self.path,
-            timeout=120,
+            timeout=500,
             check=False,
         )
 

@@ -85,7 +85,7 @@ class Harvest(Site):
         """All trainings end well, and nothing is left of the harvester."""
         for name in names:
             self.open(name)
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=500)
         assert process.returncode == 0, (out, err)
         jobs = self.jobs_of()
         assert {job["state"] for job in jobs.values()} == {"completed"}, out
@@ -347,7 +347,7 @@ def test_two_harvesters_divide_the_hosts(make_place: Any, tmp_path: Path) -> Non
         for name in names:
             place.open(name)
     for place, process in zip((first, second), processes, strict=True):
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=500)
         assert process.returncode == 0, (out, err)
         jobs = place.jobs_of()
         assert {job["state"] for job in jobs.values()} == {"completed"}

@@ -400,7 +400,7 @@ def test_the_first_life_of_its_own_job_is_waited_for(place: OnLsf, tmp_path: Pat
         assert waiting.stderr is not None
         assert "was begun before" in waiting.stderr.readline()
         assert waiting.poll() is None
-    out, err = waiting.communicate(timeout=120)
+    out, err = waiting.communicate(timeout=500)
     assert (out, waiting.returncode) == ("in\n", 0), err
 
 
@@ -433,7 +433,7 @@ def test_commands_say_that_a_first_life_is_waited_for(place: OnLsf) -> None:
     place.at_the_gate("only")
     environ = another_life(place, job)
     of_another = second_life(place, {**environ, "LSB_JOBID": str(job + 1)}, 120.0)
-    assert "a manager in job" in of_another.communicate(timeout=120)[1]
+    assert "a manager in job" in of_another.communicate(timeout=500)[1]
     waiting = second_life(place, environ, 120.0)
     assert waiting.stderr is not None
     assert "was begun before, on h9" in waiting.stderr.readline()
@@ -445,7 +445,7 @@ def test_commands_say_that_a_first_life_is_waited_for(place: OnLsf) -> None:
         assert "it ends" in said
     assert waiting.poll() is None
     waiting.send_signal(signal.SIGINT)
-    waiting.communicate(timeout=120)
+    waiting.communicate(timeout=500)
     assert not (place.pilot / "first-life.json").exists()
     place.open("only")
     place.over(job)
@@ -458,7 +458,7 @@ def test_a_first_life_that_does_not_end_is_given_up(place: OnLsf, words: tuple[s
     job = place.submit(*words, nodes=1, time="6000")
     place.at_the_gate("only")
     waiting = second_life(place, another_life(place, job), 1.0)
-    _, err = waiting.communicate(timeout=120)
+    _, err = waiting.communicate(timeout=500)
     assert waiting.returncode == 3
     assert "did not end within 1 s" in err
     assert ("it goes back into the queue" in err) == bool(words)

@@ -62,7 +62,7 @@ class Tickets(Site):
         )  # fmt: skip
         process = self.start("harvest", "start", *words)
         self.run_until_done("drain", str(self.harvester))
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=500)
         assert process.returncode == 0, (out, err)
 
     def script(self, name: str, *lines: str) -> Path:

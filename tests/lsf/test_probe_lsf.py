@@ -84,5 +84,5 @@ def test_nothing_is_left_of_one_that_is_killed(make_probe: Any) -> None:
     process = place.start("doctor", "--probe", "killable", "--json")
     wait_for(lambda: list(place.path.glob("state/doctor-*/pilot/jobs/*/log.txt")), "a training")
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=500)
     nothing_left(place)

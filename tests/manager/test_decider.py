@@ -43,7 +43,7 @@ async def asked(decider: Decider, now: v.Snapshot = NOW) -> v.Target | str:
 
 def nobody_left(before: set[psutil.Process]) -> None:
     """A killed process is not waited for by who killed it."""
-    _gone, alive = psutil.wait_procs(set(psutil.Process().children()) - before, timeout=60)
+    _gone, alive = psutil.wait_procs(set(psutil.Process().children()) - before, timeout=500)
     assert not alive, "it is still there"
 
 

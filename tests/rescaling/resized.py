@@ -87,7 +87,7 @@ class Training:
 
     def wait(self) -> int:
         """Wait for the end; the exit code."""
-        self.output, _ = self.process.communicate(timeout=120)
+        self.output, _ = self.process.communicate(timeout=500)
         assert self.process.returncode is not None
         return self.process.returncode
 

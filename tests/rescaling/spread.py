@@ -119,7 +119,7 @@ class Spread(Training):
 
     def ended(self, index: int) -> int:
         """Wait for the launcher of a node; its exit code."""
-        output, _ = self.launchers[index].communicate(timeout=120)
+        output, _ = self.launchers[index].communicate(timeout=500)
         code = self.launchers[index].returncode
         assert code is not None
         self.output = output

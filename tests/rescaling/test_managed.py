@@ -64,7 +64,7 @@ def test_promoted_and_resized_without_stopping(site: Site) -> None:
     open_gate(50)
     wait_for(lambda: has(2), "two GPUs")
     open_gate(90)
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
 
     lines = account(site, "grows")
@@ -91,7 +91,7 @@ def test_a_job_that_cannot_change_in_place_is_suspended(site: Site) -> None:
     wait_for(lambda: account(site, "fixed"), "a step")
     site.run_until_done("resize", str(site.pilot), "fixed", "2")
     (site.path / "fixed" / "gate-10").touch()
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
     told = json.loads(out)["jobs"][0]
     assert (told["attempts"], told["suspends"], told["rescales"]) == (2, 1, 0)

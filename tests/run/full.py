@@ -111,7 +111,7 @@ def main() -> None:
     assert job()["cannot_save"] is None
     (site.path / "end").touch()
     assert site.run("resume", str(site.pilot), "a").code == 0
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
     assert "cannot save: disk full" in out, out
     assert "steps are lost (cannot save: disk full)" in out, out

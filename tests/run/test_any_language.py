@@ -38,7 +38,7 @@ def test_the_training_of_the_page(site: Site) -> None:
     (saved,) = site.pilot.glob("jobs/*/checkpoint/count")
     end.write_text(str(int(saved.read_text()) + 20))
     assert site.run("resume", str(site.pilot), "count").code == 0
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
     ended = job()
     assert (ended["state"], ended["attempts"], ended["lost_steps"]) == ("completed", 2, 0)

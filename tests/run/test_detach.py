@@ -27,13 +27,13 @@ def test_a_pilot_goes_on_in_the_background_and_is_followed(site: Site) -> None:
     assert one.stdout is not None
     wait_for(lambda: "b: " in one.stdout.readline(), "what happened")
     one.send_signal(signal.SIGINT)
-    _, err = one.communicate(timeout=60)
+    _, err = one.communicate(timeout=500)
     assert one.returncode == 130
     assert "goes on" in err
     assert psutil.pid_exists(manager)
     two = site.start("attach", str(site.pilot))
     site.open("a")
-    out, err = two.communicate(timeout=120)
+    out, err = two.communicate(timeout=500)
     assert two.returncode == 1, (out, err)
     assert "a: completed" in out
     assert "b: exit code 1" in out
@@ -191,7 +191,7 @@ def test_a_training_below_a_shell_is_suspended_and_goes_on(site: Site, command: 
     wait_for(lambda: "suspended" in site.run("status", str(site.pilot)).out, "its suspension")
     site.open("a")
     assert site.run("resume", str(site.pilot), "a").code == 0
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
     steps = [step.step for step in site.steps("a")]
     assert steps == list(range(1, 41)), "nothing lost, nothing twice"

@@ -34,7 +34,7 @@ def found(site: Site) -> dict[str, Any]:
 
 def end(site: Site, manager: subprocess.Popen[str]) -> None:
     site.run("cancel", "p", "1")
-    manager.communicate(timeout=60)
+    manager.communicate(timeout=500)
 
 
 def test_a_dead_lock_is_told_with_its_stacks_and_nothing_else_is_done(site: Site) -> None:
@@ -76,7 +76,7 @@ def test_py_spy_looks_where_it_is_installed_and_may(site: Site, *, may: bool) ->
 
 def test_it_goes_on_from_its_last_checkpoint_if_its_user_wants_that(site: Site) -> None:
     manager = begin(site, "lock", hang="restart")
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
     told = found(site)
     assert (told["state"], told["hangs"], told["attempts"]) == ("completed", 1, 2)
@@ -102,7 +102,7 @@ def test_a_stopped_training_is_named_and_goes_on_when_it_is_continued(site: Site
 
 def test_what_validates_and_saves_does_not_hang(site: Site) -> None:
     manager = begin(site, "validate", hang="restart")
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
     told = found(site)
     assert (told["state"], told["hangs"], told["attempts"]) == ("completed", 0, 1)

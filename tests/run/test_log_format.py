@@ -58,7 +58,7 @@ def test_jobs_that_are_left_are_a_note(site: Site) -> None:
         said = manager.stdout.readline()
         assert said, "the manager has ended"
     manager.terminate()
-    rest, _ = manager.communicate(timeout=120)
+    rest, _ = manager.communicate(timeout=500)
     assert any(
         each["event"] == "note" and "hpcext run --resume" in each["text"] for each in entries(rest)
     )

@@ -60,6 +60,6 @@ def test_a_terminal_shows_what_fits_and_a_line_for_all(site: Site) -> None:
     above = next(i for i, line in enumerate(screen.display) if "jobs are done" in line)
     assert above < screen.display.index(rows[0])
     terminal.sendintr()
-    terminal.expect(pexpect.EOF, timeout=120)
+    terminal.expect(pexpect.EOF, timeout=500)
     terminal.wait()
     assert terminal.exitstatus == 130

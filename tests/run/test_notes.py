@@ -36,7 +36,7 @@ def test_a_loop_that_never_comes_to_a_place_to_stop(site: Site) -> None:
     assert (asked.code, "it has no session yet" in asked.out, LOST in asked.out) == (0, True, True)
     assert site.document("status", str(site.pilot))["jobs"][0]["state"] == "running"
     end.touch()
-    said, _ = manager.communicate(timeout=60)
+    said, _ = manager.communicate(timeout=500)
     assert manager.returncode == 0, said
     assert said.count(LOST) == 1
     log = (site.pilot / "jobs" / "1" / "log.txt").read_text()

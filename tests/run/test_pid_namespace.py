@@ -25,7 +25,7 @@ def test_in_a_pid_namespace_of_its_own_it_is_suspended_resumed_and_cancelled(sit
         lambda: not sleep.is_running() or sleep.status() == psutil.STATUS_ZOMBIE, "the end of it"
     )
     site.open("only")
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 1, (out, err)
     jobs = {each["name"]: each for each in site.document("status", "p")["jobs"]}
     only = jobs["only"]

@@ -41,7 +41,7 @@ def run(
         wait_for(lambda: list(site.pilot.glob(until)), until)
     for name in gated:
         site.open(name)
-    out, err = manager.communicate(timeout=200)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, err
     document = json.loads(out)
     assert [job["state"] for job in document["jobs"]] == ["completed"] * 3, document

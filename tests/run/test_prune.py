@@ -114,7 +114,7 @@ def test_who_sits_at_a_terminal_is_asked(site: Site, answer: str, goes: bool) ->
     pilot = done(site, "mine")
     terminal = pexpect.spawn(
         sys.executable, ["-m", "hpcext", "pilot", "rm", pilot.name],
-        env=site.environ, encoding="utf-8", timeout=60, cwd=str(site.path),
+        env=site.environ, encoding="utf-8", timeout=500, cwd=str(site.path),
     )  # fmt: skip
     terminal.expect(r"Remove .* of 1 pilot\? \[y/N\] ")
     assert pilot.is_dir()

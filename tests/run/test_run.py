@@ -53,7 +53,7 @@ def test_jobs_share_are_promoted_and_lose_nothing(shared: Site) -> None:
     args = ("run", str(shared.jobs), "--gpus", "6", "--dir", str(shared.pilot), "--json")
     manager = shared.start(*args)
     let_end(shared)
-    out, err = manager.communicate(timeout=60)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, err
     document = json.loads(out)
     assert states(document) == dict.fromkeys(SHARED, "completed")
@@ -189,7 +189,7 @@ def test_an_interrupt_suspends_all_and_resume_goes_on(shared: Site, signum: int)
     manager = shared.start(*args)
     wait_for(lambda: len(shared.steps("second")) > 3, "some steps")
     manager.send_signal(signum)
-    _, err = manager.communicate(timeout=60)
+    _, err = manager.communicate(timeout=500)
     assert manager.returncode == 128 + signum
     limit = "in 1 min 00 s at most; a second signal ends it at once"
     assert re.search(rf"ends when .* suspended, {limit}", err)
@@ -242,7 +242,7 @@ def test_verbs_from_another_terminal(site: Site) -> None:
 
     assert site.run("drain", "verbs").code == 0
     assert site.run("cancel", "verbs", "held").code == 0
-    out, err = manager.communicate(timeout=60)
+    out, err = manager.communicate(timeout=500)
     # Cancelling `held` cancels what needs it: nothing is left, and something was cancelled.
     assert manager.returncode == 1, (out, err)
     assert not site.left_behind()
@@ -307,7 +307,7 @@ def test_a_person_sees_a_table_that_moves(shared: Site) -> None:
         env=shared.environ,
         encoding="utf-8",
         dimensions=(40, 100),
-        timeout=60,
+        timeout=500,
         cwd=str(shared.path),
     )
     terminal.expect("pilot .*: 6 logical slots")
@@ -325,7 +325,7 @@ def test_a_person_sees_a_table_that_moves(shared: Site) -> None:
 def test_plain_lines_on_a_pipe(shared: Site) -> None:
     manager = shared.start("run", str(shared.jobs), "--gpus", "6", "--dir", str(shared.pilot))
     let_end(shared)
-    out, err = manager.communicate(timeout=60)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, err
     assert "second: running on GPUs 3-5 (secondary): runs on 3 of 4 GPUs" in out
     assert "promoted from 3 to 4 GPUs" in out
@@ -354,7 +354,7 @@ def test_the_manager_outlives_the_reader_of_its_output(site: Site) -> None:
     assert manager.stdout
     manager.stdout.readline()
     manager.stdout.close()
-    manager.wait(timeout=60)
+    manager.wait(timeout=500)
     assert states(site.document("status", str(site.pilot))) == {"only": "completed"}
     site.check_account({"only": 60})
 

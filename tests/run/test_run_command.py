@@ -84,7 +84,7 @@ def test_commands_are_submitted(site: Site) -> None:
     assert many.stdout == "submitted 6 (true-1), 7 (true-2)\n2 jobs completed\n"
     assert "waits for first" in site.run("why", "p", "train").out
     site.run("cancel", "p", "first", "--wait")
-    manager.communicate(timeout=60)
+    manager.communicate(timeout=500)
 
 
 def test_what_is_missing_is_said(site: Site) -> None:

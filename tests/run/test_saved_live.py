@@ -44,4 +44,4 @@ def test_of_one_that_runs_it_is_not_known(site: Site) -> None:
     assert pilot["estimated_unknown"] == "it still runs"
     assert pilot["estimated_saved_gpu_h"] is None
     site.open("waits")
-    assert manager.wait(timeout=60) == 0
+    assert manager.wait(timeout=500) == 0

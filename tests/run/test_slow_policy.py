@@ -57,7 +57,7 @@ def test_what_has_to_go_does_not_wait_for_a_decision(slow: Site) -> None:
     assert "the policy is being asked for a decision" in said.out, said
     assert slow.run("suspend", str(slow.pilot), "second", "--wait").code == 0
     manager.send_signal(signal.SIGTERM)
-    manager.communicate(timeout=120)
+    manager.communicate(timeout=500)
     assert len(decided(slow)) == 1
     document = slow.document("status", str(slow.pilot))
     assert [job["lost_steps"] for job in document["jobs"]] == [0, 0, 0]
@@ -68,7 +68,7 @@ def test_what_has_to_go_does_not_wait_for_a_decision(slow: Site) -> None:
     again = slow.start("run", "--resume", str(slow.pilot), python=PROGRAM)
     wait_for((slow.pilot / "manager.json").exists, "a manager")
     slow.run_until_done("resume", str(slow.pilot), "second")
-    again.communicate(timeout=240)
+    again.communicate(timeout=500)
     for name, steps in STEPS.items():
         assert [step.step for step in slow.steps(name)] == list(range(1, steps + 1))
     assert not slow.left_behind()
@@ -94,7 +94,7 @@ def test_after_the_deadline_jobs_keep_their_gpus_and_the_log_says_so(slow: Site)
         "both to go on",
     )
     manager.send_signal(signal.SIGTERM)
-    _, err = manager.communicate(timeout=120)
+    _, err = manager.communicate(timeout=500)
     assert "the policy did not answer within 10 s" in err
     document = slow.document("status", str(slow.pilot))
     assert [job["lost_steps"] for job in document["jobs"]] == [0, 0, 0]

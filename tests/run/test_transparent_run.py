@@ -48,7 +48,7 @@ def job(site: Site) -> dict[str, Any]:
 def finish(site: Site, manager: Any) -> dict[str, Any]:
     """Let it come to its end; what is said of it."""
     (site.path / "stop").touch()
-    assert manager.wait(timeout=120) == 0
+    assert manager.wait(timeout=500) == 0
     return job(site)
 
 
@@ -129,7 +129,7 @@ def test_all_processes_of_a_training_are_suspended_together(site: Site, kind: st
         site.run("suspend", "p", "loop")
         wait_for(lambda number=number: job(site)["suspends"] == number, "the suspension")
         site.run("resume", "p", "loop")
-    assert manager.wait(timeout=120) == 0
+    assert manager.wait(timeout=500) == 0
     assert steps(site) == list(range(300))
     same = (site.pilot / "jobs" / "2" / "log.txt").read_text().splitlines()
     assert lines(site)[-1] == same[-1]

@@ -125,7 +125,7 @@ def test_proposals_are_handed_to_a_pilot_that_runs(site: Site) -> None:
     words = ["--range", "quality=0:1", *RULES[:4], "--random", "2", "--optuna", str(site.pilot)]
     site.run_until_done("sweep", str(SCRIPT), *words, "--", "--gate", str(gate))
     gate.touch()
-    out, err = manager.communicate(timeout=120)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
     found = trials(site)
     assert {each["name"].split("-")[1] for each in found} == {"1", "2", "3"}

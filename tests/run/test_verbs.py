@@ -51,7 +51,7 @@ def finish(site: Site, manager: subprocess.Popen[str], code: int) -> tuple[str, 
     for job_id, state in states(site).items():
         if state not in {"completed", "cancelled", "failed"}:
             site.run("cancel", "p", job_id)
-    out, err = manager.communicate(timeout=60)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == code, (out, err)
     return out, err
 
@@ -112,10 +112,10 @@ def test_a_manager_that_was_drained_says_how_many_jobs_never_ran(site: Site) -> 
     assert waits.stdout
     assert "; 2 jobs are left waiting" in waits.stdout.readline()
     site.open("first")
-    out, err = manager.communicate(timeout=60)
+    out, err = manager.communicate(timeout=500)
     assert manager.returncode == 4, (out, err)
     assert "jobs are left: 2 never ran; go on with: hpcext run --resume" in err
-    said, _ = waits.communicate(timeout=60)
+    said, _ = waits.communicate(timeout=500)
     assert (waits.returncode, said) == (4, "jobs are left: 2 never ran\n")
     again = site.start("run", "--resume", str(site.path / "state/hpcext/pilots" / pilot(out)))
     runs(site, "2")
@@ -131,7 +131,7 @@ def test_a_drained_manager_whose_jobs_are_done_has_done_all(site: Site) -> None:
     manager = begin(site, site.counter("only", gated=True))
     site.run_until_done("drain", "p")
     site.open("only")
-    manager.communicate(timeout=60)
+    manager.communicate(timeout=500)
     assert manager.returncode == 0
 
 
@@ -146,12 +146,12 @@ def test_a_job_that_is_starting_is_suspended_when_it_can_save(site: Site) -> Non
     assert "will be suspended as soon as" in site.run("why", "p", "late").out
     assert "is already to be suspended" in site.run("suspend", "p", "late").err
     wake(site, "late")
-    said, _ = asks.communicate(timeout=60)
+    said, _ = asks.communicate(timeout=500)
     assert (asks.returncode, said.startswith("late is suspended at step ")) == (0, True)
     resumed = site.run("resume", "p", "late", "--wait")
     assert (resumed.code, resumed.out) == (0, "late may run again\nlate runs on 1 GPU\n")
     site.open("late")
-    manager.communicate(timeout=60)
+    manager.communicate(timeout=500)
     assert manager.returncode == 0
     site.check_account({"late": 40})
 
@@ -166,7 +166,7 @@ def test_a_resumption_takes_a_remembered_suspension_back(site: Site) -> None:
     assert "will be" not in site.run("why", "p", "late").out
     wake(site, "late")
     site.open("late")
-    manager.communicate(timeout=60)
+    manager.communicate(timeout=500)
     assert manager.returncode == 0
     assert len({step.attempt for step in site.steps("late")}) == 1
 
@@ -184,13 +184,13 @@ def test_waiting_for_an_impossible_suspension_ends_with_an_error(site: Site) -> 
     hurried = site.run("drain", "p", "--wait", "--timeout", "0")
     assert (hurried.code, "stays in force" in hurried.err) == (1, True)
     gate.touch()
-    out, _ = waits.communicate(timeout=60)
+    out, _ = waits.communicate(timeout=500)
     assert waits.returncode == 1
     assert out.endswith(
         "plain is completed: was to be suspended, and ended before it had a session that could "
         "save its state\n"
     )
-    manager.communicate(timeout=60)
+    manager.communicate(timeout=500)
     assert manager.returncode == 0
 
 
@@ -224,7 +224,7 @@ def test_a_size_that_was_asked_for_is_said_and_taken_back(site: Site) -> None:
     (after,) = site.document("status", "p")["jobs"]
     assert after["attempts"] == before["attempts"]
     site.open("cnn")
-    manager.communicate(timeout=60)
+    manager.communicate(timeout=500)
     assert manager.returncode == 0
     site.check_account({"cnn": 40})
 
@@ -247,7 +247,7 @@ def test_a_size_of_a_suspended_job_is_for_when_it_goes_on(site: Site) -> None:
     assert said.code == 1
     assert site.run("resume", "p", "cnn", "--wait").out.endswith("cnn runs on 1 GPU\n")
     site.open("cnn")
-    manager.communicate(timeout=60)
+    manager.communicate(timeout=500)
     assert manager.returncode == 0
 
 

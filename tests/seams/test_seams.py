@@ -66,7 +66,7 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         filter(None, [str(plugins), os.environ.get("PYTHONPATH")])
     )
     return subprocess.run(
-        words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
+        words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=500, check=False
     )
 
 

@@ -77,7 +77,7 @@ def meeting() -> Iterator[Meeting]:
 
 def says(port: int, message: bytes = b"") -> bytes:
     """What somebody who connects and says something hears until he is sent away."""
-    with socket.create_connection((LOOPBACK, port), timeout=60) as stranger:
+    with socket.create_connection((LOOPBACK, port), timeout=500) as stranger:
         stranger.sendall(message)
         heard = b""
         while data := stranger.recv(4096):

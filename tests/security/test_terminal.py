@@ -66,14 +66,14 @@ def test_a_log_is_filtered_on_a_terminal_and_unchanged_in_a_pipe(site: Site) -> 
     words = ("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))
     assert site.run(*words).code == 0
     asked = ["-m", "hpcext", "logs", str(site.pilot), "one"]
-    piped = subprocess.check_output([sys.executable, *asked], env=site.environ, timeout=120)
+    piped = subprocess.check_output([sys.executable, *asked], env=site.environ, timeout=500)
     # Its first line says which attempt it is of.
     assert piped.partition(b"\n")[2] == HOSTILE
     child = pexpect.spawn(
         sys.executable,
         asked,
         env={**site.environ, "LANG": "C.UTF-8"},
-        timeout=120,
+        timeout=500,
     )
     said = child.read().replace(b"\r\n", b"\n").decode()
     assert said.partition("\n")[2] == (

@@ -92,5 +92,5 @@ def test_ended_early_it_leaves_nothing_and_touches_no_other_job(
 
 
 def _end(process: subprocess.Popen[str]) -> tuple[str, str]:
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=500)
     return out, err

@@ -41,7 +41,7 @@ def running(place: Site) -> list[psutil.Process]:
 
 
 def test_a_lease_is_preempted_and_its_work_survives(slurm: Cluster, place: Site) -> None:
-    out, err = probing(place).communicate(timeout=280)
+    out, err = probing(place).communicate(timeout=500)
     findings = [each for each in json.loads(out)["findings"] if each["name"] == "probe"]
     assert {each["verdict"] for each in findings} == {"ok"}, (findings, err)
     told = [each["says"] for each in findings]
@@ -74,7 +74,7 @@ def test_nothing_is_left_of_one_that_is_ended(
     (lease,) = slurm.run("squeue", "-h", "-o", "%l", "-p", "harvest").stdout.split()
     assert lease == "10:00"
     process.send_signal(signum)
-    process.communicate(timeout=60)
+    process.communicate(timeout=500)
     nothing_left(slurm, place)
 
 
@@ -91,7 +91,7 @@ def test_a_lease_without_gpus_is_reported_in_the_harvesters_words(
     conf.write_text(f"{before}TaskProlog={prolog}\n")
     slurm.run("scontrol", "reconfigure")
     try:
-        out, err = probing(place).communicate(timeout=150)
+        out, err = probing(place).communicate(timeout=500)
     finally:
         conf.write_text(before)
         slurm.run("scontrol", "reconfigure")

@@ -64,7 +64,7 @@ def test_one_on_a_lease(slurm: Cluster, place: Site, hang: str) -> None:
         told_with_stacks(place)
         assert jobs_of(place)["lock"]["state"] == "running"
         assert place.run("cancel", str(place.pilot), "lock").code == 0
-        process.communicate(timeout=120)
+        process.communicate(timeout=500)
     else:
         ended(process)
         check_restarted(jobs_of(place)["lock"])

@@ -61,7 +61,7 @@ def wait_until_begun(slurm: Cluster, job: int) -> None:
 
 def ended(process: subprocess.Popen[str]) -> str:
     """Wait for the end of a harvester; what it said."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 0, (out, err)
     return out
 
@@ -187,7 +187,7 @@ def test_a_harvester_that_is_told_to_end_suspends_and_gives_back(
     process = harvest(place, "--idle", "600")
     begun(place, "one")
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 128 + signal.SIGTERM, (out, err)
     assert "hpcext run --resume" in err
     nothing_left(slurm, place)
@@ -283,7 +283,7 @@ def test_a_training_that_cannot_run_is_given_up_and_others_are_not(
         place.counter("one", nodes={"min": 1, "max": 1}, gpus=6),
     )
     process = harvest(place)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 1, (out, err)
     jobs = jobs_of(place)
     assert (jobs["broken"]["state"], jobs["one"]["state"]) == ("failed", "completed")

@@ -152,7 +152,7 @@ def test_three_have_their_parts_and_two_take_those_of_one_that_ends(
     for name in NAMES:
         third.open(name)
     # Those of its trainers that had no node yet need one, or all of those that are left.
-    out, err = places.pop(third).communicate(timeout=240)
+    out, err = places.pop(third).communicate(timeout=500)
     assert third.started[0].returncode == 0, (out, err)
     half = {slurm.user: 2, "root": 2}
     slurm.wait_for(lambda: leases_of(slurm) == half, "the others' halves")
@@ -181,7 +181,7 @@ def test_a_harvester_without_leases_says_that_others_have_them(
     assert reason.match(other.document("status", str(other.pilot))["jobs"][0]["why"])
     slurm.wait_for(lambda: leases_of(slurm) == {slurm.user: 4}, "what cannot begin is not minded")
     late.terminate()
-    late.communicate(timeout=60)
+    late.communicate(timeout=500)
     for name in NAMES:
         place.open(name)
     ended(process)

@@ -42,7 +42,7 @@ def terminated(place: Site, process: subprocess.Popen[str]) -> None:
     wait_for(lambda: place.run("cancel", str(place.pilot), "nobody").code == 2, "an answer")
     assert manager(place) == process.pid
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 128 + signal.SIGTERM, (out, err)
 
 
@@ -64,7 +64,7 @@ def test_one_that_stays_waits_for_more_and_holds_nothing_meanwhile(
         nothing_left(slurm, place)
         assert process.poll() is None
     assert place.run("drain", str(place.pilot)).code == 0
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 0, (out, err)
     place.check_account({"one": 40, "two": 40})
 
@@ -99,7 +99,7 @@ def test_a_file_without_jobs_is_enough_for_one_that_stays(slurm: Cluster, place:
     (place.path / "empty.toml").write_text("# nothing yet\n")
     process = start(place, "empty.toml", "--stay", "--dir", str(place.pilot))
     place.run_until_done("drain", str(place.pilot))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 0, (out, err)
 
 
@@ -108,7 +108,7 @@ def test_two_harvesters_of_a_user_do_not_want_the_same_nodes(slurm: Cluster, pla
     first = stays(place)
     other = place.path / "other"
     second = start(place, "--stay", "--name", "other", "--dir", str(other))
-    out, err = second.communicate(timeout=60)
+    out, err = second.communicate(timeout=500)
     assert (second.returncode, out.count("\n")) == (3, 1)
     (line,) = err.splitlines()
     assert f"the harvester in {place.pilot} already harvests partition 'harvest'" in line
@@ -117,7 +117,7 @@ def test_two_harvesters_of_a_user_do_not_want_the_same_nodes(slurm: Cluster, pla
     first.communicate()
     third = start(place, "--stay", "--name", "other", "--dir", str(other))
     place.run_until_done("drain", str(other))
-    out, err = third.communicate(timeout=60)
+    out, err = third.communicate(timeout=500)
     assert third.returncode == 0, (out, err)
 
 

@@ -193,7 +193,7 @@ def test_a_pilot_is_followed_from_the_queue_to_its_end(slurm: Cluster, place: Si
     assert looks.stdout is not None
     assert "pilot jobs-" in looks.stdout.readline()
     slurm.run("scontrol", "release", str(job))
-    out, err = looks.communicate(timeout=240)
+    out, err = looks.communicate(timeout=500)
     assert looks.returncode == 1, (out, err)
     assert "bad: exit code 3; last line of its log: no data" in out
     assert "good: completed" in out

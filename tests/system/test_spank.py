@@ -196,7 +196,7 @@ def test_a_terminal(slurm: Cluster, place: Site, plugin: Plugin) -> None:
         [*user[1:], *command, "bash", "--norc", "--noprofile"],
         env=slurm.user_environ(PS1="ready> "),
         encoding="utf-8",
-        timeout=60,
+        timeout=500,
         cwd=str(slurm.home),
     )
     terminal.expect_exact("ready> ")

@@ -42,7 +42,7 @@ class Tickets:
         )  # fmt: skip
         process = self.place.start("harvest", "start", *words)
         self.place.run_until_done("drain", str(self.harvester))
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=500)
         assert process.returncode == 0, (out, err)
 
     def script(self, name: str, *lines: str) -> Path:
@@ -258,7 +258,7 @@ def test_it_waits_until_the_partition_is_free(place: Site, tickets: Tickets) -> 
     wait_for(lambda: "waits for a manager; see" in tickets.output(job), "the ticket")
     assert str(other) in (tickets.harvester / "manager.log").read_text()
     place.run_until_done("drain", str(other))
-    process.communicate(timeout=60)
+    process.communicate(timeout=500)
     tickets.wait_is(job, "COMPLETED")
     # Nothing is kept for it any more.
     assert list((tickets.harvester / "tickets").iterdir()) == []

@@ -23,7 +23,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=500,
     )
     assert run.returncode == 0, run.stderr
     said = dict(line.split(": ", 1) for line in run.stdout.splitlines())
@@ -109,7 +109,7 @@ def test_example(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=500,
     )
     assert run.returncode == 0, run.stderr
     accuracy = float((tmp_path / "result").read_text())

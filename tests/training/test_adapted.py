@@ -277,7 +277,7 @@ def test_the_model_is_not_fitted_before_it_is_due() -> None:
         "print(found, 'threadpoolctl' in sys.modules)"
     )
     told = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=200
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=500
     )
     assert told.stdout == "[] False\n"
 

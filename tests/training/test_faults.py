@@ -137,7 +137,7 @@ except OSError as error:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=500,
     )
     assert (run.returncode, run.stdout) == (0, "refused 27\n"), run.stderr
 

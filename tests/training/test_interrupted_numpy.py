@@ -140,7 +140,7 @@ def without_manager(job: Job, *args: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=500,
     )
 
 

@@ -43,7 +43,7 @@ class MeasuredNoise(dict[int, Cases]):
             for rank in range(world)
         ]
         try:
-            errors = [rank.communicate(timeout=200)[1] for rank in ranks]
+            errors = [rank.communicate(timeout=500)[1] for rank in ranks]
             assert [rank.returncode for rank in ranks] == [0] * world, errors
         finally:
             for rank in ranks:

@@ -35,7 +35,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, torch.Tenso
         for rank in range(3)
     ]
     try:
-        errors = [rank.communicate(timeout=120)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=500)[1] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [0, 0, 0], errors
     finally:
         for rank in ranks:
