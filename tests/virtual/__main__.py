@@ -5,6 +5,7 @@
     python -m tests.virtual 17              one seed, with its story
     python -m tests.virtual 0-9999          many, on all processors; those that fail are shrunk
     python -m tests.virtual --room pilot 17 a pilot in a job of a virtual Slurm
+    python -m tests.virtual --guided 0-9999 as many plays, with faults chosen by what they lead to
     python -m tests.virtual --mutants       which planted bugs are found, and within how many seeds
 """
 
@@ -41,19 +42,22 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="planted bugs; all by default")
     parser.add_argument("--mutant", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--guided", action="store_true", help="choose faults by what they lead to")
     parser.add_argument("--until-found", action="store_true", help="stop at the first that fails")
     parser.add_argument("--digest", action="store_true", help="print a digest of each story")
     args = parser.parse_args()
     sys.path.insert(0, str(HERE.parent))
-    seeds = numbers(args.seeds)
+    seeds = [] if ":" in args.seeds else numbers(args.seeds)
     if args.mutants is not None:
         from virtual import mutants
 
-        return mutants.hunt(args.mutants, seeds, args.jobs)
+        return mutants.hunt(args.mutants, seeds, args.jobs, guided=args.guided)
     if args.mutant:
         from virtual import loading, mutants
 
         loading.plant(mutants.read()[args.mutant])
+    if not seeds:
+        return repeated(args.room, args.seeds)
     if args.seeds.isdecimal():
         return one(args.room, seeds[0])
     if args.jobs > 1:
@@ -61,8 +65,10 @@ def main() -> int:
         words += [f"--mutant={args.mutant}"] if args.mutant else []
         words += ["--until-found"] if args.until_found else []
         words += ["--digest"] if args.digest else []
+        words += ["--guided"] if args.guided else []
         return shared(seeds, args.jobs, words)
-    return many(args.room, seeds, until_found=args.until_found, digest=args.digest)
+    by = guide(args.room, seeds[0]) if args.guided else None
+    return many(args.room, seeds, by, until_found=args.until_found, digest=args.digest)
 
 
 def numbers(text: str) -> list[int]:
@@ -93,45 +99,77 @@ def room_of(kind: str, seed: int) -> Any:
     return (slurm_room.HarvestRoom if kind == "harvest" else slurm_room.SlurmRoom)(seed)
 
 
-def one(kind: str, seed: int) -> int:
+def guide(kind: str, seed: int) -> Any:
+    """Make what chooses the faults of such rooms."""
+    room = room_of(kind, seed)
+    room.close()
+    # Not before: it imports what is virtual by then.
+    from virtual.guided import Guide
+
+    return Guide(seed, room.faults.draw, room.faults.until_s)
+
+
+def repeated(kind: str, name: str) -> int:
+    """Play once more what failed with chosen faults, and tell its story."""
+    room_of(kind, 0).close()
+    from virtual.guided import Play
+
+    try:
+        play = Play.parse(name)
+    except ValueError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    return one(kind, *play)
+
+
+def one(kind: str, seed: int, plan: Sequence[Any] | None = None) -> int:
     """Play a seed, and tell its story."""
     room = room_of(kind, seed)
-    wrong = room.play()
+    wrong = room.play(plan)
     print("\n".join(room.kernel.story))
     for each in wrong:
         print(f"WRONG {each}")
     room.close()
     if wrong:
-        print(f"shrunk to: {shrunk(kind, seed)}")
+        print(f"shrunk to: {shrunk(kind, seed, plan)}")
     return int(bool(wrong))
 
 
 def many(
-    kind: str, seeds: Iterable[int], *, until_found: bool = False, digest: bool = False
+    kind: str,
+    seeds: Iterable[int],
+    by: Any = None,
+    *,
+    until_found: bool = False,
+    digest: bool = False,
 ) -> int:
-    """Play seeds; say which fail, and why."""
+    """Play seeds, or as many plays that a guide chooses; say which fail, and why."""
     failed = count = 0
     began_s = time.monotonic()
-    for seed in seeds:
+    for number in seeds:
+        play = by.choose() if by else None
+        seed, plan = play or (number, None)
         room = room_of(kind, seed)
-        wrong = room.play()
+        wrong = room.play(plan)
         room.close()
+        if by:
+            by.led_to(play, room.kernel.story)
         count += 1
         if digest:
             story = "\n".join(room.kernel.story)
             print(f"digest of {seed}: {hashlib.sha256(story.encode()).hexdigest()}")
         if wrong:
             failed += 1
-            print(f"seed {seed}: {wrong[0].strip().splitlines()[-1]}", flush=True)
+            print(f"seed {play or seed}: {wrong[0].strip().splitlines()[-1]}", flush=True)
             if until_found:
                 break
-            print(f"seed {seed}, shrunk: {shrunk(kind, seed)}", flush=True)
+            print(f"seed {seed}, shrunk: {shrunk(kind, seed, plan)}", flush=True)
     took_s = time.monotonic() - began_s
     print(f"{count} seeds, {failed} failed, {took_s:.1f} s, {count / took_s:.0f} a second")
     return int(failed > 0)
 
 
-def shrunk(kind: str, seed: int) -> list[str]:
+def shrunk(kind: str, seed: int, plan: Sequence[Any] | None = None) -> list[str]:
     """Return the fewest faults with which a seed still fails."""
 
     def fails(plan: Sequence[Any]) -> bool:
@@ -141,14 +179,14 @@ def shrunk(kind: str, seed: int) -> list[str]:
         return bool(wrong)
 
     room = room_of(kind, seed)
-    room.play()
-    plan = room.plan
+    room.play(plan)
+    needed = room.plan
     room.close()
-    for fault in list(plan):
-        without = [each for each in plan if each is not fault]
+    for fault in list(needed):
+        without = [each for each in needed if each is not fault]
         if fails(without):
-            plan = without
-    return [f"{each.what} at {each.at:.3f} s" for each in plan]
+            needed = without
+    return [f"{each.what} at {each.at:.3f} s" for each in needed]
 
 
 def shared(seeds: Sequence[int], jobs: int, words: Sequence[str]) -> int:

@@ -57,7 +57,7 @@ def read() -> dict[str, Mutant]:
     return {each["name"]: Mutant(**each) for each in tomllib.loads(text)["mutant"]}
 
 
-def hunt(names: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
+def hunt(names: Sequence[str], seeds: Sequence[int], jobs: int, *, guided: bool = False) -> int:
     """Plant bugs; return 1 if one is not found.
 
     Each is planted in a copy of this process, which has imported everything and played a few seeds.
@@ -70,6 +70,8 @@ def hunt(names: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
         Played for each until one fails.
     jobs : int
         Processes.
+    guided : bool
+        Whether faults are chosen by what they lead to.
     """
     from virtual.room import Room
 
@@ -82,7 +84,11 @@ def hunt(names: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
     while running or waiting:
         while waiting and len(running) < jobs:
             mutant, said = waiting.pop(), tempfile.TemporaryFile("w+")  # noqa: SIM115
-            running[_begin(mutant, seeds, said.fileno())] = mutant, said, time.monotonic()
+            running[_begin(mutant, seeds, said.fileno(), guided=guided)] = (
+                mutant,
+                said,
+                time.monotonic(),
+            )
         pid, status = os.wait()
         mutant, said, began_s = running.pop(pid)
         said.seek(0)
@@ -95,7 +101,7 @@ def hunt(names: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
     return int(found < len(chosen))
 
 
-def _begin(mutant: Mutant, seeds: Sequence[int], said: int) -> int:
+def _begin(mutant: Mutant, seeds: Sequence[int], said: int, *, guided: bool) -> int:
     """Have another process look for a bug; return its pid."""
     sys.stdout.flush()
     if pid := os.fork():
@@ -110,10 +116,11 @@ def _begin(mutant: Mutant, seeds: Sequence[int], said: int) -> int:
             os._exit(2)
         if mutant.room != "local" or not alter(mutant):
             words = [rooms.named(seeds), "--jobs=1", "--until-found", f"--room={mutant.room}"]
-            words += [f"--mutant={mutant.name}"]
+            words += [f"--mutant={mutant.name}", *["--guided"] * guided]
             os.chdir(ROOT)
             os.execv(sys.executable, [sys.executable, "-m", "tests.virtual", *words])
-        code = rooms.many("local", seeds, until_found=True)
+        by = rooms.guide("local", seeds[0]) if guided else None
+        code = rooms.many("local", seeds, by, until_found=True)
         sys.stdout.flush()
         os._exit(code)
     finally:

@@ -66,6 +66,27 @@ def test_a_seed_tells_its_story() -> None:
     assert "job 1 attempt 1 begins after step 0" in said
 
 
+def test_nothing_is_lost_with_faults_that_are_chosen() -> None:
+    code, said = play("0-99", "--guided")
+    assert code == 0, said
+
+
+def test_a_play_with_chosen_faults_is_found_and_repeated() -> None:
+    bug = PROMPT[1]
+    code, said = play("0-199", "--guided", "--mutants", bug)
+    assert code == 0, said
+    (name,) = re.findall(r"seed (\d+:\S+): ", said)
+    code, found = play(name, "--mutant", bug)
+    assert code == 1
+    assert "WRONG" in found
+    assert play(name)[0] == 0
+
+
+def test_a_play_with_other_faults_than_there_are_is_refused() -> None:
+    code, said = play("17:nonsense")
+    assert (code, "'nonsense' is no fault" in said) == (2, True)
+
+
 def test_nothing_is_lost_in_a_job_of_slurm() -> None:
     code, said = play("0-39", "--room=pilot")
     assert code == 0, said
