@@ -178,6 +178,7 @@ REASONS = {
     "launch/transparent/manifest.py:Images.read": ATTEMPT,
     "launch/transparent/saver.py:_seconds": "a number that is in a document of the same attempt",
     "launch/transparent/criu.py:Criu.probe": "a number that criu says of itself",
+    "launch/transparent/connections.py:_plain": "an address as the kernel writes it",
     "doctor/counter.py:_Attempt._read": ATTEMPT,
     "doctor/transparent.py:_tried": "two numbers that its own trial has printed",
     "launch/wholeness.py:_is_complete": CHECKPOINTS,
