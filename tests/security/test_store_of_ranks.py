@@ -20,8 +20,9 @@ from torch._C._distributed_c10d import TCPStore
 from hpcext import protocol
 from hpcext.launch import ranks
 from hpcext.process import Process
-from hpcext.training.torch import door as doors
-from hpcext.training.torch.door import LOOPBACK, Door, LocalDoor
+from hpcext.training import sockets
+from hpcext.training.door import Door, LocalDoor
+from hpcext.training.sockets import LOOPBACK
 from hpcext.training.torch.group import _is_empty, _store_at
 
 ADDRESS = "198.51.100.7"
@@ -67,7 +68,7 @@ class Meeting(NamedTuple):
 
 @pytest.fixture
 def meeting() -> Iterator[Meeting]:
-    store, listening = doors.own_socket(_store_at, _is_empty)
+    store, listening = sockets.own_socket(_store_at, _is_empty)
     door = Door(LOOPBACK, listening)
     window = LocalDoor([(LOOPBACK, door.port)], door.key)
     yield Meeting(store, listening, door, window)
@@ -180,7 +181,7 @@ def test_a_store_that_a_stranger_has_found_first_is_not_used() -> None:
             _ = TCPStore(LOOPBACK, port, is_master=False, wait_for_workers=False).set("planted", "")
         return store
 
-    store, listening = doors.own_socket(visited, _is_empty)
+    store, listening = sockets.own_socket(visited, _is_empty)
     assert len(made) == 3
     assert listening.getsockname()[1] == made[2]
     assert store.num_keys() == 0
@@ -198,7 +199,7 @@ def test_a_name_of_this_node_is_where_it_listens(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     everywhere = {"0.0.0.0", "::"}
     for host, addresses in ((LOOPBACK, {LOOPBACK}), ("node", everywhere), ("nowhere", everywhere)):
-        with doors.listening_on(host) as listening:
+        with sockets.listening_on(host) as listening:
             assert listening.getsockname()[0] in addresses
 
 
@@ -235,8 +236,8 @@ def test_what_a_training_listens_on(tmp_path: Path, nodes: int, addresses: set[s
         both = [tmp_path / f"trains-{rank}" for rank in range(2)]
         wait_for(lambda: node.poll() is not None or all(map(Path.exists, both)), "both ranks")
         # Nothing else is in that network.
-        ends = doors.connections(f"/proc/{node.children()[0].pid}/net")
-        assert {local[0] for local, _, state, _ in ends if state == doors.LISTEN} == addresses
+        ends = sockets.connections(f"/proc/{node.children()[0].pid}/net")
+        assert {local[0] for local, _, state, _ in ends if state == sockets.LISTEN} == addresses
         if nodes > 1:
             way = tmp_path / "attempt" / "ranks" / "store-0"
             assert json.loads(way.read_text())["hosts"] == [ADDRESS, ADDRESS]
