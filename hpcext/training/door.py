@@ -35,7 +35,7 @@ from hpcext.training.forwarding import (
     peer_of,
 )
 from hpcext.training.keyed import NUMBER_BYTES, Seals
-from hpcext.training.sockets import LOOPBACK, listening_on, nameless, only, user_of
+from hpcext.training.sockets import LOOPBACK, is_loopback, listening_on, nameless, only, user_of
 
 FULL_PAUSE_S = 0.5
 """Seconds until a failed write is repeated."""
@@ -62,18 +62,23 @@ class Gate(Service):
     Attributes
     ----------
     key : str
+    address : str
+        The address on which it listens; empty for all addresses.
     """
 
     def __init__(self, host: str) -> None:
         self.key = secrets.token_hex(NUMBER_BYTES)
+        listening = listening_on(host)
+        found = str(listening.getsockname()[0])
+        self.address = "" if found in {"0.0.0.0", "::"} else found
+        self._reached = ""
         self._unknown: list[asyncio.Task[None]] = []
-        super().__init__([listening_on(host)])
+        super().__init__([listening])
 
     @property
-    def address(self) -> str:
-        """The address on which it listens; empty for all addresses."""
-        found = str(self._listening[0].getsockname()[0])
-        return "" if found in {"0.0.0.0", "::"} else found
+    def reached(self) -> str:
+        """The address by which other nodes have reached this one; empty if it is not known."""
+        return self.address or self._reached
 
     def publish(self, place: Rendezvous, name: str) -> None:
         """Tell the other ranks how to reach this node.
@@ -97,12 +102,16 @@ class Gate(Service):
             self._unknown[0].cancel()  # the first to connect has had the most time
         peer = peer_of(writer)
         try:
-            return await asyncio.wait_for(challenge(reader, writer, self.key), PROOF_S)
+            seals = await asyncio.wait_for(challenge(reader, writer, self.key), PROOF_S)
         except (OSError, EOFError, asyncio.TimeoutError):
             self.warn_once("did not prove that it has this job's key", f"a connection of {peer}")
             raise
         finally:
             self._unknown.remove(me)
+        mine = str(writer.get_extra_info("sockname")[0]).removeprefix("::ffff:")
+        if not is_loopback(mine):
+            self._reached = mine
+        return seals
 
 
 class Door(Gate):

@@ -86,11 +86,12 @@ def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
     with contextlib.suppress(OSError):
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         pairs = [(family, str(place[0])) for family, _, _, _, place in found]
-        return [pair for pair in pairs if _is_loopback(host) or not _is_loopback(pair[1])]
+        return [pair for pair in pairs if is_loopback(host) or not is_loopback(pair[1])]
     return []
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a host, or an address, is by its name loopback's."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     return host == "localhost"

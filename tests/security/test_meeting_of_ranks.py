@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 from test_hostile import as_root, by_somebody
 
@@ -249,6 +250,32 @@ def test_the_end_of_a_rank_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         zero.smallest(1)
     assert str(caught.value) == "worker 1 has ended; the job goes on from its last checkpoint"
+
+
+def own_addresses() -> list[str]:
+    """Those of this machine that are not loopback's."""
+    ends = [end for ends in psutil.net_if_addrs().values() for end in ends]
+    found = [end.address for end in ends if end.family == socket.AF_INET]
+    return [address for address in found if not address.startswith("127.")]
+
+
+@pytest.mark.skipif(not own_addresses(), reason="this machine has no network")
+def test_the_address_by_which_other_nodes_reach_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name leads to loopback, as Debian has it: it is known by who came."""
+    found = {"node": "127.0.1.1"}
+
+    def look_up(host: str, port: int, *_: object, **__: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (found.get(host, host), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    address = own_addresses()[0]
+    hall = Hall("node", 3)
+    assert (hall.address, hall.reached) == ("", "")
+    with ThreadPoolExecutor(2) as pool:
+        for rank, host in enumerate((address, LOOPBACK), 1):
+            pool.submit(enter, [(host, hall.port)], hall.key, rank)
+        assert sorted(hall.lines()) == [1, 2]
+    assert hall.reached == address
 
 
 @pytest.fixture

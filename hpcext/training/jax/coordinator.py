@@ -76,7 +76,7 @@ class OfFirst(Coordinator):
     @property
     def node(self) -> str:
         """The address of this node for the other ranks; empty if it is not known."""
-        return self._door.address
+        return self._door.reached
 
     def connected(self) -> None:
         """Remove the socket's name, so that nothing is left however this process ends."""
@@ -118,8 +118,10 @@ def let_gloo_listen_on(address: str) -> None:
     if not address:
         return
     with contextlib.suppress(ImportError, AttributeError):
-        from jax._src.lib import _jax  # noqa: PLC0415
+        from jax._src import lib  # noqa: PLC0415
 
-        _jax.make_gloo_tcp_collectives = functools.partial(
-            _jax.make_gloo_tcp_collectives, hostname=address
+        # It has another name in JAX 0.6.
+        jaxlib = getattr(lib, "_jax", None) or lib.xla_client._xla
+        jaxlib.make_gloo_tcp_collectives = functools.partial(
+            jaxlib.make_gloo_tcp_collectives, hostname=address
         )
