@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import struct
@@ -14,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from test_hostile import as_root, by_somebody
+from test_store_of_ranks import ADDRESS, launched, listening
 
 from hpcext.process import Process
 from hpcext.rendezvous import Rendezvous
@@ -24,6 +26,24 @@ from hpcext.training.lines import RANK, Hall, enter, read
 from hpcext.training.ranks import Control
 from hpcext.training.sockets import LOOPBACK, nameless
 from hpcext.training.star import Launched, StarRanks
+
+TRAIN = """
+import pathlib, sys, time
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from hpcext.training.jax import Session, initialize
+initialize()
+mesh = Mesh(np.array(jax.devices()), ("data",))
+divided = NamedSharding(mesh, PartitionSpec("data"))
+session = Session(state=lambda: {"w": jnp.ones(4)}, sharding=divided)
+assert float(jax.jit(jnp.sum)(session.state["w"])) == 4
+here = pathlib.Path(sys.argv[1])
+(here / f"trains-{session.rank}").touch()
+while not (here / "end").exists():
+    time.sleep(0.02)
+"""
 
 Change = Callable[[bytes], bytes]
 REFUSED = "did not prove that it has this job's key"
@@ -367,3 +387,15 @@ def test_a_seal_counts() -> None:
     said = {seal.seal(b"") for _ in range(100)}
     assert len(said) == 100
     assert all(struct.unpack_from("<I", each) == (0,) for each in said)
+
+
+@as_root
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "address"), [(1, LOOPBACK), (2, ADDRESS)], ids=["one", "two"])
+def test_what_a_training_of_jax_listens_on(tmp_path: Path, nodes: int, address: str) -> None:
+    """Its coordinator on none, and gloo on no other address than ranks need."""
+    with listening(tmp_path, launched(tmp_path, nodes, TRAIN)) as found:
+        assert found == {address}
+        for way in tmp_path.glob("attempt/ranks/meeting-*"):
+            assert json.loads(way.read_text())["hosts"] == [ADDRESS, ADDRESS]
+            assert way.stat().st_mode & 0o077 == 0  # it has the key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -203,9 +204,9 @@ def test_a_name_of_this_node_is_where_it_listens(monkeypatch: pytest.MonkeyPatch
             assert listening.getsockname()[0] in addresses
 
 
-def launched(path: Path, nodes: int) -> psutil.Popen:
+def launched(path: Path, nodes: int, script: str = TRAIN) -> psutil.Popen:
     """A training of two ranks on as many nodes, all of them this machine."""
-    (path / "train.py").write_text(TRAIN)
+    (path / "train.py").write_text(script)
     (path / "hosts").write_text(f"127.0.0.1 localhost\n{ADDRESS} {socket.gethostname()}\n")
     (path / "attempt").mkdir(mode=0o700)
     attempt = protocol.Attempt(
@@ -232,17 +233,24 @@ def launched(path: Path, nodes: int) -> psutil.Popen:
 )
 def test_what_a_training_listens_on(tmp_path: Path, nodes: int, addresses: set[str]) -> None:
     node = launched(tmp_path, nodes)
-    try:
-        both = [tmp_path / f"trains-{rank}" for rank in range(2)]
-        wait_for(lambda: node.poll() is not None or all(map(Path.exists, both)), "both ranks")
-        # Nothing else is in that network.
-        ends = sockets.connections(f"/proc/{node.children()[0].pid}/net")
-        assert {local[0] for local, _, state, _ in ends if state == sockets.LISTEN} == addresses
+    with listening(tmp_path, node) as found:
+        assert found == addresses
         if nodes > 1:
             way = tmp_path / "attempt" / "ranks" / "store-0"
             assert json.loads(way.read_text())["hosts"] == [ADDRESS, ADDRESS]
             assert way.stat().st_mode & 0o077 == 0  # it has the key
+
+
+@contextlib.contextmanager
+def listening(path: Path, node: psutil.Popen) -> Iterator[set[str]]:
+    """The addresses on which a training listens that has been launched; it ends well."""
+    try:
+        both = [path / f"trains-{rank}" for rank in range(2)]
+        wait_for(lambda: node.poll() is not None or all(map(Path.exists, both)), "both ranks")
+        # Nothing else is in that network.
+        ends = sockets.connections(f"/proc/{node.children()[0].pid}/net")
+        yield {local[0] for local, _, state, _ in ends if state == sockets.LISTEN}
     finally:
-        (tmp_path / "end").touch()
+        (path / "end").touch()
         code = node.wait(60)
     assert code == 0
