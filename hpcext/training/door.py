@@ -9,8 +9,7 @@ process alone (:mod:`hpcext.training.sockets`), and the ranks reach it this way:
 
 A :class:`LocalDoor` accepts processes of its own user. A :class:`Door` accepts a peer that proves
 that it has the key, which is passed on in the attempt's private directory. The traffic between them
-is authenticated (:mod:`hpcext.training.keyed`) and not encrypted. It needs only the standard
-library.
+is authenticated (:mod:`hpcext.training.keyed`) and not encrypted.
 """
 
 from __future__ import annotations

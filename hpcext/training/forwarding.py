@@ -1,7 +1,7 @@
 """Connections between nodes that only processes with a key can make, served by a thread.
 
 The two sides of such a connection prove to each other that they have the key, and authenticate what
-they say (:mod:`hpcext.training.keyed`). It needs only the standard library.
+they say (:mod:`hpcext.training.keyed`).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ async def challenge(reader: Reading, writer: Writing, key: str) -> Seals:
 
 
 async def answer(reader: Reading, writer: Writing, key: str) -> Seals:
-    """Do the same on the side that connects."""
+    """Do as :func:`challenge`, on the side that connects."""
     number = secrets.token_bytes(NUMBER_BYTES)
     hands = Handshake(key, await reader.readexactly(NUMBER_BYTES) + number)
     writer.write(number + hands.of_connecting)
