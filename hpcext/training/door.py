@@ -200,18 +200,39 @@ class _Window(Service):
     ) -> None:
         self._places, self._key = places, key
         self.address = ""
+        self._reached: tuple[Ends, Seals] | None = None
+        self._why: BaseException | None = None
         super().__init__([listening])
+
+    def reach(self) -> None:
+        """Connect with the door now, for the first process to come.
+
+        Raises
+        ------
+        RuntimeError
+            It does not answer as it should.
+        """
+        reaching = asyncio.wait_for(self._reach(), PATIENCE_S)
+        try:
+            self._reached = asyncio.run_coroutine_threadsafe(reaching, self._loop).result()
+        except (asyncio.TimeoutError, TimeoutError):
+            raise unreached(self._places, self._why) from None
 
     async def serve(self, reader: Reading, writer: Writing) -> None:
         """Connect a process of this node with the door."""
-        far, seals = await asyncio.wait_for(self._reach(), PATIENCE_S)
+        found, self._reached = self._reached, None
+        if found is None:
+            found = await asyncio.wait_for(self._reach(), PATIENCE_S)
+        far, seals = found
         await join((reader, writer), far, seals)
 
     async def _reach(self) -> tuple[Ends, Seals]:
         while True:
             for place in self._places:
-                with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
+                try:
                     return await asyncio.wait_for(self._enter(*place), PROOF_S)
+                except (OSError, EOFError, asyncio.TimeoutError) as error:
+                    self._why = error
             await asyncio.sleep(_PAUSE_S)
 
     async def _enter(self, host: str, port: int) -> tuple[Ends, Seals]:
@@ -262,6 +283,24 @@ class LocalSocket(_Window):
     def __init__(self, places: Sequence[tuple[str, int]], key: str) -> None:
         listening, self.path = nameless()
         super().__init__(places, key, listening)
+
+
+def unreached(places: Sequence[tuple[str, int]], why: BaseException | None) -> RuntimeError:
+    """Return the error of a rank that cannot reach rank 0.
+
+    Parameters
+    ----------
+    places : sequence of (str, int)
+        Where it tried.
+    why : BaseException or None
+        What happened there last.
+    """
+    where = " or ".join(f"{host}, port {port}" for host, port in places)
+    what = str(why or "") or "no answer"
+    return RuntimeError(
+        f"rank 0 of this job cannot be reached at {where} ({what}): let the nodes of a job connect "
+        "to each other on all ports"
+    )
 
 
 def write_repeatedly(write: Callable[[], None]) -> None:

@@ -15,9 +15,8 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from hpcext.training.door import PATIENCE_S, PROOF_S, Gate
+from hpcext.training.door import PATIENCE_S, PROOF_S, Gate, unreached
 from hpcext.training.forwarding import Reading, Writing, message
 from hpcext.training.keyed import (
     LENGTH,
@@ -162,7 +161,7 @@ def enter(places: Sequence[tuple[str, int]], key: str, rank: int) -> KeyedLine:
         None of them answers as rank 0 would.
     """
     until_s = time.monotonic() + PATIENCE_S
-    why: Any = ""
+    why: OSError | None = None
     while time.monotonic() < until_s:
         for place in places:
             try:
@@ -173,11 +172,7 @@ def enter(places: Sequence[tuple[str, int]], key: str, rank: int) -> KeyedLine:
             except OSError as error:
                 why = error
         time.sleep(_PAUSE_S)
-    where = " or ".join(f"{host}, port {port}" for host, port in places)
-    raise RuntimeError(
-        f"rank {rank} cannot reach rank 0 at {where} ({why}): let the nodes of a job connect to "
-        "each other on all ports"
-    )
+    raise unreached(places, why)
 
 
 def _entered(place: tuple[str, int], key: str) -> KeyedLine:

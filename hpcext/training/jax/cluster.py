@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import sys
+from typing import Any
 
 import jax
 
@@ -13,7 +15,10 @@ from hpcext.protocol import environ
 from hpcext.training.jax.coordinator import Coordinator, coordinator, let_gloo_listen_on
 from hpcext.training.leave import leave
 from hpcext.training.ranks import Ranks
-from hpcext.training.star import StarRanks, launched
+from hpcext.training.star import Launched, StarRanks, launched
+
+HEARTBEAT_S = 300
+"""Seconds without a heartbeat after which JAX takes a process of several nodes for lost."""
 
 _joined: list[Coordinator] = []
 """The way to the coordinator, while this process has one."""
@@ -61,6 +66,7 @@ def initialize() -> None:
             else None,
             cluster_detection_method="deactivate",
             coordinator_bind_address=way.address,
+            **_patience(here),
         )
     except RuntimeError as error:
         if "before" not in str(error):
@@ -70,6 +76,17 @@ def initialize() -> None:
     _joined.append(way)
     let_gloo_listen_on(way.node)
     atexit.register(_end)
+
+
+def _patience(here: Launched) -> dict[str, Any]:
+    """Return options by which JAX waits longer for processes of other nodes.
+
+    Their heartbeats are handed on by threads of Python (:mod:`hpcext.training.door`), which wait
+    while a call of the script into C, such as reading a large pickle, lets no other thread run.
+    """
+    known = inspect.signature(jax.distributed.initialize).parameters
+    far = here.place.host and "heartbeat_timeout_seconds" in known  # not in JAX 0.6
+    return {"heartbeat_timeout_seconds": HEARTBEAT_S} if far else {}
 
 
 def join() -> tuple[Ranks, Ranks]:

@@ -93,6 +93,8 @@ class OfOther(Coordinator):
 
     def __init__(self, here: Launched) -> None:
         self._window = LocalSocket(*places(here.place, _MEETING, _PAUSE_S))
+        # JAX would not say what it cannot reach.
+        self._window.reach()
         self.address = f"unix:{self._window.path}"
 
     @property

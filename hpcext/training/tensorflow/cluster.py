@@ -94,8 +94,10 @@ def _launched() -> Launched | None:
     listed = json.loads(environ().get("TF_CONFIG") or "{}").get("cluster", {}).get("worker", [])
     here = launched("TensorFlow", len(listed))
     if here is not None and here.size > here.local_size:
-        # Its servers listen on all addresses, and run whatever graph anybody sends them.
-        raise SystemExit("hpcext: workers of TensorFlow on several nodes: give the job one node")
+        raise SystemExit(
+            "hpcext: the workers of TensorFlow are on several nodes, where their servers would run "
+            "whatever anybody sends them: give the job one node"
+        )
     return here
 
 
