@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import tempfile
 import time
 
@@ -66,8 +65,9 @@ class OfFirst(Coordinator):
     """The coordinator on rank 0 of several nodes."""
 
     def __init__(self, here: Launched) -> None:
-        self._directory = tempfile.mkdtemp(prefix="hpcext-")
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Removed at the end of the process, if not before.
+        self._directory = tempfile.TemporaryDirectory(prefix="hpcext-", ignore_cleanup_errors=True)
+        fd = os.open(self._directory.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         path = f"/proc/self/fd/{fd}/{_NAME}"
         self.address = f"unix:{path}"
         self._door = SocketDoor(here.place.host, path)
@@ -81,7 +81,7 @@ class OfFirst(Coordinator):
     def connected(self) -> None:
         """Remove the socket's name, so that nothing is left however this process ends."""
         self._door.path = held(self._door.path)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.cleanup()
 
     def finish(self) -> None:
         """Have the other ranks hear what the coordinator has told them last."""
