@@ -10,6 +10,7 @@ one group by the next, in this order:
 ``group.json``              launcher   the next group: its number, its size, and who stays
 ``begun-NUMBER``            rank 0     the old group has stopped between two steps
 ``store-NUMBER``            rank 0     how to reach the group's store (on several nodes)
+``meeting-NAME``            rank 0     how to reach another of its services (on several nodes)
 ``formed.json``             rank 0     the group has done its first step, or refuses to change
 ``rescaled.json``           launcher   the ranks that left have ended (in the attempt's directory)
 ==========================  =========  =======================================================
@@ -98,8 +99,8 @@ class Formed:
     stall_s: float | None = None
 
 
-class StoreAddress(NamedTuple):
-    """The address of the store of a group on several nodes.
+class ServiceAddress(NamedTuple):
+    """The address of a service of rank 0 for ranks on several nodes.
 
     Attributes
     ----------
@@ -107,7 +108,7 @@ class StoreAddress(NamedTuple):
         Names and addresses of the node of rank 0, in the order in which to try them.
     port : int
     key : str
-        The secret that admits to the store; only the user can read this directory.
+        The secret that admits to the service; only the user can read this directory.
     """
 
     hosts: tuple[str, ...]
@@ -203,23 +204,23 @@ class Rendezvous:
         """Return whether the new group is being formed."""
         return self._has(f"begun-{number}")
 
-    def publish(self, number: int, way: StoreAddress) -> None:
-        """Publish, on rank 0, the address of the store of a group.
+    def publish(self, name: str, address: ServiceAddress) -> None:
+        """Publish, on rank 0, the address of a service.
 
         Parameters
         ----------
-        number : int
-            Number of the group.
-        way : StoreAddress
+        name : str
+            Name of the file.
+        address : ServiceAddress
         """
-        self._write(f"store-{number}", way._asdict())
+        self._write(name, address._asdict())
 
-    def published(self, number: int) -> StoreAddress | None:
-        """Return the address of the store of a group, or None if it is not published yet."""
-        document = self._read(f"store-{number}")
+    def published(self, name: str) -> ServiceAddress | None:
+        """Return the address of a service, or None if it is not published yet."""
+        document = self._read(name)
         if document is None:
             return None
-        return StoreAddress(tuple(document["hosts"]), int(document["port"]), str(document["key"]))
+        return ServiceAddress(tuple(document["hosts"]), int(document["port"]), str(document["key"]))
 
     # Written by the launcher.
 

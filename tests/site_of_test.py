@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -163,6 +164,13 @@ class Site:
         while asked.code and time.monotonic() < deadline:
             asked = self.run(*args)
         assert asked.code == 0, (asked, self.run("status", args[1]), self.run("why", *args[1:3]))
+
+    def told(self, job: str) -> bool:
+        """Whether the suspend signal waits for the session of a job's first attempt."""
+        path = self.pilot / "jobs" / job / "attempt-0001" / "report.json"
+        status = Path(f"/proc/{json.loads(path.read_text())['pid']}/status").read_text()
+        pending = [line for line in status.splitlines() if "Pnd:" in line]
+        return any(int(line.split()[1], 16) >> signal.SIGTSTP - 1 & 1 for line in pending)
 
     def steps(self, name: str) -> list[Step]:
         """What a counter says that it did."""

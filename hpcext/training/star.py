@@ -1,26 +1,29 @@
-"""Communication of the ranks on one node, apart from the training's own traffic; for any framework.
+"""Communication of the ranks of a job, apart from the training's own traffic; for any framework.
 
-Each rank has one connection to rank 0, a socket in the private directory that ``hpcext launch``
-makes: a message takes a few microseconds and no network, and the end of a rank is noticed.
+Each rank has one connection to rank 0, so that the end of a rank is noticed. On one node it is a
+socket in the private directory that ``hpcext launch`` makes: a message takes a few microseconds and
+no network. Between nodes it is one that requires a key (:mod:`hpcext.training.lines`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from hpcext.protocol import environ
 from hpcext.rendezvous import Rendezvous
+from hpcext.training.door import places
+from hpcext.training.keyed import AlteredError
+from hpcext.training.lines import RANK, Hall, Line, enter, read
 from hpcext.training.ranks import Control, Ranks
+from hpcext.training.sockets import short
 
 _PAUSE_S = 0.01
-_LENGTH = struct.Struct("<q")
+_FAR_PAUSE_S = 0.05
+_NUMBER = struct.Struct("<q")
 _VECTOR = struct.Struct(f"<{len(Control())}q")
 
 
@@ -29,14 +32,17 @@ class Launched(NamedTuple):
 
     Attributes
     ----------
-    directory : pathlib.Path
-        A directory in which only this user may write.
+    place : Rendezvous
     rank, size : int
+    local_rank, local_size : int
+        The same among the ranks of this node.
     """
 
-    directory: Path
+    place: Rendezvous
     rank: int
     size: int
+    local_rank: int
+    local_size: int
 
 
 def launched(framework: str, told: int = 1) -> Launched | None:
@@ -54,7 +60,7 @@ def launched(framework: str, told: int = 1) -> Launched | None:
     RuntimeError
         There are several ranks, and ``hpcext launch`` did not start them.
     SystemExit
-        This process was started to join running ranks, or the ranks are on several nodes.
+        This process was started to join running ranks.
     """
     env = environ()
     size = int(env.get("WORLD_SIZE", "1"))
@@ -64,8 +70,6 @@ def launched(framework: str, told: int = 1) -> Launched | None:
             f"hpcext: {framework}'s workers cannot change in number while they run; "
             "the job is suspended and resumed instead"
         )
-    if size > int(env.get("LOCAL_WORLD_SIZE", size)):
-        raise SystemExit(f"hpcext: workers of {framework} on several nodes: give the job one node")
     size = size if place is not None else max(size, told)
     if place is None and size > 1:
         raise RuntimeError(
@@ -74,36 +78,36 @@ def launched(framework: str, told: int = 1) -> Launched | None:
         )
     if place is None or size == 1:
         return None
-    return Launched(place.directory, int(env["RANK"]), size)
+    rank = int(env["RANK"])
+    local_rank, local_size = env.get("LOCAL_RANK", rank), env.get("LOCAL_WORLD_SIZE", size)
+    return Launched(place, rank, size, int(local_rank), int(local_size))
 
 
 class StarRanks(Ranks):
-    """Ranks on one node that meet in a directory, with rank 0 at the centre.
+    """Ranks that meet where ``hpcext launch`` says, with rank 0 at the centre.
 
     Parameters
     ----------
-    directory : pathlib.Path
-        A directory in which only this user may write.
-    rank, size : int
+    here : Launched
     name : str
-        Name of the socket: each group has its own.
+        Name of the meeting: each group has its own.
 
     Raises
     ------
     RuntimeError
-        A worker has ended; every method may raise it.
+        A worker has ended, or rank 0 cannot be reached; every method may raise it.
     """
 
-    def __init__(self, directory: Path, rank: int, size: int, name: str = "ranks.socket") -> None:
-        self.rank = rank
-        self.size = size
+    def __init__(self, here: Launched, name: str = "ranks") -> None:
+        self.rank = here.rank
+        self.size = here.size
         self._own: Control | None = None
         self._others: list[Control] = []
         # Numbers that this rank has begun to send, and on rank 0 also those of the others.
         self._numbers: list[float] | None = None
         self._told: list[list[float]] = []
-        with _entry(directory, name) as path:
-            self._peers = self._listen(path) if rank == 0 else {0: self._connect(path)}
+        meet = _between_nodes if here.place.host else _on_one_node
+        self._peers = meet(here, name)
 
     def exchange(self, requests: Control) -> Control:
         """Return what was agreed on since the last call, and send the next requests."""
@@ -138,9 +142,9 @@ class StarRanks(Ranks):
 
     def smallest(self, value: int) -> int:
         """Return the smallest value of all ranks."""
-        parts = self.gather(_LENGTH.pack(value))
-        least = min((_LENGTH.unpack(part)[0] for part in parts), default=0)
-        result: int = _LENGTH.unpack(self.broadcast(_LENGTH.pack(least)))[0]
+        parts = self.gather(_NUMBER.pack(value))
+        least = min((_NUMBER.unpack(part)[0] for part in parts), default=0)
+        result: int = _NUMBER.unpack(self.broadcast(_NUMBER.pack(least)))[0]
         return result
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -182,46 +186,62 @@ class StarRanks(Ranks):
         if self._numbers is not None and not self._told:
             self._told = [_unpacked(self._get(peer)) for peer in peers]
 
-    # The connections.
-
-    def _listen(self, path: Path) -> dict[int, socket.socket]:
-        peers: dict[int, socket.socket] = {}
-        with socket.socket(socket.AF_UNIX) as listener:
-            draft = path.with_name(f".{path.name}")
-            listener.bind(str(draft))
-            listener.listen(self.size)
-            # It gets its final name only when it accepts connections.
-            draft.rename(path)
-            while len(peers) < self.size - 1:
-                line, _ = listener.accept()
-                peers[_LENGTH.unpack(_read(line, _LENGTH.size))[0]] = line
-        path.unlink()
-        return peers
-
-    def _connect(self, path: Path) -> socket.socket:
-        line = socket.socket(socket.AF_UNIX)
-        # Without a time limit, because the launcher ends all ranks when one fails.
-        while True:
-            try:
-                line.connect(str(path))
-                break
-            except (FileNotFoundError, ConnectionRefusedError):
-                time.sleep(_PAUSE_S)
-        line.sendall(_LENGTH.pack(self.rank))
-        return line
-
     def _put(self, peer: int, data: bytes) -> None:
         try:
-            self._peers[peer].sendall(_LENGTH.pack(len(data)) + data)
+            self._peers[peer].put(data)
         except OSError as error:
-            raise _gone(peer) from error
+            raise _gone(peer, error) from error
 
     def _get(self, peer: int) -> bytes:
-        line = self._peers[peer]
         try:
-            return _read(line, _LENGTH.unpack(_read(line, _LENGTH.size))[0])
+            return self._peers[peer].get()
         except OSError as error:
-            raise _gone(peer) from error
+            raise _gone(peer, error) from error
+
+
+# The connections.
+
+
+def _on_one_node(here: Launched, name: str) -> dict[int, Line]:
+    with short(here.place.directory, f"{name}.socket") as path:
+        return _listen(path, here.size) if here.rank == 0 else {0: _connect(path, here.rank)}
+
+
+def _listen(path: Path, size: int) -> dict[int, Line]:
+    peers: dict[int, Line] = {}
+    with socket.socket(socket.AF_UNIX) as listener:
+        draft = path.with_name(f".{path.name}")
+        listener.bind(str(draft))
+        listener.listen(size)
+        # It gets its final name only when it accepts connections.
+        draft.rename(path)
+        while len(peers) < size - 1:
+            end, _ = listener.accept()
+            peers[RANK.unpack(read(end, RANK.size))[0]] = Line(end)
+    path.unlink()
+    return peers
+
+
+def _connect(path: Path, rank: int) -> Line:
+    end = socket.socket(socket.AF_UNIX)
+    # Without a time limit, because the launcher ends all ranks when one fails.
+    while True:
+        try:
+            end.connect(str(path))
+            break
+        except (FileNotFoundError, ConnectionRefusedError):
+            time.sleep(_PAUSE_S)
+    end.sendall(RANK.pack(rank))
+    return Line(end)
+
+
+def _between_nodes(here: Launched, name: str) -> dict[int, Line]:
+    file = f"meeting-{name}"
+    if here.rank == 0:
+        hall = Hall(here.place.host, here.size)
+        hall.publish(here.place, file)
+        return hall.lines()
+    return {0: enter(*places(here.place, file, _FAR_PAUSE_S), here.rank)}
 
 
 def _packed(values: list[float]) -> bytes:
@@ -232,25 +252,6 @@ def _unpacked(data: bytes) -> list[float]:
     return list(struct.unpack(f"<{len(data) // 8}d", data))
 
 
-def _gone(peer: int) -> RuntimeError:
-    return RuntimeError(f"worker {peer} has ended; the job goes on from its last checkpoint")
-
-
-def _read(line: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        part = line.recv(length - len(data))
-        if not part:
-            raise ConnectionResetError("the other side has ended")
-        data += part
-    return bytes(data)
-
-
-@contextlib.contextmanager
-def _entry(directory: Path, name: str) -> Iterator[Path]:
-    """Yield a path of the socket that is always short, since unix(7) allows 107 bytes."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield Path(f"/proc/self/fd/{fd}/{name}")
-    finally:
-        os.close(fd)
+def _gone(peer: int, error: OSError) -> RuntimeError:
+    what = str(error) if isinstance(error, AlteredError) else "has ended"
+    return RuntimeError(f"worker {peer} {what}; the job goes on from its last checkpoint")

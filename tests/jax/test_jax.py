@@ -170,4 +170,4 @@ def test_a_process_that_fails_ends_the_job(nursery: Nursery, tmp_path: Path) -> 
     job = job_of(nursery, tmp_path / "job", "--fail=6@1")
     run = job.on(2)
     assert run.code == 1, run.output
-    assert "ValueError: it fails" in run.output
+    assert "ArithmeticError: it fails" in run.output

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from site_of_test import WAIT_S, Site
+from site_of_test import WAIT_S, Site, wait_for
 
 HERE = Path(__file__).parent
 
@@ -43,6 +43,7 @@ def test_resized_by_suspending_it(site: Site) -> None:
         ready, _, _ = select.select([reached], [], [], 2 * WAIT_S)
         assert ready, site.run("logs", str(site.pilot), "points")
         site.run_until_done("resize", str(site.pilot), "points", "2")
+        wait_for(lambda: site.told("1"), "the suspension")
         release.write(b"go")
         out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err, site.run("logs", str(site.pilot), "points"))

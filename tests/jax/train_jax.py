@@ -112,7 +112,7 @@ def main():
             noise = 0.01 * (random.random() + np.random.random())
             noise = np.float32(0 if args.still else noise + 0.01 * generator.random())
             if args.fail == f"{session.step}@{session.rank}":
-                raise ValueError("it fails")
+                raise ArithmeticError("it fails")
             session.state, loss = train(session.state, x, y, noise)
             traces.step(session.step)
             traces.note("step", session.step, epoch, ",".join(map(str, local(rows).tolist())))

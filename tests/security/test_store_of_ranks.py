@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -20,8 +21,9 @@ from torch._C._distributed_c10d import TCPStore
 from hpcext import protocol
 from hpcext.launch import ranks
 from hpcext.process import Process
-from hpcext.training.torch import door as doors
-from hpcext.training.torch.door import LOOPBACK, Door, LocalDoor
+from hpcext.training import sockets
+from hpcext.training.door import Door, LocalDoor
+from hpcext.training.sockets import LOOPBACK
 from hpcext.training.torch.group import _is_empty, _store_at
 
 ADDRESS = "198.51.100.7"
@@ -67,7 +69,7 @@ class Meeting(NamedTuple):
 
 @pytest.fixture
 def meeting() -> Iterator[Meeting]:
-    store, listening = doors.own_socket(_store_at, _is_empty)
+    store, listening = sockets.own_socket(_store_at, _is_empty)
     door = Door(LOOPBACK, listening)
     window = LocalDoor([(LOOPBACK, door.port)], door.key)
     yield Meeting(store, listening, door, window)
@@ -180,7 +182,7 @@ def test_a_store_that_a_stranger_has_found_first_is_not_used() -> None:
             _ = TCPStore(LOOPBACK, port, is_master=False, wait_for_workers=False).set("planted", "")
         return store
 
-    store, listening = doors.own_socket(visited, _is_empty)
+    store, listening = sockets.own_socket(visited, _is_empty)
     assert len(made) == 3
     assert listening.getsockname()[1] == made[2]
     assert store.num_keys() == 0
@@ -198,13 +200,13 @@ def test_a_name_of_this_node_is_where_it_listens(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     everywhere = {"0.0.0.0", "::"}
     for host, addresses in ((LOOPBACK, {LOOPBACK}), ("node", everywhere), ("nowhere", everywhere)):
-        with doors.listening_on(host) as listening:
+        with sockets.listening_on(host) as listening:
             assert listening.getsockname()[0] in addresses
 
 
-def launched(path: Path, nodes: int) -> psutil.Popen:
+def launched(path: Path, nodes: int, script: str = TRAIN) -> psutil.Popen:
     """A training of two ranks on as many nodes, all of them this machine."""
-    (path / "train.py").write_text(TRAIN)
+    (path / "train.py").write_text(script)
     (path / "hosts").write_text(f"127.0.0.1 localhost\n{ADDRESS} {socket.gethostname()}\n")
     (path / "attempt").mkdir(mode=0o700)
     attempt = protocol.Attempt(
@@ -231,17 +233,24 @@ def launched(path: Path, nodes: int) -> psutil.Popen:
 )
 def test_what_a_training_listens_on(tmp_path: Path, nodes: int, addresses: set[str]) -> None:
     node = launched(tmp_path, nodes)
-    try:
-        both = [tmp_path / f"trains-{rank}" for rank in range(2)]
-        wait_for(lambda: node.poll() is not None or all(map(Path.exists, both)), "both ranks")
-        # Nothing else is in that network.
-        ends = doors.connections(f"/proc/{node.children()[0].pid}/net")
-        assert {local[0] for local, _, state, _ in ends if state == doors.LISTEN} == addresses
+    with listening(tmp_path, node) as found:
+        assert found == addresses
         if nodes > 1:
             way = tmp_path / "attempt" / "ranks" / "store-0"
             assert json.loads(way.read_text())["hosts"] == [ADDRESS, ADDRESS]
             assert way.stat().st_mode & 0o077 == 0  # it has the key
+
+
+@contextlib.contextmanager
+def listening(path: Path, node: psutil.Popen) -> Iterator[set[str]]:
+    """The addresses on which a training listens that has been launched; it ends well."""
+    try:
+        both = [path / f"trains-{rank}" for rank in range(2)]
+        wait_for(lambda: node.poll() is not None or all(map(Path.exists, both)), "both ranks")
+        # Nothing else is in that network.
+        ends = sockets.connections(f"/proc/{node.children()[0].pid}/net")
+        yield {local[0] for local, _, state, _ in ends if state == sockets.LISTEN}
     finally:
-        (tmp_path / "end").touch()
+        (path / "end").touch()
         code = node.wait(60)
     assert code == 0

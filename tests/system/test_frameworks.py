@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +50,6 @@ def said(place: Site, name: str, word: str) -> list[list[str]]:
     return [line for line in lines if line[2:3] == [word]]
 
 
-def told(place: Site, job: str) -> bool:
-    """Whether the suspend signal waits for the session of a job's first attempt."""
-    report = json.loads((place.pilot / "jobs" / job / "attempt-0001" / "report.json").read_text())
-    status = Path(f"/proc/{report['pid']}/status").read_text().splitlines()
-    return any(
-        int(line.split()[1], 16) >> signal.SIGTSTP - 1 & 1 for line in status if "Pnd:" in line
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_preempted_they_end_as_if_nothing_had_been(slurm: Cluster, place: Site) -> None:
@@ -87,7 +76,7 @@ def test_preempted_they_end_as_if_nothing_had_been(slurm: Cluster, place: Site) 
         alone = f"{name}-alone"
         slurm.wait_for(lambda alone=alone, word=word: said(place, alone, word), alone, IMPORTS_S)
     slurm.as_user("sbatch", "--partition=urgent", "--nodelist=n1", "--exclusive", "--wrap=sleep 1")
-    slurm.wait_for(lambda: told(place, "1"), "the suspension of keras")
+    slurm.wait_for(lambda: place.told("1"), "the suspension of keras")
     gate.write_text("go")
     requeued(slurm, job)
     jobs = over(slurm, place, job)

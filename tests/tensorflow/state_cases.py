@@ -245,7 +245,14 @@ def refusals():
     refused("fit itself", lambda: model.fit(*next(iter_pairs()), callbacks=[callback], verbose=0))
     os.environ["WORLD_SIZE"] = "2"
     refused("alone", join)
-    del os.environ["WORLD_SIZE"]
+    launched = {"RANK": "0", "LOCAL_WORLD_SIZE": "1", "HPCEXT_LAUNCHER": f"pid:{os.getpid()}:1"}
+    os.environ.update(launched, HPCEXT_RENDEZVOUS=f"tcp:127.0.0.1:{Path.cwd()}")
+    try:
+        join()
+    except SystemExit as ended:
+        say("several nodes", ended)
+    for name in ("WORLD_SIZE", "HPCEXT_RENDEZVOUS", *launched):
+        del os.environ[name]
 
 
 def iter_pairs():

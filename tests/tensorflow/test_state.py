@@ -85,6 +85,10 @@ def test_objects_that_cannot_be_saved_are_refused(lines: dict[str, str]) -> None
         "RuntimeError 2 workers that did not start under `hpcext launch`: start them with "
         "`hpcext launch --ranks 2 python ...`"
     )
+    assert lines["several nodes"] == (
+        "hpcext: the workers of TensorFlow are on several nodes, where their servers would run "
+        "whatever anybody sends them: give the job one node"
+    )
 
 
 def test_fit(lines: dict[str, str]) -> None:

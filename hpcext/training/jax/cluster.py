@@ -5,20 +5,24 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import socket
+import inspect
 import sys
-import time
+from typing import Any
 
 import jax
 
-from hpcext.documents import write_file
 from hpcext.protocol import environ
+from hpcext.training.jax.coordinator import Coordinator, coordinator, let_gloo_listen_on
 from hpcext.training.leave import leave
 from hpcext.training.ranks import Ranks
 from hpcext.training.star import Launched, StarRanks, launched
 
-_PAUSE_S = 0.01
-_PLACE = "jax-coordinator"
+HEARTBEAT_S = 300
+"""Seconds without a heartbeat after which JAX takes a process of several nodes for lost."""
+
+_joined: list[Coordinator] = []
+"""The way to the coordinator, while this process has one."""
+
 _FIRST = (
     "call hpcext.training.jax.initialize() before anything else of JAX: before an array is made, "
     "and before the devices are asked for"
@@ -44,7 +48,7 @@ def initialize() -> None:
     here = launched("JAX")
     if here is None:
         return
-    address = _meet(here)
+    way = coordinator(here)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # It would handle the batch system's SIGTERM, which the supervisor turns into a suspension.
     with contextlib.suppress(AttributeError):
@@ -53,22 +57,36 @@ def initialize() -> None:
     gpus = environ().get("CUDA_VISIBLE_DEVICES")
     try:
         jax.distributed.initialize(
-            address,
+            way.address,
             here.size,
             here.rank,
             # It has no effect without GPUs.
-            local_device_ids=[here.rank]
-            if gpus is None or len(gpus.split(",")) >= here.size
+            local_device_ids=[here.local_rank]
+            if gpus is None or len(gpus.split(",")) >= here.local_size
             else None,
             cluster_detection_method="deactivate",
-            # All processes are on this node, so no other node needs to reach it.
-            coordinator_bind_address=address,
+            coordinator_bind_address=way.address,
+            **_patience(here),
         )
     except RuntimeError as error:
         if "before" not in str(error):
             raise
         raise RuntimeError(f"JAX was used before its {here.size} processes met: {_FIRST}") from None
-    atexit.register(_end_after_error)
+    way.connected()
+    _joined.append(way)
+    let_gloo_listen_on(way.node)
+    atexit.register(_end)
+
+
+def _patience(here: Launched) -> dict[str, Any]:
+    """Return options by which JAX waits longer for processes of other nodes.
+
+    Their heartbeats are handed on by threads of Python (:mod:`hpcext.training.door`), which wait
+    while a call of the script into C, such as reading a large pickle, lets no other thread run.
+    """
+    known = inspect.signature(jax.distributed.initialize).parameters
+    far = here.place.host and "heartbeat_timeout_seconds" in known  # not in JAX 0.6
+    return {"heartbeat_timeout_seconds": HEARTBEAT_S} if far else {}
 
 
 def join() -> tuple[Ranks, Ranks]:
@@ -97,7 +115,7 @@ def join() -> tuple[Ranks, Ranks]:
             f"{here.rank} of {here.size} to `hpcext launch`: have "
             "hpcext.training.jax.initialize() join them, not jax.distributed.initialize()"
         )
-    return StarRanks(*here), StarRanks(*here, "beside.socket")
+    return StarRanks(here), StarRanks(here, "beside")
 
 
 def part() -> None:
@@ -107,27 +125,17 @@ def part() -> None:
     """
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
+    for way in _joined:
+        way.finish()
+    _joined.clear()
 
 
-def _meet(here: Launched) -> str:
-    """Return the address at which the processes meet; rank 0 chooses it."""
-    path = here.directory / _PLACE
-    if here.rank == 0:
-        with socket.socket() as holder:
-            holder.bind(("127.0.0.1", 0))
-            host, port = holder.getsockname()
-        write_file(path, f"{host}:{port}".encode(), durable=False)
-    # Without a time limit, because the launcher ends all ranks when one fails.
-    while not path.exists():
-        time.sleep(_PAUSE_S)
-    return path.read_text(encoding="ascii")
-
-
-def _end_after_error() -> None:
-    """End at once if an error ends this process.
+def _end() -> None:
+    """End at once if an error ends this process; otherwise with the other processes.
 
     JAX would wait at exit for the other processes, which may wait for this one, and the launcher
     would not learn of the error.
     """
     if getattr(sys, "last_value", None) is not None:
         leave(1)
+    part()

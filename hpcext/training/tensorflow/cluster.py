@@ -55,7 +55,7 @@ def strategy() -> tf.distribute.Strategy:
     here = _launched()
     if here is None:
         return tf.distribute.get_strategy()
-    directory, rank, size = here
+    directory, rank, size = here.place.directory, here.rank, here.size
     _choose_gpu(rank, size)
     with socket.socket() as holder:
         # The port is reserved until all know it, and released just before TensorFlow listens on it.
@@ -83,16 +83,22 @@ def join() -> Ranks:
         return Ranks()
     if strategy.cache_info().currsize == 0:
         raise RuntimeError(
-            f"{here[2]} workers, each training on its own: make model and optimizer in "
+            f"{here.size} workers, each training on its own: make model and optimizer in "
             "`with hpcext.training.tensorflow.strategy().scope():`, before the session"
         )
-    return StarRanks(*here)
+    return StarRanks(here)
 
 
 def _launched() -> Launched | None:
     """Return how this worker was started; None if it is alone."""
     listed = json.loads(environ().get("TF_CONFIG") or "{}").get("cluster", {}).get("worker", [])
-    return launched("TensorFlow", len(listed))
+    here = launched("TensorFlow", len(listed))
+    if here is not None and here.size > here.local_size:
+        raise SystemExit(
+            "hpcext: the workers of TensorFlow are on several nodes, where their servers would run "
+            "whatever anybody sends them: give the job one node"
+        )
+    return here
 
 
 def _choose_gpu(rank: int, size: int) -> None:

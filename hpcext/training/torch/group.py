@@ -2,14 +2,14 @@
 
 On one node each group finds its members under a prefix of its own in one store, a file outside
 every rank. On several nodes each group has a store of its own, which rank 0 keeps for the life of
-the group, behind a door (:mod:`hpcext.training.torch.door`).
+the group, behind a door (:mod:`hpcext.training.door`).
 """
 
 from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -17,19 +17,17 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from hpcext.protocol import environ
-from hpcext.rendezvous import Formed, Group, Rendezvous, StoreAddress
+from hpcext.rendezvous import Formed, Group, Rendezvous
 from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.door import Door, LocalDoor, places, write_repeatedly
 from hpcext.training.ranks import Ranks
 from hpcext.training.signals import News
-from hpcext.training.torch.door import LOOPBACK, Door, LocalDoor, own_socket
+from hpcext.training.sockets import LOOPBACK, own_socket
 from hpcext.training.torch.ranks import TorchRanks, init
 from hpcext.training.torch.state import mapped
 
 PAUSE_S, FAR_PAUSE_S = 0.002, 0.02
 """Seconds between two checks whether the others are ready, on one node and on several."""
-
-FULL_PAUSE_S = 0.5
-"""Seconds until a failed write is repeated."""
 
 BUCKET_BYTES = 1 << 20
 """Bytes of a bucket in which small tensors are sent; larger ones are sent alone, uncopied."""
@@ -126,7 +124,7 @@ class Member:
 
     def begin(self, group: Group) -> None:
         """Call the new ranks, on rank 0, which has left the old group."""
-        self._write_repeatedly(lambda: self._rendezvous.begin(group.number))
+        write_repeatedly(lambda: self._rendezvous.begin(group.number))
 
     def form(self, group: Group) -> Ranks:
         """Form a group with its other members; this waits for them."""
@@ -151,33 +149,16 @@ class Member:
 
     def _meet(self, group: Group) -> Store:
         """Return the store of a group on several nodes."""
+        file = f"store-{group.number}"
         if self.rank == 0:
             kept, listening = own_socket(_store_at, _is_empty)
             self._kept = kept
             door = Door(self._rendezvous.host, listening)
             self._services.append(door)
-            hosts = [door.address] if door.address else []
-            way = StoreAddress((*hosts, self._rendezvous.host), door.port, door.key)
-            self._write_repeatedly(lambda: self._rendezvous.publish(group.number, way))
-        while (found := self._rendezvous.published(group.number)) is None:
-            time.sleep(self._pause_s)
-        window = LocalDoor([(host, found.port) for host in found.hosts], found.key)
+            door.publish(self._rendezvous, file)
+        window = LocalDoor(*places(self._rendezvous, file, self._pause_s))
         self._services.append(window)
         return TCPStore(LOOPBACK, window.port, is_master=False, wait_for_workers=False)
-
-    @staticmethod
-    def _write_repeatedly(write: Callable[[], None]) -> None:
-        """Write a file that the other ranks wait for; on a full disk, repeat until there is room.
-
-        If the launcher gives up, it ends this process, and the job goes on from its last
-        checkpoint.
-        """
-        while True:
-            try:
-                write()
-                return
-            except OSError:
-                time.sleep(FULL_PAUSE_S)
 
     def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
         """Tell the launcher that the change is done, or that there will be none and why.
