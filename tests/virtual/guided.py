@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from virtual.faults import BEGIN_S, Fault
 
-NEW = 0.3
+NEW = 0.5
 """How many plays are of a new seed, with faults that are drawn."""
 
 NEAR_S, NEAR_EVENTS = 0.3, 3
