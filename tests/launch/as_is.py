@@ -1,6 +1,7 @@
 """Attempts that are suspended as they are: what tests of them need.
 
-What stands in for CRIU follows the command line and exit status of criu(8), and says that it is one.
+What stands in for CRIU follows the command line and exit status of criu(8), and says that it is
+one.
 """
 
 from __future__ import annotations

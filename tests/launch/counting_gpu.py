@@ -2,7 +2,8 @@
 
 ``counting_gpu.py [WORD]...``; it counts until there is a file ``stop``, and its memory depends on
 each of its steps. ``child``: another process of it waits for it; ``fork``: one that was forked once
-the GPU was in use, and so has it open; ``mib=N``: it has N more MiB there.
+the GPU was in use, and so has it open; ``mib=N``: it has N more MiB there; ``idle``: it has a GPU
+open, and its memory is its own; ``hidden``: it removes the driver's library, which it has loaded.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class Memory:
         self._call("cuDeviceGet", ctypes.byref(device), 0)
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self._call("cuCtxSetCurrent", context)
-        self._at = self.take(32)
+        self._at = self.take(32) if "idle" not in sys.argv else ctypes.c_uint64()
+        self._own = START
+        if "hidden" in sys.argv:
+            os.unlink(f"{os.environ['LD_LIBRARY_PATH']}/libcuda.so.1")
 
     def take(self, size: int) -> ctypes.c_uint64:
         at = ctypes.c_uint64()
@@ -51,12 +55,16 @@ class Memory:
         return at
 
     def read(self) -> bytes:
+        if not self._at:
+            return self._own
         found = ctypes.create_string_buffer(32)
         self._call("cuMemcpyDtoH_v2", found, self._at, ctypes.c_size_t(32))
         return found.raw
 
     def write(self, state: bytes) -> None:
-        self._call("cuMemcpyHtoD_v2", self._at, state, ctypes.c_size_t(32))
+        if self._at:
+            self._call("cuMemcpyHtoD_v2", self._at, state, ctypes.c_size_t(32))
+        self._own = state
 
     def _call(self, name: str, *about: object) -> None:
         if code := getattr(self._cuda, name)(*about):

@@ -1,4 +1,4 @@
-"""Commands that save nothing, suspended as they are: with a real CRIU, and with what fails as one."""
+"""Commands that save nothing, suspended as they are: by CRIU, and by what fails as it does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 

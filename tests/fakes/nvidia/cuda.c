@@ -8,7 +8,7 @@
  *     dev/          nvidiactl, nvidia0 and so on, which processes that use a GPU have open
  *     memory/       GPU.PID.NUMBER: an allocation, which is what it holds
  *     process/      PID: the state and the driver's thread of a process that uses a GPU
- *     request/      PID: what that thread is to do; answer/: what came of it
+ *     request/      PID: what that thread is to do; answer/: what came of it; asked: all of it
  *     fault         what is to go wrong, as below
  *
  * In a process that uses a GPU a thread of the driver does what others ask for, so nothing happens
@@ -344,6 +344,17 @@ static int unlock(void)
     return SUCCESS;
 }
 
+static void record(const char *what)
+{
+    char path[PATH];
+    FILE *file = fopen(place(path, "asked"), "ae");
+
+    if (file != NULL) {
+        fprintf(file, "%s\n", what);
+        fclose(file);
+    }
+}
+
 static void *serve(void *unused)
 {
     char path[PATH], text[2048], answer[64], what[16], token[32];
@@ -359,6 +370,7 @@ static void *serve(void *unused)
         unlink(path);
         if (sscanf(text, "%31s %15s %ld %n", token, what, &number, &taken) < 3)
             continue;
+        record(what);
         if (strcmp(what, "state") == 0)
             code = SUCCESS;
         else if (strcmp(what, "lock") == 0)
