@@ -7,8 +7,6 @@ that the real ones do so: that is unverified on a GPU. CRIU is a real one.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -17,67 +15,10 @@ from typing import Any
 import pytest
 from as_is import begin, completed, declined, needs_criu, stand_in, steps, suspended, wait_steps
 from counting_gpu import digest
-from stage import Stage, end, runs
+from nvidia_machine import GPUS, NAMES, Machine
+from stage import Stage, end
 
-SOURCES = Path(__file__).parents[1] / "fakes" / "nvidia"
 COUNTING = str(Path(__file__).parent / "counting_gpu.py")
-MIB = 1 << 20
-GPUS = ("00000000000000000000000000000001", "00000000000000000000000000000002")
-NAMES = tuple(f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in (1, 2))
-
-
-@pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-ins."""
-    place = tmp_path_factory.mktemp("libraries")
-    strict = ("-Wall", "-Wextra", "-Werror", "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC")
-    for library, source in (("libcuda.so.1", "cuda.c"), ("libnvidia-ml.so.1", "nvml.c")):
-        words = ["cc", *strict, "-o", str(place / library), str(SOURCES / source), "-lpthread"]
-        subprocess.run(words, check=True)
-    return place
-
-
-class Machine:
-    """A machine with GPUs: the account of the stand-ins."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        for name in ("dev", "memory", "process", "request", "answer"):
-            (path / name).mkdir()
-        self.has(*GPUS)
-
-    def has(self, *gpus: str, mib: int = 100, model: str = "NVIDIA Fake") -> None:
-        """Say which GPUs it has."""
-        lines = [f"{gpu} {mib * MIB} {model}\n" for gpu in gpus]
-        (self.path / "gpus").write_text("".join(lines))
-
-    def fault(self, name: str) -> None:
-        """Say what goes wrong."""
-        (self.path / "fault").write_text(name)
-
-    def on_gpus(self) -> list[str]:
-        """The allocations of processes that live, by the numbers of their GPUs."""
-        found = [name.split(".") for name in os.listdir(self.path / "memory")]
-        return sorted(gpu for gpu, pid, _ in found if runs(int(pid)))
-
-    def asked(self) -> set[str]:
-        """What drivers' threads have been asked for."""
-        path = self.path / "asked"
-        return set(path.read_text().split()) if path.exists() else set()
-
-    def states(self) -> list[str]:
-        """The states of the processes in the driver."""
-        return [path.read_text().split()[0] for path in (self.path / "process").iterdir()]
-
-
-@pytest.fixture
-def machine(tmp_path: Path, libraries: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """One of two GPUs."""
-    path = tmp_path / "driver"
-    shutil.copytree(libraries, path)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    return Machine(path)
 
 
 def start(stage: Stage, *words: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -229,9 +170,12 @@ def test_what_is_stuck_in_the_driver_is_ended_and_its_loss_is_said(
         assert "CUDA_ERROR_NOT_SUPPORTED" in said
         assert "nor go on (the process is FAILED)" in said
         assert "all of its work is lost, and it begins anew" in said
-    machine.fault("")
     supervisor = start(stage, attempt=2)
     stage.wait_for(lambda: steps(stage).count(0) == 2, "another beginning")
+    # It is not tried once more.
+    supervisor.send_signal(signal.SIGTSTP)
+    declined(stage, "all of its work was lost by that once: cuCheckpointProcessCheckpoint: ")
+    wait_steps(stage)
     (stage.path / "stop").touch()
     assert end(supervisor) == 0
 

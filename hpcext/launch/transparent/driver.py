@@ -34,9 +34,6 @@ from hpcext.launch.transparent.criu import (
 from hpcext.launch.transparent.driver_steps import SCHEMA
 from hpcext.process import Process
 
-LOOK_S = 20.0
-"""Seconds for a look at the driver."""
-
 ROOM_S = 10.0
 """Seconds that are waited until a GPU has enough free memory: what was there may be dying."""
 
@@ -81,7 +78,7 @@ class DriverAndCriu:
     def without(self) -> str:
         """Return why the driver cannot be used; empty if it seems that it can."""
         try:
-            driver_api.ask(driver_api.Driver.version, LOOK_S)
+            driver_api.ask(driver_api.Driver.version, driver_api.LOOK_S)
             gpus.look()
         except OSError as error:
             return str(error)
@@ -164,7 +161,10 @@ class DriverAndCriu:
         except OSError as error:
             raise PutOffError(str(error)) from None
         pairs = placement.pairs(saved, now, devices.said(self._environ))
-        if pairs and driver_api.ask(driver_api.Driver.version, LOOK_S) < driver_api.REMAPS:
+        if (
+            pairs
+            and driver_api.ask(driver_api.Driver.version, driver_api.LOOK_S) < driver_api.REMAPS
+        ):
             raise OSError(f"{OTHER_GPUS}, and drivers before 580 cannot restore onto others")
         _wait_for_room(saved, dict(pairs))
         root = self._criu.remake(images, work, limit_s, _no_plugins(work))

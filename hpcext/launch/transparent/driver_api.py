@@ -24,6 +24,9 @@ onto other GPUs (580)."""
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NOT_READY = 1, 2, 3, 600
 
+LOOK_S = 20.0
+"""Seconds for a look at the driver: without persistence mode it is slow to wake."""
+
 _LIBRARY = "libcuda.so.1"
 _UUID = re.compile(r"GPU-([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})")
 
@@ -188,6 +191,22 @@ def ask(question: Callable[[Driver], Any], limit_s: float) -> Any:
     if why is not None:
         raise DriverError(found, why)
     return found
+
+
+def installed() -> bool:
+    """Return whether this machine has a driver of NVIDIA, of whatever release."""
+
+    def loads() -> bool:
+        try:
+            ctypes.CDLL(_LIBRARY)
+        except OSError:
+            return False
+        return True
+
+    try:
+        return bool(apart.answer(loads, LOOK_S))
+    except OSError:
+        return True
 
 
 def said(state: int) -> str:

@@ -41,7 +41,12 @@ def astray(root: Process, processes: Sequence[Process]) -> str:
 
 def gpu(pid: int) -> str:
     """Return a device of a GPU that a process has open; empty if it has none."""
-    return next((path for path in _files(pid) if _GPUS.fullmatch(path)), "")
+    return next((path for path in _files(pid) if is_gpu(path)), "")
+
+
+def is_gpu(path: str) -> bool:
+    """Return whether a path is that of a device of a GPU."""
+    return _GPUS.fullmatch(path) is not None
 
 
 def is_nvidia(device: str) -> bool:

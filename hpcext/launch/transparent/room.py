@@ -55,12 +55,20 @@ def host_memory(pid: int, root: Path = _CGROUPS) -> int | None:
     """
     machine = _kilobytes("/proc/meminfo", ("MemAvailable",))
     known = [1024 * machine] if machine else []
-    return min([*known, *_left(pid, root)], default=None)
+    return min([*known, *left(_read(Path(f"/proc/{pid}/cgroup")), root)], default=None)
 
 
-def _left(pid: int, root: Path) -> Iterator[int]:
-    """Yield what each cgroup with a limit leaves: Linux, admin-guide/cgroup-v2.rst."""
-    for line in _read(Path(f"/proc/{pid}/cgroup")).splitlines():
+def left(groups: str, root: Path = _CGROUPS) -> Iterator[int]:
+    """Yield what each cgroup with a limit leaves: Linux, admin-guide/cgroup-v2.rst.
+
+    Parameters
+    ----------
+    groups : str
+        ``/proc/PID/cgroup``.
+    root : pathlib.Path
+        Where cgroups are mounted.
+    """
+    for line in groups.splitlines():
         _, names, path = (*line.split(":", 2), "", "")[:3]
         version1 = "memory" in names.split(",")
         if names and not version1:

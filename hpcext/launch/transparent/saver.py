@@ -213,7 +213,7 @@ class Transparent:
         if self._root is None:
             self._decline("the command itself has ended, and others of its processes have not")
             return
-        if why := way.refuse(self._root, below):
+        if why := way.refuse(self._root, below) or self._images.forbidden():
             self._decline(why)
             return
         try:
@@ -278,6 +278,7 @@ class Transparent:
     def _lose(self, why: str) -> None:
         """Give up processes that can neither be suspended nor go on."""
         self.lost = True
+        self._images.forbid(f"all of its work was lost by that once: {self._undoes}")
         what = f"cannot be suspended ({self._undoes}), nor go on ({why}): it is ended, "
         self._note(self._say, f"{what}all of its work is lost, and it begins anew")
 
