@@ -74,7 +74,7 @@ def test_a_loop_that_saves_nothing_is_suspended_and_resumed_and_no_step_is_lost(
 
 @needs_criu
 @pytest.mark.slow
-def test_one_with_memory_on_a_gpu_leaves_it_and_comes_back(site: Site, machine: Machine) -> None:
+def test_one_with_memory_on_a_gpu_leaves_it_and_comes_back(machine: Machine, site: Site) -> None:
     manager = begin(site, ON_A_GPU)
     site.run("suspend", "p", "loop")
     wait_for(lambda: job(site).get("suspends") == 1, "the suspension")
