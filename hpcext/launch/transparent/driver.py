@@ -156,16 +156,7 @@ class DriverAndCriu:
         if GPU not in document:
             return self._criu.resume(images, work, limit_s, document)
         saved = placement.Saved.parse(document[GPU])
-        try:
-            now = gpus.look()
-        except OSError as error:
-            raise PutOffError(str(error)) from None
-        pairs = placement.pairs(saved, now, devices.said(self._environ))
-        if (
-            pairs
-            and driver_api.ask(driver_api.Driver.version, driver_api.LOOK_S) < driver_api.REMAPS
-        ):
-            raise OSError(f"{OTHER_GPUS}, and drivers before 580 cannot restore onto others")
+        pairs = self._places(saved)
         _wait_for_room(saved, dict(pairs))
         root = self._criu.remake(images, work, limit_s, _no_plugins(work))
         try:
@@ -180,12 +171,33 @@ class DriverAndCriu:
         if code == 0:
             return root
         kill_below()
-        said = _said(work, RETURN)
         if code is None:
-            raise OSError(f"NVIDIA's driver: it was not done in {limit_s:.0f} s")
+            raise PutOffError(f"NVIDIA's driver: it was not done in {limit_s:.0f} s")
+        said = _said(work, RETURN)
         why = f"NVIDIA's driver: {said.get('why') or _how(code)}"
-        # Without memory the process was stuck, and is gone; its images are as they were.
+        # The process may have been stuck, and is gone; its images are as they were.
         raise PutOffError(why) if said.get("put_off") else OSError(why)
+
+    def _places(self, saved: placement.Saved) -> list[tuple[str, str]]:
+        """Return which GPU takes the place of which; nothing if all are as before.
+
+        Raises
+        ------
+        PutOffError
+            The driver does not answer.
+        OSError
+            None can take their place.
+        """
+        try:
+            now = gpus.look()
+            driver_api.ask(driver_api.Driver.begin, driver_api.LOOK_S)
+            version = driver_api.ask(driver_api.Driver.version, driver_api.LOOK_S)
+        except OSError as error:
+            raise PutOffError(str(error)) from None
+        pairs = placement.pairs(saved, now, devices.said(self._environ))
+        if pairs and version < driver_api.REMAPS:
+            raise OSError(f"{OTHER_GPUS}, and drivers before 580 cannot restore onto others")
+        return pairs
 
     # The helper.
 

@@ -96,6 +96,10 @@ class Driver:
         self._call("cuDriverGetVersion", ctypes.byref(found))
         return found.value
 
+    def begin(self) -> None:
+        """Have the driver find its GPUs."""
+        self._call("cuInit", 0)
+
     def state(self, pid: int) -> int:
         """Return the state of a process; its thread must run."""
         found = ctypes.c_int()
@@ -136,7 +140,7 @@ class Driver:
             UUIDs: each GPU, and that which takes its place; none if they are the same.
         """
         # Without persistence mode it must have been called in the calling process.
-        self._call("cuInit", 0)
+        self.begin()
         found = (_Pair * len(pairs))(*(_Pair(_bytes(old), _bytes(new)) for old, new in pairs))
         args = _RestoreArgs()
         if pairs:

@@ -93,10 +93,12 @@ class Helper:
 
     def _save(self) -> NoReturn:
         try:
-            saved = self._examined()
+            self._examine()
         except OSError as error:
             raise _FailedError(str(error), untouched=True) from None
         self._lock()
+        # Until then it may have taken more.
+        saved = self._measure(self._look())
         state = self._ask(lambda driver: driver.checkpoint(self._pid))
         if state != CHECKPOINTED:
             raise OSError(f"after its checkpoint the process is {driver_api.said(state)}")
@@ -109,15 +111,15 @@ class Helper:
         environ = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
         os.execve(words[0], words, environ)
 
-    def _examined(self) -> placement.Saved:
-        """Return what the process has on GPUs, if there is no reason against it.
+    def _examine(self) -> None:
+        """Look for reasons against it, and do nothing.
 
         Raises
         ------
         OSError
             There is one.
         """
-        pid, found = self._pid, gpus.look(min(gpus.LOOK_S, self._left_s()))
+        pid, found = self._pid, self._look()
         for gpu in found:
             if pid in gpu.mps:
                 raise OSError(f"process {pid} uses a GPU by MPS, of which the driver saves nothing")
@@ -126,21 +128,35 @@ class Helper:
             for other in self._request["tree"]:
                 if other != pid and other in {*gpu.used, *gpu.mps}:
                     raise OSError(f"processes {pid} and {other} both use GPUs")
+        self._measure(found)
+        if why := threads.refused(pid):
+            raise OSError(why)
+        state = self._ask(lambda driver: driver.state(pid))
+        if state != RUNNING:
+            raise OSError(f"process {pid} is {driver_api.said(state)} in NVIDIA's driver")
+
+    def _measure(self, found: list[gpus.Gpu]) -> placement.Saved:
+        """Return what the process has on GPUs, if it fits into the machine.
+
+        Raises
+        ------
+        OSError
+            It does not, or is not known.
+        """
+        pid = self._pid
         saved = placement.Saved.of(pid, found, self._request["devices"])
         if not saved.used:
             raise OSError(
                 f"process {pid} has a GPU open, and NVML knows nothing that it has there: it has "
                 "not begun, only looks at GPUs, or is in another pid namespace"
             )
-        if why := threads.refused(pid):
-            raise OSError(why)
         images = Path(self._request["images"])
         if why := room.lacking(pid, saved.total(), images, self._request["tree"]):
             raise OSError(why)
-        state = self._ask(lambda driver: driver.state(pid))
-        if state != RUNNING:
-            raise OSError(f"process {pid} is {driver_api.said(state)} in NVIDIA's driver")
         return saved
+
+    def _look(self) -> list[gpus.Gpu]:
+        return gpus.look(min(gpus.LOOK_S, self._left_s()))
 
     def _lock(self) -> None:
         limit_s = min(LOCK_S, LOCK_PART * self._limit_s)
@@ -169,7 +185,7 @@ class Helper:
             time.sleep(_PAUSE_S)
 
     def _still_there(self) -> str:
-        for gpu in gpus.look(min(gpus.LOOK_S, self._left_s())):
+        for gpu in self._look():
             for pid in self._request["tree"]:
                 if pid in gpu.used:
                     return f"process {pid} still has {gpus.size(gpu.used[pid])} on {gpu.uuid}"
@@ -217,7 +233,9 @@ class Helper:
         try:
             state = self._ask(lambda driver: driver.restore(pid, pairs))
         except DriverError as error:
-            raise _FailedError(str(error), put_off=error.code == OUT_OF_MEMORY) from None
+            # Another may have taken the memory just then. What hangs may not do so later.
+            put_off = error.code in {0, OUT_OF_MEMORY}
+            raise _FailedError(str(error), put_off=put_off) from None
         if state == LOCKED:
             state = self._ask(lambda driver: driver.unlock(pid))
         if state != RUNNING:
