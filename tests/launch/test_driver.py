@@ -6,11 +6,13 @@ that the real ones do so: that is unverified on a GPU. CRIU is a real one.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,12 @@ from as_is import (
 )
 from counting_gpu import digest
 from nvidia_machine import GPUS, NAMES, Machine
+from site_of_test import wait_for
 from stage import Stage, end
 
 from hpcext import protocol
+from hpcext.launch import tree
+from hpcext.launch.transparent import driver_helper
 
 COUNTING = str(Path(__file__).parent / "counting_gpu.py")
 
@@ -304,6 +309,44 @@ def test_without_memory_it_waits_and_loses_nothing(
     supervisor = start(stage, "mib=50", "child", attempt=3)
     wait_steps(stage)
     completed(stage, supervisor, digest)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why", "put_off"),
+    [
+        ("hangs", "NVIDIA's driver: no answer within ", True),
+        ("full", "cuCheckpointProcessRestore: CUDA_ERROR_OUT_OF_MEMORY", True),
+        ("", "cuCheckpointProcessRestore: CUDA_ERROR_ILLEGAL_STATE", False),
+    ],
+)
+def test_a_failed_return_says_whether_it_may_go_well_later(
+    tmp_path: Path, machine: Machine, fault: str, why: str, *, put_off: bool
+) -> None:
+    """Of a process that was made again and is stopped: the helper alone, without CRIU."""
+    driver = ctypes.CDLL(str(machine.path / "libcuda.so.1"))
+    words = [sys.executable, COUNTING]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"step 0\n"
+            if fault:
+                assert driver.cuCheckpointProcessLock(process.pid, None) == 0
+                assert driver.cuCheckpointProcessCheckpoint(process.pid, None) == 0
+            process.send_signal(signal.SIGSTOP)
+            wait_for(lambda: tree.still(process.pid), "its stop")
+            machine.fault(fault)
+            said = tmp_path / "said.json"
+            request = {"action": "return", "pid": process.pid, "pairs": [], "said": str(said)}
+            text = json.dumps({**request, "limit_s": 5.0})
+            helper = [sys.executable, "-I", "-S", str(driver_helper.__file__), text]
+            assert subprocess.run(helper, check=False).returncode == 1
+            document = json.loads(said.read_text())
+            assert document["why"].startswith(why)
+            assert document.get("put_off") is put_off
+            # Whoever held its threads is dead, and so is it.
+            assert process.wait() == -signal.SIGKILL
+        finally:
+            process.kill()
 
 
 @needs_criu

@@ -18,7 +18,7 @@
  *     denied        CUDA_ERROR_NOT_PERMITTED
  *     failed        a checkpoint of managed memory: CUDA_ERROR_NOT_SUPPORTED, and the state is FAILED
  *     dies          the process dies in its checkpoint
- *     hangs         a checkpoint never ends
+ *     hangs         neither a checkpoint nor a restore ends
  *     keeps         it says CHECKPOINTED, and the memory is on the GPU as before
  *     full          a restore finds no memory, and the process is stuck: later ones give
  *                   CUDA_ERROR_OPERATING_SYSTEM, an unlock CUDA_ERROR_ILLEGAL_STATE
@@ -29,6 +29,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -72,6 +73,7 @@ static int files[MOST_GPUS + 1];
 static int initialized, state, stuck;
 static char current[33];
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static sem_t serves;
 
 /* The account. */
 
@@ -315,6 +317,8 @@ static int restore(const char *pairs)
         return OPERATING_SYSTEM;
     if (state != CHECKPOINTED)
         return ILLEGAL_STATE;
+    while (fault("hangs"))
+        pause_ms(10);
     for (int i = 0; i < MOST_ALLOCATIONS; i++) {
         struct allocation *each = &allocations[i];
 
@@ -361,6 +365,7 @@ static void *serve(void *unused)
 
     (void)unused;
     note();
+    sem_post(&serves);
     for (;; pause_ms(1)) {
         int code = INVALID_VALUE, taken = 0;
         long number;
@@ -428,7 +433,10 @@ int cuDevicePrimaryCtxRetain(void **context, int device)
     open_devices();
     strcpy(current, gpus[device].uuid);
     *context = &allocations;
-    return pthread_create(&thread, NULL, serve, NULL) == 0 ? SUCCESS : OUT_OF_MEMORY;
+    if (sem_init(&serves, 0, 0) != 0 || pthread_create(&thread, NULL, serve, NULL) != 0)
+        return OUT_OF_MEMORY;
+    sem_wait(&serves);
+    return SUCCESS;
 }
 
 int cuCtxSetCurrent(void *context)
