@@ -123,6 +123,10 @@ def test_what_the_driver_does_not_save_goes_on(
     wait_steps(stage)
     assert machine.states() == ["0"]
     assert machine.on_gpus() == ["0"]
+    # What was undone is as it was: it can be done the next time.
+    assert suspended(stage, supervisor)["checkpoint"]["saved"]
+    supervisor = start(stage, attempt=2)
+    wait_steps(stage)
     completed(stage, supervisor, digest)
 
 

@@ -180,7 +180,7 @@ REASONS = {
     "launch/transparent/criu.py:Criu.probe": "a number that criu says of itself",
     "launch/transparent/driver.py:_said": "its own helper wrote it; read by documents.read_json",
     "launch/transparent/driver_api.py:Driver._call": "a code of NVIDIA's library",
-    "launch/transparent/driver_helper.py:main": "the only argument, by the supervisor of the attempt",
+    "launch/transparent/driver_helper.py:main": "an argument, by the supervisor of the attempt",
     "launch/transparent/driver_steps.py:Helper.__init__": "of the same argument",
     "launch/transparent/room.py:_kilobytes": KERNEL,
     "launch/transparent/room.py:left": KERNEL,

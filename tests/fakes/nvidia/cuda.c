@@ -70,7 +70,7 @@ struct allocation {
 
 static struct allocation allocations[MOST_ALLOCATIONS];
 static int files[MOST_GPUS + 1];
-static int initialized, state, stuck;
+static int initialized, is_open, state, stuck;
 static char current[33];
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 static sem_t serves;
@@ -195,6 +195,9 @@ static void open_devices(void)
     char path[PATH];
     int count = known(gpus);
 
+    if (is_open)
+        return;
+    is_open = 1;
     files[count] = open(place(path, "dev/nvidiactl"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     for (int i = 0; i < count; i++)
         files[i] = open(place(path, "dev/nvidia%d", i), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -206,6 +209,7 @@ static void close_devices(void)
 
     for (int i = known(gpus); i >= 0; i--)
         close(files[i]);
+    is_open = 0;
 }
 
 static int number(const char *uuid)
