@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import nvidia_machine
 import own_state
 from amd_machine import make_nodes
 from site_of_test import Site
@@ -166,3 +168,21 @@ def amd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     gpu_facts.amdsmi.cache_clear()
     yield
     gpu_facts.amdsmi.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def stand_ins_of_nvidia(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The libraries of NVIDIA's driver that :mod:`nvidia_machine` needs."""
+    return nvidia_machine.build(tmp_path_factory.mktemp("nvidia"))
+
+
+@pytest.fixture
+def machine(
+    tmp_path: Path, stand_ins_of_nvidia: Path, monkeypatch: pytest.MonkeyPatch
+) -> nvidia_machine.Machine:
+    """A machine with two GPUs, of which the first one is visible."""
+    path = tmp_path / "driver"
+    shutil.copytree(stand_ins_of_nvidia, path)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    return nvidia_machine.Machine(path)

@@ -16,7 +16,7 @@ CHECKS: tuple[Check, ...] = (
     Check("torch", machine.torch, _TRAIN, within_s=machine.IMPORT_S + 20),
     Check("tensorflow", machine.tensorflow, _TRAIN, within_s=machine.IMPORT_S + 20),
     Check("jax", machine.jax, _TRAIN, within_s=machine.IMPORT_S + 20),
-    Check("transparent", transparent.check, _AS_IT_IS, within_s=100),
+    Check("transparent", transparent.check, _AS_IT_IS, within_s=200),
     Check("settings", machine.settings, "every command reads them, and ends with status 2"),
     Check("state_dir", machine.state_directory, "all that a manager knows lies there"),
     Check("pilots", machine.pilots, "their files are never removed automatically"),

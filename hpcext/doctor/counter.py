@@ -1,7 +1,8 @@
-"""A trial of suspending a process as it is; run as ``python -m hpcext.doctor.counter DIRECTORY``.
+"""A trial of suspending a process as it is; ``python -m hpcext.doctor.counter DIRECTORY [gpu]``.
 
-A program that counts is suspended and let go on by the supervisor of attempts, and has to go on
-with the next number. The last line of output is the seconds of both, or why it failed, in JSON.
+A program that counts, with ``gpu`` one that counts in the memory of a GPU, is suspended and let go
+on by the supervisor of attempts, and has to go on with the next number. The last line of output is
+the seconds of both, or why it failed, in JSON.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import documents, private, protocol
+from hpcext.doctor import gpu_count
 from hpcext.launch import supervise
 from hpcext.numerals import whole
 
@@ -33,7 +35,7 @@ class _FailedError(Exception):
     """Why it did not work."""
 
 
-def _tried(job: Path) -> tuple[float, float]:
+def _tried(job: Path, argv: list[str]) -> tuple[float, float]:
     """Return the seconds that a suspension took, and the return.
 
     Raises
@@ -41,9 +43,9 @@ def _tried(job: Path) -> tuple[float, float]:
     _FailedError
         It did not work.
     """
-    first = _Attempt(job, 1)
+    first = _Attempt(job, 1, argv)
     try:
-        _until(lambda: len(first.numbers()) >= _SEEN, "the program did not begin")
+        _until(lambda: len(first.numbers()) >= _SEEN or first.ended(), "the program did not begin")
         began = time.monotonic()
         first.process.send_signal(signal.SIGTSTP)
         _until(lambda: first.ended() or first.declined() != "", "it did not end")
@@ -56,7 +58,7 @@ def _tried(job: Path) -> tuple[float, float]:
         first.end()
     seen = len(first.numbers())
     began = time.monotonic()
-    second = _Attempt(job, 2)
+    second = _Attempt(job, 2, argv)
     try:
         _until(lambda: len(second.numbers()) >= seen + _SEEN or second.ended(), "it did not go on")
     finally:
@@ -78,7 +80,7 @@ def _until(holds: Any, else_: str) -> None:
 class _Attempt:
     """An attempt of the counting program, under a supervisor."""
 
-    def __init__(self, job: Path, number: int) -> None:
+    def __init__(self, job: Path, number: int, argv: list[str]) -> None:
         self._log = job / "log.txt"
         self._directory = job / f"attempt-{number:04d}"
         private.make(self._directory)
@@ -87,7 +89,7 @@ class _Attempt:
             "job": "1",
             "attempt": number,
             "op": number,
-            "argv": [sys.executable, "-I", "-S", "-c", _COUNT],
+            "argv": [sys.executable, "-I", "-S", *argv],
             "cwd": str(job),
             "environ": {},
             "log": str(self._log),
@@ -151,18 +153,21 @@ class _Attempt:
             return {}
 
 
-def main(directory: str) -> None:
+def main(directory: str, *words: str) -> None:
     """Run the trial, and print what came of it.
 
     Parameters
     ----------
     directory : str
         An empty directory for it.
+    *words : str
+        ``gpu`` if it is to be one that uses a GPU.
     """
     # By an exception, so that the attempts are ended on the way.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        suspend_s, resume_s = _tried(Path(directory))
+        argv = [str(gpu_count.__file__)] if "gpu" in words else ["-c", _COUNT]
+        suspend_s, resume_s = _tried(Path(directory), argv)
         said: dict[str, Any] = {"suspend_s": suspend_s, "resume_s": resume_s}
     except _FailedError as error:
         said = {"failed": str(error)}
@@ -170,4 +175,4 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -13,13 +13,17 @@ from hpcext import protocol
 from hpcext.doctor import counter
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.kept import Kept
-from hpcext.launch.transparent.criu import Criu
+from hpcext.launch.transparent import driver_api
+from hpcext.launch.transparent.ways import ways
 
 NAME = "transparent"
 
 WITHIN_S = 3 * counter.WAIT_S
+"""Seconds for one trial."""
+
 _LOOK_S = 0.05
 
+_DRIVER = "jobs that use it run on when they are to be suspended so: docs/transparent.md"
 _INSTALL = (
     "install CRIU 4, with the capability CAP_CHECKPOINT_RESTORE for those who are not root: "
     "docs/transparent.md"
@@ -27,8 +31,8 @@ _INSTALL = (
 
 
 def check(asked: CheckOptions) -> Iterator[Finding]:
-    """Suspend a program as it is, and let it go on."""
-    criu = Criu(protocol.environ())
+    """Suspend a program as it is, and let it go on; so with one that uses a GPU."""
+    driver, criu = ways(protocol.environ())
     if why := criu.probe():
         yield Finding(NAME, "note", f"nothing can be suspended as it is: CRIU: {why}", _INSTALL)
         return
@@ -42,12 +46,33 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
         f"and went on in {tried['resume_s']:.1f} s"
     )
     yield Finding(NAME, "ok", says)
+    if driver_api.installed():
+        yield _with_a_gpu(driver.without())
 
 
-def _tried() -> dict[str, float | str]:
+def _with_a_gpu(why: str) -> Finding:
+    """Return whether a program that uses a GPU can be suspended.
+
+    Parameters
+    ----------
+    why : str
+        Why it cannot; empty if it seems that it can.
+    """
+    tried = {"failed": why} if why else _tried("gpu")
+    if "failed" in tried:
+        says = f"what uses a GPU cannot be suspended as it is: {tried['failed']}"
+        return Finding(NAME, "note", says, _DRIVER)
+    says = (
+        "NVIDIA's driver and CRIU: a program with memory on a GPU was suspended as it is in "
+        f"{tried['suspend_s']:.1f} s, and went on in {tried['resume_s']:.1f} s"
+    )
+    return Finding(NAME, "ok", says)
+
+
+def _tried(*words: str) -> dict[str, float | str]:
     """Return what the trial prints, whose keeper ends it even if this process is killed."""
     directory = Path(tempfile.mkdtemp(prefix="hpcext-doctor-"))
-    command = [sys.executable, "-m", counter.__name__, str(directory / "job")]
+    command = [sys.executable, "-m", counter.__name__, str(directory / "job"), *words]
     trial = Kept(command, directory)
     try:
         deadline = time.monotonic() + WITHIN_S

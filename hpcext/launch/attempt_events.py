@@ -188,7 +188,7 @@ class Facts(Protocol):
 
     @property
     def imaged(self) -> bool:
-        """Whether all processes of such a command have stopped for ever, and are in images."""
+        """Whether such a command can never go on: it is in images, or is stuck in a driver."""
 
     @property
     def answering(self) -> bool:

@@ -69,7 +69,7 @@ class AttemptFacts:
     @property
     def imaged(self) -> bool:
         """As the protocol has it."""
-        return self._native is not None and self._native.imaged
+        return self._native is not None and (self._native.imaged or self._native.lost)
 
     @cached_property
     def answering(self) -> bool:

@@ -7,17 +7,13 @@ https://docs.nvidia.com/deploy/xid-errors/.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import json
 import os
 import re
-import select
-import signal
 from collections.abc import Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-from hpcext.launch import command
+from hpcext.launch import apart
 from hpcext.numerals import whole
 
 LOOK_S = 5.0
@@ -90,31 +86,9 @@ def look(devices: str | None, since_s: float) -> Faults:
         nvml = ctypes.CDLL(_LIBRARY)
     except OSError:
         return NONE
-    reading, writing = os.pipe()
-
-    def child() -> NoReturn:
-        try:
-            command.hear_of_parent(signal.SIGKILL)
-            os.write(writing, json.dumps(_look(nvml, devices, since_s)).encode())
-        finally:
-            os._exit(0)
-
     try:
-        pid = command.fork(child)
-    except OSError:
-        os.close(reading)
-        return NONE
-    finally:
-        os.close(writing)
-    with open(reading, "rb") as file:
-        said = file.read() if select.select([file], [], [], LOOK_S)[0] else b""
-    # One that hangs in the driver cannot be reaped either: whoever reaps orphans does so.
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, os.WNOHANG)
-    try:
-        return Faults(*json.loads(said))
-    except (ValueError, TypeError):
+        return Faults(*apart.answer(lambda: _look(nvml, devices, since_s), LOOK_S))
+    except (OSError, TypeError):
         return NONE
 
 

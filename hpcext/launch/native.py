@@ -81,11 +81,11 @@ class Native:
         What asks it to save.
     noticed : bool
         Whether it was asked by the batch system, which sends its notice to every process.
-    imaged, no_new_privs, declined, main, helper
+    imaged, lost, no_new_privs, declined, main, helper
         As of :class:`~hpcext.launch.transparent.saver.Transparent`: it is not saved as it is.
     """
 
-    imaged = no_new_privs = False
+    imaged = lost = no_new_privs = False
     declined = main = 0
     helper: Process | None = None
 

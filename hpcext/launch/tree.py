@@ -185,10 +185,10 @@ def still(pid: int) -> bool:
         threads = os.listdir(f"/proc/{pid}/task")
     except _GONE:
         return True
-    return all(_thread_state(pid, tid) in b"TtZX" for tid in threads)
+    return all(thread_state(pid, tid) in b"TtZX" for tid in threads)
 
 
-def _thread_state(pid: int, tid: str) -> bytes:
+def thread_state(pid: int, tid: str) -> bytes:
     """Return the letter for the state of a thread; X for one that has ended; proc(5)."""
     try:
         text = read_proc(f"{pid}/task/{tid}/stat")

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nvidia_machine import Machine
 from site_of_test import wait_for
 
 from hpcext.doctor import transparent
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.launch.transparent.criu import Criu
+
+needs_criu = pytest.mark.skipif(
+    bool(why := Criu(os.environ).probe()), reason=f"no CRIU that works here: {why}"
+)
 
 
 def found() -> Finding:
@@ -30,12 +35,58 @@ def stand_in(path: Path, monkeypatch: pytest.MonkeyPatch, cases: str) -> None:
     monkeypatch.setenv("PATH", f"{path}:{os.environ['PATH']}")
 
 
-@pytest.mark.skipif(bool(why := Criu(os.environ).probe()), reason=f"no CRIU that works here: {why}")
+@needs_criu
 @pytest.mark.slow
 def test_a_program_goes_on_with_the_next_number() -> None:
     finding = found()
     assert finding.verdict == "ok", finding
     assert "a program was suspended as it is in " in finding.says
+
+
+def with_a_gpu() -> list[str]:
+    """What is found in a process of its own, which finds the libraries of the driver."""
+    text = (
+        "from hpcext.doctor import checkup, transparent\n"
+        "for found in transparent.check(checkup.CheckOptions(None)):\n"
+        "    print(found.verdict, found.says)"
+    )
+    words = [sys.executable, "-c", text]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return said.splitlines()
+
+
+@needs_criu
+@pytest.mark.slow
+def test_a_program_with_memory_on_a_gpu_goes_on_with_the_next_number(machine: Machine) -> None:
+    _, gpu = with_a_gpu()
+    assert gpu.startswith(
+        "ok NVIDIA's driver and CRIU: a program with memory on a GPU was suspended"
+    )
+    assert machine.asked() == {"state", "lock", "checkpoint", "restore", "unlock"}
+
+
+@needs_criu
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("denied", "CUDA_ERROR_NOT_PERMITTED"),
+        ("old", "driver 570 or later is needed, and this one supports CUDA 12.4 only"),
+        ("none", "cuInit: error 100"),
+    ],
+)
+def test_a_driver_that_does_not_work_is_not_said_to_work(
+    machine: Machine, fault: str, why: str
+) -> None:
+    machine.fault(fault)
+    if fault == "old":
+        (machine.path / "version").write_text("12040")
+    elif fault == "none":
+        machine.has()
+    criu, gpu = with_a_gpu()
+    assert criu.startswith("ok CRIU ")
+    assert gpu.startswith("note what uses a GPU cannot be suspended as it is: ")
+    assert why in gpu
 
 
 @pytest.mark.parametrize(

@@ -8,22 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nvidia_machine import Machine
 from site_of_test import Site, wait_for
 from train_saving_nothing import digest
 
 from hpcext.launch.transparent.criu import Criu
 
 TRAIN = Path(__file__).with_name("train_saving_nothing.py")
+ON_A_GPU = Path(__file__).parents[1] / "launch" / "counting_gpu.py"
 
 needs_criu = pytest.mark.skipif(
     bool(why := Criu(os.environ).probe()), reason=f"no CRIU that works here: {why}"
 )
 
 
-def begin(site: Site) -> Any:
+def begin(site: Site, train: Path = TRAIN) -> Any:
     """Start a pilot with one such job."""
-    command = [sys.executable, str(TRAIN), str(site.path / "stop")]
-    site.write_jobs({"name": "loop", "command": command, "checkpoint": "transparent"})
+    command = [sys.executable, str(train), str(site.path / "stop")]
+    job = {"name": "loop", "command": command, "workdir": str(site.path)}
+    site.write_jobs({**job, "checkpoint": "transparent"})
     manager = site.start(
         "run", str(site.jobs), "--gpus", "1", "--name", "p", "--dir", str(site.pilot)
     )
@@ -66,6 +69,21 @@ def test_a_loop_that_saves_nothing_is_suspended_and_resumed_and_no_step_is_lost(
     done = steps(site)
     assert done == list(range(len(done)))
     assert lines(site)[-1] == f"end {len(done)} {digest(len(done))}"
+    assert (row["state"], row["attempts"], row["suspends"]) == ("completed", 2, 1)
+
+
+@needs_criu
+@pytest.mark.slow
+def test_one_with_memory_on_a_gpu_leaves_it_and_comes_back(machine: Machine, site: Site) -> None:
+    manager = begin(site, ON_A_GPU)
+    site.run("suspend", "p", "loop")
+    wait_for(lambda: job(site).get("suspends") == 1, "the suspension")
+    assert machine.on_gpus() == []
+    site.run("resume", "p", "loop")
+    wait_for(lambda: machine.on_gpus() == ["0"], "its return")
+    row = finish(site, manager)
+    done = steps(site)
+    assert done == list(range(len(done)))
     assert (row["state"], row["attempts"], row["suspends"]) == ("completed", 2, 1)
 
 

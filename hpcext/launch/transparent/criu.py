@@ -12,9 +12,10 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpcext.launch import command, tree
-from hpcext.launch.transparent import connections
+from hpcext.launch.transparent import connections, opened
 from hpcext.launch.transparent import images as format_
 from hpcext.numerals import whole
 from hpcext.process import Process
@@ -34,13 +35,15 @@ PIDS_S = 10.0
 DUMPED, RESTORED = "Dumping finished successfully", "Restore finished successfully"
 DUMP_LOG, RESTORE_LOG, PID_FILE = "criu-dump.log", "criu-restore.log", "criu-restore.pid"
 
+GPU = "gpu"
+"""The key of what is noted beside images by those who have saved what was on a GPU."""
+
+OTHER_GPUS = "other GPUs are visible than before"
+
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _LOG_BYTES = 256 << 10
 _REASON_CHARS = 200
 _PAUSE_S = 0.05
-
-_GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
-_IO_URING = "anon_inode:[io_uring]"
 
 _ERROR = re.compile(r"Error \([^)]*\): (.*)")
 _HARMLESS = ("rlimit: Can't setup RLIMIT_NOFILE", "Dumping FAILED", "Restoring FAILED")
@@ -60,14 +63,21 @@ class Criu:
     ----------
     environ : Mapping[str, str]
         Its PATH is searched, and then the directories of system programs.
+
+    Attributes
+    ----------
+    without_driver : str
+        Why NVIDIA's driver cannot save what is on GPUs; empty if it was not asked.
     """
 
     name = "CRIU"
+    part = 0.75
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._path = environ.get("PATH", os.defpath)
         self._program = _found(self._path)
         self.no_new_privs = os.geteuid() != 0
+        self.without_driver = ""
 
     def version(self) -> str:
         """Return the number of its release; empty if there is none, or it says none."""
@@ -95,19 +105,26 @@ class Criu:
 
     def refuse(self, root: Process, tree_: Sequence[Process]) -> str:
         """Return why it cannot suspend such a tree; empty if it may be tried."""
-        inside = {root, *tree.descendants(root.pid)}
+        if why := self.beyond(root, tree_):
+            return why
         for process in tree_:
-            if process not in inside and process.alive():
-                return f"process {process.pid} has left the tree of the command"
-            if why := _held_by(process):
-                return f"process {process.pid} {why}"
-        return self._connected(tree_)
+            if device := opened.gpu(process.pid):
+                what = f"uses a GPU ({device}), whose memory CRIU does not save"
+                nor = f", nor does the driver: {self.without_driver}" if self.without_driver else ""
+                return f"process {process.pid} {what}{nor}"
+        return ""
 
-    def suspend(self, root: Process, images: Path, work: Path) -> int:
+    def suspend(
+        self, root: Process, tree_: Sequence[Process], images: Path, work: Path, limit_s: float
+    ) -> int:
         """Begin to write a tree into images; it is stopped when that is done."""
+        return self._begin(self.dump(root.pid), images, work, DUMP_LOG)
+
+    def dump(self, pid: int) -> list[str]:
+        """Return the arguments that write the tree of a process into images."""
         # Deleted files, as the shared memory of loader workers is, become part of the images.
-        argv = ["dump", "--tree", str(root.pid), "--leave-stopped", "--ghost-limit", "4095M"]
-        return self._start([*argv, *self._tcp()], images, work, DUMP_LOG)
+        argv = ["dump", "--tree", str(pid), "--leave-stopped", "--ghost-limit", "4095M"]
+        return [*argv, *self._tcp()]
 
     def judge(self, code: int, root: Process, images: Path, work: Path) -> str:
         """Return why a tree is not suspended although its helper has ended; empty if it is."""
@@ -124,8 +141,38 @@ class Criu:
         # Now that none can make another.
         return self._connected([root, *tree.descendants(root.pid)])
 
-    def resume(self, images: Path, work: Path, limit_s: float) -> int:
+    def facts(self, work: Path) -> dict[str, Any]:
+        """Return what is to be noted beside the images: nothing."""
+        return {}
+
+    def undo(self, work: Path, limit_s: float) -> int | None:
+        """Return None: what was not suspended goes on by SIGCONT."""
+        return None
+
+    def undone(self, code: int, work: Path) -> str:
+        """Return nothing: there is nothing to undo."""
+        return ""
+
+    def why_not(self, document: Mapping[str, Any], devices: str | None) -> str:
+        """Return why the images cannot be used here; empty if they may."""
+        if document.get(GPU):
+            return f"NVIDIA's driver cannot restore what was on a GPU: {self.without_driver}"
+        return "" if document.get("devices") == devices else OTHER_GPUS
+
+    def resume(self, images: Path, work: Path, limit_s: float, document: Mapping[str, Any]) -> int:
         """Make the tree in the images again, stopped; return the pid of its root."""
+        return self.remake(images, work, limit_s)
+
+    def remake(self, images: Path, work: Path, limit_s: float, more: Sequence[str] = ()) -> int:
+        """Make the tree in the images again, as :meth:`resume` does.
+
+        Parameters
+        ----------
+        images, work : pathlib.Path
+        limit_s : float
+        more : sequence of str
+            More arguments for CRIU.
+        """
         expected = format_.processes(images)
         root = next(iter(expected))
         _wait_for_pids({tid for pid in expected for tid in (pid, *expected[pid])})
@@ -133,8 +180,8 @@ class Criu:
         # A sibling of criu is a child of ours, and is killed when we are (PR_SET_PDEATHSIG).
         # Stopped, since it can fail when some of them would run already.
         argv = ["restore", "--restore-detached", "--restore-sibling", "--leave-stopped"]
-        argv += ["--pidfile", PID_FILE, *self._tcp()]
-        pid = self._start(argv, images, work, RESTORE_LOG)
+        argv += ["--pidfile", PID_FILE, *self._tcp(), *more]
+        pid = self._begin(argv, images, work, RESTORE_LOG)
         code = waited_for(pid, limit_s)
         why = ""
         if code is None:
@@ -151,6 +198,17 @@ class Criu:
             kill_below()
             raise OSError(f"criu restore: {why}")
         return root
+
+    def beyond(self, root: Process, tree_: Sequence[Process]) -> str:
+        """Return what of a tree is in no image, its GPUs apart; empty if nothing is.
+
+        Parameters
+        ----------
+        root : Process
+        tree_ : sequence of Process
+            As those of :meth:`refuse`.
+        """
+        return opened.astray(root, tree_) or self._connected(tree_)
 
     # Its command.
 
@@ -169,28 +227,30 @@ class Criu:
             return f"process {process.pid} has a TCP connection, which CRIU saves only for root"
         return ""
 
-    def _start(self, argv: Sequence[str], images: Path, work: Path, log: str) -> int:
-        """Start it in the background; return its pid."""
+    def words(self, argv: Sequence[str], images: Path, work: Path, log: str) -> list[str]:
+        """Return its whole command line.
+
+        Parameters
+        ----------
+        argv : sequence of str
+            What it is to do.
+        images, work : pathlib.Path
+        log : str
+            The name of its log.
+        """
         words = [self._program, *argv, "--images-dir", str(images), "--work-dir", str(work)]
         # -v3 says that it has succeeded. Control groups are those of the supervisor.
-        words += ["--log-file", log, "-v3", "--manage-cgroups=ignore", *self._rights()]
-        output = os.open(os.devnull, os.O_WRONLY)
-        try:
-            # It lives until its work is done, or we kill it: batch systems signal it, too.
-            return command.start(
-                words, self._environ(), cwd=str(work), log=output, blocked=(), spared=True
-            )
-        except command.CommandError as error:
-            raise OSError(str(error)) from None
-        finally:
-            os.close(output)
+        return [*words, "--log-file", log, "-v3", "--manage-cgroups=ignore", *self._rights()]
+
+    def _begin(self, argv: Sequence[str], images: Path, work: Path, log: str) -> int:
+        return begin(self.words(argv, images, work, log), self.environ(), work)
 
     def _say(self, *argv: str) -> tuple[int, str]:
         """Run it for what it prints; exit code and text."""
         reading, writing = os.pipe()
         try:
             words = [self._program, *argv]
-            pid = command.start(words, self._environ(), cwd="/", log=writing, blocked=())
+            pid = command.start(words, self.environ(), cwd="/", log=writing, blocked=())
         except (OSError, command.CommandError) as error:
             os.close(reading)
             return 127, str(error)
@@ -202,8 +262,36 @@ class Criu:
             said = file.read() or b""
         return 124 if code is None else code, said.decode(errors="replace")
 
-    def _environ(self) -> dict[str, str]:
+    def environ(self) -> dict[str, str]:
+        """Return the whole environment of its command."""
         return {"PATH": self._path, "LANG": "C"}
+
+
+def begin(words: Sequence[str], environ: Mapping[str, str], work: Path) -> int:
+    """Start a helper in the background; return its pid.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Its command line.
+    environ : Mapping[str, str]
+        Its whole environment.
+    work : pathlib.Path
+        Where it runs.
+
+    Raises
+    ------
+    OSError
+        It cannot be started.
+    """
+    output = os.open(os.devnull, os.O_WRONLY)
+    try:
+        # It lives until its work is done, or we kill it: batch systems signal it, too.
+        return command.start(words, environ, cwd=str(work), log=output, blocked=(), spared=True)
+    except command.CommandError as error:
+        raise OSError(str(error)) from None
+    finally:
+        os.close(output)
 
 
 def waited_for(pid: int, limit_s: float) -> int | None:
@@ -277,25 +365,6 @@ def _found(path: str) -> str:
         program = os.path.join(directory, "criu")
         if directory.startswith("/") and os.path.isfile(program) and os.access(program, os.X_OK):
             return program
-    return ""
-
-
-def _held_by(process: Process) -> str:
-    """Say what a process has open that is in no image; empty if it has nothing of that."""
-    own = f"/proc/{process.pid}/fd"
-    try:
-        names = os.listdir(own)
-    except OSError:
-        return ""
-    for name in names:
-        try:
-            path = os.readlink(f"{own}/{name}")
-        except OSError:
-            continue
-        if path.startswith(_GPUS):
-            return f"uses a GPU ({path}), whose memory CRIU does not save"
-        if path == _IO_URING:
-            return "uses io_uring, which CRIU does not save"
     return ""
 
 

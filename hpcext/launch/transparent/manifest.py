@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -18,6 +19,9 @@ FILE = "images.json"
 
 IMAGES, NEW = "images", "images.new"
 """In the directory of a job: the images of its suspended processes; those being written."""
+
+LOST = "images.lost"
+"""The file there that says why its processes were lost when they were to be suspended."""
 
 
 class Images:
@@ -91,6 +95,23 @@ class Images:
         except OSError:
             return
         shutil.rmtree(self.new, ignore_errors=True)
+
+    def forbid(self, why: str) -> None:
+        """Note that processes were lost because of images, so that it is not tried once more.
+
+        Parameters
+        ----------
+        why : str
+        """
+        with contextlib.suppress(OSError):
+            documents.write_file(self.path.parent / LOST, why.encode(errors="replace"))
+
+    def forbidden(self) -> str:
+        """Return why images must not be made; empty if they may."""
+        try:
+            return documents.read_own(self.path.parent / LOST).decode(errors="replace")
+        except (OSError, ValueError):
+            return ""
 
     def read(self) -> dict[str, Any] | None:
         """Return what is noted beside the images; None if there are none.

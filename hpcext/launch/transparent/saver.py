@@ -15,19 +15,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import documents, protocol
-from hpcext.launch import devices, tree
+from hpcext import documents, private, protocol
+from hpcext.launch import command, devices, tree
 from hpcext.launch.transparent import no_io_uring
 from hpcext.launch.transparent.criu import PutOffError
 from hpcext.launch.transparent.manifest import Images
 from hpcext.launch.transparent.ways import Way, choose
 from hpcext.process import Process
 
-DUMP_PART = 0.75
-"""The part of the time for a suspension in which the images have to be written."""
-
 AGAIN_S = 5.0
 """Seconds until a suspension that may not be declined is tried again."""
+
+UNDO_S = 60.0
+"""The least seconds in which a suspension that has failed must be undone."""
 
 RESUME_S, BYTES_PER_S = 60.0, 20e6
 """A restore may take that long, and as much longer as its images are large."""
@@ -62,6 +62,8 @@ class Transparent:
         Whether the command must not be able to gain privileges.
     imaged : bool
         Whether all processes have stopped, and are in images: they must never go on.
+    lost : bool
+        Whether they can neither be suspended nor go on: they must be ended.
     declined : int
         Suspensions that have failed, so that the command goes on.
     """
@@ -80,13 +82,14 @@ class Transparent:
         self._directory = directory
         self._identity = dict(identity)
         self._images = Images(directory.parent, log)
+        self._log = log
         self._devices = devices.said(environ)
-        self._limit_s = DUMP_PART * timeout_s
+        self._limit_s = timeout_s
         self._environ = environ
         self._way: Way | None = None
         self._why_none = ""
         self.plain = True
-        self.no_new_privs = self.imaged = False
+        self.no_new_privs = self.imaged = self.lost = False
         self.main = 0
         self.declined = 0
         self._cannot_save = ""
@@ -98,8 +101,10 @@ class Transparent:
         self._began_at = time.time()
         self._helper: Process | None = None
         self._root: Process | None = None
-        self._until_s = self._again_s = 0.0
+        self._taken_s = self._until_s = self._again_s = 0.0
         self._late = False
+        # Why a suspension has failed that is being undone.
+        self._undoes = ""
 
     # The beginning.
 
@@ -117,6 +122,7 @@ class Transparent:
             It cannot be tried now. The images are kept.
         """
         self._way, self._why_none = choose(self._environ)
+        self._limit_s *= 1.0 if self._way is None else self._way.part
         self.plain = self._way is None
         self.no_new_privs = self._way is not None and self._way.no_new_privs
         document = self._images.read()
@@ -131,7 +137,8 @@ class Transparent:
         self._tell()
         if not why and self._way is not None:
             try:
-                pid = self._way.resume(self._images.path, self._directory, self._resume_s(document))
+                limit_s = self._resume_s(document)
+                pid = self._way.resume(self._images.path, self._directory, limit_s, document)
             except PutOffError:
                 raise
             except (OSError, ValueError) as error:
@@ -168,9 +175,7 @@ class Transparent:
             return self._why_none
         if why := document.get("unreadable"):
             return str(why)
-        if document.get("devices") != self._devices:
-            return "other GPUs are visible than before"
-        return self._images.changed(document)
+        return self._way.why_not(document, self._devices) or self._images.changed(document)
 
     def _resume_s(self, document: Mapping[str, Any]) -> float:
         sizes = document.get("images")
@@ -194,31 +199,33 @@ class Transparent:
         root : int
             The pid of their supervisor.
         """
-        if self._way is None or self.imaged:
+        if self._way is None or self.imaged or self.lost:
             return
         if self._helper is not None:
             if time.monotonic() >= self._until_s and not self._late:
                 self._late = True
                 tree.send(self._helper, signal.SIGKILL)
-            return
-        if time.monotonic() < self._again_s or not below:
-            return
+        elif time.monotonic() >= self._again_s and below:
+            if self._undoes:
+                self._undo(self._undoes)
+            else:
+                self._save(self._way, below)
+
+    def _save(self, way: Way, below: Sequence[Process]) -> None:
         self._root = next((each for each in below if each.pid == self.main), None)
         if self._root is None:
             self._decline("the command itself has ended, and others of its processes have not")
             return
-        if why := self._way.refuse(self._root, below):
+        if why := way.refuse(self._root, below) or self._images.forbidden():
             self._decline(why)
             return
-        self._late = False
         try:
-            pid = self._way.suspend(self._root, self._images.prepare(), self._directory)
+            images = self._images.prepare()
+            pid = way.suspend(self._root, below, images, self._directory, self._limit_s)
         except OSError as error:
             self._decline(str(error))
             return
-        # It may have ended already, but not been reaped.
-        self._helper = Process.of(pid) or Process(pid, 0)
-        self._until_s = time.monotonic() + self._limit_s
+        self._helped(pid, self._limit_s)
 
     def helper_ended(self, pid: int, code: int) -> bool:
         """Judge what the helper has done, if it was that which has ended."""
@@ -227,11 +234,17 @@ class Transparent:
         self._helper = None
         if self._way is None or self._root is None:
             return True
-        why = f"it was not done in {self._limit_s:.0f} s" if self._late else ""
-        why = why or self._way.judge(code, self._root, self._images.new, self._directory)
+        late = f"it was not done in {self._taken_s:.0f} s" if self._late else ""
+        if self._undoes:
+            if why := late or self._way.undone(code, self._directory):
+                self._lose(why)
+            else:
+                self._decline(self._undoes)
+            return True
+        why = late or self._way.judge(code, self._root, self._images.new, self._directory)
         if not why:
             try:
-                self._images.commit(self._facts())
+                self._images.commit({**self._facts(), **self._way.facts(self._directory)})
                 self.imaged = True
             except (OSError, ValueError) as error:
                 why = f"the images cannot be kept: {error}"
@@ -239,8 +252,38 @@ class Transparent:
             # One that was killed may have left some of them stopped.
             self._images.discard()
             _let_go_on()
-            self._decline(why)
+            self._undo(why)
         return True
+
+    def _helped(self, pid: int, limit_s: float) -> None:
+        """Note that a helper has begun."""
+        # It may have ended already, but not been reaped.
+        self._helper = Process.of(pid) or Process(pid, 0)
+        self._taken_s, self._until_s = limit_s, time.monotonic() + limit_s
+        self._late = False
+
+    def _undo(self, why: str) -> None:
+        """Have a tree go on that was not suspended, and decline its suspension."""
+        assert self._way is not None
+        self._undoes = why
+        limit_s = max(UNDO_S, self._limit_s)
+        try:
+            pid = self._way.undo(self._directory, limit_s)
+        except OSError:
+            # No process can be made at this moment.
+            self._again_s = time.monotonic() + AGAIN_S
+            return
+        if pid is None:
+            self._decline(why)
+        else:
+            self._helped(pid, limit_s)
+
+    def _lose(self, why: str) -> None:
+        """Give up processes that can neither be suspended nor go on."""
+        self.lost = True
+        self._images.forbid(f"all of its work was lost by that once: {self._undoes}")
+        what = f"cannot be suspended ({self._undoes}), nor go on ({why}): it is ended, "
+        self._note(self._say, f"{what}all of its work is lost, and it begins anew")
 
     def abandon(self) -> None:
         """Give up the images that are being written, since the processes are to end."""
@@ -272,6 +315,7 @@ class Transparent:
         }
 
     def _decline(self, why: str) -> None:
+        self._undoes = ""
         self.declined += 1
         self._cannot_save = why
         self._again_s = time.monotonic() + AGAIN_S
@@ -289,7 +333,7 @@ class Transparent:
         released : bool
             As those of :meth:`hpcext.launch.native.Native.acknowledged`.
         """
-        return self.imaged or (self.plain and released)
+        return self.imaged or ((self.plain or self.lost) and released)
 
     def account(
         self, *, acknowledged: bool, cut_off: bool, began_at: float, ended_at: float
@@ -313,6 +357,15 @@ class Transparent:
         say(what)
         self._notes.append(what)
         self._tell()
+
+    def _say(self, what: str) -> None:
+        """Write a line into the log of the command."""
+        with contextlib.suppress(OSError):
+            log = private.open_log(self._log)
+            try:
+                command.write_line(log, self._log, f"hpcext: {what}")
+            finally:
+                os.close(log)
 
     def _tell(self) -> None:
         """Write down what the manager, and whoever kills what is left, has to know."""
