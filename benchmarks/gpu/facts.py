@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -217,12 +218,22 @@ def _faults(bench: Bench) -> None:
     ]
     bench.answer(
         "faults",
-        done.returncode != 0 and not healthy.broken and not after.broken,
+        _has_nvml() and done.returncode != 0 and not healthy.broken and not after.broken,
         f"{(done.stderr.strip().splitlines() or ['nothing'])[-1][:100]}; "
         f"said of the GPU: {in_words(after.broken + after.noted)}",
+        nvml_found_by_supervisors=_has_nvml(),
         seconds_of_a_look=_look_s(),
         xids_in_the_log=xids[-3:],
     )
+
+
+def _has_nvml() -> bool:
+    """Return whether a supervisor, which has no package, finds the driver's library."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _look_s() -> float:

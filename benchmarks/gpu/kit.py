@@ -40,6 +40,9 @@ SLOWER = 6.0
 SPARE_S = 8.0
 """What is left of the time of a run for its end."""
 
+PROGRAMS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin")
+"""Where containers have NVIDIA's programs, perhaps not in PATH."""
+
 MODULES = {"nvidia-ml-py": "pynvml"}
 """Package → its module, where that has another name."""
 
@@ -99,6 +102,7 @@ def environ(work: Path, *, rehearse: bool) -> dict[str, str]:
     # Of their own, so that they can be found and nothing of a user's is read.
     mine = {"HPCEXT_GPU_BENCHMARK": str(work), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
     found = {key: value for key, value in os.environ.items() if not key.startswith("HPCEXT_")}
+    found["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), *PROGRAMS])
     if rehearse:
         sys.path[:0] = [each for each in paths if each not in sys.path]
         found |= importlib.import_module("machine").stand_ins(work)

@@ -23,7 +23,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+# Also where another program runs it.
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import forks
 import machine
