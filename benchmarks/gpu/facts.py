@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -204,42 +203,30 @@ def _alone(bench: Bench, seen: list[Seen], ours: set[int]) -> None:
 
 def _faults(bench: Bench) -> None:
     """Have a training fail by its own fault, and look at the GPU as its supervisor does."""
+    before = json.loads(bench.run_script("looked", time.monotonic()).stdout)
     began_s = time.monotonic()
-    healthy = gpu_faults.look("0", began_s)
     done = subprocess.run(
         bench.script("faulty"), capture_output=True, text=True, check=False, timeout=bench.left_s
     )
-    after = gpu_faults.look("0", began_s)
-    xids = [
-        line.partition(": ")[2][:80]
-        for line in subprocess.run(["dmesg"], capture_output=True, text=True, check=False)
-        .stdout.splitlines()
-        if "NVRM: Xid" in line
-    ]
+    after = json.loads(bench.run_script("looked", began_s).stdout)
     bench.answer(
         "faults",
-        _has_nvml() and done.returncode != 0 and not healthy.broken and not after.broken,
+        after["nvml"] and done.returncode != 0 and not before["broken"] and not after["broken"],
         f"{(done.stderr.strip().splitlines() or ['nothing'])[-1][:100]}; "
-        f"said of the GPU: {in_words(after.broken + after.noted)}",
-        nvml_found_by_supervisors=_has_nvml(),
-        seconds_of_a_look=_look_s(),
-        xids_in_the_log=xids[-3:],
+        f"said of the GPU: {in_words(after['broken'] + after['noted'])}",
+        nvml_found_by_supervisors=after["nvml"],
+        seconds_of_a_look=after["seconds"],
+        xids_in_the_log=_xids(),
     )
 
 
-def _has_nvml() -> bool:
-    """Return whether a supervisor, which has no package, finds the driver's library."""
+def _xids() -> list[str]:
+    """Return the last faults of programs, too, that the kernel's log has."""
     try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return False
-    return True
-
-
-def _look_s() -> float:
-    began_s = time.perf_counter()
-    gpu_faults.look("0", 0.0)
-    return time.perf_counter() - began_s
+        said = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ["the log cannot be read"]
+    return [line.partition("NVRM: ")[2][:80] for line in said.splitlines() if "Xid" in line][-3:]
 
 
 PART = Part(

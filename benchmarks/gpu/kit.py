@@ -10,11 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.metadata
-import importlib.util
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -24,12 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import needs
 import results
 from part import Bench, Part, answers_of, print_error, read_answers
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-WHEELS, SITE = ROOT / "build" / "gpu-wheels", ROOT / "build" / "gpu-site"
 NAMES = ("facts", "training", "nccl", "mps", "transparent", "agent", "marble")
 """The modules of the parts, the most valuable first."""
 
@@ -43,68 +39,17 @@ SPARE_S = 8.0
 PROGRAMS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin")
 """Where containers have NVIDIA's programs, perhaps not in PATH."""
 
-MODULES = {"nvidia-ml-py": "pynvml"}
-"""Package → its module, where that has another name."""
-
-
-def parts() -> list[Part]:
-    """Return all parts, in their order."""
-    return [importlib.import_module(name).PART for name in NAMES]
-
-
-def missing() -> list[str]:
-    """Return the packages that hpcext needs and this Python lacks, or has in an older release."""
-    text = (ROOT / "setup.cfg").read_text().partition("install_requires =\n")[2]
-    found = []
-    for line in text.partition("\n\n")[0].splitlines():
-        stated = re.match(r"\s+([\w-]+) >= ([\d.]+)(; python_version < \"3\.(\d+)\")?", line)
-        if stated is None or (stated[4] and sys.version_info >= (3, int(stated[4]))):
-            continue
-        try:
-            has = importlib.metadata.version(stated[1])
-        except importlib.metadata.PackageNotFoundError:
-            # What has no metadata may be there all the same.
-            module = MODULES.get(stated[1], stated[1])
-            if importlib.util.find_spec(module) is None:
-                found.append(stated[1])
-            continue
-        if _numbers(has) < _numbers(stated[2]):
-            found.append(stated[1])
-    return found
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(each) for each in re.findall(r"\d+", version)]
-
-
-def install(names: list[str]) -> None:
-    """Put packages from the wheels that were carried here where the parts find them."""
-    if not names:
-        return
-    shutil.rmtree(SITE, ignore_errors=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps",
-         "--find-links", str(WHEELS), "--target", str(SITE), *names],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        sys.stderr.write(done.stderr)
-        sys.exit(
-            f"run: {sys.executable} lacks {', '.join(names)}, and {WHEELS} has no wheels that "
-            "fit: benchmarks/gpu/README.md says how to carry them"
-        )
-
 
 def environ(work: Path, *, rehearse: bool) -> dict[str, str]:
     """Return the environment of the parts."""
-    paths = [str(ROOT), str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    # Of their own, so that they can be found and nothing of a user's is read.
-    mine = {"HPCEXT_GPU_BENCHMARK": str(work), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    paths = [str(ROOT), str(needs.SITE)]
+    sys.path[:0] = paths
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *before])
+    mine = {"GPU_BENCHMARK": str(work), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
     found = {key: value for key, value in os.environ.items() if not key.startswith("HPCEXT_")}
     found["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), *PROGRAMS])
     if rehearse:
-        sys.path[:0] = [each for each in paths if each not in sys.path]
         found |= importlib.import_module("machine").stand_ins(work)
     return found | mine
 
@@ -128,25 +73,34 @@ class Run:
     def parts(self, work: Path) -> None:
         """Run those that are wanted, one after the other."""
         surroundings = environ(work, rehearse=self.args.rehearse)
-        for number, part in enumerate(parts(), start=1):
+        for number, name in enumerate(NAMES, start=1):
             if self.args.parts and str(number) not in self.args.parts:
                 continue
-            found = self.document["parts"].get(part.name)
+            found = self.document["parts"].get(name)
             if found and not self.args.again and results.is_whole(found, self.args.rehearse):
                 continue
-            left_s = self._end_s - time.monotonic()
-            if left_s < part.least_s:
-                state, why, took_s = "skipped", f"{left_s:.0f} s were left", 0.0
-            else:
-                limit_s = min(left_s, part.limit_s * self._slower)
-                print(f"part {part.title}: at most {limit_s:.0f} s", flush=True)
-                began_s = time.monotonic()
-                state, why = self._run(part, work, limit_s, surroundings)
-                took_s = time.monotonic() - began_s
-            answers = read_answers(answers_of(work, part.name))
-            made = results.of_part(part, answers, state, why, took_s, real=not self.args.rehearse)
-            self.document["parts"][part.name] = results.kept(found, made)
+            try:
+                made = self._made(importlib.import_module(name).PART, work, surroundings)
+            except ImportError as error:
+                # The others may not need what is missing.
+                print(f"part {name}: {error}", file=sys.stderr)
+                none = Part(name, name, 0.0, 0.0, {}, print)
+                made = results.of_part(none, {}, "failed", str(error), 0.0, real=False)
+            self.document["parts"][name] = results.kept(found, made)
             results.write(self.args.out, self.document, NAMES)
+
+    def _made(self, part: Part, work: Path, surroundings: dict[str, str]) -> dict[str, Any]:
+        """Run a part if there is time for it; return its results."""
+        left_s, began_s = self._end_s - time.monotonic(), time.monotonic()
+        if left_s < part.least_s:
+            state, why = "skipped", f"{left_s:.0f} s were left, and it needs {part.least_s:.0f}"
+        else:
+            limit_s = min(left_s, part.limit_s * self._slower)
+            print(f"part {part.title}: at most {limit_s:.0f} s", flush=True)
+            state, why = self._run(part, work, limit_s, surroundings)
+        took_s = time.monotonic() - began_s
+        answers = read_answers(answers_of(work, part.name))
+        return results.of_part(part, answers, state, why, took_s, real=not self.args.rehearse)
 
     def _run(
         self, part: Part, work: Path, limit_s: float, surroundings: dict[str, str]
@@ -229,9 +183,9 @@ def main() -> int:
         for each in (args.out, args.scratch):
             each.mkdir(parents=True, exist_ok=True)
         document = results.read(args.earlier or args.out / "gpu.json", given=bool(args.earlier))
+        needs.install()
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    install(missing())
     # Private, and short enough for the paths of sockets.
     work = Path(tempfile.mkdtemp(prefix="gpu-", dir=args.scratch))
     try:

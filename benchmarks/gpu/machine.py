@@ -19,9 +19,6 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks"), str(ROOT)]
 
 from site_of_test import Site
 
-MARK = "HPCEXT_GPU_BENCHMARK"
-"""A variable of all processes of a run, by which they are found at its end."""
-
 OCCUPIED = "FAKE_GPU_PROCESSES"
 """In a rehearsal, the directory in which processes say that they are on the GPU."""
 
@@ -53,6 +50,10 @@ class Gpu:
         self.nvml: Any = importlib.import_module("pynvml")
         self.nvml.nvmlInit()
         self.handle = self.nvml.nvmlDeviceGetHandleByIndex(0)
+
+    def close(self) -> None:
+        """Let go of the driver, which a fork is not to inherit."""
+        self.nvml.nvmlShutdown()
 
     @property
     def count(self) -> int:
@@ -198,13 +199,14 @@ def left_behind(mark: str) -> list[int]:
     Parameters
     ----------
     mark : str
-        What the run's :data:`MARK` is.
+        The directory of the run: all have it in their variables, the daemon of MPS too, which has
+        hardly any.
     """
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         pid = int(path.parent.name)
         with contextlib.suppress(OSError):
-            if pid != os.getpid() and f"{MARK}={mark}".encode() in path.read_bytes().split(b"\0"):
+            if pid != os.getpid() and mark.encode() in path.read_bytes():
                 found.append(pid)
     return found
 

@@ -245,7 +245,10 @@ class Neighbours:
     def _anew(self) -> None:
         """Begin another client with the same daemon, whatever became of its server."""
         self._start(3, 1, window_s=0.3)
-        code = self._clients[3].wait(30)
+        try:
+            code: int | str = self._clients[3].wait(30)
+        except subprocess.TimeoutExpired:
+            code = "none within 30 s"
         self._bench.answer("anew", code == 0, exit_code=code)
 
 

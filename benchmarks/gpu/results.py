@@ -82,13 +82,16 @@ def of_part(
 
 def _machine() -> dict[str, Any]:
     asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False)
+    try:
+        commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None
     return {
         "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "python": sys.version.split()[0],
         "kernel": platform.release(),
         "cores": len(os.sched_getaffinity(0)),
-        "commit": said.stdout.strip() or None,
+        "commit": commit,
     }
 
 

@@ -70,7 +70,11 @@ def _run(place: Path, kind: str, name: str, attempt: int, more: list[str]) -> di
     if name == "suspended":
         words += ["--suspend-at", str(SUSPENDED_AT)]
     # Each compiles for itself, as on another machine.
-    environ = {**told.environ(), "TORCHINDUCTOR_CACHE_DIR": str(place / f"{name}-compiled")}
+    environ = {
+        **told.environ(),
+        "TORCHINDUCTOR_CACHE_DIR": str(place / f"{name}-compiled"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "4",
+    }
     return {"words": words, "environ": environ, "log": str(here / "log")}
 
 
@@ -121,7 +125,7 @@ def _sizes(bench: Bench) -> None:
     ask = ("mb", "step_ms", "suspend_s", "write_gb_s", "teardown_s", "resume_s")
     disk = lines[0]["disk_gb_s"]
     bench.answer("cost", MEASURED, says, **_columns(lines, ask), disk_gb_s=disk)
-    ask = ("mb", "held_s", "written_s", "beside_ms")
+    ask = ("mb", "held_s", "held_again_s", "written_s", "beside_ms")
     bench.answer("staged", MEASURED, says, **_columns(lines, ask))
     times = [line["freed_s"] for line in lines]
     bench.answer("freed", None not in times, **_columns(lines, ("mb", "freed_s")))

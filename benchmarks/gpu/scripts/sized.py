@@ -4,7 +4,9 @@ For each size a fork trains, writes a periodic checkpoint that is staged, and is
 one resumes. A line in the account for each:
 
 ``held_s``
-    From the end of a step to the next while a checkpoint is staged, less the same without.
+    From the end of a step to the next while the first checkpoint is staged, and memory is pinned
+    for that, less the same without a checkpoint. ``held_again_s`` is of the next one, which finds
+    that memory (null if it would take too long).
 ``written_s``
     From there to the commit, by a thread; ``beside_ms`` is a step meanwhile.
 ``suspend_s``
@@ -45,7 +47,8 @@ from hpcext.training.torch import Session
 MOST_BYTES = 256 << 20
 """Of one tensor, as layers have."""
 
-STAGED_AT, SUSPENDED_AT, BEFORE = 5, 9, 2
+STAGED_AT, BEFORE = 5, 2
+MOST_AGAIN_BYTES = 6_000_000_000
 SLACK_BYTES = 64 << 20
 
 
@@ -74,13 +77,17 @@ def train(size: int, told: Path) -> None:
         checkpoint_every_steps=STAGED_AT,
     )  # fmt: skip
     net = session.parallel(weights)
-    ended_s, steps, between, figures = 0.0, [], [], {}
+    times = 2 if size <= MOST_AGAIN_BYTES else 1
+    saves, last = [STAGED_AT * n for n in range(1, times + 1)], STAGED_AT * (times + 1) - 2
+    ended_s, steps, between = 0.0, [], []
+    figures: dict[str, Any] = {"held_again_s": None}
     for _ in session.epochs(1):
-        for number, _ in enumerate(session.batches(range(SUSPENDED_AT * 2))):
+        for number, _ in enumerate(session.batches(range(last * 2))):
             stepped_s = time.monotonic()
             keeper = session.training.keeper
-            if number == STAGED_AT and not session.resumed:
-                figures["held_s"] = stepped_s - ended_s - statistics.median(between)
+            if number in saves and not session.resumed:
+                name = "held_s" if number == STAGED_AT else "held_again_s"
+                figures[name] = stepped_s - ended_s - statistics.median(between)
             elif number:
                 between.append(stepped_s - ended_s)
             optimizer.zero_grad()
@@ -93,20 +100,20 @@ def train(size: int, told: Path) -> None:
             if session.resumed:
                 told.write_text(json.dumps({"resume_s": ended_s - began_s}))
                 os._exit(0)
-            if number == STAGED_AT:
+            if number in saves:
                 keeper.wait()
                 figures["written_s"] = time.monotonic() - stepped_s
                 figures["beside_ms"] = 1e3 * steps[-1]
                 ended_s = time.monotonic()
-            if number == SUSPENDED_AT:
+            if number == last:
                 figures["step_ms"] = 1e3 * statistics.median(steps[BEFORE:STAGED_AT])
                 told.write_text(json.dumps({**figures, "asked_at": time.time()}))
                 os.kill(os.getpid(), signal.SIGTSTP)
 
 
-def measure(size: int, place: Path, gpu: machine.Gpu) -> dict[str, Any]:
+def measure(size: int, place: Path) -> dict[str, Any]:
     """Suspend a training of this size, and resume it."""
-    before = gpu.used_bytes
+    before = used_bytes()
     told = [place / f"told-{number}" for number in (1, 2)]
     pids = []
     for number in (1, 2):
@@ -124,7 +131,9 @@ def measure(size: int, place: Path, gpu: machine.Gpu) -> dict[str, Any]:
             finally:
                 code = forks.wait(pids[0])
             ended_at = time.time()
+            gpu = machine.Gpu()
             freed_s = gpu.freed_s(before + SLACK_BYTES)
+            gpu.close()
             if code:
                 raise RuntimeError(f"it ended with {code}")
         elif code := forks.wait(pids[1]):
@@ -136,6 +145,14 @@ def measure(size: int, place: Path, gpu: machine.Gpu) -> dict[str, Any]:
         "write_gb_s": size / 1e9 / suspend_s, "teardown_s": ended_at - seen_at,
         "freed_s": freed_s,
     }  # fmt: skip
+
+
+def used_bytes() -> int:
+    """Return how much of the GPU is used."""
+    gpu = machine.Gpu()
+    found = gpu.used_bytes
+    gpu.close()
+    return found
 
 
 def disk_gb_s(place: Path, size: int) -> float:
@@ -158,7 +175,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     args = parser.parse_args()
     end_s, before, took_s = time.monotonic() + args.seconds, 0, 0.0
-    gpu = machine.Gpu()
     disk = disk_gb_s(args.place, min(max(args.sizes), MOST_BYTES))
     for size in args.sizes:
         # What is large takes as long as it is large.
@@ -170,7 +186,7 @@ def main() -> None:
         place = args.place / str(size)
         place.mkdir()
         try:
-            found = measure(size, place, gpu)
+            found = measure(size, place)
         finally:
             print((place / "log").read_text()[-4000:], file=sys.stderr)
             shutil.rmtree(place)

@@ -19,7 +19,8 @@ def main() -> None:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else None,
-        "count": torch.cuda.device_count(),
+        # PyTorch counts by NVML; what CUDA itself sees is what is_available() asks.
+        "count": torch.cuda.device_count() if torch.cuda.is_available() else 0,
     }
     if torch.cuda.is_available():
         facts["uuid"] = str(torch.cuda.get_device_properties(0).uuid)
