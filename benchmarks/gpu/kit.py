@@ -169,7 +169,7 @@ def main() -> int:
     parser.add_argument("--scratch", type=Path, default=ROOT / "build",
                         help="a disk for checkpoints, 60 GB at most (default: build)")  # fmt: skip
     parser.add_argument("--rehearse", action="store_true", help="by stand-ins, without a GPU")
-    parser.add_argument("--part", choices=NAMES, help=argparse.SUPPRESS)
+    parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -160,9 +160,12 @@ def stand_ins(work: Path, gpus: int = 1) -> dict[str, str]:
     gpus : int
         How many GPUs NVML shows.
     """
-    libraries, occupied_by = work / "libraries", work / "occupied"
-    for each in (libraries, occupied_by):
+    libraries, occupied_by, absent = (work / name for name in ("libraries", "occupied", "absent"))
+    for each in (libraries, occupied_by, absent):
         each.mkdir(parents=True, exist_ok=True)
+    for module in ("tensorflow", "jax"):
+        # The doctor would take long to import what no part is about.
+        (absent / f"{module}.py").write_text("raise ImportError('not in a rehearsal')\n")
     for source, library in (("nvml.c", "libnvidia-ml.so.1"), ("cuda.c", "libcuda.so.1")):
         made = ["cc", *STRICT, "-o", str(libraries / library), str(FAKES / source)]
         subprocess.run(made, check=True)
@@ -173,7 +176,7 @@ def stand_ins(work: Path, gpus: int = 1) -> dict[str, str]:
         "CLIENT_LOG": os.devnull,
         "LD_LIBRARY_PATH": _before(libraries, "LD_LIBRARY_PATH"),
         "PATH": _before(FAKES, "PATH"),
-        "PYTHONPATH": _before(FAKES, "PYTHONPATH"),
+        "PYTHONPATH": os.pathsep.join([str(absent), _before(FAKES, "PYTHONPATH")]),
     }
 
 

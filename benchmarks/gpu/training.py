@@ -19,7 +19,7 @@ KINDS = ("plain", "amp", "graphs", "graphs-dropout", "compiled", "compiled-graph
 SIZES = (10e6, 100e6, 1e9, 5e9, 20e9)
 """Bytes of state: weights and two averages of Adam."""
 
-REHEARSED = ("amp", "graphs", "compiled")
+REHEARSED = ("amp", "graphs")
 SMALL = ["--width", "4", "--batch", "16"]
 """What a training is without a GPU."""
 

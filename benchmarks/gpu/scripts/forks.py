@@ -5,12 +5,18 @@ The import takes seconds; CUDA is initialised by each fork for itself.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+
+def load() -> None:
+    """Import what the first optimizer would, before there are forks."""
+    importlib.import_module("torch._dynamo")
 
 
 def fork(run: Callable[[], object], environ: Mapping[str, str], log: Path) -> int:

@@ -174,6 +174,7 @@ def main() -> None:
     parser.add_argument("--account", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     args = parser.parse_args()
+    forks.load()
     end_s, before, took_s = time.monotonic() + args.seconds, 0, 0.0
     disk = disk_gb_s(args.place, min(max(args.sizes), MOST_BYTES))
     for size in args.sizes:

@@ -225,6 +225,7 @@ def meet(place: Path, together: int) -> None:
 
 def make_runs(path: Path) -> None:
     """Make lists of runs; write how each ended beside them."""
+    forks.load()
     codes = []
     for together in json.loads(path.read_text()):
         pids = [
