@@ -59,8 +59,8 @@ class Trained:
         for _ in self.session.epochs(10**9):
             for batch in self.session.batches(self.loader):
                 self.optimizer.zero_grad()
-                batch = [part.to(device, non_blocking=True) for part in batch]
-                for (x, y), share in self.session.microbatches(batch):
+                there = [part.to(device, non_blocking=True) for part in batch]
+                for (x, y), share in self.session.microbatches(there):
                     (nn.functional.mse_loss(self.net(x), y) * share).backward()
                 self.optimizer.step()
                 yield

@@ -1,7 +1,7 @@
 """Collect wheels of what hpcext needs, to be carried to a machine that has no network.
 
-They go into ``build/gpu-wheels``, for several releases of Python on x86-64. NumPy and SciPy are left
-out unless ``--with`` names them: a Python with PyTorch mostly has them, and they are large.
+They go into ``build/gpu-wheels``, for several releases of Python on x86-64. NumPy and SciPy are
+left out unless ``--with`` names them: they are large, and mostly there where PyTorch is.
 
 Run: ``python benchmarks/gpu/carry.py [--python 3.12 ...] [--with scipy]``
 """

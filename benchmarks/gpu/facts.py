@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from machine import Gpu, Seen, Watch, site
+from machine import Gpu, Watch, site
 from part import MEASURED, NOT_ASKED, Bench, Part, in_words, read_lines, wait_for
 
 from hpcext.executors.gpu_facts import gpu_facts, mps_runs
@@ -34,7 +34,7 @@ def run(bench: Bench) -> None:
     with bench.asking("pilot", "alone", "free"):
         _pilot(bench, gpu)
     with bench.asking("faults"):
-        _faults(bench)
+        _faults(bench, gpu.index)
 
 
 def _describe(bench: Bench, gpu: Gpu) -> None:
@@ -47,7 +47,7 @@ def _describe(bench: Bench, gpu: Gpu) -> None:
             return f"not known ({type(error).__name__})"
         return found.decode() if isinstance(found, bytes) else found
 
-    facts = gpu_facts()[0]
+    facts = next(each for each in gpu_facts() if each.index == gpu.index)
     bench.answer(
         "gpu",
         MEASURED,
@@ -90,9 +90,7 @@ def _doctor(bench: Bench) -> None:
     findings = {each["name"]: each for each in document["findings"]}
     gpus = findings["gpus"]
     wrong = [name for name, each in findings.items() if each["verdict"] == "wrong"]
-    bench.answer(
-        "doctor", gpus["verdict"] == "ok", f"{gpus['says']}; wrong: {in_words(wrong)}"
-    )
+    bench.answer("doctor", gpus["verdict"] == "ok", f"{gpus['says']}; wrong: {in_words(wrong)}")
 
 
 def _uuid(bench: Bench, gpu: Gpu) -> None:
@@ -151,7 +149,7 @@ def _pilot(bench: Bench, gpu: Gpu) -> None:
         }
         for name, path in accounts.items()
     ))  # fmt: skip
-    idle = gpu.used_bytes
+    idle, others = gpu.used_bytes, frozenset(gpu.processes())
     with Watch(gpu) as watch:
         manager = place.start("run", str(place.jobs), "--gpus", "1", "--dir", str(place.pilot))
         wait_for(lambda: _steps(accounts["first"]) >= 10, "ten steps", bench.left_s - 10)
@@ -176,7 +174,8 @@ def _pilot(bench: Bench, gpu: Gpu) -> None:
         lost_steps=lost,
         seconds_from_suspend_to_the_other=handed_s,
     )
-    _alone(bench, watch.seen, {line["pid"] for line in begun})
+    seen = [each.pids - others for each in watch.seen]
+    _alone(bench, seen, {line["pid"] for line in begun})
     above = max(line.get("used_bytes", 0) for line in begun) - idle
     bench.answer("free", above <= SLACK_BYTES, most_mib_in_use_at_a_start=above // MIB)
 
@@ -185,10 +184,10 @@ def _steps(account: Path) -> int:
     return max((line["step"] for line in read_lines(account) if "step" in line), default=0)
 
 
-def _alone(bench: Bench, seen: list[Seen], ours: set[int]) -> None:
-    """Judge by all that NVML said meanwhile."""
-    together = max((len(each.pids) for each in seen), default=0)
-    known = {pid for each in seen for pid in each.pids}
+def _alone(bench: Bench, seen: list[frozenset[int]], ours: set[int]) -> None:
+    """Judge by all processes that NVML named meanwhile."""
+    together = max(map(len, seen), default=0)
+    known = frozenset[int]().union(*seen)
     if not known:
         bench.answer("alone", NOT_ASKED, "NVML named no process at any time", samples=len(seen))
         return
@@ -201,14 +200,14 @@ def _alone(bench: Bench, seen: list[Seen], ours: set[int]) -> None:
     )
 
 
-def _faults(bench: Bench) -> None:
+def _faults(bench: Bench, index: int) -> None:
     """Have a training fail by its own fault, and look at the GPU as its supervisor does."""
-    before = json.loads(bench.run_script("looked", time.monotonic()).stdout)
+    before = json.loads(bench.run_script("looked", index, time.monotonic()).stdout)
     began_s = time.monotonic()
     done = subprocess.run(
         bench.script("faulty"), capture_output=True, text=True, check=False, timeout=bench.left_s
     )
-    after = json.loads(bench.run_script("looked", began_s).stdout)
+    after = json.loads(bench.run_script("looked", index, began_s).stdout)
     bench.answer(
         "faults",
         after["nvml"] and done.returncode != 0 and not before["broken"] and not after["broken"],
@@ -240,7 +239,7 @@ PART = Part(
         "doctor": "Does `hpcext doctor` find the GPU?",
         "uuid": "Does `CUDA_VISIBLE_DEVICES` with the UUID of NVML show CUDA exactly that GPU?",
         "processes": "Does NVML name a process that computes, by its pid?",
-        "pilot": "Does a pilot with `--gpus` train, suspend, and resume on the GPU, losing no step?",
+        "pilot": "Does a pilot with `--gpus` train, suspend and resume there, losing no step?",
         "alone": "Were its jobs never on the GPU at once, by NVML?",
         "free": "Was the GPU's memory free, by NVML, whenever one of them began?",
         "faults": "Is a failure by a program's own fault not put down to the GPU?",

@@ -1,8 +1,9 @@
-"""The GPU of this machine as NVML shows it, and the stand-ins that take its place in a rehearsal."""
+"""The GPU of this machine by NVML, and the stand-ins that take its place in a rehearsal."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import subprocess
@@ -13,11 +14,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[2]
-FAKES = ROOT / "tests" / "fakes" / "nvidia"
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks"), str(ROOT)]
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from site_of_test import Site
+
+from hpcext.executors.gpus import find_gpus
+
+ROOT = Path(__file__).parents[2]
+FAKES = ROOT / "tests" / "fakes" / "nvidia"
 
 OCCUPIED = "FAKE_GPU_PROCESSES"
 """In a rehearsal, the directory in which processes say that they are on the GPU."""
@@ -44,21 +50,29 @@ class Seen(NamedTuple):
 
 
 class Gpu:
-    """The first GPU."""
+    """The first GPU that we may use.
+
+    Attributes
+    ----------
+    index : int
+        In the driver's order.
+    count : int
+        How many GPUs we may use.
+    """
 
     def __init__(self) -> None:
+        # Perhaps a batch system has given us some of many.
+        ours = find_gpus()
+        if not ours:
+            raise OSError(errno.ENODEV, "NVML shows no GPU that may be used here")
+        self.index, self.count = ours[0], len(ours)
         self.nvml: Any = importlib.import_module("pynvml")
         self.nvml.nvmlInit()
-        self.handle = self.nvml.nvmlDeviceGetHandleByIndex(0)
+        self.handle = self.nvml.nvmlDeviceGetHandleByIndex(self.index)
 
     def close(self) -> None:
         """Let go of the driver, which a fork is not to inherit."""
         self.nvml.nvmlShutdown()
-
-    @property
-    def count(self) -> int:
-        """How many GPUs there are."""
-        return int(self.nvml.nvmlDeviceGetCount())
 
     @property
     def uuid(self) -> str:
@@ -166,7 +180,7 @@ def stand_ins(work: Path, gpus: int = 1) -> dict[str, str]:
     for module in ("tensorflow", "jax"):
         # The doctor would take long to import what no part is about.
         (absent / f"{module}.py").write_text("raise ImportError('not in a rehearsal')\n")
-    for source, library in (("nvml.c", "libnvidia-ml.so.1"), ("cuda.c", "libcuda.so.1")):
+    for source, library in (("nvml.c", "libnvidia-ml.so.1"), ("checkpoints.c", "libcuda.so.1")):
         made = ["cc", *STRICT, "-o", str(libraries / library), str(FAKES / source)]
         subprocess.run(made, check=True)
     return {

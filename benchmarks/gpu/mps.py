@@ -15,7 +15,6 @@ from typing import Any
 import machine
 from part import NOT_ASKED, SCRIPTS, Bench, Part, wait_for
 
-from hpcext.executors.gpus import uuid_of
 from hpcext.launch.mps import CONTROL, Seat
 from hpcext.process import Process
 
@@ -137,7 +136,7 @@ class Neighbours:
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._place = bench, _place(bench, "neighbours")
-        self._uuid = uuid_of(0)
+        self._uuid = machine.Gpu().uuid
         self._seat = Seat({"directory": str(self._place / "mps"), "device": self._uuid})
         self._clients: list[subprocess.Popen[bytes]] = []
 

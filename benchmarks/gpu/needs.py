@@ -62,7 +62,9 @@ def missing() -> list[str]:
         if _numbers(has) < _numbers(need.least):
             names.append(need.name)
     if "rich" in names:
-        names += [name for name in OF_RICH if importlib.util.find_spec(MODULES.get(name, name)) is None]
+        names += [
+            name for name in OF_RICH if importlib.util.find_spec(MODULES.get(name, name)) is None
+        ]
     return names
 
 

@@ -16,10 +16,11 @@ import pytest
 
 from hpcext.manager import suspendable
 
-GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
-sys.path.append(str(GPU))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 
 import needs
+
+GPU = Path(needs.__file__).parent
 
 TRUE_HERE = {
     "facts": {"doctor", "processes", "pilot", "alone", "free", "faults"},
@@ -32,7 +33,7 @@ TRUE_HERE = {
 }
 """Part → its questions whose answer is yes by the stand-ins, too."""
 
-PART = '''
+PART = """
 from pathlib import Path
 from part import Part
 
@@ -40,7 +41,7 @@ def run(bench):
     {run}
 
 PART = Part("{name}", "{name}", {limit_s}, {least_s}, {{"first": "1?", "second": "2?"}}, run)
-'''
+"""
 
 
 def left_behind(scratch: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Process groups on a GPU, as a session forms them: again and again, or with a rank that is missing."""
+"""Process groups on a GPU, as a session forms them: again and again, or with a rank missing."""
 
 from __future__ import annotations
 

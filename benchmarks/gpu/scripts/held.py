@@ -84,11 +84,7 @@ def main() -> None:
         print(json.dumps({"device": str(held.device)}), flush=True)
         for line in sys.stdin:
             word, number = line.split()
-            if word == "pace":
-                told = held.pace(float(number))
-            else:
-                told = getattr(held, word)(int(number))
-            print(json.dumps(told), flush=True)
+            print(json.dumps(getattr(held, word)(json.loads(number))), flush=True)
 
 
 if __name__ == "__main__":

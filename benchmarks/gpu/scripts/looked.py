@@ -1,4 +1,4 @@
-"""What a supervisor finds out of the GPU after a failure, as JSON: ``looked.py SINCE``.
+"""What a supervisor finds out of a GPU after a failure, as JSON: ``looked.py INDEX SINCE``.
 
 SINCE is the instant, by the monotonic clock, from which on faults in the kernel's log count.
 """
@@ -23,6 +23,6 @@ def has_nvml() -> bool:
 
 
 began_s = time.perf_counter()
-found = gpu_faults.look("0", float(sys.argv[1]))
+found = gpu_faults.look(sys.argv[1], float(sys.argv[2]))
 seconds = time.perf_counter() - began_s
 print(json.dumps({**found._asdict(), "seconds": seconds, "nvml": has_nvml()}))

@@ -23,8 +23,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-# Also where another program runs it.
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+# Where another program runs this one, its own folder is not in the path.
+sys.path.insert(0, str(Path(__file__).parent))
 
 import forks
 import machine

@@ -1,7 +1,7 @@
 """As much of NVIDIA's library of the driver as is used, for a machine of ``$FAKE_GPUS`` GPUs.
 
-Which processes compute on the first one says ``$FAKE_GPU_PROCESSES``, a directory: a file for each, by
-its pid, with the bytes that it has there and perhaps its state (``cuda.c``).
+Which processes compute on the first one says ``$FAKE_GPU_PROCESSES``, a directory: a file for each,
+by its pid, with the bytes that it has there and perhaps its state (``checkpoints.c``).
 """
 
 from __future__ import annotations

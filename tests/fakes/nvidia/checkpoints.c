@@ -1,9 +1,10 @@
 /* A stand-in of libcuda.so.1: as much as takes a process off a GPU and puts it back, from outside.
  *
- * By the driver API's page on checkpoints (CUDA 12.8): a process goes from running to locked, to checkpointed,
- * to locked, to running, and by no other way. What is locked cannot call CUDA; here it cannot do anything.
- * A process counts as one that uses CUDA if it has a file in $FAKE_GPU_PROCESSES, which holds the bytes that it
- * has on the GPU and, after a space, its state. */
+ * By the driver API's page on checkpoints (CUDA 12.8): a process goes from running to locked, to
+ * checkpointed, to locked, to running, and by no other way. What is locked cannot call CUDA; here it
+ * cannot do anything. The process itself needs no library: it counts as one that uses CUDA if it has
+ * a file in $FAKE_GPU_PROCESSES, by its pid, which holds the bytes that it has on the GPU and, after
+ * a space, its state. */
 
 #include <signal.h>
 #include <stdio.h>
