@@ -88,7 +88,7 @@ def _adapting(bench: Bench) -> None:
 PART = Part(
     "agent",
     "6. The agent of Pollux and the clock of balanced batches",
-    60.0,
+    50.0,
     20.0,
     {
         "overhead": "Does adapting take less than 5 % of a step of a large model?",

@@ -36,6 +36,8 @@ SLOWER = 6.0
 SPARE_S = 8.0
 """What is left of the time of a run for its end."""
 
+REAPED_S = 5.0
+
 PROGRAMS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin")
 """Where containers have NVIDIA's programs, perhaps not in PATH."""
 
@@ -124,7 +126,9 @@ class Run:
                 return "ended early", f"it took longer than {limit_s:.0f} s"
             finally:
                 process.kill()
-                process.wait()
+                # One that hangs in the driver cannot be waited for.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(REAPED_S)
                 sweep(str(work))
         return ("failed", "see gpu.log") if code else ("done", "")
 

@@ -25,7 +25,7 @@ def run(bench: Bench) -> None:
     with bench.asking("nccl"):
         training.bit_equal(bench, ["nccl"])
     with bench.asking("again"):
-        found = json.loads(bench.run_script("grouped", "again", limit_s=60).stdout)
+        found = json.loads(bench.run_script("grouped", "again", limit_s=0.6 * bench.left_s).stdout)
         bench.answer("again", found["sum"] == 1.0, **found)
     with bench.asking("blocked"):
         _blocked(bench)
@@ -60,7 +60,11 @@ def _blocked(bench: Bench) -> None:
 
     figures: dict[str, Any] = {}
     try:
-        wait_for(lambda: any("blocked" in line for line in read_lines(told)), "a rank", 60)
+        wait_for(
+            lambda: any("blocked" in line for line in read_lines(told)),
+            "a rank",
+            bench.patience_s(30),
+        )
         began_s = time.monotonic()
         # It aborts its own group, from another thread.
         limit_s = 1.0 if bench.rehearse else ABORT_S
@@ -138,7 +142,7 @@ def _lost(bench: Bench) -> None:
 PART = Part(
     "nccl",
     "3. Groups of NCCL",
-    60.0,
+    50.0,
     25.0,
     {
         "nccl": "Does a training in a group of NCCL that its script has formed end with the same "

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+FORKS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Variables of a process whose forks use the GPU: to look whether there is one must not open it."""
+
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 
@@ -76,6 +79,11 @@ class Bench:
     def left_s(self) -> float:
         """Seconds until this part is ended."""
         return self._end_s - time.monotonic()
+
+    def patience_s(self, usual_s: float) -> float:
+        """Return how long to wait for what usually takes no longer than this: the machine of a
+        rehearsal may be busy."""
+        return usual_s * (10 if self.rehearse else 1)
 
     def answer(self, question: str, verdict: str | bool, says: str = "", **figures: Any) -> None:
         """Write down an answer, which stays whatever becomes of the part."""

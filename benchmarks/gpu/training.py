@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 from machine import Gpu
-from part import MEASURED, NOT_ASKED, Bench, Part, in_words, read_lines
+from part import FORKS, MEASURED, NOT_ASKED, Bench, Part, in_words, read_lines
 
 from hpcext.protocol import Attempt
 
@@ -55,7 +55,8 @@ def bit_equal(bench: Bench, kinds: Iterable[str]) -> None:
     path = bench.scratch / "runs.json"
     path.write_text(json.dumps([first, second]))
     with bench.asking():
-        bench.run_script("trained", "--runs", path, limit_s=bench.left_s * 0.6)
+        limit_s = bench.left_s * 0.6
+        bench.run_script("trained", "--runs", path, environ=FORKS, limit_s=limit_s)
     for kind in kinds:
         _judge(bench, kind)
 
@@ -116,7 +117,7 @@ def _sizes(bench: Bench) -> None:
         and 1.5 * size < Gpu().total_bytes
     ]
     with bench.asking():
-        bench.run_script("sized", *words, "--sizes", *map(int, fitting))
+        bench.run_script("sized", *words, "--sizes", *map(int, fitting), environ=FORKS)
     lines = read_lines(told)
     if not lines:
         raise RuntimeError("no size was measured; see gpu.log")
@@ -140,7 +141,7 @@ _ASKS = "Does a training {} end with the same bits if it is suspended and resume
 PART = Part(
     "training",
     "2. Trainings in PyTorch: suspended and resumed",
-    170.0,
+    150.0,
     40.0,
     {
         "plain": _ASKS.format("on CUDA with dropout"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -72,8 +73,8 @@ class Target:
         found = self.hear()
         return self.hear() if "computes" in found else found
 
-    def end(self) -> None:
-        """Kill it."""
+    def close(self) -> None:
+        """Kill it, in whatever state it is."""
         self._process.kill()
         self._process.communicate()
 
@@ -86,14 +87,10 @@ def run(bench: Bench) -> None:
         for each in bench.part.questions:
             bench.answer(each, NOT_ASKED, f"the driver: {error}")
         return
-    target = Target(bench)
-    try:
-        with bench.asking("same", "cost", "between"):
-            _by_size(bench, driver, target)
-        with bench.asking("program"):
-            _by_program(bench, target)
-    finally:
-        target.end()
+    with bench.asking("same", "cost", "between"), contextlib.closing(Target(bench)) as target:
+        _by_size(bench, driver, target)
+    with bench.asking("program"):
+        _by_program(bench)
     with bench.asking("same-user", "other-user"):
         _by_users(bench)
     # The supervisor's own way (checkpoint = "transparent" with a GPU open) has its place here: a
@@ -158,25 +155,27 @@ def _by_size(bench: Bench, driver: Driver, target: Target) -> None:
 
         found = _cycle(target, _steps(bench, target), off, on)
         rows.append({"mb": size / 1e6, **found, **{f"{what}_s": times[what] for what in MOVES}})
-        print(rows[-1], flush=True)
-    same = [row.pop("same") for row in rows]
+        # What is known stays if a larger one takes too long.
+        _tell(bench, rows, target.device)
+        if last:
+            bench.answer("between", between.pop("worked"), **between)
+
+
+def _tell(bench: Bench, rows: list[dict[str, Any]], device: str) -> None:
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    bench.answer("same", all(same), f"on {target.device}", sizes=len(same))
+    same = columns.pop("same")
+    bench.answer("same", all(same), f"on {device}", sizes=len(same))
     bench.answer("cost", MEASURED, **columns)
-    bench.answer("between", between.pop("worked", NOT_ASKED), **between)
 
 
 def _other(bench: Bench) -> dict[str, Any]:
     """Run another program on the GPU, which takes most of it."""
     gpu = Gpu()
     began_s = time.monotonic()
-    other = Target(bench)
-    try:
+    with contextlib.closing(Target(bench)) as other:
         size = 1 << 20 if bench.rehearse else int(0.7 * (gpu.total_bytes - gpu.used_bytes))
         held = other.ask("grow", size)["size"]
         told = other.ask("steps", 2)
-    finally:
-        other.end()
     return {
         "worked": "sums" in told,
         "other_mb": held / 1e6,
@@ -184,7 +183,7 @@ def _other(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _by_program(bench: Bench, target: Target) -> None:
+def _by_program(bench: Bench) -> None:
     """By NVIDIA's own program, if it is there."""
     program = shutil.which(PROGRAM)
     if program is None:
@@ -192,37 +191,32 @@ def _by_program(bench: Bench, target: Target) -> None:
         return
     times: list[float] = []
 
-    def toggle() -> None:
-        began_s = time.monotonic()
-        subprocess.run([program, "--toggle", "--pid", str(target.pid)], check=True)
-        times.append(time.monotonic() - began_s)
+    with contextlib.closing(Target(bench)) as target:
 
-    target.ask("grow", SIZES[2])
-    found = _cycle(target, _steps(bench, target), toggle, toggle)
+        def toggle() -> None:
+            began_s = time.monotonic()
+            subprocess.run([program, "--toggle", "--pid", str(target.pid)], check=True)
+            times.append(time.monotonic() - began_s)
+
+        target.ask("grow", SIZES[2])
+        found = _cycle(target, _steps(bench, target), toggle, toggle)
     bench.answer("program", found.pop("same"), off_s=times[0], on_s=times[1], **found)
 
 
 def _by_users(bench: Bench) -> None:
     """Try it without privileges: on a program of one's own, and on another user's."""
-    target = Target(bench, preexec_fn=_drop_capabilities)
-    try:
+    with contextlib.closing(Target(bench, preexec_fn=_drop_capabilities)) as target:
         code, told = _moved([sys.executable], target.pid, preexec_fn=_drop_capabilities)
         bench.answer("same-user", code == 0, str(told.pop("error", "")), **told)
-    finally:
-        target.end()
     if os.geteuid() != 0:
         bench.answer("other-user", NOT_ASKED, "only root can begin a program as somebody else")
         return
-    target = Target(bench)
-    try:
+    nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/"}
+    with contextlib.closing(Target(bench)) as target:
         # Our own Python may be in a directory that they cannot enter.
         python = next(filter(os.path.exists, PYTHONS), sys.executable)
-        code, told = _moved(
-            [python], target.pid, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/"
-        )
+        code, told = _moved([python], target.pid, **nobody)
         bench.answer("other-user", code == 0, str(told.pop("error", "")), **told)
-    finally:
-        target.end()
 
 
 def _drop_capabilities() -> None:
@@ -250,7 +244,7 @@ def _moved(python: list[str], pid: int, **options: Any) -> tuple[int, dict[str, 
 PART = Part(
     "transparent",
     "5. Programs taken off the GPU as they are, by the driver",
-    80.0,
+    70.0,
     25.0,
     {
         "same": "Does a program that was taken off the GPU while it computed end with the same "

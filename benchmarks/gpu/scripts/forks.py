@@ -13,10 +13,14 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
+
 
 def load() -> None:
-    """Import what the first optimizer would, before there are forks."""
-    importlib.import_module("torch._dynamo")
+    """Import what the first optimizer would, before there are forks; where there may be a GPU,
+    nothing that might touch it."""
+    if torch.version.cuda is None:
+        importlib.import_module("torch._dynamo")
 
 
 def fork(run: Callable[[], object], environ: Mapping[str, str], log: Path) -> int:
