@@ -8,14 +8,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import machine
 from part import FORKS, MEASURED, NOT_ASKED, SCRIPTS, Bench, Part, wait_for
 
-from hpcext.launch.mps import CONTROL, Seat
+from hpcext.launch.mps import ASK_S, CONTROL, Seat
 from hpcext.process import Process
 
 TOGETHER = (2, 4)
@@ -128,6 +128,25 @@ def _speeds(bench: Bench) -> None:
         bench.answer("speed", gains, f"{together} together", **figures)
 
 
+class PatientSeat(Seat):
+    """A seat that waits longer for the daemon of a rehearsal.
+
+    Parameters
+    ----------
+    where : Mapping of str to str
+        As of any seat.
+    patience_s : callable
+        Makes of a usual time the one to wait.
+    """
+
+    def __init__(self, where: Mapping[str, str], patience_s: Callable[[float], float]) -> None:
+        super().__init__(where)
+        self._patience_s = patience_s
+
+    def _ask(self, question: str, timeout_s: float = ASK_S) -> str | None:
+        return super()._ask(question, self._patience_s(timeout_s))
+
+
 class Neighbours:
     """Trainings that share the GPU, one of which ends in each of the ways there are.
 
@@ -139,7 +158,8 @@ class Neighbours:
     def __init__(self, bench: Bench) -> None:
         self._bench, self._place = bench, _place(bench, "neighbours")
         self._uuid = machine.Gpu().uuid
-        self._seat = Seat({"directory": str(self._place / "mps"), "device": self._uuid})
+        where = {"directory": str(self._place / "mps"), "device": self._uuid}
+        self._seat = PatientSeat(where, bench.patience_s)
         self._clients: list[subprocess.Popen[bytes]] = []
 
     def ask(self) -> None:
