@@ -5,6 +5,7 @@ What they say of speed means nothing without a GPU, and is not looked at.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -215,6 +216,26 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "no PyTorch that finds a GPU in:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [
+        ([{7}, set(), {8}], "yes"),
+        ([{7}, {7, 8}, {8}], "no"),
+        ([set(), set()], "not asked"),
+    ],
+)
+def test_two_jobs_at_once_on_a_gpu_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: list[set[int]], verdict: str
+) -> None:
+    # What these modules put into the path is not for other tests.
+    monkeypatch.syspath_prepend(str(GPU))
+    facts, part = map(importlib.import_module, ("facts", "part"))
+    bench = part.Bench(facts.PART, tmp_path, 60.0, rehearse=False)
+    facts._alone(bench, list(map(frozenset, seen)), {7, 8})
+    answers = part.read_answers(part.answers_of(tmp_path, "facts"))
+    assert answers["alone"]["verdict"] == verdict
 
 
 def test_what_is_carried_is_what_a_manager_needs() -> None:
