@@ -64,6 +64,11 @@ class Run:
     args : argparse.Namespace
     document : dict
         The results so far.
+
+    Attributes
+    ----------
+    code : int
+        The exit status: not 0 if it was told to end.
     """
 
     def __init__(self, args: argparse.Namespace, document: dict[str, Any]) -> None:
@@ -71,6 +76,7 @@ class Run:
         self._slower = SLOWER if args.rehearse else 1.0
         self._end_s = time.monotonic() + 60 * args.minutes * self._slower - SPARE_S
         self._log = args.out / "gpu.log"
+        self.code = 0
 
     def parts(self, work: Path) -> None:
         """Run those that are wanted, one after the other."""
@@ -90,6 +96,8 @@ class Run:
                 made = results.of_part(none, {}, "failed", str(error), 0.0, real=False)
             self.document["parts"][name] = results.kept(found, made)
             results.write(self.args.out, self.document, NAMES)
+            if self.code:
+                return
 
     def _made(self, part: Part, work: Path, surroundings: dict[str, str]) -> dict[str, Any]:
         """Run a part if there is time for it; return its results."""
@@ -99,7 +107,11 @@ class Run:
         else:
             limit_s = min(left_s, part.limit_s * self._slower)
             print(f"part {part.title}: at most {limit_s:.0f} s", flush=True)
-            state, why = self._run(part, work, limit_s, surroundings)
+            try:
+                state, why = self._run(part, work, limit_s, surroundings)
+            except (KeyboardInterrupt, SystemExit) as told:
+                state, why = "ended early", "the run was told to end"
+                self.code = told.code if isinstance(told, SystemExit) else 130
         took_s = time.monotonic() - began_s
         answers = read_answers(answers_of(work, part.name))
         return results.of_part(part, answers, state, why, took_s, real=not self.args.rehearse)
@@ -108,7 +120,7 @@ class Run:
         self, part: Part, work: Path, limit_s: float, surroundings: dict[str, str]
     ) -> tuple[str, str]:
         """Run a part in a process of its own; return how it ended, and why."""
-        words = ["--part", part.name, "--work", str(work), "--limit", str(limit_s)]
+        words = ["--be-part", part.name, "--work", str(work), "--limit", str(limit_s)]
         words += ["--rehearse"] if self.args.rehearse else []
         with self._log.open("ab", buffering=0) as log:
             log.write(f"\n===== {part.name} =====\n".encode())
@@ -149,7 +161,7 @@ def sweep(mark: str) -> None:
 
 def run_part(args: argparse.Namespace) -> int:
     """Be the process of a part."""
-    part: Part = importlib.import_module(args.part).PART
+    part: Part = importlib.import_module(args.be_part).PART
     bench = Bench(part, args.work, args.limit, rehearse=args.rehearse)
     try:
         part.run(bench)
@@ -163,7 +175,8 @@ def main() -> int:
     """Read the command line, and run."""
     listed = "; ".join(f"{number} {name}" for number, name in enumerate(NAMES, start=1))
     parser = argparse.ArgumentParser(prog="run", description=__doc__, epilog=f"parts: {listed}")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "build/gpu")),
+    out = Path(os.environ.get("OUT") or ROOT / "build" / "gpu")
+    parser.add_argument("--out", type=Path, default=out,
                         help="where results go (default: $OUT, or build/gpu)")  # fmt: skip
     parser.add_argument("--earlier", type=Path, metavar="gpu.json",
                         help="go on from these results (default: those in --out)")  # fmt: skip
@@ -173,11 +186,11 @@ def main() -> int:
     parser.add_argument("--scratch", type=Path, default=ROOT / "build",
                         help="a disk for checkpoints, 60 GB at most (default: build)")  # fmt: skip
     parser.add_argument("--rehearse", action="store_true", help="by stand-ins, without a GPU")
-    parser.add_argument("--part", help=argparse.SUPPRESS)
+    parser.add_argument("--be-part", help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.part:
+    if args.be_part:
         return run_part(args)
     numbers = [str(number) for number in range(1, len(NAMES) + 1)]
     if wrong := [each for each in args.parts or () if each not in numbers]:
@@ -192,16 +205,17 @@ def main() -> int:
         parser.error(str(error))
     # Private, and short enough for the paths of sockets.
     work = Path(tempfile.mkdtemp(prefix="gpu-", dir=args.scratch))
+    run = Run(args, document)
     try:
-        Run(args, document).parts(work)
+        run.parts(work)
     finally:
         sweep(str(work))
         shutil.rmtree(work, ignore_errors=True)
     print(results.table(document, NAMES))
-    return 0
+    return run.code
 
 
 if __name__ == "__main__":
-    # All of it in this file's own process may be asked to end.
+    # What a part has begun is ended, whoever ends the run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

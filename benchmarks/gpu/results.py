@@ -130,7 +130,9 @@ def write(out: Path, document: Mapping[str, Any], names: Iterable[str]) -> None:
 
 def table(document: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return tables of all parts, and which of them were real."""
-    lines, real, other = [], [], []
+    lines: list[str] = []
+    real: list[str] = []
+    other: list[str] = []
     for name in names:
         found = document["parts"].get(name)
         if found is None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -101,19 +103,30 @@ class Kit:
         if name not in self.names:
             self.names.append(name)
 
-    def run(self, *words: str) -> dict[str, Any]:
-        """Run them; the results by part."""
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Begin to run them."""
         program = (
             f"import sys; sys.path.insert(0, {str(GPU)!r}); import kit; "
-            f"kit.NAMES = {tuple(self.names)!r}; sys.exit(kit.main())"
+            f"kit.NAMES = {tuple(self.names)!r}; "
+            "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); "
+            "sys.exit(kit.main())"
         )
-        done = subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-c", program, "--out", str(self.path / "out"),
              "--scratch", str(self.path / "scratch"), *words],
             env={**os.environ, "PYTHONPATH": str(self.path / "modules")},
-            capture_output=True, text=True, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+
+    def run(self, *words: str) -> dict[str, Any]:
+        """Run them; the results by part."""
+        process = self.start(*words)
+        _, err = process.communicate()
+        assert process.returncode == 0, err
+        return self.results()
+
+    def results(self) -> dict[str, Any]:
+        """What the document says, by part."""
         found: dict[str, Any] = json.loads((self.path / "out" / "gpu.json").read_text())
         return found["parts"]
 
@@ -161,6 +174,31 @@ def test_a_part_that_fails_or_hangs_stops_no_other_and_keeps_its_answers(kit: Ki
     assert verdicts(found["gpu_works"]) == [("measured", ""), ("yes", "")]
     assert "ValueError: no luck" in (kit.path / "out" / "gpu.log").read_text()
     assert not left_behind(kit.path / "scratch")
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_run_that_is_told_to_end_leaves_answers_and_nothing_else(
+    kit: Kit, signum: int, code: int
+) -> None:
+    there = kit.path / "there"
+    kit.write(
+        "gpu_long",
+        f"bench.answer('first', True); __import__('pathlib').Path({str(there)!r}).touch(); "
+        "__import__('time').sleep(600)",
+    )
+    kit.write("gpu_next", kit.counting("next"))
+    process = kit.start()
+    while not there.exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signum)
+    _, err = process.communicate()
+    assert process.returncode == code, err
+    found = kit.results()
+    assert list(found) == ["gpu_long"]
+    assert verdicts(found["gpu_long"]) == [("yes", ""), ("not asked", "the run was told to end")]
+    assert not kit.count("next")
+    assert not left_behind(kit.path / "scratch")
+    assert not list((kit.path / "scratch").iterdir())
 
 
 def test_a_run_goes_on_with_what_lacks_answers(kit: Kit) -> None:
