@@ -34,7 +34,6 @@ from hpcext.training.torch import Session
 from hpcext.training.torch.ranks import init
 
 SAMPLES, SIDE, WARM_UP = 512, 32, 10
-CUDA = torch.device("cuda")
 
 
 class Kind(NamedTuple):
