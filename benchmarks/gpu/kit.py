@@ -184,7 +184,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="also what has answers already")
     parser.add_argument("--minutes", type=float, default=MINUTES)
     parser.add_argument("--scratch", type=Path, default=ROOT / "build",
-                        help="a disk for checkpoints, 60 GB at most (default: build)")  # fmt: skip
+                        help="a disk for checkpoints, 44 GB at most (default: build)")  # fmt: skip
     parser.add_argument("--rehearse", action="store_true", help="by stand-ins, without a GPU")
     parser.add_argument("--be-part", help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)

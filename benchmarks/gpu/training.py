@@ -111,9 +111,9 @@ def _sizes(bench: Bench) -> None:
     fitting = [
         size
         for size in sizes
-        # Twice, as staged memory is kept; on the disk the draft of a third; gradients on the GPU.
+        # Twice, as staged memory is kept; gradients on the GPU.
         if 2.2 * size < psutil.virtual_memory().available
-        and 3.2 * size < shutil.disk_usage(place).free
+        and 1.1 * size < shutil.disk_usage(place).free
         and 1.5 * size < Gpu().total_bytes
     ]
     with bench.asking():

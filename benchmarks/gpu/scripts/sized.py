@@ -6,7 +6,7 @@ one resumes. A line in the account for each:
 ``held_s``
     From the end of a step to the next while the first checkpoint is staged, and memory is pinned
     for that, less the same without a checkpoint. ``held_again_s`` is of the next one, which finds
-    that memory (null if it would take too long).
+    that memory. What there is no time or no disk for is null.
 ``written_s``
     From there to the commit, by a thread; ``beside_ms`` is a step meanwhile.
 ``suspend_s``
@@ -48,6 +48,7 @@ MOST_BYTES = 256 << 20
 """Of one tensor, as layers have."""
 
 STAGED_AT, BEFORE = 5, 2
+STAGED = ("held_s", "held_again_s", "written_s", "beside_ms")
 MOST_AGAIN_BYTES = 6_000_000_000
 SLACK_BYTES = 64 << 20
 
@@ -66,21 +67,28 @@ class Weights(nn.Module):
         return torch.stack([part.square().mean() for part in self.parts]).sum()
 
 
-def train(size: int, told: Path) -> None:
-    """One attempt of a training."""
+def checkpoints(size: int, place: Path) -> int:
+    """Return how many checkpoints there is time and room for before that of the suspension."""
+    room = shutil.disk_usage(place).free
+    if size <= MOST_AGAIN_BYTES and room > 3.2 * size:
+        return 2
+    return int(room > 2.2 * size)
+
+
+def train(size: int, told: Path, times: int) -> None:
+    """One attempt of a training, with so many periodic checkpoints."""
     began_s = time.monotonic()
     cuda = torch.cuda.is_available()
     weights = Weights(size // 3, torch.device("cuda" if cuda else "cpu"))
     optimizer = torch.optim.Adam(weights.parameters(), fused=True)
     session = Session(
         weights=weights, optimizer=optimizer, checkpoint_every_s=None,
-        checkpoint_every_steps=STAGED_AT,
+        checkpoint_every_steps=STAGED_AT if times else None,
     )  # fmt: skip
     net = session.parallel(weights)
-    times = 2 if size <= MOST_AGAIN_BYTES else 1
     saves, last = [STAGED_AT * n for n in range(1, times + 1)], STAGED_AT * (times + 1) - 2
     ended_s, steps, between = 0.0, [], []
-    figures: dict[str, Any] = {"held_again_s": None}
+    figures: dict[str, Any] = dict.fromkeys(STAGED)
     for _ in session.epochs(1):
         for number, _ in enumerate(session.batches(range(last * 2))):
             stepped_s = time.monotonic()
@@ -113,7 +121,7 @@ def train(size: int, told: Path) -> None:
 
 def measure(size: int, place: Path) -> dict[str, Any]:
     """Suspend a training of this size, and resume it."""
-    before = used_bytes()
+    before, times = used_bytes(), checkpoints(size, place)
     told = [place / f"told-{number}" for number in (1, 2)]
     pids = []
     for number in (1, 2):
@@ -123,7 +131,7 @@ def measure(size: int, place: Path) -> dict[str, Any]:
         path = told[number - 1]
         observer = Observer(report)
         pids.append(
-            forks.fork(lambda path=path: train(size, path), attempt.environ(), place / "log")
+            forks.fork(lambda path=path: train(size, path, times), attempt.environ(), place / "log")
         )
         if number == 1:
             try:
