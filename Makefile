@@ -15,7 +15,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SCRIPTS := .ci/run .ci/venv .ci/install-packages .ci/criu tests/system/in-release tests/system/in-overlay lsf_scripts/* \
-	site_configs/packaging/wheels site_configs/packaging/install-tree site_configs/packaging/source-tree
+	benchmarks/gpu/run site_configs/packaging/wheels site_configs/packaging/install-tree site_configs/packaging/source-tree
 ROOTS := spank_hooks/prolog/hpcext-prolog spank_hooks/epilog/hpcext-epilog
 RELEASE ?=
 CGROUPS ?=

@@ -40,7 +40,9 @@ class Trained:
         x = torch.randn(BATCH * STEPS, width)
         data = TensorDataset(x, x.roll(1, dims=1))
         size = {} if adapts else {"global_batch": BATCH}
-        self.loader = DataLoader(data, batch_sampler=self.session.batch_sampler(data, **size))
+        batches = self.session.batch_sampler(data, **size)
+        pinned = self.session.device.type == "cuda"
+        self.loader = DataLoader(data, batch_sampler=batches, pin_memory=pinned)
         self._steps = self._forever()
 
     def turn_s(self) -> float:
@@ -48,16 +50,33 @@ class Trained:
         began_s = time.perf_counter()
         for _ in range(STEPS):
             next(self._steps)
+        if self.session.device.type == "cuda":
+            torch.cuda.synchronize()
         return time.perf_counter() - began_s
 
     def _forever(self) -> Iterator[None]:
+        device = self.session.device
         for _ in self.session.epochs(10**9):
             for batch in self.session.batches(self.loader):
                 self.optimizer.zero_grad()
-                for (x, y), share in self.session.microbatches(batch):
+                there = [part.to(device, non_blocking=True) for part in batch]
+                for (x, y), share in self.session.microbatches(there):
                     (nn.functional.mse_loss(self.net(x), y) * share).backward()
                 self.optimizer.step()
                 yield
+
+
+def both_s(width: int, turns: int, warm_up: int = 5) -> tuple[list[float], list[Trained]]:
+    """Return seconds of a step without and with adapting, medians, and the trainings."""
+    both = [Trained(width, adapts=adapts) for adapts in (False, True)]
+    # The first ones import, allocate, and measure the noise more often.
+    for each in both * warm_up:
+        each.turn_s()
+    times: list[list[float]] = [[], []]
+    for turn in range(turns):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            times[which].append(both[which].turn_s())
+    return [statistics.median(each) / STEPS for each in times], both
 
 
 def main() -> None:
@@ -67,20 +86,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=40)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    both = [Trained(args.width, adapts=adapts) for adapts in (False, True)]
-    # The first ones import, allocate, and measure the noise more often.
-    for each in both * 5:
-        each.turn_s()
-    times: list[list[float]] = [[], []]
-    for turn in range(args.turns):
-        for which in (0, 1) if turn % 2 else (1, 0):
-            times[which].append(both[which].turn_s())
-    plain, adapted = (statistics.median(each) for each in times)
+    (plain_s, adapted_s), both = both_s(args.width, args.turns)
     session = both[1].session
     if session.rank == 0:
         print(
-            f"{session.world_size} ranks, {plain / STEPS * 1e3:.2f} ms a step: "
-            f"adapting takes {adapted / plain - 1:+.1%}"
+            f"{session.world_size} ranks, {plain_s * 1e3:.2f} ms a step: "
+            f"adapting takes {adapted_s / plain_s - 1:+.1%}"
         )
 
 

@@ -100,7 +100,7 @@ class Trained:
             for (x,) in self.session.batches(self.loader):
                 began_s = time.perf_counter()
                 self.optimizer.zero_grad()
-                loss = self.net(x).square().mean()
+                loss = self.net(x.to(self.session.device)).square().mean()
                 if self.paced:
                     time.sleep(pace(rank, self.step, changing=self.changing).at(len(x)))
                 self.own_s.append(time.perf_counter() - began_s)
@@ -174,7 +174,8 @@ def gap(trainings: Trained) -> float:
     """How much longer the slowest rank takes than the fastest, as a share of the slowest's time;
     over the second half of the steps."""
     half = trainings.own_s[len(trainings.own_s) // 2 :]
-    mine = torch.tensor([statistics.fmean(half)], dtype=torch.float64)
+    device = trainings.session.device
+    mine = torch.tensor([statistics.fmean(half)], dtype=torch.float64, device=device)
     all_of = [torch.zeros_like(mine) for _ in range(trainings.session.world_size)]
     torch.distributed.all_gather(all_of, mine)
     slowest, fastest = float(max(all_of)), float(min(all_of))

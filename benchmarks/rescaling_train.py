@@ -51,6 +51,7 @@ class Training:
 
     def train(self, net: nn.Module, x: torch.Tensor) -> None:
         """One optimizer step."""
+        x = x.to(next(net.parameters()).device)
         self.optimizer.zero_grad()
         torch.autograd.backward(nn.functional.mse_loss(net(x), x))
         self.optimizer.step()

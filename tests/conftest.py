@@ -83,7 +83,7 @@ WAITS = ("system", "lsf", "seams", "launch", "executors", "manager")
 """Folders whose tests mostly wait."""
 
 COMPUTES = (
-    "training", "tensorflow", "jax", "transformers", "lightning", "run", "random_faults",
+    "gpu", "training", "tensorflow", "jax", "transformers", "lightning", "run", "random_faults",
     "faults", "rescaling", "examples", "doctor", "sim", "cli", "core",
 )  # fmt: skip
 """Other folders with long files."""

@@ -1,11 +1,17 @@
-"""As much of NVIDIA's library of the driver as is used, for a machine of ``$FAKE_GPUS`` GPUs."""
+"""As much of NVIDIA's library of the driver as is used, for a machine of ``$FAKE_GPUS`` GPUs.
+
+Which processes compute on the first one says ``$FAKE_GPU_PROCESSES``, a directory: a file for each,
+by its pid, with the bytes that it has there and perhaps its state (``checkpoints.c``).
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 NVML_DEVICE_MIG_ENABLE = 1
+_CHECKPOINTED = "2"
 
 
 class NVMLError(Exception):
@@ -42,7 +48,12 @@ def nvmlDeviceGetUtilizationRates(gpu: int) -> SimpleNamespace:
 
 
 def nvmlDeviceGetMemoryInfo(gpu: int) -> SimpleNamespace:
-    return SimpleNamespace(total=80 << 30, used=0)
+    used = sum(each.usedGpuMemory for each in nvmlDeviceGetComputeRunningProcesses(gpu))
+    return SimpleNamespace(total=80 << 30, used=used)
+
+
+def nvmlSystemGetDriverVersion() -> str:
+    return "fake"
 
 
 def nvmlDeviceGetMigMode(gpu: int) -> list[int]:
@@ -57,8 +68,18 @@ def nvmlDeviceGetMPSComputeRunningProcesses(gpu: int) -> list[object]:
     return []
 
 
-def nvmlDeviceGetComputeRunningProcesses(gpu: int) -> list[object]:
-    return []
+def nvmlDeviceGetComputeRunningProcesses(gpu: int) -> list[SimpleNamespace]:
+    place = os.environ.get("FAKE_GPU_PROCESSES")
+    found = []
+    for path in Path(place).iterdir() if place and gpu == 0 else ():
+        try:
+            words = path.read_text().split()
+        except OSError:
+            continue
+        # One that was killed leaves its file; a checkpointed one has nothing on the GPU.
+        if words and words[1:] != [_CHECKPOINTED] and os.path.exists(f"/proc/{path.name}"):
+            found.append(SimpleNamespace(pid=int(path.name), usedGpuMemory=int(words[0])))
+    return found
 
 
 def nvmlDeviceGetCudaComputeCapability(gpu: int) -> list[int]:
