@@ -90,7 +90,7 @@ def room_of(kind: str, seed: int) -> Any:
     from virtual import room, slurm_room
 
     assert room
-    return (slurm_room.HarvestRoom if kind == "harvest" else slurm_room.SlurmRoom)(seed)
+    return {"pilot": slurm_room.SlurmRoom, "harvest": slurm_room.HarvestRoom}[kind](seed)
 
 
 def one(kind: str, seed: int) -> int:

@@ -774,3 +774,10 @@ def program(process: Process) -> int:
 def script(text: str, arguments: Sequence[str]) -> Callable[[Process], int]:
     """Return the program that runs the script of a batch job."""
     return lambda _: Shell(arguments).run(text)
+
+
+PROGRAMS: dict[str, Callable[[Process], int | None]] = {
+    "sh": program,
+    "sleep": lambda process: calls.sleep(float(process.argv[1])),
+}
+"""Programs that scripts start, by name."""
