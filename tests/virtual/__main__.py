@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+ROOMS = ("local", "pilot", "harvest", "lsf-pilot", "lsf-harvest")
 
 
 def main() -> int:
@@ -35,9 +36,7 @@ def main() -> int:
     parser.add_argument(
         "seeds", nargs="?", default="0-999", help="SEED or FIRST-LAST, or more: 3,7-9"
     )
-    parser.add_argument(
-        "--room", choices=("local", "pilot", "harvest"), default="local", help="its kind"
-    )
+    parser.add_argument("--room", choices=ROOMS, default="local", help="its kind")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="planted bugs; all by default")
     parser.add_argument("--mutant", default="", help=argparse.SUPPRESS)
@@ -86,11 +85,18 @@ def room_of(kind: str, seed: int) -> Any:
         from virtual.room import Room
 
         return Room(seed)
-    # In this order: the first import makes what follows virtual.
-    from virtual import room, slurm_room
+    # The room first: it makes what follows virtual.
+    from virtual import room
 
     assert room
-    return {"pilot": slurm_room.SlurmRoom, "harvest": slurm_room.HarvestRoom}[kind](seed)
+    from virtual import lsf_room, slurm_room
+
+    return {
+        "pilot": slurm_room.SlurmRoom,
+        "harvest": slurm_room.HarvestRoom,
+        "lsf-pilot": lsf_room.LsfRoom,
+        "lsf-harvest": lsf_room.HarvestRoom,
+    }[kind](seed)
 
 
 def one(kind: str, seed: int) -> int:

@@ -116,6 +116,8 @@ class Job:
         Node → what it has there.
     planned : (float, tuple of str) or None
         When and where it will begin, if all others use their time.
+    preempted : float or None
+        When it was told to leave for another job, if it was.
     """
 
     id: int
@@ -129,6 +131,7 @@ class Job:
     code: int = 0
     shares: dict[str, Share] = dataclasses.field(default_factory=dict)
     planned: tuple[float, tuple[str, ...]] | None = None
+    preempted: float | None = None
 
     @property
     def waits(self) -> bool:
@@ -143,6 +146,11 @@ class Job:
     @property
     def runs(self) -> bool:
         """Whether it runs, and nothing ends it."""
+        return False
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its nodes are about to be free, whoever wants them."""
         return False
 
     @property
@@ -357,6 +365,20 @@ class Controller:
             if len(free) >= self._needs(job) and at < math.inf:
                 return max(at, self.now + 1), tuple(free[: self._needs(job)])
         return None
+
+    def _victims(self, job: Job, lower: Sequence[Any]) -> list[Any]:
+        """Return which of these jobs give a job its nodes when they leave; none if they cannot."""
+        stay = [each for each in self._holders() if each not in lower and not each.leaving]
+        free = [place.name for place in self.places.values() if self._fits(job, place, stay)]
+        if not lower or len(free) < self._needs(job):
+            return []
+        # Those that are leaving already, then nodes with the fewest victims.
+        on = {name: [each for each in lower if name in each.shares] for name in free}
+        free.sort(
+            key=lambda name: (-sum(each.preempted is not None for each in on[name]), len(on[name]))
+        )
+        found = [victim for name in free[: self._needs(job)] for victim in on[name]]
+        return list(dict.fromkeys(found))
 
     def _give(self, job: Job, names: Sequence[str]) -> None:
         """Give nodes to a job."""

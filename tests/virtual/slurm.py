@@ -125,7 +125,6 @@ class Job(batch.Job):
     requeued: bool = False
     why: str = "None"
     restarts: int = 0
-    preempted: float | None = None
     noticed: bool = False
     steps: list[Step] = dataclasses.field(default_factory=list)
     stops: list[str] = dataclasses.field(default_factory=list)
@@ -156,6 +155,11 @@ class Job(batch.Job):
     def runs(self) -> bool:
         """Whether it runs, and nothing ends it."""
         return self.state == "RUNNING"
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its nodes are about to be free."""
+        return self.completing
 
     @property
     def done(self) -> bool:
@@ -266,20 +270,8 @@ class Slurm(batch.Controller):
             if each.state == "RUNNING" and self.partitions[each.order.partition].preempted
             and self.partitions[each.order.partition].tier < tier
         ]  # fmt: skip
-        if not lower:
-            return
-        stay = [each for each in self._holders() if each not in lower and not each.completing]
-        free = [place.name for place in self.places.values() if self._fits(job, place, stay)]
-        if len(free) < self._needs(job):
-            return
-        # Those that are leaving already, then nodes with the fewest victims.
-        victims_on = {name: [each for each in lower if name in each.shares] for name in free}
-        free.sort(key=lambda name: (
-            -sum(each.preempted is not None for each in victims_on[name]), len(victims_on[name])
-        ))  # fmt: skip
-        for name in free[: self._needs(job)]:
-            for victim in victims_on[name]:
-                self._preempt(victim)
+        for victim in self._victims(job, lower):
+            self._preempt(victim)
 
     def _preempt(self, job: Job) -> None:
         if job.state != "RUNNING":
