@@ -159,6 +159,12 @@ class Job(batch.Job):
         It is shown as EXIT, and will be PEND or PSUSP.
     ending : bool
         Whether its host ends it.
+    acting : bool
+        Whether a control of it is under way, such as that which stops it.
+    stopped : float or None
+        When it was stopped, if it is.
+    stood_s : float
+        For how long it was stopped before.
     """
 
     order: Order
@@ -171,6 +177,7 @@ class Job(batch.Job):
     requeue: str = ""
     requeuing: bool = False
     ending: bool = False
+    acting: bool = False
     stopped: float | None = None
     stood_s: float = 0.0
 
@@ -232,6 +239,11 @@ class Lsf(batch.Controller):
         Slots of each host.
     gpus : int
         GPUs of each host.
+
+    Attributes
+    ----------
+    left : list of callable
+        Called with processes that a job has left behind, before they are killed.
     """
 
     title, program = "lsf", "mbatchd"
@@ -249,6 +261,7 @@ class Lsf(batch.Controller):
         super().__init__(kernel, nodes, site, cpus=cpus, gpus=gpus, memory_mb=8000)
         self.site = site
         self.queues = {each.name: each for each in queues}
+        self.left: list[Callable[[Sequence[Process]], None]] = []
         self._wanted: set[Job] = set()
         self._after(site.periodic_s, self._periodic)
 
@@ -330,7 +343,7 @@ class Lsf(batch.Controller):
             self._preempt(victim)
 
     def _preempt(self, job: Job) -> None:
-        if job.state != "RUN" or job.leaves or job.leader is None:
+        if job.state != "RUN" or job.leaves or job.leader is None or job.acting:
             return
         job.preempted = self.now
         self._tell(job, "is preempted")
@@ -359,12 +372,16 @@ class Lsf(batch.Controller):
         said = self._queue(job).controls.get("SUSPEND", default)
 
         def done() -> None:
-            if job.state == "RUN" and job.run == run and not job.leaves and job.shares:
+            if job.run != run:
+                return
+            job.acting = False
+            if job.state == "RUN" and not job.leaves and job.shares:
                 job.state, job.stopped = state, self.now
                 self._tell(job, f"is {state}")
                 self._soon(self._schedule)
             self.kernel.touched()
 
+        job.acting = True
         self._act(job, run, said, reasons, done)
 
     def _continue(self, job: Job) -> None:
@@ -384,6 +401,7 @@ class Lsf(batch.Controller):
                 self._report(done)
                 return
             if job.leader is None or job.run != run or job.leader.dead:
+                self._report(done)
                 return
             known = self._known(job)
             environ = {
@@ -465,7 +483,7 @@ class Lsf(batch.Controller):
         job.run += 1
         job.began, job.ends, job.ended = self.now, self.now + job.order.limit_s, None
         job.leader, job.tasks, job.preempted, job.ending = None, [], None, False
-        job.stopped, job.stood_s, job.requeue = None, 0.0, ""
+        job.stopped, job.stood_s, job.requeue, job.acting = None, 0.0, "", False
         self._tell(job, f"begins on {','.join(names)}")
         run = job.run
         self._soon(lambda: self._begin(job, run))
@@ -488,6 +506,8 @@ class Lsf(batch.Controller):
             self.kernel.wait(lambda: leader.dead)
             value = leader.code or 0
             while left := self._left(job, run, leader):
+                for look in self.left:
+                    look(left)
                 for each in left:
                     each.signal(signal.SIGKILL)
                 self.kernel.wait(lambda left=left: all(each.dead for each in left))

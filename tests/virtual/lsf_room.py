@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ from hpcext.batch.lsf import probe
 from hpcext.config import Settings
 from hpcext.launch import spread, sweep
 
+LAUNCH = os.path.dirname(spread.__file__)
 SLOTS = 8
 """Of each host."""
 
@@ -26,6 +29,8 @@ SUSPENDS: tuple[dict[str, str], ...] = (
 )  # fmt: skip
 """What queues do to jobs that others preempt; by default LSF stops them."""
 
+MANAGERLESS = {"kill_manager", "stop_manager"}
+"""Faults with which no manager may be there to suspend trainings when a job is to end."""
 STOPS_S = 12.0
 """The most seconds until trainings of a job that LSF has stopped have stopped."""
 CALM = {"main_job", "ask", "stop_allocation", "slow", "fail", "late"}
@@ -54,6 +59,7 @@ class LsfRoom(batch_room.BatchRoom):
             self.kernel, self.workers, self._queues(chance), self.site, cpus=SLOTS, gpus=self.gpus
         )
         self.controller.seen.append(self._killed_at_once)
+        self.controller.left.append(self._left)
         self.commands = Commands(self.controller)
         for node in (self.machine, *self.workers):
             own = node.disk.own  # type: ignore[attr-defined]
@@ -84,13 +90,20 @@ class LsfRoom(batch_room.BatchRoom):
                 if process.name == "training" and process.environ.get("LSB_JOBID") == str(job.id):
                     self.faults._harm(process)
 
+    def _left(self, left: Sequence[Process]) -> None:
+        """Note what ends with a script whose manager was killed, while its job was to end."""
+        if any(fault.what in MANAGERLESS for fault in self.plan):
+            for process in left:
+                if process.name == "training":
+                    self.faults._harm(process)
+
     # Programs.
 
     def _program(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
         if argv[0] == "sh" and argv[-1].endswith(".shell"):
             return _script
         for name, main in (("spread", spread.main), ("sweep", sweep.main)):
-            if any(word.endswith(f"/launch/{name}.py") for word in argv):
+            if argv[0] == sys.executable and argv[3:4] == [f"{LAUNCH}/{name}.py"]:
                 return lambda process, name=name, main=main: _named(process, name, main)
         return super()._program(argv)
 
