@@ -21,10 +21,8 @@ class LsfFaults(batch_faults.BatchFaults):
         """Kill the launcher of an attempt on a host."""
         if process := self._some("blaunch"):
             self._tell(f"{process!r} is killed")
-            signum = self._chance.choice([signal.SIGKILL, signal.SIGTERM])
-            if signum == signal.SIGTERM:
-                self._harm_all()
-            process.signal(signum)
+            self._harm_all()
+            process.signal(self._chance.choice([signal.SIGKILL, signal.SIGTERM]))
 
     def kill_script(self) -> None:
         """Kill the batch script of the pilot, and with it all of its job."""

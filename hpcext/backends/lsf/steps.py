@@ -238,6 +238,7 @@ class LsfSteps(StepExecutor):
             runner.run(argv, timeout_s=SWEEP_TIMEOUT_S)
         except (BatchError, OSError) as error:
             log.info("%s on %s: %s", files.job, host, error)
+        files.look_anew()
         try:
             said = documents.read_json(own / sweep.SWEPT_FILE, sweep.SWEPT)
         except (OSError, ValueError):

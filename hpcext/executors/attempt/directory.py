@@ -147,6 +147,11 @@ class AttemptFiles:
             found += map(str, gpus)
         return tuple(found)
 
+    def look_anew(self) -> None:
+        """Have files be seen that its other nodes have just written."""
+        for index in (0, *self.others):
+            documents.look_anew(protocol.node_directory(self.directory, index))
+
     def begun(self) -> bool:
         """Return whether a supervisor took this attempt on each of its nodes."""
         own = (protocol.node_directory(self.directory, at) for at in (0, *self.others))
