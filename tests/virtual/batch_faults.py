@@ -89,7 +89,7 @@ class BatchFaults(faults.Faults):
         seconds = self._chance.choice([self._chance.uniform(1, 10), self._chance.uniform(20, 90)])
         self._tell(f"{node.name} loses its power for {seconds:.1f} s")
         node.lose_power()
-        self._kernel.at(self._kernel.now + seconds, node.boot)
+        self._kernel.at(self._kernel.now + seconds, lambda: None if node.up else node.boot())
 
     def _harm_all(self) -> None:
         for process in self._room.processes():

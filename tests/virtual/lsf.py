@@ -38,6 +38,7 @@ USER_STOP, PREEMPTED = 0x2, 0x10
 """Bits of LSB_SUSP_REASONS; lsb_suspreason(3)."""
 
 SPOOL = "/tmp/lsbatch"
+KILLED = 128 + signal.SIGKILL
 UNREACHED_S = 10.0
 """Seconds for which a job whose host is lost is UNKWN, and then as long ZOMBI."""
 
@@ -244,6 +245,10 @@ class Lsf(batch.Controller):
     ----------
     left : list of callable
         Called with processes that a job has left behind, before they are killed.
+    hearing : list of callable
+        Called with processes that are sent a signal.
+    unreached : list of callable
+        Called with a blaunch that cannot reach its host.
     """
 
     title, program = "lsf", "mbatchd"
@@ -262,6 +267,8 @@ class Lsf(batch.Controller):
         self.site = site
         self.queues = {each.name: each for each in queues}
         self.left: list[Callable[[Sequence[Process]], None]] = []
+        self.hearing: list[Callable[[Sequence[Process]], None]] = []
+        self.unreached: list[Callable[[Process], None]] = []
         self._wanted: set[Job] = set()
         self._after(site.periodic_s, self._periodic)
 
@@ -460,7 +467,7 @@ class Lsf(batch.Controller):
     def _give_up(self, job: Job) -> None:
         """Have a job whose host is lost begin again, or end."""
         again = (job.order.requeue or bool(job.requeue)) and not job.killed
-        self._over(job, "PSUSP" if job.requeue == "hold" else "PEND", 1, again=again)
+        self._over(job, "PSUSP" if job.requeue == "hold" else "PEND", KILLED, again=again)
 
     def _leave_strays(self, job: Job) -> None:
         """Have what a job has on other hosts end a while after its first one is lost."""
@@ -552,8 +559,10 @@ class Lsf(batch.Controller):
         """Write the file of a job and its script; return the path of the former."""
         own = node.disk.own  # type: ignore[attr-defined]
         file = f"{SPOOL}/{self._stem(job)}"
+        own_shell = job.order.script.startswith("#!")
+        command = f"sh {file}.shell" if own_shell else job.order.script
         # What the shell of a job does about signals is LSB_TRAPSIGS; it does not pass them on.
-        lines = f"trap : TERM USR1 USR2 INT HUP\nsh {file}.shell\n"
+        lines = f"trap : TERM USR1 USR2 INT HUP\n{command}\n"
         for path, text in ((file, lines), (f"{file}.shell", job.order.script)):
             try:
                 inode = own.find(path)
@@ -697,7 +706,10 @@ class Lsf(batch.Controller):
         if self.site.far and self.kernel.now >= job.began_at + self.site.pim_s:
             for task in job.tasks:
                 hearers += [task.process, *below(task.process)]
-        for each in dict.fromkeys(hearers):
+        hearers = list(dict.fromkeys(hearers))
+        for look in self.hearing:
+            look(hearers)
+        for each in hearers:
             each.signal(signum)
 
     def launch(
@@ -714,8 +726,11 @@ class Lsf(batch.Controller):
 
         When its launcher dies it goes on, which no documentation rules out.
         """
-        node = self.places[name].node
-        if not node.up or name not in job.shares or job.leader is None or job.leader.dead:
+        place = self.places[name]
+        node = place.node
+        # The RES of a host that has booted is there with its sbatchd.
+        there = node.up and node.boot_id == place.boot_id and not place.down
+        if not there or name not in job.shares or job.leader is None or job.leader.dead:
             return None
         daemon = self._daemon(node, "res", lambda _: self.kernel.wait(lambda: task.dead) and 0)
         task = self.kernel.spawn(node, argv, environ, program, parent=daemon)

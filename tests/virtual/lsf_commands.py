@@ -79,7 +79,7 @@ class Commands(batch_commands.Commands):
         while words and words[0].startswith("-"):
             option = words.pop(0)
             options[option] = words.pop(0) if option in VALUES else "Y"
-        script = f"#!/bin/sh\n{words[0]}\n" if words else calls.read(0, 1 << 20).decode()
+        script = words[0] if words else calls.read(0, 1 << 20).decode()
         queue = self._lsf.queues.get(options.get("-q", next(iter(self._lsf.queues))))
         if queue is None:
             raise Refused(f"{options['-q']}: No such queue. Job not submitted.")
@@ -121,8 +121,13 @@ class Commands(batch_commands.Commands):
                 if self._mine(job) and job.order.name == name and not job.over
             ]  # fmt: skip
             if not words:
-                raise Refused("No matching job found")
+                raise self._none(name)
         return self._each(words, self._killed, "is being terminated")
+
+    def _none(self, name: str) -> Refused:
+        """Return what is said if there is no job of a name."""
+        fails = self._lsf.site.none_fails
+        return Refused("No matching job found" if fails else f"Job <{name}> is not found")
 
     def _killed(self, job: Job) -> None:
         if job.over:
@@ -200,6 +205,8 @@ class Commands(batch_commands.Commands):
                 if (users == "all" or self._mine(job)) and (ended or not job.over)
                 and name in {"", job.order.name} and queue in {"", job.order.partition}
             ]  # fmt: skip
+        if not rows and name and not self._lsf.site.none_fails:
+            raise self._none(name)
         text = json.dumps({"COMMAND": "bjobs", "JOBS": len(rows), "RECORDS": rows}) + "\n"
         if not rows and self._lsf.site.none_fails:
             calls.write(1, text.encode())
@@ -347,8 +354,7 @@ class Commands(batch_commands.Commands):
         if task is None:
             if not node.up:
                 calls.sleep(self._kernel.chance.uniform(0.5, REACHED_S))
-            calls.write(2, f"{name}: cannot be reached\n".encode())
-            return 255
+            return self._unreached(process, name)
         boot_id = node.boot_id
 
         def lost() -> bool:
@@ -364,7 +370,13 @@ class Commands(batch_commands.Commands):
                     lambda signum=signum: task.process.signal(signum),
                 )
             self._kernel.wait(lambda: over() or lost() or bool(told))
-        return abs(task.process.code or 0) if over() else 255
+        return abs(task.process.code or 0) if over() else self._unreached(process, name)
+
+    def _unreached(self, process: Process, name: str) -> int:
+        for look in self._lsf.unreached:
+            look(process)
+        calls.write(2, f"{name}: cannot be reached\n".encode())
+        return 255
 
     def _task(self, process: Process, job: Job, name: str, command: list[str]) -> Task | None:
         environ = {**process.environ, "LSF_TASK_HOST": name}

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from virtual import batch_room, lsf, shell
+from virtual import batch_room, faults, lsf, shell
 from virtual.kernel import Process
 from virtual.lsf import Job, Lsf, Order, Queue, Site
 from virtual.lsf_commands import FILES, Commands
@@ -60,6 +60,8 @@ class LsfRoom(batch_room.BatchRoom):
         )
         self.controller.seen.append(self._killed_at_once)
         self.controller.left.append(self._left)
+        self.controller.hearing.append(self._told)
+        self.controller.unreached.append(self._unreached)
         self.commands = Commands(self.controller)
         for node in (self.machine, *self.workers):
             own = node.disk.own  # type: ignore[attr-defined]
@@ -96,6 +98,17 @@ class LsfRoom(batch_room.BatchRoom):
             for process in left:
                 if process.name == "training":
                     self.faults._harm(process)
+
+    def _told(self, hearers: Sequence[Process]) -> None:
+        """Note which trainings hear of LSF: whatever becomes of them then is no failure."""
+        for process in hearers:
+            if process.name == "supervisor":
+                self.checks.told.add(faults.job_of(process))
+
+    def _unreached(self, process: Process) -> None:
+        """Note that a training cannot begin, or loses a part, as its host is gone."""
+        if any(word.endswith("/supervise.py") for word in process.argv):
+            self.faults._harm(process)
 
     # Programs.
 

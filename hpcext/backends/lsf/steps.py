@@ -148,9 +148,20 @@ class LsfSteps(StepExecutor):
         nodes = [{"name": name, "gpus": told and told[name]} for name in action.alloc]
         return {**super()._where(action, gpus), "nodes": nodes}
 
-    def _launch(self, watch: Watch) -> None:
-        self._write_launchers(watch.files, _by_node(watch.gpus))
-        super()._launch(watch)
+    def _take_over(self, watch: Watch) -> None:
+        if watch.files.begun_in() == self._allocation:
+            super()._take_over(watch)
+        else:
+            # LSF has ended what an earlier run of this job began, and what had not begun then must
+            # not begin now: a sweep would take it for a part of that run, and leave it.
+            self._settle(watch)
+
+    def _spawn(self, watch: Watch) -> None:
+        # Not again: the one that is there is locked by whoever runs it. It is not there if the
+        # last manager died before it could write it.
+        if not (watch.files.directory / spread.SPREAD_FILE).exists():
+            self._write_launchers(watch.files, _by_node(watch.gpus))
+        super()._spawn(watch)
 
     def _write_launchers(self, files: AttemptFiles, places: Mapping[str, Sequence[int]]) -> None:
         launchers = []
@@ -189,6 +200,7 @@ class LsfSteps(StepExecutor):
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """End what processes are left on each host, and wait until each reports that none is."""
         files = watch.files
+        not_begun = [host for index, host in self._nodes_left(watch) if not files.begun_on(index)]
         # An end that was reported before this order is the real one.
         ended = files.ends.ended() or files.ends.failed_elsewhere()
         self._order_end(files)
@@ -207,6 +219,9 @@ class LsfSteps(StepExecutor):
             if left:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, ASK_PAUSE_MAX_S)
+        if not_begun:
+            # Its launcher may have found the host gone, though the host has answered since.
+            self._lose(await asyncio.to_thread(self._unreachable, not_begun))
         await self._look_around(watch)
         self._finish(watch, ended or self._lost(watch))
 
