@@ -464,27 +464,29 @@ def launched(system: System) -> str:
 
 
 SCENARIOS: tuple[tuple[Callable[[System], str], Setting], ...] = (
-    (killed, Setting()),
     (killed_early, Setting(early=True)),
-    (killed_parallel, Setting()),
     (killed_parallel, Setting(at_once=True)),
-    (killed_pending, Setting()),
-    (requeued, Setting()),
-    (held, Setting()),
-    (stopped, Setting()),
-    (stopped, Setting("SIGTSTP")),
     (stopped_parallel, Setting()),
-    (killed_while_stopped, Setting()),
-    (at_its_limit, Setting()),
-    (signalled, Setting()),
-    (preempted, Setting()),
     (preempted, Setting("SIGTSTP")),
     (preempted_by_requeue, Setting("brequeue $LSB_JOBID")),
     (requeued_by_its_value, Setting()),
     (ended_otherwise, Setting()),
     (lost, Setting()),
-    (lost_for_good, Setting()),
     (launched, Setting()),
+)
+SLOW: tuple[tuple[Callable[[System], str], Setting], ...] = (
+    (killed, Setting()),
+    (killed_parallel, Setting()),
+    (killed_pending, Setting()),
+    (requeued, Setting()),
+    (held, Setting()),
+    (stopped, Setting()),
+    (stopped, Setting("SIGTSTP")),
+    (killed_while_stopped, Setting()),
+    (at_its_limit, Setting()),
+    (signalled, Setting()),
+    (preempted, Setting()),
+    (lost_for_good, Setting()),
 )
 
 
@@ -508,7 +510,10 @@ def seen(system: System, job: str) -> Seen:
     return Seen(heard(system.record()), record["STAT"], record["EXIT_CODE"])
 
 
-@pytest.mark.parametrize(("scenario", "setting"), SCENARIOS)
+@pytest.mark.parametrize(
+    ("scenario", "setting"),
+    [*SCENARIOS, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
+)
 def test_jobs_see_the_same(
     make_site: MakeSite, leave: None, scenario: Callable[[System], str], setting: Setting
 ) -> None:

@@ -65,7 +65,8 @@ class Site(NamedTuple):
     exit_shown_s : float
         Seconds for which a job that is requeued is shown as EXIT.
     strays_s : float
-        Seconds for which processes on other hosts outlive a lost first host.
+        The most seconds for which processes on other hosts outlive a lost first host;
+        LSF_RES_ALIVE_TIMEOUT.
     most_requeues : int
         By an exit value; MAX_JOB_REQUEUE.
     at_once : bool
@@ -471,8 +472,6 @@ class Lsf(batch.Controller):
 
     def _leave_strays(self, job: Job) -> None:
         """Have what a job has on other hosts end a while after its first one is lost."""
-        if self.site.strays_s == math.inf:
-            return
         names, run = list(job.shares)[1:], job.run
 
         def sweep() -> None:
@@ -480,7 +479,10 @@ class Lsf(batch.Controller):
                 for each in self._marked(job, run, name):
                     each.signal(signal.SIGKILL)
 
-        self._after(self.kernel.chance.uniform(0, self.site.strays_s), sweep)
+        lost_s = self.places[next(iter(job.shares))].silent_s
+        since_s = self.kernel.now if lost_s is None else lost_s
+        due = max(self.kernel.now, since_s + self.kernel.chance.uniform(0, self.site.strays_s))
+        self.kernel.at(due, sweep)
 
     # The life of a job.
 

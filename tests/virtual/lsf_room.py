@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import sys
@@ -49,7 +48,7 @@ class LsfRoom(batch_room.BatchRoom):
             pim_s=chance.choice([5.0, 30.0]),
             limit_kill_s=chance.choice([10.0, 600.0]),
             exit_shown_s=chance.uniform(2, 4),
-            strays_s=chance.choice([5.0, 60.0, math.inf]),
+            strays_s=chance.choice([5.0, 60.0]),
             at_once=chance.random() < 0.1,
             far=chance.random() < 0.5,
             host_file=chance.random() < 0.5,

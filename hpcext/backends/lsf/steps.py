@@ -149,11 +149,13 @@ class LsfSteps(StepExecutor):
         return {**super()._where(action, gpus), "nodes": nodes}
 
     def _take_over(self, watch: Watch) -> None:
-        if watch.files.begun_in() == self._allocation:
-            super()._take_over(watch)
+        files = watch.files
+        # What had not begun when an earlier run of this job ended must not begin now.
+        ours = files.begun_in() == self._allocation
+        if ours and files.ends.ended() is None and self._recorded(watch) is None:
+            # If a spread runs it that the last manager could not note, this one waits for its end.
+            self._spawn_again(watch)
         else:
-            # LSF has ended what an earlier run of this job began, and what had not begun then must
-            # not begin now: a sweep would take it for a part of that run, and leave it.
             self._settle(watch)
 
     def _spawn(self, watch: Watch) -> None:
@@ -205,7 +207,6 @@ class LsfSteps(StepExecutor):
         ended = files.ends.ended() or files.ends.failed_elsewhere()
         self._order_end(files)
         pause_s = ASK_PAUSE_S
-        # Nothing is left of an earlier allocation, whose processes LSF has ended.
         left = self._nodes_left(watch)
         while left:
             done = await asyncio.gather(
@@ -226,14 +227,17 @@ class LsfSteps(StepExecutor):
         self._finish(watch, ended or self._lost(watch))
 
     def _nodes_left(self, watch: Watch) -> list[tuple[int, str]]:
-        """Return index and host of each node that may still have processes of an attempt."""
+        """Return index and host of each node that may still have processes of an attempt.
+
+        Of an earlier run of this job LSF has ended them, but if that run has lost its first host,
+        the others notice it up to a minute later (lsf.conf, LSF_RES_ALIVE_TIMEOUT).
+        """
         launch = watch.files.launch() or {}
-        if launch.get("allocation") != self._allocation:
-            return []
+        ours = launch.get("allocation") == self._allocation
         return [
             (index, str(node["name"]))
             for index, node in enumerate(launch.get("nodes", ()))
-            if not watch.files.ends.ended_on(index)
+            if (ours or node["name"] in self._nodes) and not watch.files.ends.ended_on(index)
         ]
 
     def _order_end(self, files: AttemptFiles) -> None:
