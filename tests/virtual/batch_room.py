@@ -379,7 +379,9 @@ class HarvestRoom(BatchRoom):
 
 def _agent(process: Process) -> int:
     process.name = "agent"
-    return agent.main()
+    code = agent.main()
+    agent._wake_shells()
+    return code
 
 
 def jobs(count: int, steps: int, gpus: int, nodes_: int, chance: random.Random) -> list[JobSpec]:
