@@ -35,6 +35,8 @@ MENDED = {
 
 MENDED_ON_LSF = {
     459: "the end of other hosts was seen late over NFS: a training that had ended counted as lost",
+    258: "LSF began the job again while another host of its first run went on",
+    384: "a manager was killed before it could note what it had started, which was ended",
     1551: "a manager died between two files of a launch; a host had restarted and was not ready",
 }
 """Those of pilots on LSF."""
