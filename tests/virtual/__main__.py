@@ -4,7 +4,7 @@
 
     python -m tests.virtual 17              one seed, with its story
     python -m tests.virtual 0-9999          many, on all processors; those that fail are shrunk
-    python -m tests.virtual --room pilot 17 a pilot in a job of a virtual Slurm
+    python -m tests.virtual --room pilot 17 a pilot in a job of a virtual Slurm; lsf-pilot: of LSF
     python -m tests.virtual --mutants       which planted bugs are found, and within how many seeds
 """
 

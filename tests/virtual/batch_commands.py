@@ -7,7 +7,6 @@ controller it has none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from virtual import calls
 from virtual.batch import Controller
@@ -81,6 +80,3 @@ class Commands:
 
     def _refusal(self, name: str, error: Refused) -> str:
         return f"{name}: error: {error}\n"
-
-    def _job(self, number: int) -> Any:
-        raise NotImplementedError

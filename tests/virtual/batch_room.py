@@ -61,6 +61,9 @@ class BatchRoom(room.Room):
     batch: ClassVar[str]
     """The name of the backend."""
 
+    options: ClassVar[tuple[str, ...]] = ()
+    """Those with which a user submits a pilot."""
+
     kind_of_faults: ClassVar[type[BatchFaults]]
     script_is_srun = False
     """Whether what ends the script of a job ends its step at once."""

@@ -30,7 +30,7 @@ SUSPENDS: tuple[dict[str, str], ...] = (
 
 MANAGERLESS = {"kill_manager", "stop_manager"}
 """Faults with which no manager may be there to suspend trainings when a job is to end."""
-STOPS_S = 12.0
+STOPS_S = 6.0
 """The most seconds until trainings of a job that LSF has stopped have stopped."""
 CALM = {
     "main_job", "ask", "stop_allocation", "slow", "fail", "late", "kill_controller", "jump",
