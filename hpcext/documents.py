@@ -93,6 +93,16 @@ def drafts(path: Path) -> list[Path]:
     return sorted(found)
 
 
+def look_anew(directory: Path) -> None:
+    """Have NFS learn which files other hosts have created in a directory, and forget what it knew.
+
+    For some seconds it remembers that a file did not exist; opening its directory ends that
+    (nfs(5), "Close-to-open cache consistency").
+    """
+    with contextlib.suppress(OSError):
+        os.listdir(directory)
+
+
 def write_json(path: Path, document: Mapping[str, Any], *, durable: bool = True) -> None:
     """Replace a file by a JSON document, as :func:`write_file` does.
 

@@ -175,14 +175,18 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         files = watch.files
         if files.claimed() or files.ends.ended() is not None or self._recorded(watch) is not None:
             self._settle(watch)
-            return
-        # The last manager died before a supervisor began. If one is on its way all the same, only
-        # one of the two takes the attempt, and _settle finds out which.
+        else:
+            # The last manager died before a supervisor began. If one is on its way all the same,
+            # only one of the two takes the attempt, and _settle finds out which.
+            self._spawn_again(watch)
+
+    def _spawn_again(self, watch: Watch) -> None:
+        """Start what stands for an attempt once more."""
         try:
             self._spawn(watch)
         except OSError as error:
-            del self._watches[files.op]
-            self._not_started(files, str(error.strerror))
+            del self._watches[watch.files.op]
+            self._not_started(watch.files, str(error.strerror))
 
     def _spawn(self, watch: Watch) -> None:
         """Start the process that stands for an attempt, and watch it.

@@ -130,6 +130,11 @@ class StepExecutor(AllocationExecutor):
     def _recorded(self, watch: Watch) -> Process | None:
         return watch.files.process(STEP_FILE, STEP)
 
+    def _settle(self, watch: Watch) -> None:
+        # Other nodes write down their ends just before the process here ends.
+        watch.files.look_anew()
+        super()._settle(watch)
+
     def _look(self, watch: Watch) -> None:
         for fact in watch.files.news():
             if isinstance(fact, Registered):

@@ -100,6 +100,8 @@ def _tell(directory: Path, leads: str, stopped: bool) -> bool:
 
 def _ended_well(directory: Path, index: int) -> bool:
     """Return whether a node's supervisor has recorded the end, and a good one."""
+    for each in (directory, protocol.node_directory(directory, index)):
+        documents.look_anew(each)
     ended = _end_of(directory, index) or {}
     return ended.get("exit_code") == 0 or ended.get("suspended") is True
 

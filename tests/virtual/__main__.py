@@ -4,7 +4,7 @@
 
     python -m tests.virtual 17              one seed, with its story
     python -m tests.virtual 0-9999          many, on all processors; those that fail are shrunk
-    python -m tests.virtual --room pilot 17 a pilot in a job of a virtual Slurm
+    python -m tests.virtual --room pilot 17 a pilot in a job of a virtual Slurm; lsf-pilot: of LSF
     python -m tests.virtual --guided 0-9999 as many plays, with faults chosen by what they lead to
     python -m tests.virtual --mutants       which planted bugs are found, and within how many seeds
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+ROOMS = ("local", "pilot", "harvest", "lsf-pilot", "lsf-harvest")
 
 
 def main() -> int:
@@ -36,9 +37,7 @@ def main() -> int:
     parser.add_argument(
         "seeds", nargs="?", default="0-999", help="SEED or FIRST-LAST, or more: 3,7-9"
     )
-    parser.add_argument(
-        "--room", choices=("local", "pilot", "harvest"), default="local", help="its kind"
-    )
+    parser.add_argument("--room", choices=ROOMS, default="local", help="its kind")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="planted bugs; all by default")
     parser.add_argument("--mutant", default="", help=argparse.SUPPRESS)
@@ -92,11 +91,18 @@ def room_of(kind: str, seed: int) -> Any:
         from virtual.room import Room
 
         return Room(seed)
-    # In this order: the first import makes what follows virtual.
-    from virtual import room, slurm_room
+    # The room first: it makes what follows virtual.
+    from virtual import room
 
     assert room
-    return (slurm_room.HarvestRoom if kind == "harvest" else slurm_room.SlurmRoom)(seed)
+    from virtual import lsf_room, slurm_room
+
+    return {
+        "pilot": slurm_room.SlurmRoom,
+        "harvest": slurm_room.HarvestRoom,
+        "lsf-pilot": lsf_room.LsfRoom,
+        "lsf-harvest": lsf_room.HarvestRoom,
+    }[kind](seed)
 
 
 def guide(kind: str, seed: int) -> Any:

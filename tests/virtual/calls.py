@@ -647,7 +647,7 @@ def fork_exec(  # noqa: PLR0917  (as it is called)
     argv: Sequence[bytes], programs: Sequence[bytes], close_fds: bool, keep: Sequence[int],
     cwd: bytes | None, environ: Sequence[bytes] | None, p2cread: int, p2cwrite: int, c2pread: int,
     c2pwrite: int, errread: int, errwrite: int, errpipe_read: int, errpipe_write: int,
-    restore_signals: bool, start_new_session: bool, *_: Any,
+    restore_signals: bool, start_new_session: bool, *more: Any,
 ) -> int:  # fmt: skip
     """Do what `_posixsubprocess` does; subprocess.Popen is run on it."""
     variables = (
@@ -656,6 +656,7 @@ def fork_exec(  # noqa: PLR0917  (as it is called)
         else dict(os.fsdecode(each).split("=", 1) for each in environ)
     )
     words = [os.fsdecode(each) for each in argv]
+    (prepare,) = [each for each in more if callable(each)] or [lambda: None]
 
     def child() -> None:
         process = me()
@@ -666,6 +667,7 @@ def fork_exec(  # noqa: PLR0917  (as it is called)
             chdir(cwd)
         if start_new_session:
             setsid()
+        prepare()
         process.kept |= set(keep) - {errpipe_write}
         if close_fds:
             process.kept &= {0, 1, 2, *keep} - {errpipe_write}
@@ -693,6 +695,16 @@ def tgkill(group: int, thread: int, signum: int) -> int:
     except OSError:
         return -1
     return 0
+
+
+def flock(file: Any, how: int) -> None:
+    """Wait for the lock of a file; it is gone with the last descriptor of whoever has it."""
+    if how != 2:
+        raise NotImplementedError(f"flock {how} is not virtual")
+    opened = _opened(me(), file if isinstance(file, int) else file.fileno())
+    inode: Any = opened.inode
+    kernel().wait(lambda: inode.locked_by in {None, opened})
+    inode.locked_by = opened
 
 
 # Signals.

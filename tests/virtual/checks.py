@@ -41,6 +41,7 @@ class Checks:
         self._harmed: set[str] = set()
         self._slow: set[tuple[str, int]] = set()  # attempts stopped for long
         self.deaf: set[str] = set()
+        self.told: set[str] = set()  # jobs whose trainings a batch system told to end
         self.attempts: Counter[str] = Counter()
         self._failures: dict[str, list[float]] = defaultdict(list)
         self._failed: set[tuple[str, str]] = set()
@@ -185,7 +186,7 @@ class Checks:
 
     def _disturbed(self, job: str) -> bool:
         faults = self._room.faults
-        return bool(faults.harm[job] or faults.disk_failed or faults.crashed)
+        return bool(faults.harm[job] or faults.disk_failed or faults.crashed or job in self.told)
 
     # What must survive a crash at this moment.
 

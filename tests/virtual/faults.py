@@ -69,6 +69,15 @@ def draw(
     )
 
 
+def job_of(process: Process) -> str:
+    """Return whose training or supervisor a process is."""
+    job = process.environ.get("HPCEXT_JOB_ID")
+    if job is None:
+        directory = next(word for word in process.argv if "/attempt-" in word)
+        job = directory.split("/")[-2]
+    return job
+
+
 class Faults:
     """The faults of one room.
 
@@ -132,10 +141,7 @@ class Faults:
         self._kernel.tell(f"** {line}")
 
     def _harm(self, process: Process) -> None:
-        job = process.environ.get("HPCEXT_JOB_ID")
-        if job is None:
-            directory = next(word for word in process.argv if "/attempt-" in word)
-            job = directory.split("/")[-2]
+        job = job_of(process)
         self.harm[job] += 1
         self._room.checks.harmed(job)
 

@@ -57,7 +57,8 @@ def begin() -> None:
         pynvml=_pynvml(),
         atexit=types.SimpleNamespace(register=_at_exit),
         _posixsubprocess=types.SimpleNamespace(fork_exec=calls.fork_exec),
-        **{name: _refused(name) for name in ("socket", "fcntl", "multiprocessing")},
+        fcntl=types.SimpleNamespace(LOCK_EX=2, flock=calls.flock),
+        **{name: _refused(name) for name in ("socket", "multiprocessing")},
     )
     for name in RERUN:
         _modules[name] = _rerun(name)

@@ -3,8 +3,8 @@
 So the very script that production writes is run, and not a model of it. It does what dash does:
 a trap waits for the command in the foreground, `wait` is ended by a signal that is trapped,
 background commands ignore SIGINT, and subshells have the default action of what is trapped, but
-ignore what is ignored. What is not understood is an error: no pipes, here-documents, patterns of
-file names, nor command substitution. Compared with the machine's own /bin/sh in test_shell.py.
+ignore what is ignored. What is not understood is an error: no pipes, here-documents, nor patterns
+of file names. Compared with the machine's own /bin/sh in test_shell.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Unknown(Exception):
 
 
 class Part(NamedTuple):
-    """A part of a word: text, a parameter with what stands for it, or arithmetic."""
+    """A part of a word: text, a parameter with what stands for it, arithmetic, or a command."""
 
     kind: str
     text: str
@@ -281,7 +281,7 @@ class Parser:
                 parts.append(Part("text", text[self._at + 1], True))
                 self._at += 2
             elif char == "`":
-                raise Unknown("a command substitution")
+                raise Unknown("a command in backquotes")
             else:
                 parts.append(Part("text", char, False))
                 self._at += 1
@@ -308,6 +308,13 @@ class Parser:
             found = Part("arithmetic", text[self._at + 3 : end], quoted)
             self._at = end + 2
             return found
+        if text.startswith("$(", self._at):
+            inside = Parser(text[self._at + 2 :])
+            commands = inside._list(())
+            if not inside._has(")"):
+                self._fail()
+            self._at += 2 + inside._at
+            return Part("command", "", quoted, other=tuple(commands))
         if text.startswith("${", self._at):
             end = text.index("}", self._at)
             match = re.fullmatch(r"(\w+)(?:(:-|-)(.*))?", text[self._at + 2 : end])
@@ -346,7 +353,7 @@ class Shell:
         self._functions: dict[str, Any] = {}
         self._traps: dict[int, str] = {}
         self._heard: list[int] = []
-        self._last = self._background = 0
+        self._last = self._background = self._printed_status = 0
         self._pid = calls.getpid()
         self._ended: dict[int, int] = {}
 
@@ -487,6 +494,7 @@ class Shell:
     # Simple commands.
 
     def _simple(self, command: Simple, *, replaces: bool = False) -> int:
+        self._printed_status = 0
         words = self._fields(command.words)
         values = {name: self._text(word) for name, word in command.assigns}
         environ = calls.me().environ
@@ -494,7 +502,7 @@ class Shell:
             for name, value in values.items():
                 (environ if name in environ else self._variables)[name] = value
             with _Redirected(self, command.redirects):
-                return 0
+                return self._printed_status
         name = words[0]
         builtin = getattr(self, f"_builtin_{BUILTINS[name]}", None) if name in BUILTINS else None
         if name in self._functions:
@@ -613,6 +621,14 @@ class Shell:
             return 1
         return 0
 
+    def _builtin_cd(self, words: list[str]) -> int:
+        try:
+            calls.chdir(words[0])
+        except OSError as error:
+            calls.write(2, f"sh: cd: {words[0]}: {error.strerror}\n".encode())
+            return 2
+        return 0
+
     def _builtin_true(self, words: list[str]) -> int:
         return 0
 
@@ -677,10 +693,31 @@ class Shell:
             return part.text
         if part.kind == "arithmetic":
             return str(self._number(part.text))
+        if part.kind == "command":
+            return self._printed(part.other)
         value = self._parameter(part.text)
         if part.operator and (value is None or (part.operator == ":-" and not value)):
             return self._text(part.other)
         return value or ""
+
+    def _printed(self, commands: Sequence[Any]) -> str:
+        """Return what commands print, without the ends of its last lines."""
+        reads, writes = calls.pipe()
+
+        def child(shell: Shell) -> int:
+            calls.dup2(writes, 1)
+            calls.close(reads)
+            calls.close(writes)
+            return shell._all(commands)
+
+        pid = self._fork(child)
+        calls.close(writes)
+        found = b""
+        while more := calls.read(reads, 1 << 16):
+            found += more
+        calls.close(reads)
+        self._printed_status = self._wait_for(pid)
+        return found.decode().rstrip("\n")
 
     def _parameter(self, name: str) -> str | None:
         special = {"?": self._last, "!": self._background or "", "#": len(self._arguments) - 1}
@@ -750,7 +787,7 @@ def _shell_status(status: int) -> int:
 BUILTINS = {
     "wait": "wait", "trap": "trap", "kill": "kill", "exit": "exit", "break": "break",
     "continue": "continue", "return": "return", "echo": "echo", ":": "true", "true": "true",
-    "false": "false", "export": "export", "[": "test", "exec": "exec",
+    "false": "false", "export": "export", "[": "test", "exec": "exec", "cd": "cd",
 }  # fmt: skip
 
 COMPARES = {
@@ -774,3 +811,42 @@ def program(process: Process) -> int:
 def script(text: str, arguments: Sequence[str]) -> Callable[[Process], int]:
     """Return the program that runs the script of a batch job."""
     return lambda _: Shell(arguments).run(text)
+
+
+def _date(process: Process) -> int:
+    if list(process.argv[1:]) != ["+%s"]:
+        raise Unknown(f"date {process.argv[1:]}")
+    calls.write(1, f"{int(calls._time())}\n".encode())
+    return 0
+
+
+def _rm(process: Process) -> int:
+    forced, *paths = process.argv[1:]
+    if forced != "-f":
+        raise Unknown("rm without -f")
+    for path in paths:
+        try:
+            calls.unlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            calls.write(2, f"rm: {path}: {error.strerror}\n".encode())
+            return 1
+    return 0
+
+
+def _mv(process: Process) -> int:
+    try:
+        calls.rename(*process.argv[1:])
+    except OSError as error:
+        calls.write(2, f"mv: {process.argv[1]}: {error.strerror}\n".encode())
+        return 1
+    return 0
+
+
+PROGRAMS: dict[str, Callable[[Process], int | None]] = {
+    "sh": program,
+    "sleep": lambda process: calls.sleep(float(process.argv[1])),
+    "date": _date, "rm": _rm, "mv": _mv,
+}  # fmt: skip
+"""Programs that scripts start, by name."""

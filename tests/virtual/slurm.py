@@ -1,10 +1,9 @@
 """A model of Slurm: its controller, and a daemon on each node that runs what it is told to.
 
-It is held to a real one (tests/system/test_slurm_model.py), and follows what was found there. A
-scheduler looks at the queue in cycles, gives nodes by tier of the partition and by age, plans the
-start of what must wait, and begins nothing before it that would be in the way. Preemption begins
-with the grace of the victim's partition: its steps get SIGTERM, its batch script hears nothing; at
-the end of the grace the job goes back into the queue. What ends a job (a limit, a preemption,
+It is held to a real one (tests/system/test_slurm_model.py), and follows what was found there. The
+priority of a job is the tier of its partition (:mod:`virtual.batch`). Preemption begins with the
+grace of the victim's partition: its steps get SIGTERM, its batch script hears nothing; at the end
+of the grace the job goes back into the queue. What ends a job (a limit, a preemption,
 scancel, scontrol requeue, the end of its script) has the daemons send SIGTERM to all of it, and
 SIGKILL after KillWait. A requeued job waits for the credential of its last run to expire.
 
@@ -19,11 +18,12 @@ import math
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from virtual import calls
-from virtual.kernel import EPOCH, Kernel, Process
+from virtual import batch, calls
+from virtual.batch import Place, Share, below
+from virtual.kernel import Kernel, Process
 
 if TYPE_CHECKING:
     from virtual.nodes import Node
@@ -70,69 +70,19 @@ class Partition(NamedTuple):
     max_s: float = 86_400.0
 
 
-class Order(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Order(batch.Order):
     """What a job asks for; sbatch(1).
 
     Attributes
     ----------
-    gpus : int
-        On each node.
-    nodelist : tuple of str
-        Nodes that it must have.
     notice : (int, bool, float) or None
         Signal, whether it is for the batch script alone, seconds before the end.
-    program : callable, optional
-        Runs instead of the script.
     """
 
-    name: str
-    partition: str
-    nodes: int = 1
-    cpus: int = 1
-    gpus: int = 0
-    memory_mb: int = 0
-    exclusive: bool = False
-    nodelist: tuple[str, ...] = ()
-    limit_s: float = 3600.0
-    requeue: bool = False
     no_kill: bool = False
     notice: tuple[int, bool, float] | None = None
-    comment: str = ""
-    output: str = ""
-    script: str = ""
     arguments: tuple[str, ...] = ()
-    environ: tuple[tuple[str, str], ...] = ()
-    uid: int = 1000
-    cwd: str = "/"
-    program: Callable[[Process], int | None] | None = None
-
-
-@dataclasses.dataclass(eq=False)
-class Place:
-    """A node, as the controller sees it."""
-
-    node: Node
-    cpus: int
-    gpus: int
-    memory_mb: int
-    down: bool = False
-    silent_s: float | None = None
-    booting: bool = False
-    boot_id: str = ""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.node.name
-
-
-@dataclasses.dataclass(eq=False)
-class Share:
-    """What a job or a step has of a node."""
-
-    cpus: int
-    memory_mb: int
-    gpus: tuple[int, ...]
 
 
 @dataclasses.dataclass(eq=False)
@@ -165,28 +115,19 @@ class Step:
 
 
 @dataclasses.dataclass(eq=False)
-class Job:
+class Job(batch.Job):
     """A job."""
 
-    id: int
     order: Order
-    submitted: float
-    eligible: float
     state: str = "PENDING"
+    eligible: float = 0.0
     completing: bool = False
     requeued: bool = False
     why: str = "None"
     restarts: int = 0
-    began: float | None = None
-    ends: float | None = None
-    ended: float | None = None
-    preempted: float | None = None
     noticed: bool = False
-    code: int = 0
-    shares: dict[str, Share] = dataclasses.field(default_factory=dict)
     steps: list[Step] = dataclasses.field(default_factory=list)
     stops: list[str] = dataclasses.field(default_factory=list)
-    planned: tuple[float, tuple[str, ...]] | None = None
     count: int = 0
     was_on: tuple[str, ...] = ()
 
@@ -196,12 +137,37 @@ class Job:
         return "COMPLETING" if self.completing else self.state
 
     @property
+    def waits(self) -> bool:
+        """Whether it is in the queue."""
+        return self.state == "PENDING" and not self.completing
+
+    @property
     def holds(self) -> bool:
         """Whether nodes are its own."""
         return self.state == "RUNNING" or self.completing
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended for good."""
+        return self.state in FINAL and not self.completing
 
-class Slurm:
+    @property
+    def runs(self) -> bool:
+        """Whether it runs, and nothing ends it."""
+        return self.state == "RUNNING"
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its nodes are about to be free."""
+        return self.completing
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended well."""
+        return self.state == "COMPLETED" and self.code == 0
+
+
+class Slurm(batch.Controller):
     """A Slurm.
 
     Parameters
@@ -215,6 +181,8 @@ class Slurm:
         Makes the program that runs the script of a job.
     """
 
+    title, program = "slurm", "slurmctld"
+
     def __init__(
         self,
         kernel: Kernel,
@@ -227,79 +195,13 @@ class Slurm:
         gpus: int = 2,
         memory_mb: int = 8000,
     ) -> None:
-        self.kernel, self.site = kernel, site
-        self.places = {
-            each.name: Place(each, cpus, gpus, memory_mb, boot_id=each.boot_id) for each in nodes
-        }
+        super().__init__(kernel, nodes, site, cpus=cpus, gpus=gpus, memory_mb=memory_mb)
+        self.site = site
         self.partitions = {each.name: each for each in partitions}
-        self.jobs: dict[int, Job] = {}
-        self.up = True
-        self.seen: list[Callable[[Job, str], None]] = []
-        self._mail: list[Callable[[], None]] = []
         self._shell = shell
-        self._number = 0
-        self.past: dict[int, str] = {}
-        self._after(site.cycle_s, self._cycle)
         self._after(site.periodic_s, self._periodic)
 
-    @property
-    def now(self) -> float:
-        """Return the time of the controller, epoch."""
-        return EPOCH + self.kernel.now
-
-    def _after(self, seconds: float, what: Callable[[], None]) -> None:
-        self.kernel.at(self.kernel.now + seconds, what)
-
-    def _soon(self, what: Callable[[], None]) -> None:
-        """Do something when a message has come over."""
-        self._after(self.kernel.chance.uniform(0.005, 0.1), what)
-
-    def _tell(self, job: Job, what: str) -> None:
-        self.kernel.tell(f"slurm: job {job.id} ({job.order.name}) {what}")
-        self.kernel.happened()
-        for see in self.seen:
-            see(job, what)
-
-    # The controller itself.
-
-    def die(self) -> None:
-        """End slurmctld: nobody answers, nothing is decided; what runs goes on."""
-        self.kernel.tell("slurmctld is gone")
-        self.up = False
-
-    def revive(self) -> None:
-        """Start it again; it hears now what it has missed."""
-        if self.up:
-            return
-        self.kernel.tell("slurmctld is back")
-        self.up = True
-        mail, self._mail = self._mail, []
-        for each in mail:
-            each()
-        self.kernel.touched()
-
-    def _report(self, what: Callable[[], None]) -> None:
-        """Tell the controller something; daemons try again until it is there."""
-
-        def arrive() -> None:
-            if self.up:
-                what()
-                self.kernel.touched()
-            else:
-                self._mail.append(what)
-
-        self._soon(arrive)
-
     # Orders of users, which the commands pass on.
-
-    def submit(self, order: Order) -> Job:
-        """Take a job in."""
-        self._number += 1
-        job = Job(self._number, order, self.now, self.now)
-        self.jobs[job.id] = job
-        self._tell(job, "is submitted")
-        self._soon(self._schedule)
-        return job
 
     def cancel(self, job: Job) -> None:
         """End a job; scancel(1)."""
@@ -348,86 +250,17 @@ class Slurm:
 
     # Scheduling.
 
-    def _cycle(self) -> None:
-        self._after(self.site.cycle_s, self._cycle)
-        if self.up:
-            self._silent()
-            self._schedule()
-            self._forget()
+    def _job_of(self, number: int, order: Order) -> Job:
+        return Job(number, order, self.now, eligible=self.now)
 
-    def _forget(self) -> None:
-        for job in list(self.jobs.values()):
-            over = job.ended is not None and not job.completing
-            if over and self.now > job.ended + self.site.keep_s:
-                self.past[job.id] = job.state
-                del self.jobs[job.id]
+    def _priority(self, job: Job) -> int:
+        return self.partitions[job.order.partition].tier
 
-    def _schedule(self) -> None:
-        if not self.up:
-            return
-        waiting = [
-            job for job in self.jobs.values() if job.state == "PENDING" and not job.completing
-        ]
-        waiting.sort(key=lambda job: (-self.partitions[job.order.partition].tier, job.id))
-        planned: list[tuple[float, tuple[str, ...]]] = []
-        for job in waiting:
-            job.planned = None
-            if job.eligible > self.now:
-                job.why = "BeginTime"
-                continue
-            nodes = self._free_for(job, planned)
-            if nodes is not None:
-                self._start(job, nodes)
-                continue
-            job.why = "Resources" if not planned else "Priority"
-            self._preempt_for(job)
-            job.planned = self._plan(job)
-            if job.planned is not None:
-                planned.append(job.planned)
-
-    def _fits(self, job: Job, place: Place, used: Iterable[Job]) -> bool:
-        """Return whether a job has space on a node beside others."""
-        order = job.order
-        if place.down or (order.nodelist and place.name not in order.nodelist):
+    def _may_begin(self, job: Job) -> bool:
+        if job.eligible > self.now:
+            job.why = "BeginTime"
             return False
-        others = [each for each in used if place.name in each.shares]
-        if others and (order.exclusive or any(each.order.exclusive for each in others)):
-            return False
-        shares = [each.shares[place.name] for each in others]
-        return (
-            place.cpus - sum(each.cpus for each in shares) >= order.cpus
-            and place.memory_mb - sum(each.memory_mb for each in shares) >= order.memory_mb
-            and place.gpus - sum(len(each.gpus) for each in shares) >= order.gpus
-        )
-
-    def _needs(self, job: Job) -> int:
-        return max(job.order.nodes, len(job.order.nodelist))
-
-    def _holders(self) -> list[Job]:
-        return [job for job in self.jobs.values() if job.holds]
-
-    def _free_for(
-        self, job: Job, planned: Sequence[tuple[float, tuple[str, ...]]]
-    ) -> list[str] | None:
-        """Return nodes on which a job may begin now; None for none."""
-        ends = self.now + job.order.limit_s
-        kept = {name for starts, names in planned if starts < ends for name in names}
-        used = self._holders()
-        free = [
-            place.name for place in self.places.values()
-            if place.name not in kept and self._fits(job, place, used)
-        ]  # fmt: skip
-        return free[: self._needs(job)] if len(free) >= self._needs(job) else None
-
-    def _plan(self, job: Job) -> tuple[float, tuple[str, ...]] | None:
-        """Return when and where a job will begin, if all others use their time."""
-        used = self._holders()
-        for at in sorted({each.ends or math.inf for each in used} | {self.now}):
-            left = [each for each in used if (each.ends or math.inf) > at]
-            free = [place.name for place in self.places.values() if self._fits(job, place, left)]
-            if len(free) >= self._needs(job) and at < math.inf:
-                return max(at, self.now + 1), tuple(free[: self._needs(job)])
-        return None
+        return True
 
     def _preempt_for(self, job: Job) -> None:
         """Have jobs of lower tiers leave, if that gives this one its nodes."""
@@ -437,20 +270,8 @@ class Slurm:
             if each.state == "RUNNING" and self.partitions[each.order.partition].preempted
             and self.partitions[each.order.partition].tier < tier
         ]  # fmt: skip
-        if not lower:
-            return
-        stay = [each for each in self._holders() if each not in lower and not each.completing]
-        free = [place.name for place in self.places.values() if self._fits(job, place, stay)]
-        if len(free) < self._needs(job):
-            return
-        # Those that are leaving already, then nodes with the fewest victims.
-        victims_on = {name: [each for each in lower if name in each.shares] for name in free}
-        free.sort(key=lambda name: (
-            -sum(each.preempted is not None for each in victims_on[name]), len(victims_on[name])
-        ))  # fmt: skip
-        for name in free[: self._needs(job)]:
-            for victim in victims_on[name]:
-                self._preempt(victim)
+        for victim in self._victims(job, lower):
+            self._preempt(victim)
 
     def _preempt(self, job: Job) -> None:
         if job.state != "RUNNING":
@@ -500,45 +321,6 @@ class Slurm:
         self.signal(job, signum, batch=batch)
 
     # Nodes.
-
-    def _silent(self) -> None:
-        """Note nodes that do not answer, and those that have booted."""
-        for place in self.places.values():
-            node = place.node
-            if node.up and node.boot_id == place.boot_id:
-                continue
-            if node.up and not place.booting:
-                place.booting = True
-                boots = self.kernel.chance.uniform(0.5, 5)
-                self._after(boots, lambda place=place: self._register(place, place.node.boot_id))
-            if place.silent_s is None:
-                place.silent_s = self.kernel.now
-            elif not place.down and self.kernel.now >= place.silent_s + self.site.lost_s:
-                self._lose(place)
-
-    def _register(self, place: Place, boot_id: str) -> None:
-        """Have the daemon of a node that has booted register: nothing runs there any more."""
-
-        def registered() -> None:
-            place.booting = False
-            if not place.node.up or place.node.boot_id != boot_id:
-                return
-            if not place.down:
-                self._lose(place)
-            place.down, place.silent_s, place.boot_id = False, None, boot_id
-            self.kernel.tell(f"slurm: {place.name} is back")
-            self._schedule()
-
-        self._report(registered)
-
-    def set_down(self, name: str) -> None:
-        """Have an administrator say that a node is down."""
-        self._lose(self.places[name])
-
-    def resume(self, name: str) -> None:
-        """Have an administrator say that it is up again."""
-        if self.places[name].node.up:
-            self.places[name].down = False
 
     def _lose(self, place: Place) -> None:
         place.down = True
@@ -590,19 +372,10 @@ class Slurm:
     # The life of a job.
 
     def _start(self, job: Job, names: Sequence[str]) -> None:
-        order = job.order
-        used = self._holders()
-        for name in names:
-            place = self.places[name]
-            others = [each.shares[name] for each in used if name in each.shares]
-            taken = {gpu for each in others for gpu in each.gpus}
-            free = [gpu for gpu in range(place.gpus) if gpu not in taken]
-            cpus = place.cpus if order.exclusive else order.cpus
-            memory = place.memory_mb if order.exclusive else order.memory_mb
-            job.shares[name] = Share(cpus, memory, tuple(free[: order.gpus]))
+        self._give(job, names)
         job.was_on = tuple(job.shares)
         job.state, job.why, job.planned = "RUNNING", "None", None
-        job.began, job.ends, job.ended = self.now, self.now + order.limit_s, None
+        job.began, job.ends, job.ended = self.now, self.now + job.order.limit_s, None
         job.preempted, job.noticed, job.count = None, False, 0
         self._tell(job, f"begins on {','.join(names)}")
         step = Step(job, "batch", "batch", {names[0]: job.shares[names[0]]}, left=[names[0]])
@@ -833,17 +606,6 @@ class Slurm:
         job.count += 1
         job.steps.append(step)
         return step
-
-
-def below(process: Process) -> list[Process]:
-    """Return all processes below one that have not ended."""
-    found, rest = [], list(process.children)
-    while rest:
-        each = rest.pop(0)
-        rest += each.children
-        if not each.dead:
-            found.append(each)
-    return found
 
 
 def compressed(names: Sequence[str]) -> str:

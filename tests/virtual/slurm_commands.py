@@ -1,7 +1,7 @@
 """Slurm's commands, as programs of virtual processes: those that production calls, and no others.
 
-What they print has the form of the recordings in tests/batch/recorded. A command takes its time; it
-may be slow, fail, or be obeyed without an answer; without slurmctld it gives up after a while.
+What they print has the form of the recordings in tests/batch/recorded. Without slurmctld a command
+gives up after a while.
 """
 
 from __future__ import annotations
@@ -13,69 +13,37 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from virtual import calls
+from virtual import batch_commands, calls
+from virtual.batch_commands import RETRIES_S, Refused
 from virtual.kernel import Process
 from virtual.slurm import FINAL, Job, Order, Place, Slurm, Step, compressed, expanded
-
-NAMES = {"sbatch", "scancel", "scontrol", "squeue", "sinfo", "sacct", "srun"}
-RETRIES_S = 10.0
-"""Seconds for which a command tries to reach slurmctld; MessageTimeout."""
 
 FORWARDED = (signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
 HANDLED = (*FORWARDED, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Refused(Exception):
-    """What a command says that fails."""
+class Commands(batch_commands.Commands):
+    """The commands of one Slurm."""
 
-
-class Commands:
-    """The commands of one Slurm.
-
-    Attributes
-    ----------
-    slow_s : float
-        The most seconds that each takes now.
-    fails : bool
-        Whether they fail now.
-    late : bool
-        Whether they do what they are told now, and say that they have failed.
-    """
+    names = frozenset({"sbatch", "scancel", "scontrol", "squeue", "sinfo", "sacct"})
+    no_answer = "Socket timed out on send/recv operation"
 
     def __init__(self, slurm: Slurm) -> None:
-        self._slurm, self._kernel = slurm, slurm.kernel
-        self.slow_s, self.fails, self.late = 0.1, False, False
+        super().__init__(slurm)
+        self._slurm = slurm
 
     def program(self, argv: Sequence[str]) -> Callable[[Process], int] | None:
         """Return the program of an argv, if it is one of these."""
-        name = argv[0].rpartition("/")[2]
-        if name == "srun":
+        if argv[0].rpartition("/")[2] == "srun":
             return self._srun
-        return (lambda process: self._run(name, process)) if name in NAMES else None
+        return super().program(argv)
 
-    def _run(self, name: str, process: Process) -> int:
-        process.name = name
-        words = list(process.argv[1:])
-        calls.sleep(self._kernel.chance.uniform(0.005, self.slow_s))
-        try:
-            if words == ["--version"]:
-                said = "slurm {}.{:02d}.8\n".format(*self._slurm.site.release)
-            elif words[:2] == ["show", "hostnames"]:
-                said = "".join(f"{each}\n" for each in expanded(words[2]))
-            else:
-                self._reach()
-                if self.fails:
-                    raise Refused("Socket timed out on send/recv operation")
-                said = getattr(self, f"_{name}")(words)
-                self._kernel.happened()
-                if self.late:
-                    calls.sleep(self._kernel.chance.uniform(1, RETRIES_S))
-                    raise Refused("Socket timed out on send/recv operation")
-        except Refused as error:
-            calls.write(2, f"{name}: error: {error}\n".encode())
-            return 1
-        calls.write(1, said.encode())
-        return 0
+    def _alone(self, name: str, words: list[str]) -> str | None:
+        if words == ["--version"]:
+            return "slurm {}.{:02d}.8\n".format(*self._slurm.site.release)
+        if words[:2] == ["show", "hostnames"]:
+            return "".join(f"{each}\n" for each in expanded(words[2]))
+        return None
 
     def _reach(self) -> None:
         if not self._kernel.wait(lambda: self._slurm.up, self._kernel.now + RETRIES_S):

@@ -1,96 +1,20 @@
-"""What befalls a room with a Slurm, beside what may befall any."""
+"""What befalls a room with a Slurm, beside what may befall one with any batch system."""
 
 from __future__ import annotations
 
-import random
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
-from virtual import faults
-
-if TYPE_CHECKING:
-    pass
-
-UNTIL_S = 150.0
-
-WEIGHTS = {
-    "kill_manager": 4, "kill_supervisor": 2, "kill_training": 2, "end_manager": 1,
-    "stop_manager": 1, "stop_training": 1, "fill_disk": 2, "jump": 1, "ask": 3,
-    "second_manager": 1, "main_job": 6, "lose_node": 3, "kill_controller": 3, "slow": 2,
-    "fail": 2, "late": 2, "kill_srun": 2, "kill_script": 1, "cancel_allocation": 1,
-    "requeue_allocation": 1, "kill_step": 1, "shorten": 1,
-}  # fmt: skip
+from virtual import batch_faults
 
 
-class SlurmFaults(faults.Faults):
+class SlurmFaults(batch_faults.BatchFaults):
     """The faults of one room."""
 
-    until_s = UNTIL_S
-
-    def draw(self, chance: random.Random) -> list[faults.Fault]:
-        """Draw what is to happen."""
-        return faults.draw(chance, WEIGHTS, self.until_s, 400)
-
-    def excused(self) -> bool:
-        """Return True: its allocation may be over, or wait for a command."""
-        return True
-
-    # Slurm.
-
-    def main_job(self) -> None:
-        """Have somebody else submit a job that comes first."""
-        self._tell("somebody submits a job that comes first")
-        self._room.main_job(self._chance)
-
-    def kill_controller(self) -> None:
-        """Have slurmctld die, and come back."""
-        slurm = self._room.slurm
-        if not slurm.up:
-            return
-        seconds = self._chance.choice([self._chance.uniform(0.1, 8), self._chance.uniform(8, 60)])
-        self._tell(f"slurmctld is gone for {seconds:.1f} s")
-        slurm.die()
-        self._kernel.at(self._kernel.now + seconds, slurm.revive)
-
-    def _commands(self, what: str, value: Any, before: Any) -> None:
-        seconds = self._chance.uniform(1, 40)
-        self._tell(f"commands of Slurm are {what} for {seconds:.1f} s")
-        name = {"slow": "slow_s", "failing": "fails", "late": "late"}[what]
-        setattr(self._room.commands, name, value)
-        self._kernel.at(
-            self._kernel.now + seconds, lambda: setattr(self._room.commands, name, before)
-        )
-
-    def slow(self) -> None:
-        """Have commands take long."""
-        self._commands("slow", self._chance.choice([3.0, 20.0, 90.0]), 0.1)
-
-    def fail(self) -> None:
-        """Have commands fail."""
-        self._commands("failing", True, False)
-
-    def late(self) -> None:
-        """Have commands be obeyed, and not be answered."""
-        self._commands("late", True, False)
-
-    def lose_node(self) -> None:
-        """Have a node lose its power, for a moment or for good long."""
-        up = [each for each in self._room.workers if each.up]
-        if not up:
-            return
-        node = self._chance.choice(up)
-        for process in node.processes.values():
-            if process.name in {"training", "supervisor"} and not process.dead:
-                self._harm(process)
-        seconds = self._chance.choice([self._chance.uniform(1, 10), self._chance.uniform(20, 90)])
-        self._tell(f"{node.name} loses its power for {seconds:.1f} s")
-        node.lose_power()
-        self._kernel.at(self._kernel.now + seconds, node.boot)
-
-    def _harm_all(self) -> None:
-        for process in self._room.processes():
-            if process.name == "training" and not process.dead:
-                self._harm(process)
+    weights: ClassVar = {
+        **batch_faults.WEIGHTS, "kill_srun": 2, "kill_script": 1, "cancel_allocation": 1,
+        "requeue_allocation": 1, "kill_step": 1, "shorten": 1,
+    }  # fmt: skip
 
     def kill_srun(self) -> None:
         """Kill the srun of a step."""
@@ -99,14 +23,6 @@ class SlurmFaults(faults.Faults):
             self._harm_all()
             process.signal(self._chance.choice([signal.SIGKILL, signal.SIGTERM]))
 
-    def kill_script(self) -> None:
-        """Kill the batch script of the pilot."""
-        if process := self._some("script"):
-            self._tell(f"{process!r} is killed")
-            if self._room.script_is_srun:
-                self._harm_all()
-            process.signal(signal.SIGKILL)
-
     def kill_step(self) -> None:
         """Have the user cancel a step."""
         steps = [step for job in self._room._ours() for step in job.steps if step.id != "batch"]
@@ -114,48 +30,4 @@ class SlurmFaults(faults.Faults):
             step = self._chance.choice(steps)
             self._tell(f"the user cancels step {step.whole}")
             self._harm_all()
-            self._room.slurm.signal_step(step, signal.SIGKILL)
-
-    def _running(self) -> Any:
-        if self._room.script_is_srun:
-            self._harm_all()
-        running = [job for job in self._room._ours() if job.state == "RUNNING"]
-        return self._chance.choice(running) if running else None
-
-    def cancel_allocation(self) -> None:
-        """Have the user cancel the job of the pilot."""
-        if job := self._running():
-            self._tell("the user cancels the allocation")
-            self._room.slurm.cancel(job)
-
-    def requeue_allocation(self) -> None:
-        """Have the user requeue the job of the pilot."""
-        if job := self._running():
-            self._tell("the user requeues the allocation")
-            self._room.slurm.requeue(job)
-
-    def shorten(self) -> None:
-        """Have an operator shorten the time limit."""
-        if job := self._running():
-            seconds = self._chance.uniform(20, 60)
-            self._tell(f"the limit is shortened: {seconds:.0f} s are left")
-            job.ends = min(job.ends or 0.0, self._room.slurm.now + seconds)
-
-    # The rest.
-
-    def jump(self) -> None:
-        """Set the clock of a node."""
-        node = self._chance.choice(self._room.workers)
-        skew = self._chance.choice([-3600.0, -5.0, 5.0, 3600.0])
-        self._tell(f"the clock of {node.name} is set by {skew:+g} s")
-        node.skew_s += skew
-
-    def mend(self) -> None:
-        """Let everything be well from here on."""
-        super().mend()
-        self._room.slurm.revive()
-        commands = self._room.commands
-        commands.slow_s, commands.fails, commands.late = 0.1, False, False
-        for node in self._room.workers:
-            if not node.up:
-                node.boot()
+            self._room.controller.signal_step(step, signal.SIGKILL)

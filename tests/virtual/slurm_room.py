@@ -1,395 +1,50 @@
-"""Virtual machine rooms with a Slurm: a pilot inside an allocation, and a harvester of leases."""
+"""Virtual machine rooms with a Slurm."""
 
 from __future__ import annotations
 
-import math
 import random
-import sys
-from collections import defaultdict
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from virtual import calls, faults, nodes, room, shell
-from virtual import kernel as kernels
-from virtual.group import Meeting
-from virtual.kernel import Machine, Process
-from virtual.room import HOME, PILOT, Path
-from virtual.slurm import FINAL, Job, Order, Partition, Site, Slurm
+from virtual import batch_room, shell
+from virtual.slurm import Order, Partition, Site, Slurm
 from virtual.slurm_commands import Commands
 from virtual.slurm_faults import SlurmFaults
 
-from hpcext import backends
-from hpcext.backends.base import PilotOrder
-from hpcext.batch import runner
 from hpcext.batch.slurm import requeued
-from hpcext.config import Settings
-from hpcext.core.errors import HpcextError
-from hpcext.harvest.leases import Terms
-from hpcext.jobfile import Gpus, JobSpec, Nodes
-from hpcext.launch import agent, supervise
-from hpcext.manager import pilot as pilots
-from hpcext.manager import standing
-from hpcext.manager.directory import NewPilot, create
-
-MOST_S = 3000.0
-STEPS = (5, 30)
-LATE_S = 12.0
-"""Seconds that the model of Slurm takes beside grace and cycles until nodes have changed hands."""
-CALM = {"main_job", "ask", "kill_manager", "end_manager", "second_manager", "slow", "fail", "late"}
-"""Faults with which a job of others waits for the grace at most."""
-PROMPT = {"main_job", "ask"}
-"""Those with which ours leave at once, without using the grace."""
 
 
-class SlurmRoom(room.Room):
-    """One seed: some nodes and a login node, a Slurm, a pilot in a job of it, and other jobs.
+class SlurmRoom(batch_room.BatchRoom):
+    """One seed: a pilot in a job of a Slurm."""
 
-    Attributes
-    ----------
-    slurm : Slurm
-    commands : Commands
-    mains : list of Job
-        Jobs of others, for which ours have to leave.
-    """
+    batch, kind_of_faults = "slurm", SlurmFaults
+    options = ("--partition=batch",)
 
-    obeys_s, hands_over_s = 15.0, math.inf
-    script_is_srun = False
-    """Whether what ends the script of a job ends its step at once."""
-
-    def _build(self) -> None:
-        kernel, chance = self.kernel, self.kernel.chance
-        # What a process remembers is the process's: none of it is from another room.
-        runner._warned_s[0] = -float("inf")
+    def _set_up(self, chance: random.Random) -> None:
         requeued._requeue_delay_s.cache_clear()
-        self.count = chance.randint(1, 3)
-        names = ["login", *(f"n{at}" for at in range(1, self.count + 1))]
-        login, *workers = nodes.cluster(kernel, names, chance.choice([0.0, 1.0, nodes.STALE_S]))
-        self.machine, self.workers = login, workers
-        self.disk = login.disk.home._server  # type: ignore[attr-defined]
-        self.disk.make_directory(HOME, 0o700, 1000)
-        self.disk.settle()
-        for each in workers:
-            each.skew_s = chance.choice([0.0, 0.0, chance.uniform(-2, 2)])
-        self.gpus = chance.randint(1, 3)
-        self.grace_s = chance.choice([0.0, 30.0, 60.0])
         site = Site(
             cycle_s=2.0, periodic_s=chance.choice([5.0, 30.0]), lost_s=30.0,
             requeue_s=chance.choice([10.0, 60.0]), keep_s=60.0,
             release=chance.choice([(22, 5), (24, 11)]),
         )  # fmt: skip
-        partitions = [
+        self.controller = Slurm(
+            self.kernel, self.workers, self._partitions(), site, shell.script, gpus=self.gpus
+        )
+        self.commands = Commands(self.controller)
+
+    def _partitions(self) -> list[Partition]:
+        return [
             Partition("batch", 10, self.grace_s),
             Partition("urgent", 100, preempted=False),
         ]
-        self.slurm = Slurm(kernel, workers, partitions, site, shell.script, gpus=self.gpus)
-        self.commands = Commands(self.slurm)
-        self.meetings: dict[tuple[str, int], Meeting] = defaultdict(Meeting)
-        self.slurm.seen.append(self._begins)
-        self.mains: list[Job] = []
 
-    def _faults(self) -> faults.Faults:
-        return SlurmFaults(self)
-
-    def _some_machine(self) -> Machine:
-        up = [each for each in self.workers if each.up]
-        return self.kernel.chance.choice(up) if up else self.machine
-
-    # Programs.
-
-    def _program(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
-        if found := self.commands.program(argv):
-            return found
-        name = argv[0].rpartition("/")[2]
-        if name == "sh":
-            return shell.program
-        if name == "sleep":
-            return lambda process: calls.sleep(float(process.argv[1]))
-        if "hpcext" in argv:
-            return self._manager
-        if any(word.endswith("/launch/agent.py") for word in argv):
-            return _agent
-        return super()._program(argv)
-
-    def _manager(self, process: Process) -> int:
-        """Do what ``hpcext run --resume`` does."""
-        process.name = "manager"
-        self.managers.append(process)
-        self.left = None
-        self.begin(0.02, 0.2, 1.0)
-        try:
-            engine, _ = pilots.run(Path(process.argv[-1]), lambda engine, now_s: None)
-            self.left = engine.world.save()
-        except (HpcextError, OSError) as error:
-            self.kernel.tell(f"manager: {error}")
-            return 2
-        return 4 * any(not job.state.final for job in engine.world.jobs.values())
-
-    def _supervisor(self, process: Process) -> int:
-        process.name = "supervisor"
-        at = next(at for at, word in enumerate(process.argv) if word.endswith("supervise.py"))
-        directory = process.argv[at + 1]
-        self.starting.add(process)
-        self.checks.launched(directory)
-        self.begin(0.02, 0.1, 3.0)
-        self.starting.discard(process)
-        return supervise.main()
-
-    def manage(self, **_: Any) -> Process:
-        """Have a user start a manager where it does not belong."""
-        argv = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", PILOT]
-        return self.kernel.spawn(self.machine, argv, self._environ(), self._manager)
-
-    def _environ(self) -> dict[str, str]:
-        return {"HOME": HOME, "PATH": "/usr/bin"}
-
-    def as_user(self, what: Callable[[], object], name: str = "user") -> Process:
-        """Have the user do something on the login node."""
-
-        def program(process: Process) -> int:
-            process.name = name
-            try:
-                what()
-            except (HpcextError, OSError) as error:
-                self.kernel.tell(f"user: {error}")
-                return 1
-            return 0
-
-        return self.kernel.spawn(self.machine, ["hpcext"], self._environ(), program)
-
-    # A whole play.
-
-    def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = 0) -> list[str]:
-        """Run a pilot through faults; return what was wrong."""
-        kernel, chance = self.kernel, self.kernel.chance
-        chosen = random.Random(self.seed)
-        self.plan = self.faults.draw(chosen) if plan is None else list(plan)
-        kernel.most_pids = chance.choice([40, 32_768])
-        steps = steps or chance.randint(*STEPS)
-        self._prepare(steps)
-        self.faults.befall(self.plan)
-        self.bystand()
-        self._over, self._holds = False, 20
-        kernel.at(1.0, self._look_on)
-        try:
-            kernel.run(lambda: self._over, MOST_S)
-            self._settle()
-            self._check(steps)
-        except kernels.Stuck as error:
-            self.checks.wrong(str(error))
-        return [*self.checks.violations, *kernel.errors]
-
-    def _prepare(self, steps: int) -> None:
-        chance = self.kernel.chance
-        self.jobs = chance.randint(1, 3)
-        self.save_every, self.step_s = chance.randint(1, 7), chance.choice([0.25, 0.5])
-        self._report_s = chance.choice([1.0, 4.0, 60.0])
-        self.specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
-        self._limit = chance.choice(["", "1", "2"])
-        self._requeue = chance.random() < 0.8
-        self._lead_s = chance.choice([10.0, 25.0])
-        self._begun = False
-        self._user = self.as_user(self._submit)
-
-    def _submit(self) -> None:
-        """Do what ``hpcext pilot submit`` does."""
-        settings = Settings(
-            policy="marble",
-            state_dir=Path(f"{HOME}/state"),
-            report_interval_s=self._report_s,
-            batch="slurm",
-        )
-        backend = backends.find("slurm")
-        order = PilotOrder(
-            nodes=self.count, gpus=self.gpus, requeue=self._requeue, time=self._limit,
-            options=("--partition=batch",),
-        )  # fmt: skip
-        directory = create(
-            self.specs,
-            NewPilot(
-                name="p", gpus=range(self.gpus), batch="slurm", nodes=self.count,
-                lead_s=self._lead_s, requeue=self._requeue,
-            ),
-            settings=settings, where="jobs.toml", directory=Path(PILOT),
-        )  # fmt: skip
-        backend.submit(directory, order, settings)
-
-    def _resubmit(self) -> None:
-        """Do what ``hpcext pilot resubmit`` does."""
-        directory = Path(PILOT)
-        backend = backends.find("slurm")
-        try:
-            backend.submitted.options(directory)
-        except HpcextError:
-            # Its submission failed, or nobody knows of it: as nobody had begun.
-            self._submit_again(directory)
-            return
-        standing.refuse_resubmission(directory)
-        backend.resubmit(directory)
-
-    def _submit_again(self, directory: Any) -> None:
-        order = PilotOrder(
-            nodes=self.count, gpus=self.gpus, requeue=self._requeue, time=self._limit,
-            options=("--partition=batch",),
-        )  # fmt: skip
-        settings = Settings(policy="marble", state_dir=Path(f"{HOME}/state"), batch="slurm")
-        backends.find("slurm").submit(directory, order, settings)
-
-    def _ours(self) -> list[Job]:
-        """Return the jobs of the pilot, as the controller has them, whatever was answered."""
-        return [
-            job for job in self.slurm.jobs.values() if job.order.name.startswith("hpcext-pilot")
-        ]
-
-    def _look_on(self) -> None:
-        """Have the user see to the pilot now and then."""
-        kernel = self.kernel
-        kernel.at(kernel.now + kernel.chance.uniform(2, 8), self._look_on)
-        if not self._user.dead:
-            return
-        ours = self._ours()
-        if any(job.state not in FINAL or job.completing for job in ours):
-            manages = any(not manager.dead for manager in self.managers)
-            if kernel.now > self.faults.until_s and self._holds and manages:
-                self._release()
-            return
-        if ours and ours[-1].state == "COMPLETED" and ours[-1].code == 0:
-            self._over = True
-            return
-        began = PILOT in self._made()
-        self._user = self.as_user(self._resubmit if began else self._submit)
-
-    def _settle(self) -> None:
-        """Let what is under way come to an end."""
-        until = self.kernel.now + 5
-        self.kernel.run(lambda: self.kernel.now >= until, until + 10)
-
-    # Jobs of others.
-
-    def main_job(self, chance: random.Random) -> None:
-        """Have somebody else submit a job for which ours has to leave."""
-        wanted = chance.randint(1, self.count)
-        seconds = chance.uniform(1, 20)
-
-        def program(process: Process) -> int:
-            process.name = "main"
-            calls.sleep(seconds)
-            return 0
-
-        order = Order(
-            "main", "urgent", nodes=wanted, exclusive=True, limit_s=300.0, uid=1001,
-            program=program,
-        )  # fmt: skip
-        self.mains.append(self.slurm.submit(order))
-
-    def _begins(self, job: Job, what: str) -> None:
-        """Check that a job of others begins as soon as ours has to make room for it."""
-        if job not in self.mains or not what.startswith("begins"):
-            return
-        waited_s = job.began - job.submitted if job.began else 0.0
-        others = [each for each in self.mains if each is not job and each.id < job.id]
-        alone = all(each.ended is not None and each.ended < job.submitted for each in others)
-        calm = all(fault.what in CALM for fault in self.plan) and not self.checks.deaf
-        most_s = self.slurm.site.cycle_s + LATE_S
-        if not all(fault.what in PROMPT for fault in self.plan):
-            most_s += self.grace_s
-        if alone and calm and waited_s > most_s:
-            self.checks.wrong(f"job {job.id} of others waited for {waited_s:.1f} s")
+    def _main_order(self, **what: Any) -> Order:
+        return Order(partition="urgent", exclusive=True, limit_s=300.0, **what)
 
 
-class HarvestRoom(SlurmRoom):
-    """One seed: a harvester on the login node, which leases idle nodes until others want them."""
+class HarvestRoom(batch_room.HarvestRoom, SlurmRoom):
+    """One seed: a harvester of nodes of a Slurm."""
 
-    script_is_srun = True
-
-    def _build(self) -> None:
-        super()._build()
+    def _partitions(self) -> list[Partition]:
         # Without grace an agent is not told before its srun is, which then kills it.
         self.grace_s = self.grace_s or 30.0
-        self.slurm.partitions["harvest"] = Partition("harvest", 1, self.grace_s)
-
-    def _prepare(self, steps: int) -> None:
-        chance = self.kernel.chance
-        self.jobs = chance.randint(1, 3)
-        self.save_every, self.step_s = chance.randint(1, 7), chance.choice([0.25, 0.5])
-        self._report_s = chance.choice([1.0, 4.0])
-        self.specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
-        self._terms = Terms(
-            partition="harvest", gpus=self.gpus, least_s=chance.choice([60.0, 180.0]),
-            idle_s=chance.choice([10.0, 60.0]), cycle_s=chance.choice([2.0, 15.0]),
-        )  # fmt: skip
-        self.manage()
-
-    def manage(self, **_: Any) -> Process:
-        """Start a harvester: a new one, or that which is there."""
-        argv = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", PILOT]
-        began = PILOT in self._made()
-        return self.kernel.spawn(
-            self.machine, argv, self._environ(), self._manager if began else self._harvest
-        )
-
-    def _harvest(self, process: Process) -> int:
-        """Do what ``hpcext harvest start`` does."""
-        try:
-            create(
-                self.specs,
-                NewPilot(
-                    name="p", gpus=range(self.gpus), nodes=self._terms.max_nodes,
-                    harvest=self._terms,
-                ),
-                settings=Settings(
-                    policy="marble", state_dir=Path(f"{HOME}/state"),
-                    report_interval_s=self._report_s,
-                ),
-                where="jobs.toml", directory=Path(PILOT),
-            )  # fmt: skip
-        except (HpcextError, OSError) as error:
-            self.kernel.tell(f"manager: {error}")
-            return 2
-        return self._manager(process)
-
-    def _ours(self) -> list[Job]:
-        return [job for job in self.slurm.jobs.values() if job.order.partition == "harvest"]
-
-    def _look_on(self) -> None:
-        """Have the user see to the harvester: one that is gone is started again."""
-        kernel = self.kernel
-        kernel.at(kernel.now + kernel.chance.uniform(1, 5), self._look_on)
-        if all(manager.dead for manager in self.managers):
-            if self.managers and self.managers[-1].code == 0:
-                self._over = True
-                return
-            if not any(each.name == "starts" and not each.dead for each in self.processes()):
-                self.manage().name = "starts"
-        elif kernel.now > self.faults.until_s and self._holds:
-            self._release()
-
-    def _settle(self) -> None:
-        """Wait until the last lease has been given back."""
-
-        def over() -> bool:
-            return all(job.state in FINAL and not job.completing for job in self._ours())
-
-        self.kernel.run(over, self.kernel.now + 120)
-
-
-def _agent(process: Process) -> int:
-    process.name = "agent"
-    return agent.main()
-
-
-def jobs(count: int, steps: int, gpus: int, nodes_: int, chance: random.Random) -> list[JobSpec]:
-    """Return trainings of a number of steps, some of them on several nodes."""
-    found = []
-    for at in range(1, count + 1):
-        wide = chance.randint(1, nodes_) if chance.random() < 0.5 else 1
-        (command,) = chance.choices(
-            [("train", str(steps)), ("train", "deaf", str(steps)), ("train", "fails", "1")],
-            [30, 2, 2],
-        )
-        found.append(
-            JobSpec(
-                f"job{at}", command, gpus=Gpus(1, gpus), nodes=Nodes(wide, wide),
-                work=float(steps), suspend_timeout_s=20.0, retries=2,
-            )
-        )  # fmt: skip
-    return found
+        return [*super()._partitions(), Partition("harvest", 1, self.grace_s)]

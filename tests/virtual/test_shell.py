@@ -49,16 +49,20 @@ sleep 1 & pid=$!; trap 'echo woken; kill -TERM $pid' USR1
     "redirected": """
 { echo one; echo two >&2; } 2>/dev/null
 echo three 2>&1 >/dev/null; echo four""",
+    "printed": """
+a=$(echo one; echo "two  three"; echo); echo "$a" $a "<$(echo "($(echo deep))")>$(exit 3)" $?
+b=$(exit 4); echo $? "$b"; trap 'echo heard' USR1; c=$(kill -USR1 $$; echo said); echo "$c" """,
+    "files": """
+cd /tmp && echo one > one.$$ && mv one.$$ two.$$ && [ -e /tmp/two.$$ ] && echo yes
+[ ! -e one.$$ ] && echo gone; rm -f two.$$ none.$$; echo $?
+mv one.$$ two.$$ 2>/dev/null; echo $?; cd /no/such 2>/dev/null; echo $?
+now=$(date +%s); [ "$now" -gt 1700000000 ] && echo late""",
     "missing": "/no/such/program 2>/dev/null; echo $?",
 }
 
 
 def programs(argv: Sequence[str]) -> Callable[[Process], int | None] | None:
-    if argv[0] == "sh":
-        return shell.program
-    if argv[0] == "sleep":
-        return lambda process: calls.sleep(float(process.argv[1]))
-    return None
+    return shell.PROGRAMS.get(argv[0])
 
 
 @pytest.fixture
@@ -81,6 +85,8 @@ def played(kernel: Kernel, argv: Sequence[str]) -> tuple[int, str]:
     """The status of a script, and what it prints, in the room."""
     machine = kernel.machine("n1")
 
+    machine.disk.make_directory("/tmp", 0o1777, 0)
+
     def program(process: Process) -> int:
         fd = calls.open("/out", 0o101, 0o644)
         calls.dup2(fd, 1)
@@ -94,15 +100,24 @@ def played(kernel: Kernel, argv: Sequence[str]) -> tuple[int, str]:
 
 
 def test_what_it_does_not_know_is_an_error() -> None:
-    for text in ("a | b", "echo $(date)", "cat <<X\nX", "echo `date`"):
+    for text in ("a | b", "cat <<X\nX", "echo `date`"):
         with pytest.raises(shell.Unknown):
             shell.Parser(text).script()
 
 
 def test_scripts_of_ours_are_understood() -> None:
     from hpcext.backends import batch_job
+    from hpcext.backends.lsf import requeue
+    from hpcext.batch.lsf import leasing as lsf_leasing
     from hpcext.batch.slurm import leasing
 
     shell.Parser(leasing.SlurmLeasing().script("python agent.py", Path("/x"))).script()
-    script = batch_job._SCRIPT.format(manage="hpcext run", begin="", ends="TERM", finish="")
-    shell.Parser(script).script()
+    for lines in (
+        requeue.Lines("", ""),
+        *(requeue.pilot_lines(Path("/x"), by_value=each) for each in (True, False)),
+    ):
+        script = batch_job._SCRIPT.format(
+            manage="hpcext run", begin=lines.begin, ends="INT TERM", finish=lines.finish
+        )
+        shell.Parser(script).script()
+    shell.Parser(lsf_leasing._script("python agent.py", Path("/x"))).script()

@@ -46,7 +46,7 @@ class Training:
         environ = self._process.environ
         rank, size = int(environ.get("HPCEXT_NODE_INDEX", 0)), attempt.num_nodes
         launch = json.loads((attempt.report_dir / "launch.json").read_bytes())
-        launch["gpus"] = launch["gpus"] or _gpus(environ)
+        launch["gpus"] = launch["gpus"] or _gpus(environ, self._process.machine.name)
         if size > 1:
             self._room.checks.takes(attempt.job_id, attempt.attempt, self._process, launch)
             meeting = self._room.meetings[attempt.job_id, attempt.attempt]
@@ -157,7 +157,7 @@ def train(room: Room, process: Process) -> int:
         return 1
 
 
-def _gpus(environ: Mapping[str, str]) -> list[str]:
+def _gpus(environ: Mapping[str, str], node: str) -> list[str]:
     """Return the GPUs that the batch system has given to a process."""
     said = environ.get("SLURM_STEP_GPUS") or environ.get("CUDA_VISIBLE_DEVICES", "")
-    return [f"{environ['SLURMD_NODENAME']}:{index}" for index in said.split(",") if index]
+    return [f"{node}:{index}" for index in said.split(",") if index]

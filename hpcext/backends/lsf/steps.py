@@ -148,9 +148,22 @@ class LsfSteps(StepExecutor):
         nodes = [{"name": name, "gpus": told and told[name]} for name in action.alloc]
         return {**super()._where(action, gpus), "nodes": nodes}
 
-    def _launch(self, watch: Watch) -> None:
-        self._write_launchers(watch.files, _by_node(watch.gpus))
-        super()._launch(watch)
+    def _take_over(self, watch: Watch) -> None:
+        files = watch.files
+        # What had not begun when an earlier run of this job ended must not begin now.
+        ours = files.begun_in() == self._allocation
+        if ours and files.ends.ended() is None and self._recorded(watch) is None:
+            # If a spread runs it that the last manager could not note, this one waits for its end.
+            self._spawn_again(watch)
+        else:
+            self._settle(watch)
+
+    def _spawn(self, watch: Watch) -> None:
+        # Not again: the one that is there is locked by whoever runs it. It is not there if the
+        # last manager died before it could write it.
+        if not (watch.files.directory / spread.SPREAD_FILE).exists():
+            self._write_launchers(watch.files, _by_node(watch.gpus))
+        super()._spawn(watch)
 
     def _write_launchers(self, files: AttemptFiles, places: Mapping[str, Sequence[int]]) -> None:
         launchers = []
@@ -189,11 +202,11 @@ class LsfSteps(StepExecutor):
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """End what processes are left on each host, and wait until each reports that none is."""
         files = watch.files
+        not_begun = [host for index, host in self._nodes_left(watch) if not files.begun_on(index)]
         # An end that was reported before this order is the real one.
         ended = files.ends.ended() or files.ends.failed_elsewhere()
         self._order_end(files)
         pause_s = ASK_PAUSE_S
-        # Nothing is left of an earlier allocation, whose processes LSF has ended.
         left = self._nodes_left(watch)
         while left:
             done = await asyncio.gather(
@@ -207,18 +220,24 @@ class LsfSteps(StepExecutor):
             if left:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, ASK_PAUSE_MAX_S)
+        if not_begun:
+            # Its launcher may have found the host gone, though the host has answered since.
+            self._lose(await asyncio.to_thread(self._unreachable, not_begun))
         await self._look_around(watch)
         self._finish(watch, ended or self._lost(watch))
 
     def _nodes_left(self, watch: Watch) -> list[tuple[int, str]]:
-        """Return index and host of each node that may still have processes of an attempt."""
+        """Return index and host of each node that may still have processes of an attempt.
+
+        Of an earlier run of this job LSF has ended them, but if that run has lost its first host,
+        the others notice it up to a minute later (lsf.conf, LSF_RES_ALIVE_TIMEOUT).
+        """
         launch = watch.files.launch() or {}
-        if launch.get("allocation") != self._allocation:
-            return []
+        ours = launch.get("allocation") == self._allocation
         return [
             (index, str(node["name"]))
             for index, node in enumerate(launch.get("nodes", ()))
-            if not watch.files.ends.ended_on(index)
+            if (ours or node["name"] in self._nodes) and not watch.files.ends.ended_on(index)
         ]
 
     def _order_end(self, files: AttemptFiles) -> None:
@@ -238,6 +257,7 @@ class LsfSteps(StepExecutor):
             runner.run(argv, timeout_s=SWEEP_TIMEOUT_S)
         except (BatchError, OSError) as error:
             log.info("%s on %s: %s", files.job, host, error)
+        files.look_anew()
         try:
             said = documents.read_json(own / sweep.SWEPT_FILE, sweep.SWEPT)
         except (OSError, ValueError):

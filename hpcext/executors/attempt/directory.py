@@ -147,10 +147,19 @@ class AttemptFiles:
             found += map(str, gpus)
         return tuple(found)
 
+    def look_anew(self) -> None:
+        """Have files be seen that its other nodes have just written."""
+        for index in (0, *self.others):
+            documents.look_anew(protocol.node_directory(self.directory, index))
+
     def begun(self) -> bool:
         """Return whether a supervisor took this attempt on each of its nodes."""
-        own = (protocol.node_directory(self.directory, at) for at in (0, *self.others))
-        return all(os.path.lexists(each / protocol.SUPERVISOR_FILE) for each in own)
+        return all(self.begun_on(at) for at in (0, *self.others))
+
+    def begun_on(self, index: int) -> bool:
+        """Return whether a supervisor took this attempt on a node."""
+        own = protocol.node_directory(self.directory, index)
+        return os.path.lexists(own / protocol.SUPERVISOR_FILE)
 
     def supervisor(self) -> Process | None:
         """Return the process that took this attempt, unless the machine has restarted since."""
