@@ -133,7 +133,7 @@ class Real:
 class Model:
     """The model of it, set up as the test cluster is."""
 
-    def __init__(self) -> None:
+    def __init__(self, release: tuple[int, int]) -> None:
         self._kernel = Kernel(1, self._program)
         calls.use(self._kernel)
         workers = nodes.cluster(self._kernel, ["n1", "n2", "n3", "n4"])
@@ -147,7 +147,8 @@ class Model:
             self._kernel, workers,
             [Partition("batch", 10), Partition("urgent", 100, preempted=False),
              Partition("harvest", 1, grace_s=10.0)],
-            Site(kill_wait_s=5.0, requeue_s=10.0), shell.script, gpus=6, cpus=24, memory_mb=12_000,
+            Site(release, kill_wait_s=5.0, requeue_s=10.0),
+            shell.script, gpus=6, cpus=24, memory_mb=12_000,
         )  # fmt: skip
         self._commands = Commands(self._slurm)
 
@@ -310,8 +311,8 @@ def in_one_order(lines: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def model() -> Iterator[Model]:
-    yield Model()
+def model(slurm: Cluster) -> Iterator[Model]:
+    yield Model(slurm.release)
     calls.use(None)
 
 

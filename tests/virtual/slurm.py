@@ -340,12 +340,14 @@ class Slurm(batch.Controller):
     def _lose_part(self, step: Step, place: Place, *, ends: bool) -> None:
         """End a step of which a node is lost: it does not go on with the others.
 
-        Its srun is told, which does not take that for a failure of a task.
+        Its srun is told, which does not take that for a failure of a task in 22.05, but in 24.11
+        and 26.05.
         """
         step.lost = True
+        code = int(self.site.release >= (24, 11))
 
         def told() -> None:
-            step.codes[place.name] = 0
+            step.codes[place.name] = code
             self.kernel.touched()
 
         self._after(0.2, told)
