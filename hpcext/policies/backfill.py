@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcext.core.values import Alloc, Grant, Job, Node, Snapshot
+from hpcext.core.values import Alloc, Job, Node, Snapshot
 from hpcext.policies.common import busy, keep
 from hpcext.policies.placement.availability import Availability, Changes, Ints, Slot, Wanted
 from hpcext.policies.placement.candidates import Candidate, ask_of

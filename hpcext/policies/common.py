@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, State
+from hpcext.policies.placement.machine import machine_of
 from hpcext.text import counted
 
 ONE_NODE = (1, 1)
@@ -45,7 +46,7 @@ def no_room(job: Job) -> str:
 
 def kinds_of(now: Snapshot) -> list[str]:
     """Return the kinds of GPUs of all nodes, in the order of the nodes."""
-    return list(dict.fromkeys(node.kind for node in now.nodes.values()))
+    return list(machine_of(now.nodes).parts)
 
 
 def largest(job: Job, limit: int) -> int:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 
 from hpcext.core.values import Cause, Job, Snapshot, Target
-from hpcext.policies.backfill import Options as Options
-from hpcext.policies.backfill import Planner
+from hpcext.policies.backfill import Options, Planner
 from hpcext.policies.common import BEHIND
 
 NO_NEWS = Cause.SUBMITTED | Cause.PROGRESS | Cause.STARTED | Cause.REGISTERED

@@ -8,8 +8,7 @@ as long as they state at most. Jobs behind it start if they end before, or leave
 from __future__ import annotations
 
 from hpcext.core.values import Snapshot, Target
-from hpcext.policies.backfill import Options as Options
-from hpcext.policies.backfill import Planner
+from hpcext.policies.backfill import Options, Planner
 from hpcext.policies.common import BEHIND
 
 
