@@ -17,6 +17,7 @@ from hpcext.numerals import whole
 from hpcext.sim.evaluate.comparison import Watts, compared
 from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.evaluate.store import Key, RunStore, digest
+from hpcext.sim.replay.mainqueue import BACKFILLS
 from hpcext.sim.replay.tasks import Task
 from hpcext.sim.report import files
 from hpcext.sim.report.page import About
@@ -70,6 +71,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--main-nodes", type=_count, help="number of nodes of the machine of --main"
+    )
+    parser.add_argument(
+        "--main-backfill",
+        choices=BACKFILLS,
+        help="how the main queue backfills: it reserves for the first waiting job, or for each "
+        "(default: easy)",
     )
     parser.add_argument(
         "--per-node",
