@@ -37,9 +37,9 @@ AUTOSCALED = (
 )
 MEASURED = (
     "Trainings are measured ones. Unless the workload says adapt, they choose their batch size "
-    "under pollux, as its agent does. Under exclusive, fixed, marble and tiresias they have the "
-    "GPUs and the batch that their user asked for, under the other policies that batch. A start "
-    "takes 30 s, and each reports every 30 s."
+    "under pollux, as its agent does. Under exclusive, fixed, easy, conservative, marble and "
+    "tiresias they have the GPUs and the batch that their user asked for, under the other policies "
+    "that batch. A start takes 30 s, and each reports every 30 s."
 )
 
 
@@ -75,6 +75,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--main-backfill",
         choices=BACKFILLS,
+        metavar="NAME",
         help="how the main queue backfills: it reserves for the first waiting job, or for each "
         "(default: easy)",
     )

@@ -147,6 +147,7 @@ def _add_made(actions: Any) -> None:
     holes_.add_argument(
         "--backfill",
         choices=BACKFILLS,
+        metavar="NAME",
         default=EASY,
         help="reserve for the first waiting job, or for each (default: easy)",
     )
