@@ -84,6 +84,12 @@ def _held(alloc: Alloc, ground: Ground) -> tuple[Ints, Ints]:
     return places, np.fromiter(alloc.values(), np.int64, len(alloc))
 
 
+@by_identity
+def _groups(alloc: Alloc, ground: Ground) -> tuple[Ints, Ints]:
+    """Return the groups of the nodes of an allocation, and the nodes in each."""
+    return np.unique(ground.group[_held(alloc, ground)[0]], return_counts=True)
+
+
 class Planner:
     """A plan for the waiting jobs beside those that run.
 
@@ -108,14 +114,14 @@ class Planner:
         self._resize(running)
         self.waiting = [job for job in now.jobs if job.ready and job.id not in self.grants]
         self._free: Ints = self._ground.gpus.copy()
-        held = [_held(self.grants[job.id].alloc, self._ground) for job in running]
-        for places, gpus in held:
+        for job in running:
+            places, gpus = _held(self.grants[job.id].alloc, self._ground)
             self._free[places] -= gpus
         self._nodes = self._shared()
         self._asks: dict[str, Candidate] = {}
         self._columns: dict[int, list[Ints]] = {}
         self._room = Availability(
-            now.now_s, self._free_now(), self._releases(running, held), nodes=self._nodes
+            now.now_s, self._free_now(), self._releases(running), nodes=self._nodes
         )
 
     @property
@@ -149,8 +155,8 @@ class Planner:
     def begin(self, job: Job, slot: Slot) -> None:
         """Grant a job a slot that begins now."""
         alloc = self._alloc(job, slot)
-        for name, gpus in alloc.items():
-            self._free[self._ground.place[name]] -= gpus
+        places, gpus = _held(alloc, self._ground)
+        self._free[places] -= gpus
         self.grants[job.id] = granted(job, alloc)
         self._room.take(slot, lasts_s(job))
 
@@ -176,7 +182,7 @@ class Planner:
     def _shared(self) -> bool:
         """Return whether jobs may share a node."""
         sizes = [job.sizes[0] for job in self.waiting]
-        sizes += [min(grant.alloc.values()) for grant in self.grants.values()]
+        sizes += [int(_held(each.alloc, self._ground)[1].min()) for each in self.grants.values()]
         widest = int(self._ground.gpus.max(initial=0))
         return 2 * min(sizes, default=widest) <= widest
 
@@ -187,17 +193,19 @@ class Planner:
         untouched = ground.group[self._free == ground.gpus]
         return np.bincount(untouched, minlength=len(ground.first)).astype(np.int64)
 
-    def _releases(self, running: Sequence[Job], held: Sequence[tuple[Ints, Ints]]) -> Changes:
+    def _releases(self, running: Sequence[Job]) -> Changes:
         """Return what the jobs that run set free, by their statements."""
         now_s = self.now_s
         soon_s = math.nextafter(now_s, math.inf)
         times, columns, units = [np.zeros(0)], [_NONE], [_NONE]
-        for job, (places, gpus) in zip(running, held, strict=True):
+        held = _held if self._nodes else _groups
+        for job in running:
             began_s = job.since_s if job.state.active else now_s
             if (end_s := began_s + lasts_s(job)) < math.inf:
-                times.append(np.full(len(places), max(end_s, soon_s)))
-                columns.append(places if self._nodes else self._ground.group[places])
-                units.append(gpus if self._nodes else np.ones_like(gpus))
+                where, count = held(self.grants[job.id].alloc, self._ground)
+                times.append(np.full(len(where), max(end_s, soon_s)))
+                columns.append(where)
+                units.append(count)
         return Changes(np.concatenate(times), np.concatenate(columns), np.concatenate(units))
 
     def _ask(self, job: Job) -> Candidate:

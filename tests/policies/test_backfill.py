@@ -133,10 +133,10 @@ def test_nodes_of_the_last_failure_come_last(policy: str, gpus: int) -> None:
 @pytest.mark.parametrize("policy", BOTH)
 def test_a_job_has_nodes_of_one_kind(policy: str) -> None:
     kinds = {"a": "old", "b": "new", "c": "old", "d": "new"}
-    jobs = (running(1, {"b": 4}, 10), job(2, 2, 10), job(3, 2, 10), job(4, 1, 10), job(5, 1, 11))
+    jobs = (running(1, {"a": 4}, 10), job(2, 2, 10), job(3, 2, 10), job(4, 1, 10), job(5, 1, 11))
     target = asked(policy, *jobs, kinds=kinds)
-    # 3 waits for b and d; what ends by then may run on d.
-    assert started(target, *jobs) == {"2": {"a": 4, "c": 4}, "4": {"d": 4}}
+    # 3 waits for a and c; what ends by then may run on c.
+    assert started(target, *jobs) == {"2": {"b": 4, "d": 4}, "4": {"c": 4}}
 
 
 def test_a_wide_node_takes_a_narrow_job_last() -> None:
