@@ -21,7 +21,7 @@ from hpcext.policies.common import busy, keep
 from hpcext.policies.placement.availability import Availability, Changes, Ints, Slot, Wanted
 from hpcext.policies.placement.candidates import Candidate, ask_of
 from hpcext.policies.rigid import Room, granted, needs, resized, shape_of, wants_other_size
-from hpcext.scaling.identity import by_identity, of_a_machine
+from hpcext.scaling.identity import of_a_machine, of_an_allocation
 
 DEPTH = 500
 """Number of waiting jobs to consider: Slurm's ``bf_max_job_test``, slurm.conf(5)."""
@@ -77,14 +77,14 @@ def ground_of(nodes: Mapping[str, Node]) -> Ground:
     return Ground(tuple(nodes), place, gpus, kind, group, first)
 
 
-@by_identity
+@of_an_allocation
 def _held(alloc: Alloc, ground: Ground) -> tuple[Ints, Ints]:
     """Return the places of the nodes of an allocation, and the GPUs on each."""
     places = np.fromiter((ground.place[name] for name in alloc), np.int64, len(alloc))
     return places, np.fromiter(alloc.values(), np.int64, len(alloc))
 
 
-@by_identity
+@of_an_allocation
 def _groups(alloc: Alloc, ground: Ground) -> tuple[Ints, Ints]:
     """Return the groups of the nodes of an allocation, and the nodes in each."""
     return np.unique(ground.group[_held(alloc, ground)[0]], return_counts=True)

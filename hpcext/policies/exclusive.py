@@ -21,7 +21,7 @@ from hpcext.policies.common import (
     largest,
     movable,
 )
-from hpcext.scaling.identity import by_identity
+from hpcext.scaling.identity import of_an_allocation
 
 
 def allocate(now: Snapshot) -> Target:
@@ -90,7 +90,7 @@ def _resize_some(now: Snapshot, grants: dict[str, Grant]) -> None:
             grants[job.id] = _resize(job, grants[job.id], now)
 
 
-@by_identity
+@of_an_allocation
 def _size(alloc: Alloc) -> int:
     return per_node(alloc)
 

@@ -32,7 +32,7 @@ from hpcext.policies.common import (
     named,
     take,
 )
-from hpcext.scaling.identity import by_identity
+from hpcext.scaling.identity import of_an_allocation
 from hpcext.text import are
 
 
@@ -57,7 +57,7 @@ class _Has(NamedTuple):
     widths: frozenset[int]
 
 
-@by_identity
+@of_an_allocation
 def _has(alloc: Alloc, nodes: Mapping[str, Node]) -> _Has:
     return _Has(per_node(alloc), frozenset(nodes[name].gpus for name in alloc))
 
