@@ -66,6 +66,7 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
         trial=spec.trial,
         hang=spec.hang,
         hang_after_s=spec.hang_after_s,
+        walltime_s=spec.walltime_s,
         estimate=Estimate(
             stated=spec.scaling,
             by_kind=spec.by_kind,

@@ -32,7 +32,8 @@ SITE_FILE = Path("/etc/hpcext/hpcext.toml")
 
 POLICIES = (
     "marble", "exclusive", "equal_share", "bftrainer", "bftrainer-lifetime",
-    "optimus", "doubling", "total_time", "pollux", "fixed", "tiresias",
+    "optimus", "doubling", "total_time", "pollux", "fixed", "easy", "conservative",
+    "tiresias",
 )  # fmt: skip
 """Names of hpcext's own policies, which are in a higher layer; a test keeps both lists equal."""
 

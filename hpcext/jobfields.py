@@ -260,6 +260,11 @@ def timeout_s(value: Any) -> float:
     return number(value, 0, MAX_SECONDS, above=True)
 
 
+def walltime_s(value: Any) -> float:
+    """Check the longest time that an attempt of a job takes, in seconds, above 0."""
+    return number(value, 0, MAX_FACTOR, above=True)
+
+
 def seconds(value: Any) -> float:
     """Check a duration in seconds, which may be 0."""
     return number(value, 0, MAX_SECONDS)

@@ -187,6 +187,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "retries": fields.retries,
     "hang": fields.hang,
     "hang_after_s": fields.timeout_s,
+    "walltime_s": fields.walltime_s,
     "suspend_timeout_s": fields.timeout_s,
     "rescale_up_s": fields.seconds,
     "rescale_down_s": fields.seconds,

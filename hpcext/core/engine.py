@@ -219,6 +219,7 @@ class Engine:
         about = world.queue.unexplained() | self._mentioned
         about.update(job.id for job in world.queue.busy())
         self._mentioned = target.grants.keys() | target.waits.keys()
+        fewer = world.fewer
         jobs: dict[str, Granted] = {}
         whys: dict[str, list[str]] = {}
         for job_id in about | self._mentioned:
@@ -226,7 +227,7 @@ class Engine:
             if job is None or job.state.final:
                 continue
             grant = target.grants.get(job_id)
-            why = grant.why if grant else self._waits(job, target)
+            why = grant.why if grant else self._waits(job, target, fewer=fewer)
             goal, role = (grant.alloc, grant.role) if grant else (None, None)
             if goal != job.goal or (role is not None and role is not job.role):
                 jobs[job_id] = Granted(goal, role, why)
@@ -235,7 +236,7 @@ class Engine:
         told = {why: tuple(names) for why, names in whys.items()}
         return Decided(number, jobs, told, memo, target.wake_s)
 
-    def _waits(self, job: Job, target: Target) -> str:
+    def _waits(self, job: Job, target: Target, *, fewer: bool) -> str:
         """Explain why a job gets nothing: the engine's reasons come before the policy's."""
         if job.cancelling:
             return job.verdict or "being cancelled"
@@ -249,7 +250,7 @@ class Engine:
         if not job.ready:
             # It waits after a failure, which `why` says already, unless the manager is draining.
             return "waits because the manager is draining" if self.world.draining else job.why
-        if self.world.fewer:
+        if fewer:
             left = LEFT if self.world.shrunk else "left that may be used"
             if why := lacks(job, self.world.offered, left):
                 return why

@@ -39,13 +39,17 @@ def lacks(job: Job, nodes: Mapping[str, Node], left: str = LEFT) -> str:
 
 def within(now: Snapshot) -> Snapshot:
     """Return a snapshot in which no job is ready that lacks nodes: nothing waits behind it."""
-    jobs = tuple(
-        replace(job, ready=False)
-        if job.ready and job.state is State.PENDING and lacks(job, now.nodes)
-        else job
-        for job in now.jobs
-    )
-    return replace(now, jobs=jobs)
+
+    def seen(jobs: Iterable[Job]) -> tuple[Job, ...]:
+        return tuple(
+            replace(job, ready=False)
+            if job.ready and job.state is State.PENDING and lacks(job, now.nodes)
+            else job
+            for job in jobs
+        )
+
+    busy = None if now.busy is None else seen(now.busy)
+    return replace(now, jobs=seen(now.jobs), busy=busy)
 
 
 def stranded(jobs: Iterable[Job], nodes: Mapping[str, Node]) -> bool:

@@ -64,6 +64,8 @@ POLICIES: dict[str, Known] = {
     "total_time": Known("hpcext.policies.total_time"),
     "pollux": Known("hpcext.policies.pollux"),
     "fixed": Known("hpcext.policies.fixed"),
+    "easy": Known("hpcext.policies.easy"),
+    "conservative": Known("hpcext.policies.conservative"),
     "tiresias": Known("hpcext.policies.tiresias"),
 }
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, State
+from hpcext.policies.placement.machine import machine_of
 from hpcext.text import counted
 
 ONE_NODE = (1, 1)
@@ -45,7 +46,7 @@ def no_room(job: Job) -> str:
 
 def kinds_of(now: Snapshot) -> list[str]:
     """Return the kinds of GPUs of all nodes, in the order of the nodes."""
-    return list(dict.fromkeys(node.kind for node in now.nodes.values()))
+    return list(machine_of(now.nodes).parts)
 
 
 def largest(job: Job, limit: int) -> int:
@@ -60,11 +61,23 @@ def largest(job: Job, limit: int) -> int:
     return max((size for size in job.sizes if size <= limit), default=0)
 
 
-def keep(now: Snapshot) -> dict[str, Grant]:
-    """Return the grants that jobs have and may keep."""
+def busy(now: Snapshot) -> tuple[Job, ...]:
+    """Return the jobs that may hold something, in the order of the queue."""
+    return now.jobs if now.busy is None else now.busy
+
+
+def keep(now: Snapshot, among: Iterable[Job] | None = None) -> dict[str, Grant]:
+    """Return the grants that jobs have and may keep.
+
+    Parameters
+    ----------
+    now : Snapshot
+    among : iterable of Job, optional
+        Look at these only, such as those of :func:`busy`, and not at the whole queue.
+    """
     return {
         job.id: Grant(job.goal, job.role or Role.PRIMARY, job.why)
-        for job in now.jobs
+        for job in (now.jobs if among is None else among)
         if job.goal and job.ready
     }
 

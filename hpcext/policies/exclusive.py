@@ -10,23 +10,34 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from hpcext.core.values import Grant, Job, Node, Role, Snapshot, Target, per_node
-from hpcext.policies.common import AS_ASKED, BEHIND, ONE_NODE, avoided, keep, largest, movable
+from hpcext.core.values import Alloc, Grant, Job, Node, Role, Snapshot, Target, per_node
+from hpcext.policies.common import (
+    AS_ASKED,
+    BEHIND,
+    ONE_NODE,
+    avoided,
+    busy,
+    keep,
+    largest,
+    movable,
+)
+from hpcext.scaling.identity import of_an_allocation
 
 
 def allocate(now: Snapshot) -> Target:
-    """Give each free node to the next job in the queue, as many GPUs as the job can take."""
-    grants = keep(now)
-    jobs_on = Counter(node for grant in grants.values() for node in grant.alloc)
-    for job in now.jobs:
-        if job.id in grants and all(jobs_on[node] == 1 for node in grants[job.id].alloc):
-            grants[job.id] = _resize(job, grants[job.id], now)
+    """Give each free node to the next job in the queue, as many GPUs as the job can take.
+
+    The cost grows with the nodes, and with the length of the queue for the reason why each waits.
+    """
+    grants = keep(now, busy(now))
+    _resize_some(now, grants)
     waits: dict[str, str] = {}
-    taken = {node for grant in grants.values() for node in grant.alloc}
+    taken = set[str]().union(*(grant.alloc for grant in grants.values()))
     free: dict[tuple[int, str], dict[str, Node]] = {}
-    for name, node in now.nodes.items():
-        if name not in taken:
-            free.setdefault((node.gpus, node.kind), {})[name] = node
+    if len(taken) < len(now.nodes):
+        for name, node in now.nodes.items():
+            if name not in taken:
+                free.setdefault((node.gpus, node.kind), {})[name] = node
     blocked = False
     for job in now.jobs:
         if job.id in grants or not job.ready:
@@ -68,11 +79,30 @@ def _alike(
     return []
 
 
+def _resize_some(now: Snapshot, grants: dict[str, Grant]) -> None:
+    """Give jobs the sizes that their users requested, if they have their nodes to themselves."""
+    asked = [job for job in busy(now) if job.id in grants and _has_other(job, grants[job.id])]
+    if not asked:
+        return
+    jobs_on = Counter(node for grant in grants.values() for node in grant.alloc)
+    for job in asked:
+        if all(jobs_on[node] == 1 for node in grants[job.id].alloc):
+            grants[job.id] = _resize(job, grants[job.id], now)
+
+
+@of_an_allocation
+def _size(alloc: Alloc) -> int:
+    return per_node(alloc)
+
+
+def _has_other(job: Job, grant: Grant) -> bool:
+    """Return whether a job has another size than its user wants, and can change it."""
+    had = _size(grant.alloc) in job.sizes and grant.role is Role.PRIMARY
+    return not (had and bool(job.stated) == (AS_ASKED in grant.why)) and movable(job)
+
+
 def _resize(job: Job, grant: Grant, now: Snapshot) -> Grant:
     """Give a job the size that its user requested, if its node has room."""
-    had = per_node(grant.alloc) in job.sizes and grant.role is Role.PRIMARY
-    if (had and bool(job.stated) == (AS_ASKED in grant.why)) or not movable(job):
-        return grant
     nodes = sorted((now.nodes[name] for name in grant.alloc), key=lambda node: node.gpus)
     size = largest(job, nodes[0].gpus)
     if not size:

@@ -14,11 +14,15 @@ growing, it would not end sooner.
 
 from __future__ import annotations
 
-from hpcext.core.values import Grant, Job, Role, Snapshot, State, Target, per_node
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hpcext.core.values import Alloc, Grant, Job, Node, Role, Snapshot, State, Target, per_node
 from hpcext.policies.common import (
     AS_ASKED,
     BEHIND,
     ONE_NODE,
+    busy,
     fixed,
     free_beside,
     its_size,
@@ -28,21 +32,34 @@ from hpcext.policies.common import (
     named,
     take,
 )
+from hpcext.scaling.identity import of_an_allocation
 from hpcext.text import are
 
 
 def allocate(now: Snapshot) -> Target:
     """Promote running secondaries, then start the next jobs (Algorithm 1).
 
-    The cost grows with the running jobs times the nodes, and with the length of the queue only for
-    the reason why each job waits.
+    The cost grows with the nodes; with the running jobs; for each job that starts, with the nodes
+    that have a free GPU; and with the length of the queue only for the reason why each job waits.
     """
-    grants = keep(now)
+    grants = keep(now, busy(now))
     free = free_beside(now, grants)
-    for job in now.jobs:
+    for job in busy(now):
         if job.id in grants:
             grants[job.id] = _revise(job, grants[job.id], now, free)
     return Target(grants, _run_multiple_jobs(now, grants, free))
+
+
+class _Has(NamedTuple):
+    """The GPUs that an allocation has on each node (0: they differ), and the widths of these."""
+
+    per_node: int
+    widths: frozenset[int]
+
+
+@of_an_allocation
+def _has(alloc: Alloc, nodes: Mapping[str, Node]) -> _Has:
+    return _Has(per_node(alloc), frozenset(nodes[name].gpus for name in alloc))
 
 
 def _best(job: Job, gpus: int) -> int:
@@ -55,10 +72,11 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
 
     The same step gives a job the size that its user requested (``hpcext resize``).
     """
-    nodes, has = list(grant.alloc), per_node(grant.alloc)
-    best = min(_best(job, now.nodes[node].gpus) for node in nodes)
+    has, widths = _has(grant.alloc, now.nodes)
+    best = min(_best(job, gpus) for gpus in widths)
     if has == best:
-        return _as_it_is(job, grant, nodes)
+        return _as_it_is(job, grant)
+    nodes = list(grant.alloc)
     if not best:
         small = min(nodes, key=lambda node: now.nodes[node].gpus)
         why = f"stays on {named(has)}: {small} is too small for the requested size"
@@ -80,11 +98,11 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
     return Grant(dict.fromkeys(nodes, best), Role.PRIMARY, why)
 
 
-def _as_it_is(job: Job, grant: Grant, nodes: list[str]) -> Grant:
+def _as_it_is(job: Job, grant: Grant) -> Grant:
     """Keep a job's size; update the reason if its user has set a size, or undone that, since."""
     if bool(job.stated) == (AS_ASKED in grant.why):
         return grant
-    why = f"runs on {_on(per_node(grant.alloc), nodes)}, {its_size(job)}"
+    why = f"runs on {_on(per_node(grant.alloc), list(grant.alloc))}, {its_size(job)}"
     return Grant(grant.alloc, Role.PRIMARY, why)
 
 
@@ -109,16 +127,21 @@ def _run_multiple_jobs(
     """Start the next jobs of the queue while GPUs are available (lines 14-21)."""
     waits: dict[str, str] = {}
     blocked = False
+    # No job can use a node without a free GPU, and on a busy machine most have none.
+    some = {name: gpus for name, gpus in free.items() if gpus > 0}
     for job in now.jobs:
         if job.id in grants or not job.ready:
             continue
-        grant = None if blocked else _place(job, now, free)
+        grant = None if blocked else _place(job, now, some)
         if grant is None:
-            waits[job.id] = BEHIND if blocked else _waits(job, free)
+            waits[job.id] = BEHIND if blocked else _waits(job, some)
             blocked = True
             continue
         grants[job.id] = grant
-        take(free, grant.alloc)
+        take(some, grant.alloc)
+        for name in grant.alloc:
+            if not some[name]:
+                del some[name]
     return waits
 
 
@@ -143,16 +166,20 @@ def _place(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
 def _place_on(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
     """Place a job on these nodes, all of one kind, as a primary or a secondary."""
     fewest, most = job.nodes or ONE_NODE
-    best = {name: _best(job, now.nodes[name].gpus) for name in free}
+    widths = {name: now.nodes[name].gpus for name in free}
+    # A machine has few widths and many nodes.
+    by_width = {gpus: _best(job, gpus) for gpus in set(widths.values())}
+    best = {name: by_width[gpus] for name, gpus in widths.items()}
     failed_on = frozenset(job.failed_on)
-    fits = (name for name in free if 0 < best[name] <= free[name])
+    fits = [name for name, gpus in free.items() if 0 < best[name] <= gpus]
     fitting = sorted(fits, key=lambda name: (name in failed_on, free[name]))
     if len(fitting) >= fewest:
         size = sorted((best[name] for name in fitting), reverse=True)[fewest - 1]
         chosen = [name for name in fitting if best[name] >= size][:most]
         why = f"runs on {_on(size, chosen)}, {its_size(job)}"
         return Grant(_each(chosen, size, now), Role.PRIMARY, why)
-    usable = {name: largest(job, gpus) for name, gpus in free.items()}
+    by_free = {gpus: largest(job, gpus) for gpus in set(free.values())}
+    usable = {name: by_free[gpus] for name, gpus in free.items()}
     ranked = sorted(usable, key=lambda name: (not usable[name], name in failed_on, -usable[name]))
     size = min(usable[name] for name in ranked[:fewest]) if len(ranked) >= fewest else 0
     if not size:
@@ -165,7 +192,10 @@ def _place_on(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
 
 def _each(chosen: list[str], size: int, now: Snapshot) -> dict[str, int]:
     """Return `size` GPUs on each chosen node, in the order of the nodes."""
-    return {name: size for name in now.nodes if name in chosen}
+    if len(chosen) == 1:
+        return {chosen[0]: size}
+    those = frozenset(chosen)
+    return {name: size for name in now.nodes if name in those}
 
 
 def _on(size: int, nodes: list[str]) -> str:

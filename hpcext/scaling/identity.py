@@ -11,6 +11,9 @@ T = TypeVar("T")
 MOST = 4096
 """Number of answers to keep, with their arguments, so that no other object gets the same id."""
 
+SOME = 1024
+"""Number of answers to keep for allocations, each of which may name all nodes."""
+
 FEW = 4
 """Number of answers to keep for large arguments, such as all nodes of a machine."""
 
@@ -44,3 +47,6 @@ def by_identity(function: Callable[..., T], most: int = MOST) -> Callable[..., T
 
 of_a_machine = functools.partial(by_identity, most=FEW)
 """:func:`by_identity` for a function of all nodes."""
+
+of_an_allocation = functools.partial(by_identity, most=SOME)
+""":func:`by_identity` for a function of the nodes of a job, which keeps them while it runs."""

@@ -27,7 +27,7 @@ MALLEABLE = (
     "bftrainer-lifetime:parallel=2", "equal_share", "optimus:interval_s=20",
     "doubling:explore_s=10", "doubling:strategy=precompute", "total_time:interval_s=20",
     "pollux:interval_s=20", "pollux:p=1", "fixed:gpus=2,turn_s=20",
-    "tiresias:interval_s=20,thresholds=100",
+    "tiresias:interval_s=20,thresholds=100", "easy", "conservative",
 )  # fmt: skip
 POLICIES = (*FIFO, *MALLEABLE, "wild", "restless")
 

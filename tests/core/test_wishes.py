@@ -19,7 +19,7 @@ from hpcext.core.saved import Saved
 from hpcext.manager.requests import AUTO, VERBS
 from hpcext.policies import find_policy
 
-POLICIES = ("marble", "exclusive", "fixed:gpus=2", "bftrainer", "equal_share", "tiresias")
+POLICIES = ("marble", "exclusive", "fixed:gpus=2", "bftrainer", "equal_share", "tiresias", "easy")
 ENDS = (
     f.Outcome.COMPLETED, f.Outcome.FAILED, f.Outcome.LOST, f.Outcome.EVICTED,
 )  # fmt: skip

@@ -61,6 +61,40 @@ def test_no_step_is_lost_under_any_policy(site: Site, name: str) -> None:
     assert max(held["second"]) >= 3
 
 
+@pytest.mark.parametrize("policy", ["easy", "conservative"])
+def test_a_job_that_ends_in_time_overtakes_one_that_is_reserved_for(
+    site: Site, policy: str
+) -> None:
+    stated = {"first": 600.0, "wide": 600.0, "long": 900.0, "short": 60.0}
+    site.write_jobs(
+        *(
+            site.counter(
+                name, steps=20, gpus=2 if name == "wide" else 1, walltime_s=walltime_s,
+                gated=name == "first",
+            )
+            for name, walltime_s in stated.items()
+        )
+    )  # fmt: skip
+    words = ("--gpus", "2", "--policy", policy, "--dir", str(site.pilot), "--json")
+    manager = site.start("run", str(site.jobs), *words)
+
+    def states() -> dict[str, str]:
+        jobs = site.document("status", str(site.pilot)).get("jobs", [])
+        return {job["name"]: job["state"] for job in jobs}
+
+    wait_for(lambda: states().get("short") == "completed", "the short job to overtake")
+    assert states() == {
+        "first": "running", "wide": "pending", "long": "pending", "short": "completed",
+    }  # fmt: skip
+    said = site.run("why", str(site.pilot), "wide").out
+    assert "next in the queue; waits for 2 GPUs on one node" in said
+    site.open("first")
+    out, err = manager.communicate(timeout=200)
+    assert manager.returncode == 0, err
+    began = {job["name"]: job["segments"][0]["start_s"] for job in json.loads(out)["jobs"]}
+    assert sorted(began, key=lambda name: began[name]) == ["first", "short", "wide", "long"]
+
+
 def test_unknown_speeds_are_explored(site: Site) -> None:
     """The first one and the third are over soon; by then the second has what it needs for it."""
     third = "jobs/2/attempt-0003/report.json"

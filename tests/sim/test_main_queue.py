@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.core.errors import InputError
-from hpcext.sim.replay.mainqueue import DEPTH, MainQueue, Start
+from hpcext.sim.replay.mainqueue import BACKFILLS, DEPTH, MainQueue, Start
 from hpcext.sim.traces.idle import NodeChange
 from hpcext.sim.traces.swf import SwfJob
 
@@ -21,9 +21,11 @@ def job(number: int, submit_s: float, run_s: float, nodes: int, walltime_s: floa
     return SwfJob(number, submit_s, -1, run_s, nodes, nodes, walltime_s)
 
 
-def starts(nodes: int, jobs: Sequence[SwfJob], depth: int = DEPTH) -> dict[int, float]:
+def starts(
+    nodes: int, jobs: Sequence[SwfJob], depth: int = DEPTH, backfill: str = "easy"
+) -> dict[int, float]:
     found: list[Start] = []
-    queue = MainQueue(nodes, depth=depth, observe=found.append)
+    queue = MainQueue(nodes, depth=depth, backfill=backfill, observe=found.append)
     list(queue.changes(jobs, drain=True))
     return {each.job.number: each.start_s for each in found}
 
@@ -85,6 +87,25 @@ workloads = st.lists(
 )
 
 
+def conservatively(nodes: int, jobs: Sequence[SwfJob]) -> dict[int, float]:
+    """Each job as early as those before it allow, by true statements, in the plainest way."""
+    used: list[tuple[float, float, int]] = []
+    found = {}
+    for each in jobs:
+        ends = {end_s for _, end_s, _ in used if end_s > each.submit_s}
+        start_s = next(
+            at_s
+            for at_s in sorted({each.submit_s, *ends})
+            if all(
+                sum(need for begin, end, need in used if begin <= when < end) + each.wanted <= nodes
+                for when in (at_s, *(b for b, _, _ in used if at_s < b < at_s + each.run_s))
+            )
+        )
+        used.append((start_s, start_s + each.run_s, each.wanted))
+        found[each.number] = start_s
+    return found
+
+
 def from_zero(jobs: Sequence[SwfJob]) -> list[SwfJob]:
     return [each._replace(submit_s=each.submit_s - jobs[0].submit_s) for each in jobs]
 
@@ -95,16 +116,36 @@ def test_it_starts_what_a_plain_one_starts(jobs: list[SwfJob], depth: int) -> No
     assert starts(NODES, jobs, depth) == plain(NODES, from_zero(jobs), depth)
 
 
-@settings(max_examples=300, deadline=None)
-@given(workloads, st.booleans())
-def test_what_must_hold(jobs: list[SwfJob], planned: bool) -> None:
+@settings(max_examples=200, deadline=None)
+@given(workloads)
+def test_conservative_backfill_is_that_of_a_plain_one(jobs: list[SwfJob]) -> None:
+    exact = [each._replace(walltime_s=each.run_s) for each in jobs]
     found: list[Start] = []
-    queue = MainQueue(NODES, observe=found.append)
+    queue = MainQueue(NODES, backfill="conservative", observe=found.append)
+    list(queue.changes(exact, drain=True))
+    began = {each.job.number: each.start_s for each in found}
+    assert began == conservatively(NODES, from_zero(exact))
+
+
+def test_easy_delays_a_job_without_a_reservation_and_conservative_does_not() -> None:
+    jobs = [
+        job(1, 0, 10, 3, 10), job(2, 1, 9, 2, 9), job(3, 2, 10, 4, 10), job(4, 3, 99, 1, 99),
+    ]  # fmt: skip
+    assert starts(4, jobs) == {1: 0, 4: 3, 2: 10, 3: 102}
+    assert starts(4, jobs, backfill="conservative") == {1: 0, 2: 10, 3: 19, 4: 29}
+    assert starts(4, jobs, depth=0, backfill="conservative") == {1: 0, 2: 10, 3: 19, 4: 29}
+
+
+@settings(max_examples=300, deadline=None)
+@given(workloads, st.booleans(), st.sampled_from(BACKFILLS))
+def test_what_must_hold(jobs: list[SwfJob], planned: bool, backfill: str) -> None:
+    found: list[Start] = []
+    queue = MainQueue(NODES, backfill=backfill, observe=found.append)
     changes = list(queue.changes(jobs, planned=planned, drain=True))
     assert len(found) == len(jobs)
     assert all(each.start_s >= each.job.submit_s >= 0 for each in found)
     assert all(len(each.nodes) == each.job.wanted for each in found)
-    # Whoever was the first to wait started when it was promised, or before.
+    # Who had a reservation started when it was promised, or before.
     assert all(each.start_s <= each.promised_s for each in found)
     idle: set[int] = set()
     for at, change in enumerate(changes):
@@ -181,6 +222,8 @@ def test_jobs_that_cannot_run_are_counted() -> None:
     for nodes, procs, depth in ((0, 1, 1), (10**7, 1, 1), (1, 0, 1), (1, 1, -1)):
         with pytest.raises(InputError):
             MainQueue(nodes, procs_per_node=procs, depth=depth)
+    with pytest.raises(InputError, match=r"backfill 'most' \(valid: easy, conservative\)"):
+        MainQueue(4, backfill="most")
 
 
 def test_what_runs_longer_than_it_asked_for_is_planned_so() -> None:

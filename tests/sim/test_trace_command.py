@@ -106,6 +106,8 @@ def test_holes(capsys: pytest.CaptureFixture[str], tmp_path: Path, log: Path) ->
     found = document(capsys, "holes", "--from", log, "--depth", "0", "-o", goal)
     assert (found["started"], found["too_large"], found["skipped"]) == (4, 1, 1)
     assert found["mean_wait_s"] == pytest.approx((90 + 130 + 0) / 4)
+    found = document(capsys, "holes", "--from", log, "--backfill", "conservative", "-o", goal)
+    assert found["mean_wait_s"] == pytest.approx(90 / 4)
 
 
 def test_processors_of_a_node(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hpcext.numerals import whole
 from hpcext.sim.evaluate.comparison import Watts, compared
 from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.evaluate.store import Key, RunStore, digest
+from hpcext.sim.replay.mainqueue import BACKFILLS
 from hpcext.sim.replay.tasks import Task
 from hpcext.sim.report import files
 from hpcext.sim.report.page import About
@@ -36,9 +37,9 @@ AUTOSCALED = (
 )
 MEASURED = (
     "Trainings are measured ones. Unless the workload says adapt, they choose their batch size "
-    "under pollux, as its agent does. Under exclusive, fixed, marble and tiresias they have the "
-    "GPUs and the batch that their user asked for, under the other policies that batch. A start "
-    "takes 30 s, and each reports every 30 s."
+    "under pollux, as its agent does. Under exclusive, fixed, easy, conservative, marble and "
+    "tiresias they have the GPUs and the batch that their user asked for, under the other policies "
+    "that batch. A start takes 30 s, and each reports every 30 s."
 )
 
 
@@ -70,6 +71,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--main-nodes", type=_count, help="number of nodes of the machine of --main"
+    )
+    parser.add_argument(
+        "--main-backfill",
+        choices=BACKFILLS,
+        metavar="NAME",
+        help="how the main queue backfills: it reserves for the first waiting job, or for each "
+        "(default: easy)",
     )
     parser.add_argument(
         "--per-node",

@@ -18,6 +18,7 @@ from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.policies import find_policy
 from hpcext.sim.pilots.recording import read_recording
+from hpcext.sim.replay.mainqueue import EASY
 from hpcext.sim.replay.sources import MOST_GPUS
 from hpcext.sim.replay.tasks import NodeSource, Task
 from hpcext.sim.workloads.find import RECORDING, job_file
@@ -101,12 +102,14 @@ def _node_source(args: argparse.Namespace) -> NodeSource:
     """Return where the jobs run; refuse options that have no meaning there."""
     for name, value, given in (
         ("--main-nodes", args.main_nodes, args.main),
+        ("--main-backfill", args.main_backfill, args.main),
         ("--gpus-per-node", args.gpus_per_node, args.idle or args.main),
         ("--skip", args.skip, args.idle),
         ("--known-ends", args.known_ends or None, args.idle or args.main),
     ):
         if value is not None and not given:
-            means = {"--main-nodes": "--main", "--skip": "--idle"}.get(name, "--idle or --main")
+            main = name.startswith("--main")
+            means = "--main" if main else {"--skip": "--idle"}.get(name, "--idle or --main")
             raise InputError(f"has no meaning without {means}", where=name, do="leave it out")
     if args.main and not args.main_nodes:
         do = "give the number of nodes of the machine"
@@ -120,6 +123,7 @@ def _node_source(args: argparse.Namespace) -> NodeSource:
         args.gpus_per_node or 1,
         args.skip or 0,
         args.known_ends,
+        args.main_backfill or EASY,
     )
 
 

@@ -15,7 +15,7 @@ from hpcext.cli.trace import pilot as trace_pilot
 from hpcext.cli.trace.report import idle_document, log_document, print_idle, print_log
 from hpcext.core.errors import InputError
 from hpcext.render.words import duration
-from hpcext.sim.replay.mainqueue import DEPTH, MainQueue
+from hpcext.sim.replay.mainqueue import BACKFILLS, DEPTH, EASY, MainQueue
 from hpcext.sim.traces import looks, lsf, slurm
 from hpcext.sim.traces.fragments import IdleStats, IdleTally, idle_stats
 from hpcext.sim.traces.generate import MACHINES, find_machine, generate
@@ -143,6 +143,13 @@ def _add_made(actions: Any) -> None:
         type=int,
         default=DEPTH,
         help=f"most waiting jobs to try for backfill each time (default: {DEPTH})",
+    )
+    holes_.add_argument(
+        "--backfill",
+        choices=BACKFILLS,
+        metavar="NAME",
+        default=EASY,
+        help="reserve for the first waiting job, or for each (default: easy)",
     )
     holes_.add_argument(
         "--planned", action="store_true", help="write the planned ends of holes, too"
@@ -274,7 +281,9 @@ def holes(args: argparse.Namespace, out: Output) -> int:
     check_range("--depth", args.depth, 0, MOST_DEPTH)
     check_range("--reorder", args.reorder, 0, MOST_REORDER)
     nodes, procs_per_node = _machine(args)
-    queue = MainQueue(nodes, procs_per_node=procs_per_node, depth=args.depth)
+    queue = MainQueue(
+        nodes, procs_per_node=procs_per_node, depth=args.depth, backfill=args.backfill
+    )
     tally = IdleTally()
     jobs = read_swf(args.source, reorder=args.reorder)
     write_idle(args.output, tally(queue.changes(jobs, planned=args.planned)), planned=args.planned)

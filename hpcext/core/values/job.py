@@ -141,6 +141,9 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
         What is done when it seems to hang.
     hang_after_s : float
         The shortest silence after which it does, in seconds.
+    walltime_s : float or None
+        The longest time that an attempt takes, by its user's statement, in seconds; None: not
+        stated. Policies may plan by it; no job is ended for it.
     """
 
     id: str
@@ -160,6 +163,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     trial: Trial | None = None
     hang: str = "report"
     hang_after_s: float = 60.0
+    walltime_s: float | None = None
 
 
 def size_of(job: Request, alloc: Alloc | None) -> int:

@@ -121,6 +121,11 @@ def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Candidate]:
     return [_ask(job, now, parts) for job in now.jobs if job.ready and job.id not in but]
 
 
+def ask_of(job: Job, now: Snapshot) -> Candidate:
+    """Return one job with its shapes, which may be none."""
+    return _ask(job, now, machine_of(now.nodes).parts)
+
+
 def _ask(job: Job, now: Snapshot, parts: Mapping[str, Widths]) -> Candidate:
     has = next((now.nodes[node].kind for node in job.goal or {}), "")
     by_kind = {

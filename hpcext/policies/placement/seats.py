@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from hpcext.core.values import Grant, Job, Node, Role, Snapshot, State, Target, suits
 from hpcext.policies.common import fixed
+from hpcext.scaling.identity import of_a_machine
 
 
 def allocate(now: Snapshot, *, policy: Callable[[Snapshot], Target]) -> Target:
@@ -28,7 +29,7 @@ def allocate(now: Snapshot, *, policy: Callable[[Snapshot], Target]) -> Target:
     policy : callable
         It sees no seats, and no job as having one.
     """
-    seats = {name: node for name, node in now.nodes.items() if node.seats}
+    seats = _seats_of(now.nodes)
     if not seats:
         return policy(now)
     seated = [job for job in now.jobs if job.goal and not seats.keys().isdisjoint(job.goal)]
@@ -52,6 +53,11 @@ def allocate(now: Snapshot, *, policy: Callable[[Snapshot], Target]) -> Target:
             grants[job.id] = Grant({here[0]: 1}, Role.SECONDARY, why)
     waits = {job: why for job, why in target.waits.items() if job not in grants}
     return replace(target, grants=grants, waits=waits)
+
+
+@of_a_machine
+def _seats_of(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
+    return {name: node for name, node in nodes.items() if node.seats}
 
 
 def _view(

@@ -33,7 +33,8 @@ def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
         Seconds that a re-allocation costs a job whose own cost is not known.
     seed : int
     """
-    kept = {job.id: grant for job in now.jobs if (grant := keep(now).get(job.id)) and fixed(job)}
+    have = keep(now)
+    kept = {job.id: grant for job in now.jobs if (grant := have.get(job.id)) and fixed(job)}
     free = free_beside(now, kept)
     every = asks_of(now, kept)
     able = [_any_size(ask, now) for ask in every if ask.shapes]

@@ -4,7 +4,9 @@ It stands for Slurm or LSF: it makes the nodes that come and go for the harveste
 hpcext's policies. EASY backfill (Lifka 1995): the first waiting job has a reservation, the earliest
 time at which enough nodes are free if every running job takes as long as it requested. A job behind
 it starts now if that does not delay the reservation, because it ends before, or uses nodes that the
-first job leaves free.
+first job leaves free. Conservative backfill (Mu'alem and Feitelson 2001): each waiting job has a
+reservation, and one behind it starts now only if it delays none of them; what both know of room is
+what the policies of these names know (:mod:`~hpcext.policies.placement.availability`).
 """
 
 from __future__ import annotations
@@ -20,11 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcext.core.errors import InputError
+from hpcext.policies.placement.availability import Availability, Changes, Wanted
 from hpcext.sim.traces.idle import MOST_NODES, NodeChange
 from hpcext.sim.traces.swf import SwfJob
 
 DEPTH = 500
 """Number of waiting jobs to consider for backfill: Slurm's ``bf_max_job_test``, slurm.conf(5)."""
+
+EASY, CONSERVATIVE = "easy", "conservative"
+BACKFILLS = (EASY, CONSERVATIVE)
+
+ALL = (np.zeros(1, dtype=np.int64),)
+"""The columns that a job may use: the nodes are alike."""
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -40,8 +49,8 @@ class Start(NamedTuple):
         The job; its submission is relative to that of the first job, as `start_s` is.
     start_s : float
     promised_s : float
-        Its reservation: the latest planned start at the time when it became the first waiting job;
-        infinity if it never was.
+        Its reservation: the latest planned start at the time when it became the first waiting job,
+        or, under conservative backfill, when it was first considered; infinity if it had none.
     nodes : ndarray of int
         The numbers of its nodes, ascending.
     """
@@ -56,6 +65,7 @@ class _Waiting(NamedTuple):
     job: SwfJob
     need: int
     limit_s: float
+    order: int
 
 
 class MainQueue:
@@ -70,6 +80,7 @@ class MainQueue:
         Processors of a node; a job gets as many nodes as its processors fill. Nodes are not shared.
     depth : int
         Largest number of jobs behind the first one to try for backfill each time; 0: none.
+    backfill : {"easy", "conservative"}
     observe : callable, optional
         Called with every job that starts.
 
@@ -95,6 +106,7 @@ class MainQueue:
         *,
         procs_per_node: int = 1,
         depth: int = DEPTH,
+        backfill: str = EASY,
         observe: Callable[[Start], None] | None = None,
     ) -> None:
         if not 1 <= nodes <= MOST_NODES:
@@ -104,7 +116,10 @@ class MainQueue:
                 f"{procs_per_node} processors per node, depth {depth}",
                 valid="at least 1 processor and depth 0",
             )
+        if backfill not in BACKFILLS:
+            raise InputError(f"backfill {backfill!r}", valid=", ".join(BACKFILLS))
         self.nodes, self.procs_per_node, self.depth = nodes, procs_per_node, depth
+        self._schedule = self._easily if backfill == EASY else self._conservatively
         self._observe = observe
         self.jobs = self.skipped = self.started = self.most_waiting = 0
         self.too_large = self.most_needed = 0
@@ -122,6 +137,8 @@ class MainQueue:
         self._first: _Waiting | None = None
         self._promised_s = self._shadow_s = math.inf
         self._spare = 0
+        # Of a conservative queue, by order: the first reservation of each candidate, and the last.
+        self._promises: dict[int, tuple[float, float]] = {}
 
     def changes(
         self, jobs: Iterable[SwfJob], *, planned: bool = False, drain: bool = False
@@ -179,7 +196,8 @@ class MainQueue:
                 continue
             # A job that ran longer than requested got more time; the log does not say when.
             limit_s = max(job.walltime_s, job.run_s)
-            yield _Waiting(job._replace(submit_s=job.submit_s - first_s), need, limit_s)
+            job = job._replace(submit_s=job.submit_s - first_s)  # noqa: PLW2901
+            yield _Waiting(job, need, limit_s, self.jobs)
 
     def _submit(self, waiting: _Waiting) -> None:
         if self._far or len(self._near) > self.depth:
@@ -199,7 +217,7 @@ class MainQueue:
             some = True
         return some
 
-    def _schedule(self, now_s: float, known: int) -> None:
+    def _easily(self, now_s: float, known: int) -> None:
         """Start jobs that may start; the first `known` candidates are known not to."""
         near = self._near
         while near and near[0].need <= self._free:
@@ -214,6 +232,43 @@ class MainQueue:
             self._reserve(near[0])
             known = 1
         self._backfill(now_s, known)
+
+    def _conservatively(self, now_s: float, known: int) -> None:
+        """Start jobs whose time has come, and reserve for all other candidates.
+
+        Where jobs have ended, reservations move forward in their order; else they stay.
+        """
+        near, stays = self._near, known > 0
+        room = Availability(now_s, np.array([self._free]), self._releases())
+        none = (math.inf, math.inf)
+        coming = deque(sorted(near, key=lambda each: self._promises.get(each.order, none)[1]))
+        while coming:
+            waiting = coming.popleft()
+            job, need, limit_s, order = waiting
+            first_s, last_s = self._promises.get(order, none)
+            wanted = Wanted(need, 1, ALL)
+            slot = room.at(last_s, wanted, limit_s) if stays and last_s < math.inf else None
+            slot = slot or room.earliest(wanted, limit_s)
+            if slot is None:
+                raise AssertionError(f"job {job.number} never starts, though all state their ends")
+            room.take(slot, limit_s)
+            if slot.start_s > now_s:
+                self._promises[order] = (min(first_s, slot.start_s), slot.start_s)
+                continue
+            near.remove(waiting)
+            self._promises.pop(order, None)
+            if self._far:
+                coming.append(self._far[0])
+            self._fill()
+            self._start(waiting, now_s, first_s)
+        self._first = near[0] if near else None
+        self._shadow_s = self._promises[near[0].order][1] if near else math.inf
+
+    def _releases(self) -> Changes:
+        """Return what running jobs set free at the latest."""
+        times = np.array([limit_s for limit_s, _, _ in self._limits])
+        units = np.array([len(nodes) for _, _, nodes in self._limits], dtype=np.int64)
+        return Changes(times, np.zeros_like(units), units)
 
     def _reserve(self, first: _Waiting) -> None:
         """Compute the latest start of the first waiting job, and the nodes left beside it then."""
@@ -244,7 +299,7 @@ class MainQueue:
         """Return the index of the next candidate, from `at` on, that may start."""
         free, shadow_s, spare = self._free, self._shadow_s, self._spare
         for place in range(at, len(self._near)):
-            _, need, limit_s = self._near[place]
+            _, need, limit_s, _ = self._near[place]
             if need <= free and (need <= spare or now_s + limit_s <= shadow_s):
                 return place
         return len(self._near)
@@ -255,7 +310,7 @@ class MainQueue:
             self._near.append(self._far.popleft())
 
     def _start(self, waiting: _Waiting, now_s: float, promised_s: float) -> None:
-        job, need, limit_s = waiting
+        job, need, limit_s, _ = waiting
         nodes = np.flatnonzero(self._idle)[:need]
         self._idle[nodes] = False
         self._free -= need

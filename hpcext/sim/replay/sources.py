@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hpcext.core.errors import InputError
 from hpcext.core.facts import Fact, NodeJoined, NodeLost
 from hpcext.core.values import Node
-from hpcext.sim.replay.mainqueue import MainQueue
+from hpcext.sim.replay.mainqueue import EASY, MainQueue
 from hpcext.sim.traces.generate import find_machine, generate
 from hpcext.sim.traces.idle import NodeChange, read_idle
 from hpcext.sim.traces.swf import read_swf
@@ -153,9 +153,15 @@ def idle(text: str, *, gpus: int = 1, skip: int = 0, known: bool = False) -> Sou
 
 
 def holes(
-    path: Path, nodes: int, *, gpus: int = 1, per_node: int = 1, known: bool = False
+    path: Path,
+    nodes: int,
+    *,
+    gpus: int = 1,
+    per_node: int = 1,
+    known: bool = False,
+    backfill: str = EASY,
 ) -> Source:
-    """Return the holes of a main queue that runs the jobs of a log by FCFS and EASY backfill.
+    """Return the holes of a main queue that runs the jobs of a log by FCFS with backfill.
 
     The nodes that are planned for the first waiting job are reported with them.
 
@@ -170,13 +176,15 @@ def holes(
         Processors of a node, as the log counts them.
     known : bool
         See :func:`facts`.
+    backfill : {"easy", "conservative"}
     """
 
     def changes(_: int) -> Changes:
-        queue = MainQueue(nodes, procs_per_node=per_node)
+        queue = MainQueue(nodes, procs_per_node=per_node, backfill=backfill)
         return facts(queue.changes(read_swf(path), planned=True), gpus, known=known)
 
-    named = f"holes of {path} on {nodes} nodes"
+    how = "" if backfill == EASY else f" by {backfill} backfill"
+    named = f"holes of {path} on {nodes} nodes{how}"
     return Source(named, changes=changes, files=(path,), read=lambda: read_swf(path))
 
 

@@ -19,6 +19,7 @@ from hpcext.sim.evaluate.calibration import Calibration
 from hpcext.sim.evaluate.ideal import ideal
 from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay import sources
+from hpcext.sim.replay.mainqueue import EASY
 from hpcext.sim.replay.physics import Faults
 from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.replay.sources import Source
@@ -50,6 +51,8 @@ class NodeSource(msgspec.Struct, frozen=True):
         Changes of idle nodes to skip at the beginning.
     known : bool
         Whether policies know when each idle node will leave.
+    backfill : {"easy", "conservative"}
+        How the main queue backfills.
     """
 
     nodes: str = ""
@@ -60,6 +63,7 @@ class NodeSource(msgspec.Struct, frozen=True):
     gpus: int = 1
     skip: int = 0
     known: bool = False
+    backfill: str = EASY
 
     @property
     def harvest(self) -> bool:
@@ -78,6 +82,7 @@ class NodeSource(msgspec.Struct, frozen=True):
             gpus=self.gpus,
             per_node=self.per_node,
             known=self.known,
+            backfill=self.backfill,
         )
 
 

@@ -16,8 +16,8 @@ def read_logged(
 ) -> Iterator[tuple[Job, Physics]]:
     """Read the jobs of a log in the Standard Workload Format, one at a time.
 
-    They are rigid: a job has all GPUs of its nodes, and cannot be suspended. Jobs with missing
-    values are left out.
+    They are rigid: a job has all GPUs of its nodes, and cannot be suspended. It states the time
+    limit that it requested, if the log has it. Jobs with other missing values are left out.
 
     Parameters
     ----------
@@ -40,6 +40,7 @@ def read_logged(
             (gpus,),
             gpus,
             nodes=(nodes, nodes),
+            walltime_s=logged.walltime_s if logged.walltime_s > 0 else None,
             suspendable=False,
             submitted_s=logged.submit_s - first_s,
             estimate=Estimate(stated={gpus * nodes: 1.0}, work=logged.run_s),
