@@ -196,6 +196,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "mps": boolean,
     "trial": fields.trial,
     "checkpoint": checkpointers.checkpoint,
+    "trackers": boolean,
 }
 
 KEYS = tuple(_FIELDS)

@@ -79,6 +79,8 @@ class JobSpec(msgspec.Struct, frozen=True):
         The reaction when it seems to hang.
     hang_after_s : float
         The shortest time without a step after which it seems to hang, in seconds.
+    trackers : bool
+        Whether its attempts continue one run of an experiment tracker.
     """
 
     name: str
@@ -108,6 +110,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     checkpoint: Checkpointer | None = None
     hang: str = "report"
     hang_after_s: float = 60.0
+    trackers: bool = True
 
 
 def optimum(spec: JobSpec) -> int:

@@ -98,7 +98,10 @@ class Coordinator:
         if self.attempt is not None:
             write_stacks_when_told()
         number = self.attempt.attempt if self.attempt else None
-        self.store = Store(Path(directory), attempt=number, keep=keep) if directory else None
+        run_id = self.attempt.run_id if self.attempt else ""
+        self.store = (
+            Store(Path(directory), attempt=number, keep=keep, run_id=run_id) if directory else None
+        )
         self.ranks = Ranks()
         self.reporter = Reporter(None, 1)
         self.rehearsal: Rehearsal | None = None
