@@ -195,8 +195,8 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "mem_per_gpu": fields.mem_per_gpu,
     "mps": boolean,
     "trial": fields.trial,
-    "checkpoint": checkpointers.checkpoint,
     "trackers": boolean,
+    "checkpoint": checkpointers.checkpoint,
 }
 
 KEYS = tuple(_FIELDS)

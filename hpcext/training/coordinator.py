@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpcext import protocol
+from hpcext.training import trackers
 from hpcext.training.checkpoint import MANIFEST, Checkpoint, CheckpointError, Store, reason, warn
 from hpcext.training.ending import (
     DECLINED_PAUSE_MAX_S,
@@ -310,6 +311,7 @@ class Coordinator:
 
     def _leave(self, callbacks: Iterable[Callable[[], object]]) -> NoReturn:
         """End this process, whose state is saved."""
+        callbacks = (*callbacks, trackers.hand_over)
         if self.attempt is not None:
             leave(0, callbacks)
         # Without a manager only the exit code says that the training is not over, and torchrun ends

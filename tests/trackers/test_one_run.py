@@ -53,7 +53,7 @@ def suspended_once(site: Site, job: dict[str, Any]) -> None:
     steps = site.path / "steps"
     wait_for(lambda: steps.exists() and len(steps.read_text().split()) > 2, "the first steps")
     site.run_until_done("suspend", "p", "1")
-    wait_for(lambda: site.document("status", "p")["jobs"][0]["state"] == "suspended", "the end")
+    wait_for(lambda: site.document("status", "p")["jobs"][0]["state"] == "pending", "its end")
     site.run_until_done("resume", "p", "1")
     out, err = manager.communicate(timeout=480)
     assert manager.returncode == 0, (out, err, site.run("logs", "p", "1").out)
@@ -146,9 +146,7 @@ def test_a_parameter_that_changes_fails_no_job(site: Site) -> None:
     """MLflow refuses another value of a parameter in the same run."""
     train = job(site, "mlflow", 20, 10)
     words = " ".join(f"'{word}'" for word in train["command"])
-    run_to_its_end(
-        site, {**train, "command": f"SIZE=$HPCEXT_ATTEMPT exec {words}", "shell": True}
-    )
+    run_to_its_end(site, {**train, "command": f"SIZE=$HPCEXT_ATTEMPT exec {words}", "shell": True})
     runs = [path for path in (site.path / "mlruns" / "0").iterdir() if path.is_dir()]
     steps = [
         [int(line.split()[2]) for line in (run / "metrics" / "loss").read_text().splitlines()]
@@ -189,7 +187,7 @@ def test_weights_and_biases_itself(site: Site) -> None:
     """Without a network each attempt has a file, of the same run; ``wandb sync`` joins them."""
     suspended_once(site, job(site, "wandb", STEPS))
     files = sorted((site.path / "wandb").glob("offline-run-*/*.wandb"))
-    first, second = map(wandb_run, files)
+    first, second = [wandb_run(path) for path in files]
     assert first[0] == second[0]
     assert len(first[0]) == 32
     assert first[1]
@@ -200,12 +198,25 @@ def test_weights_and_biases_itself(site: Site) -> None:
 @pytest.mark.slow
 @needs["tensorboard"]
 def test_tensorboard_shows_each_step_once(site: Site) -> None:
+    """Those that its writer kept when the training was suspended, too."""
+    suspended_once(site, job(site, "tensorboard", STEPS))
+    assert curve(site) == list(range(STEPS))
+
+
+@pytest.mark.slow
+@needs["tensorboard"]
+def test_tensorboard_hides_steps_that_are_done_again(site: Site) -> None:
+    run_to_its_end(site, job(site, "tensorboard", 20, 10, env={"FLUSHED": "1"}))
+    # Without purge_step it would show steps 8 and 9 twice.
+    assert curve(site) == list(range(20))
+
+
+def curve(site: Site) -> list[int]:
+    """The steps that TensorBoard shows of both attempts."""
     pytest.importorskip("torch")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run_to_its_end(site, job(site, "tensorboard", 20, 10))
     assert len(list((site.path / "events").iterdir())) == 2
-    # By default it purges only so; it would show steps 8 and 9 twice.
     events = EventAccumulator(str(site.path / "events"), size_guidance={"scalars": 0})
     events.Reload()
-    assert [event.step for event in events.Scalars("loss")] == list(range(20))
+    return [event.step for event in events.Scalars("loss")]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -37,8 +36,14 @@ def tensorboard_logger():
     from torch.utils.tensorboard import SummaryWriter
 
     step = os.environ["HPCEXT_RESTART_STEP"]
-    writer = SummaryWriter("events", purge_step=int(step) if step else None, flush_secs=1)
-    return lambda step: (writer.add_scalar("loss", 1 / (step + 1), step), writer.flush())
+    writer = SummaryWriter("events", purge_step=int(step) if step else None)
+
+    def log(step):
+        writer.add_scalar("loss", 1 / (step + 1), step)
+        if os.environ.get("FLUSHED"):
+            writer.flush()
+
+    return log
 
 
 def main():
@@ -47,6 +52,7 @@ def main():
     first = os.environ["HPCEXT_ATTEMPT"] == "1"
     log = globals()[f"{tracker}_logger"]()
     weights = np.zeros(1)
+    done = open("steps", "a", buffering=1)  # noqa: SIM115
     session = Session(weights=weights, checkpoint_every_s=None, checkpoint_every_steps=4)
     for _ in session.epochs(1):
         for _ in session.batches(range(steps)):
@@ -54,7 +60,7 @@ def main():
                 os._exit(9)
             weights += 1
             log(session.step)
-            Path("steps").open("a").write(f"{session.step}\n")
+            print(session.step, file=done)
             time.sleep(STEP_S if first else 0)
 
 

@@ -95,7 +95,7 @@ class AttemptFiles:
         old = home / _directory(self.attempt - KEEP_ATTEMPTS)
         shutil.rmtree(old, ignore_errors=True)
         run_id = run_ids.of_job(home)
-        document = launch_document(self.directory, self._action, spec, alloc, where, run_id)
+        document = launch_document(self.directory, self._action, spec, alloc, where, run_id=run_id)
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
     def begun_in(self) -> str:

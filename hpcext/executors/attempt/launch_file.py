@@ -26,6 +26,7 @@ def launch_document(
     spec: JobSpec,
     alloc: Alloc,
     where: Surroundings,
+    *,
     run_id: str = "",
 ) -> dict[str, Any]:
     """Return the content of ``launch.json``.
