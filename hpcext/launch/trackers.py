@@ -18,6 +18,10 @@ from hpcext.launch.launch_file import Launch
 from hpcext.numerals import whole
 
 WANDB_RUN, WANDB_RESUME, MLFLOW_RUN = "WANDB_RUN_ID", "WANDB_RESUME", "MLFLOW_RUN_ID"
+MLFLOW_PARAMS = "MLFLOW_MAX_LOG_PARAMS"
+"""Transformers' own (``MLflowCallback``). It logs all of its arguments, and MLflow refuses another
+value of one in the same run, such as that of a batch on another number of GPUs."""
+
 _MOST_CHARS = 256  # of an id of MLflow
 
 
@@ -37,6 +41,9 @@ def without_inherited(environ: Mapping[str, str]) -> dict[str, str]:
     noted = _noted(left.get("HPCEXT_CHECKPOINT_DIR", ""))
     if noted and left.get(MLFLOW_RUN) == noted:
         del left[MLFLOW_RUN]
+    # MLflow takes its own variable out of the environment of a process.
+    if noted and left.get(MLFLOW_PARAMS) == "0":
+        del left[MLFLOW_PARAMS]
     return left
 
 
@@ -59,7 +66,7 @@ def variables(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
         found[WANDB_RESUME] = "allow"
     noted = "" if launch.index else _noted(launch.environ.get("HPCEXT_CHECKPOINT_DIR", ""))
     if noted and not _failed_at_once(_before(launch)):
-        found[MLFLOW_RUN] = noted
+        found |= {MLFLOW_RUN: noted, MLFLOW_PARAMS: "0"}
     return found
 
 

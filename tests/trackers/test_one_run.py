@@ -142,6 +142,26 @@ def test_mlflow_itself(site: Site) -> None:
 
 @pytest.mark.slow
 @needs["mlflow"]
+def test_a_trainer_of_transformers_logs_its_arguments_once(site: Site) -> None:
+    """MLflow would refuse those of the second attempt, one of which has another value."""
+    pytest.importorskip("transformers")
+    train = job(site, "mlflow", STEPS, env={"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})
+    train["command"][1:3] = [str(HERE / "train_hf.py")]
+    suspended_once(site, train)
+    assert site.document("status", "p")["jobs"][0]["attempts"] == 2
+    (run,) = (path for path in (site.path / "mlruns" / "0").iterdir() if path.is_dir())
+    assert (run / "params" / "save_steps").read_text() == "501"
+    lines = (run / "metrics" / "loss").read_text().splitlines()
+    logged = [int(line.split()[2]) for line in lines]
+    assert len(logged) == len({*logged})
+    # The Trainer logs a step after all that its callbacks do, and one of them ends it here.
+    (suspended,) = site.path.rglob("suspended.json")
+    at = json.loads(suspended.read_text())["step"]
+    assert {*range(1, STEPS + 1)} - {*logged} <= {at}
+
+
+@pytest.mark.slow
+@needs["mlflow"]
 def test_a_parameter_that_changes_fails_no_job(site: Site) -> None:
     """MLflow refuses another value of a parameter in the same run."""
     train = job(site, "mlflow", 20, 10)

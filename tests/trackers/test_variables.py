@@ -14,7 +14,8 @@ from hpcext.launch.launch_file import Launch
 
 RUN = "0123456789abcdef0123456789abcdef"
 OTHER = "f" * 32
-TRACKED = ("WANDB_RUN_ID", "WANDB_RESUME", "MLFLOW_RUN_ID")
+TRACKED = ("WANDB_RUN_ID", "WANDB_RESUME", "MLFLOW_RUN_ID", "MLFLOW_MAX_LOG_PARAMS")
+MLFLOW = {"MLFLOW_RUN_ID": "m-1", "MLFLOW_MAX_LOG_PARAMS": "0"}
 
 
 class Home:
@@ -77,7 +78,7 @@ def test_each_attempt_gets_the_run_of_its_job(home: Home) -> None:
     first = {"WANDB_RUN_ID": RUN, "WANDB_RESUME": "allow"}
     assert tracked(home.environ()) == first
     home.noted("m-1")
-    assert tracked(home.environ(2)) == {**first, "MLFLOW_RUN_ID": "m-1"}
+    assert tracked(home.environ(2)) == {**first, **MLFLOW}
 
 
 def test_a_job_whose_id_is_not_stored_gets_none(home: Home) -> None:
@@ -101,7 +102,7 @@ def test_what_the_user_has_set_stays(
         monkeypatch.setenv(name, "mine")
     found = tracked(home.environ(2, **more))
     assert found.pop(name) == "mine"
-    others = {"WANDB_RUN_ID": RUN, "WANDB_RESUME": "allow", "MLFLOW_RUN_ID": "m-1"}
+    others = {"WANDB_RUN_ID": RUN, "WANDB_RESUME": "allow", **MLFLOW}
     assert found == {key: value for key, value in others.items() if key != name}
 
 
@@ -124,7 +125,7 @@ def test_the_run_of_an_outer_job_is_not_that_of_its_inner_jobs(
     (outer / "mlflow-run-id").write_text("m-outer\n")
     monkeypatch.setenv("HPCEXT_RUN_ID", OTHER)
     monkeypatch.setenv("HPCEXT_CHECKPOINT_DIR", str(outer))
-    for name, value in zip(TRACKED, (f"{OTHER}-node-2", "allow", "m-outer"), strict=True):
+    for name, value in zip(TRACKED, (f"{OTHER}-node-2", "allow", "m-outer", "0"), strict=True):
         monkeypatch.setenv(name, value)
     assert tracked(home.environ()) == {"WANDB_RUN_ID": RUN, "WANDB_RESUME": "allow"}
     # What the user sets there is his own.
