@@ -119,7 +119,7 @@ place at each step, so that the progress of a killed attempt is known; it is rea
 has ended. A tab after the number means that the next step may take long, because a checkpoint or a
 validation precedes it."""
 
-MLFLOW_RUN_FILE = "mlflow-run-id"
+MLFLOW_NOTE = "mlflow-run-id"
 """File in the directory of checkpoints: the id of the run of MLflow in which the training logs. A
 session writes it, or the training itself; the next attempt finds the id in ``MLFLOW_RUN_ID``."""
 

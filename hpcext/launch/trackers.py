@@ -108,7 +108,7 @@ def _noted(checkpoints: str) -> str:
     if not checkpoints:
         return ""
     try:
-        said = documents.read_untrusted(Path(checkpoints, protocol.MLFLOW_RUN_FILE))
+        said = documents.read_untrusted(Path(checkpoints, protocol.MLFLOW_NOTE))
     except (OSError, ValueError):
         return ""
     run = said.decode(errors="replace").strip()

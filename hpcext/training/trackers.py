@@ -32,7 +32,7 @@ class MlflowRun:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / protocol.MLFLOW_RUN_FILE
+        self._path = directory / protocol.MLFLOW_NOTE
         self._noted = ""
 
     def note(self) -> None:
