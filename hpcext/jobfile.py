@@ -196,6 +196,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "mem_per_gpu": fields.mem_per_gpu,
     "mps": boolean,
     "trial": fields.trial,
+    "trackers": boolean,
     "checkpoint": checkpointers.checkpoint,
 }
 

@@ -81,6 +81,8 @@ class JobSpec(msgspec.Struct, frozen=True):
         The shortest time without a step after which it seems to hang, in seconds.
     walltime_s : float or None
         The longest time that an attempt takes, in seconds; None: not stated.
+    trackers : bool
+        Whether its attempts continue one run of an experiment tracker.
     """
 
     name: str
@@ -111,6 +113,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     hang: str = "report"
     hang_after_s: float = 60.0
     walltime_s: float | None = None
+    trackers: bool = True
 
 
 def optimum(spec: JobSpec) -> int:

@@ -109,12 +109,19 @@ REHEARSAL_FILE = "rehearsal.json"
 NATIVE_FILE = "native.json"
 EXIT_FILE = "exit.json"
 REHEARSAL_VARIABLE = "HPCEXT_REHEARSAL"
+TRACKERS_VARIABLE = "HPCEXT_TRACKERS"
+RESTART_STEP_VARIABLE = "HPCEXT_RESTART_STEP"
+_NO = {"0", "no", "off", "false", "none"}
 
 LAST_STEP = "last-step"
 """File beside these: the number of the last step done, in decimal digits. The session writes it in
 place at each step, so that the progress of a killed attempt is known; it is read when the attempt
 has ended. A tab after the number means that the next step may take long, because a checkpoint or a
 validation precedes it."""
+
+MLFLOW_NOTE = "mlflow-run-id"
+"""File in the directory of checkpoints: the id of the run of MLflow in which the training logs. A
+session writes it, or the training itself; the next attempt finds the id in ``MLFLOW_RUN_ID``."""
 
 EXIT_SUSPENDED = 85
 """Exit code of a supervisor whose job suspended itself; a hint, since the file is the proof."""
@@ -158,6 +165,9 @@ class Attempt(NamedTuple):
     rungs : (int, int) or None
         For a trial of a sweep, the first step at which it is compared with others (a rung), and the
         factor from each rung to the next. The session reports at once when it reaches a rung.
+    run_id : str
+        The id of the job's run for an experiment tracker, the same in all attempts: 32 hexadecimal
+        digits, or empty if it is unknown.
     """
 
     job_id: str
@@ -171,6 +181,7 @@ class Attempt(NamedTuple):
     notify: Process | None = None
     notices: bool = False
     rungs: tuple[int, int] | None = None
+    run_id: str = ""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Attempt | None:
@@ -205,6 +216,7 @@ class Attempt(NamedTuple):
                 notify=Process.parse(env.get("HPCEXT_NOTIFY", "none")),
                 notices=env.get("HPCEXT_NOTICES") == "1",
                 rungs=_rungs(env.get("HPCEXT_RUNGS", "")),
+                run_id=env.get("HPCEXT_RUN_ID", ""),
             )
         except KeyError as missing:
             raise ValueError(f"HPCEXT_PROTOCOL is set but {missing.args[0]} is not") from None
@@ -224,6 +236,7 @@ class Attempt(NamedTuple):
             "HPCEXT_NOTIFY": str(self.notify) if self.notify else "none",
             "HPCEXT_NOTICES": str(int(self.notices)),
             "HPCEXT_RUNGS": ":".join(map(str, self.rungs or ())),
+            "HPCEXT_RUN_ID": self.run_id,
         }
 
 
@@ -259,6 +272,11 @@ def node_directory(attempt: Path, index: int) -> Path:
         Index of the node, from 0.
     """
     return attempt if index == 0 else attempt / f"node-{index:04d}"
+
+
+def wants_trackers(environ: Mapping[str, str]) -> bool:
+    """Return whether an environment lets us set the variables of experiment trackers."""
+    return environ.get(TRACKERS_VARIABLE, "").strip().lower() not in _NO
 
 
 def rehearsing() -> bool:

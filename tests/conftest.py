@@ -79,7 +79,7 @@ def pytest_unconfigure() -> None:
         own_state.end(_PLACE)
 
 
-WAITS = ("system", "lsf", "seams", "launch", "executors", "manager")
+WAITS = ("system", "lsf", "seams", "launch", "executors", "manager", "trackers")
 """Folders whose tests mostly wait."""
 
 COMPUTES = (

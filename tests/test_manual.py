@@ -24,6 +24,7 @@ from hpcext import config, jobfile, policies, protocol
 from hpcext.admin import slurm, sources
 from hpcext.cli import admin
 from hpcext.cli import main as cli
+from hpcext.launch.trackers import MLFLOW_PARAMS, MLFLOW_RUN, WANDB_RESUME, WANDB_RUN
 from hpcext.policies import POLICIES
 from hpcext.policies.bftrainer.limits import read_limits
 from hpcext.rendezvous import Rendezvous
@@ -261,7 +262,9 @@ def variables(name: str, title: str = "ENVIRONMENT") -> set[str]:
 def test_every_variable_of_a_job_is_in_the_manual() -> None:
     here = Path("/")
     attempt = protocol.Attempt("1", 1, 1, here, here, 1)
-    wanted = {*attempt.environ(), "HPCEXT_NODE_INDEX"}
+    of_trackers = {WANDB_RUN, WANDB_RESUME, MLFLOW_RUN, MLFLOW_PARAMS}
+    of_trackers |= {protocol.TRACKERS_VARIABLE, protocol.RESTART_STEP_VARIABLE}
+    wanted = {*attempt.environ(), "HPCEXT_NODE_INDEX", *of_trackers}
     assert variables("hpcext.1.rst") == wanted, "man/hpcext.1.rst, ENVIRONMENT"
     of_rank = {"HPCEXT_RANK", *Rendezvous(here).environ()} - wanted
     explained = variables("hpcext-launch.1.rst")

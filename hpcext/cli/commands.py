@@ -32,7 +32,10 @@ _SCRIPTS = frozenset(
 """Suffixes of scripts, which name a job better than the interpreter that runs them."""
 
 
-_OPTIONS = ("commands", "gpus_per_job", "workdir", "env", "shell", "retries", "checkpoint", "after")
+_OPTIONS = (
+    "commands", "gpus_per_job", "workdir", "env", "shell", "retries", "checkpoint", "no_trackers",
+    "after",
+)  # fmt: skip
 
 
 class Written(NamedTuple):
@@ -76,6 +79,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--retries", type=int, metavar="N", help="how many failures in a row are retried"
     )
     add_checkpoint(group)
+    group.add_argument(
+        "--no-trackers",
+        action="store_true",
+        help="let each attempt make runs of its own in W&B and MLflow",
+    )
     parser.set_defaults(rest=())
 
 
@@ -152,6 +160,8 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
     if args.checkpoint is not None:
         with at("--checkpoint"):
             found["checkpoint"] = checkpointers.stated(args.checkpoint)
+    if args.no_trackers:
+        found["trackers"] = False
     return {**found, "shell": True} if args.shell else found
 
 

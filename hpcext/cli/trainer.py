@@ -108,6 +108,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             scaling=environ.get("HPCEXT_SCALING", ""),
             environ=tickets.environment(here.environ(), *here.numbers),
             checkpoint=saves,
+            trackers=protocol.wants_trackers(environ),
         )
         return TicketLoop(directory, key, ticket, here, out).run()
 

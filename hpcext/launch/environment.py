@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from hpcext import protocol
-from hpcext.launch import devices
+from hpcext.launch import devices, trackers
 from hpcext.launch.launch_file import Launch
 
 
@@ -29,7 +29,7 @@ def of_command(
     ValueError
         The host does not have the GPUs of the node.
     """
-    environ = dict(protocol.environ())
+    environ = trackers.without_inherited(protocol.environ())
     if devices.name() in launch.environ:
         environ = devices.without(environ)
     environ.update(launch.environ)
@@ -37,7 +37,8 @@ def of_command(
     if (positions := launch.node.get("gpus")) is not None:
         visible = _devices(environ, positions)
         environ = {**devices.without(environ), **devices.naming(visible)}
-    for name, value in compiled.items():
+    environ[protocol.RESTART_STEP_VARIABLE] = trackers.restart_step(launch)
+    for name, value in {**compiled, **trackers.variables(launch, environ)}.items():
         environ.setdefault(name, value)
     # As torchrun sets it for its workers, so that one process and several compute alike.
     environ.setdefault("OMP_NUM_THREADS", "1")

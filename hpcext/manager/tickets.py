@@ -35,6 +35,7 @@ from hpcext.config import Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.harvest.leases import Terms
 from hpcext.jobtext import job_text
+from hpcext.launch import trackers
 from hpcext.manager import directory as pilots
 from hpcext.manager import locks, spool
 from hpcext.manager.submissions import Submission
@@ -79,6 +80,8 @@ class Ticket(NamedTuple):
     environ : Mapping[str, str]
     checkpoint : str
         How its command saves by its own means, as a flag says it; may be empty.
+    trackers : bool
+        Whether its attempts continue one run of an experiment tracker.
     """
 
     job_id: JobId
@@ -90,6 +93,7 @@ class Ticket(NamedTuple):
     scaling: str
     environ: Mapping[str, str]
     checkpoint: str = ""
+    trackers: bool = True
 
     @property
     def trainer(self) -> str:
@@ -114,6 +118,8 @@ class Ticket(NamedTuple):
             job["scaling"] = self.scaling
         if self.checkpoint:
             job["checkpoint"] = checkpointers.stated(self.checkpoint)
+        if not self.trackers:
+            job["trackers"] = False
         return job_text(job)
 
 
@@ -156,7 +162,7 @@ def environment(environ: Mapping[str, str], *numbers: JobId) -> dict[str, str]:
         The ticket's numbers, after which a directory for it may be named.
     """
     kept = {}
-    for name, value in environ.items():
+    for name, value in trackers.without_inherited(environ).items():
         # A directory for this job on this node, as some sites make one.
         local = name == "TMPDIR" and any(str(each) in value for each in numbers)
         if local or name.startswith(_OF_THE_NODE):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpcext import protocol
+from hpcext.training import trackers
 from hpcext.training.checkpoint import MANIFEST, Checkpoint, CheckpointError, Store, reason, warn
 from hpcext.training.ending import (
     DECLINED_PAUSE_MAX_S,
@@ -98,7 +99,10 @@ class Coordinator:
         if self.attempt is not None:
             write_stacks_when_told()
         number = self.attempt.attempt if self.attempt else None
-        self.store = Store(Path(directory), attempt=number, keep=keep) if directory else None
+        run_id = self.attempt.run_id if self.attempt else ""
+        self.store = (
+            Store(Path(directory), attempt=number, keep=keep, run_id=run_id) if directory else None
+        )
         self.ranks = Ranks()
         self.reporter = Reporter(None, 1)
         self.rehearsal: Rehearsal | None = None
@@ -307,6 +311,7 @@ class Coordinator:
 
     def _leave(self, callbacks: Iterable[Callable[[], object]]) -> NoReturn:
         """End this process, whose state is saved."""
+        callbacks = (*callbacks, trackers.hand_over)
         if self.attempt is not None:
             leave(0, callbacks)
         # Without a manager only the exit code says that the training is not over, and torchrun ends

@@ -18,6 +18,7 @@ from hpcext.process import Process
 from hpcext.training.checkpoint import warn
 from hpcext.training.reserve import SIZE, Reserve
 from hpcext.training.step_times import StepTimes
+from hpcext.training.trackers import MlflowRun
 
 _INTERVAL_S = 1.0
 _WINDOW = 20
@@ -65,6 +66,7 @@ class Reporter:
         self._reserve = Reserve(attempt.report_dir / protocol.REPORT_FILE) if attempt else None
         self._last_step: int | None = None
         self._steps = StepTimes()
+        self._mlflow = MlflowRun(attempt.checkpoint_dir) if attempt else None
 
     def restored(self, step: int, done: float) -> None:
         """Record that the state is restored from a checkpoint, or is that of a new training."""
@@ -281,6 +283,8 @@ class Reporter:
         attempt = self._attempt
         if attempt is None:
             return
+        if self._mlflow is not None:
+            self._mlflow.note()
         me = Process.me()
         document = {
             "schema": protocol.REPORT,

@@ -44,9 +44,10 @@ def test_it_is_the_job_of_a_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         env = {SEED = "1", EMPTY = "", PAIR = "a=b"}
         retries = 0
         checkpoint = "plain"
+        trackers = false
         """
     said = ["--gpus-per-job", "1:4", "--workdir", "here", "--retries", "0", "--name", "cnn"]
-    said += ["--checkpoint", "plain"]
+    said += ["--checkpoint", "plain", "--no-trackers"]
     said += ["--env", "SEED=1", "--env", "EMPTY=", "--env=PAIR=a=b", "--gpus", "8"]
     words = ["python", "train.py", "--lr", "0.1", "two words", "{gpus}", ""]
     assert specs(*said, "--", *words) == parse_jobs(text, "jobs.toml", tmp_path)

@@ -224,7 +224,10 @@ def test_launch_says_all_that_a_supervisor_needs(tmp_path: Path) -> None:
     assert (home / "checkpoint").is_dir()
     document = json.loads((home / "attempt-0003" / "launch.json").read_text())
     told = protocol.Attempt.from_environ(document["environ"])
-    assert told == protocol.Attempt("12", 3, 7, home / "checkpoint", home / "attempt-0003", 2)
+    assert told == protocol.Attempt(
+        "12", 3, 7, home / "checkpoint", home / "attempt-0003", 2,
+        run_id=(home / "run-id").read_text().strip(),
+    )  # fmt: skip
     assert document["environ"]["SEED"] == "1"
     assert document["environ"]["CUDA_VISIBLE_DEVICES"] == "0,2"
     del document["environ"]

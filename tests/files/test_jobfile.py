@@ -49,6 +49,7 @@ mps = false
 shell = false
 trial = {sweep = "lr", settings = {lr = "1"}, metric = "loss", goal = "max", first = 9, factor = 2}
 checkpoint = {signal = "SIGUSR1", done = {exit = [0, 143], file = "*.pt"}, resume = "--from {file}"}
+trackers = false
 
 [[job]]
 name = "first"
@@ -109,6 +110,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         checkpoint=Checkpointer(
             "SIGUSR1", exits=(0, 143), file="*.pt", newer=True, resume=("--from", "{file}")
         ),
+        trackers=False,
     )  # fmt: skip
     assert list(cnn.scaling) == [1, 2, 4]
 

@@ -76,6 +76,22 @@ def test_what_is_true_of_the_ticket_alone_is_not_handed_on() -> None:
     assert tickets.environment({"TMPDIR": "/tmp"}, 7) == {"TMPDIR": "/tmp"}
 
 
+def test_a_trainer_does_not_get_the_run_of_the_attempt_that_submitted_its_ticket() -> None:
+    run = "a" * 32
+    outer = {"HPCEXT_RUN_ID": run, "WANDB_RUN_ID": run, "WANDB_RESUME": "allow"}
+    assert tickets.environment(outer, 7) == {}
+    assert tickets.environment({**outer, "WANDB_RUN_ID": "mine"}, 7) == {
+        "WANDB_RUN_ID": "mine",
+        "WANDB_RESUME": "allow",
+    }
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_ticket_says_whether_its_attempts_continue_one_run(*, wanted: bool) -> None:
+    (spec,) = parse_jobs(ticket(trackers=wanted).job_file(), "job 7", Path("/"))
+    assert spec.trackers is wanted
+
+
 def test_a_key_says_of_which_job_and_which_command_it_is() -> None:
     assert tickets.key_of(7, ["1:2", "train.sh"]) == KEY
     assert len({KEY, tickets.key_of(8, ["1:2", "train.sh"]), tickets.key_of(7, ["1:2", "a"])}) == 3

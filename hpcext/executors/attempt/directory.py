@@ -10,6 +10,7 @@ from typing import Any
 from hpcext import documents, private, protocol
 from hpcext.core.facts import Fact, Registered
 from hpcext.core.values import Action, Alloc
+from hpcext.executors.attempt import run_ids
 from hpcext.executors.attempt.ends import Ends
 from hpcext.executors.attempt.last_step import LastStep
 from hpcext.executors.attempt.launch_file import CHECKPOINT, launch_document
@@ -93,7 +94,8 @@ class AttemptFiles:
         # A job that is preempted for weeks has thousands.
         old = home / _directory(self.attempt - KEEP_ATTEMPTS)
         shutil.rmtree(old, ignore_errors=True)
-        document = launch_document(self.directory, self._action, spec, alloc, where)
+        run_id = run_ids.of_job(home)
+        document = launch_document(self.directory, self._action, spec, alloc, where, run_id=run_id)
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
     def begun_in(self) -> str:

@@ -21,7 +21,13 @@ KILL_GRACE_S = 5.0
 
 
 def launch_document(
-    directory: Path, action: Action, spec: JobSpec, alloc: Alloc, where: Surroundings
+    directory: Path,
+    action: Action,
+    spec: JobSpec,
+    alloc: Alloc,
+    where: Surroundings,
+    *,
+    run_id: str = "",
 ) -> dict[str, Any]:
     """Return the content of ``launch.json``.
 
@@ -36,6 +42,8 @@ def launch_document(
         GPUs per node, equally many on each.
     where : Surroundings
         The executor's knowledge of the place.
+    run_id : str
+        The id of the job's run for experiment trackers.
     """
     home = directory.parent
     trial = spec.trial
@@ -50,6 +58,7 @@ def launch_document(
         notices=where.notices,
         rendezvous=where.rendezvous,
         rungs=(trial.first, trial.factor) if trial and trial.first else None,
+        run_id=run_id,
     )
     argv, filled = _filled(spec, told)
     return {
@@ -59,7 +68,13 @@ def launch_document(
         "op": action.op,
         "argv": argv,
         "cwd": spec.workdir,
-        "environ": {**spec.env, **where.environ, **told.environ(), **filled},
+        "environ": {
+            **spec.env,
+            **where.environ,
+            **told.environ(),
+            **filled,
+            **({} if spec.trackers else {protocol.TRACKERS_VARIABLE: "0"}),
+        },
         "log": str(home / "log.txt"),
         "gpus": list(where.gpus),
         "kill_grace_s": KILL_GRACE_S,

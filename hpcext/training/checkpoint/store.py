@@ -91,9 +91,13 @@ class Store:
         Number of the attempt; None if no manager counts attempts: then one more than the last.
     keep : int
         Number of checkpoints to keep, at least 2: one that verifies and the one before it.
+    run_id : str
+        The id of the job's run, if a manager has made one.
     """
 
-    def __init__(self, directory: Path, *, attempt: int | None = None, keep: int = 2) -> None:
+    def __init__(
+        self, directory: Path, *, attempt: int | None = None, keep: int = 2, run_id: str = ""
+    ) -> None:
         if keep < 2:
             raise ValueError(
                 f"keep={keep}: must be at least 2, so that an older checkpoint can replace a "
@@ -103,6 +107,7 @@ class Store:
         self._given = attempt
         self.attempt = attempt or 0
         self._keep = keep
+        self._given_run_id = run_id
         self._broken: set[Path] = set()
 
     def open(self) -> None:
@@ -248,7 +253,8 @@ class Store:
             if _RUN_ID.fullmatch(text):
                 return text
         known = str(resumed.manifest.get("run_id", "")) if resumed else ""
-        name = known if _RUN_ID.fullmatch(known) else uuid.uuid4().hex
+        valid = [each for each in (known, self._given_run_id) if _RUN_ID.fullmatch(each)]
+        name = valid[0] if valid else uuid.uuid4().hex
         try:
             write_file(path, f"{name}\n".encode())
         except OSError as error:
