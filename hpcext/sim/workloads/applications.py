@@ -38,9 +38,7 @@ ALONE = "ncf"
 it takes only a minute."""
 
 WITH_AGENT = frozenset({"pollux"})
-AS_ASKED = frozenset(
-    {"exclusive", "fixed", "easy", "conservative", "marble", "tiresias"}
-)
+AS_ASKED = frozenset({"exclusive", "fixed", "easy", "conservative", "marble", "tiresias"})
 """Policies under which jobs keep the GPUs that their users request."""
 
 PLACEMENTS = "placements.csv"
