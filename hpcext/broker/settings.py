@@ -22,6 +22,9 @@ from hpcext.textfiles import parse_toml, read_text
 FILE = Path("/etc/hpcext/broker.toml")
 STATE_DIR = Path("/var/lib/hpcext-broker")
 
+LONGEST = 107
+"""The longest path of a socket, in bytes."""
+
 
 class Settings(NamedTuple):
     """The settings of a broker.
@@ -95,6 +98,15 @@ def _path(value: Any) -> Path:
     return path
 
 
+def _socket(value: Any) -> Path:
+    path = _path(value)
+    if len(os.fsencode(path)) > LONGEST:
+        raise InputError(
+            f"{len(os.fsencode(path))} bytes", valid=f"at most {LONGEST} bytes (unix(7))"
+        )
+    return path
+
+
 def _name(value: Any) -> str:
     if not string(value) or "," in value:
         raise InputError(shown(value), valid="one name")
@@ -110,7 +122,7 @@ def _names(value: Any) -> tuple[str, ...]:
 _OWN: Mapping[str, Callable[[Any], Any]] = {
     "partition": _name,
     "system": _name,
-    "socket": _path,
+    "socket": _socket,
     "state_dir": _path,
     "policy": string,
     "gpus": lambda value: integer(value, 0, MOST_GPUS),

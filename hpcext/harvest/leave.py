@@ -94,7 +94,7 @@ class Ask(_Message, frozen=True, tag="ask"):
     """
 
     harvester: Annotated[
-        str, msgspec.Meta(pattern=r"^hpcext-[A-Za-z0-9._-]{1,64}-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}$")
+        str, msgspec.Meta(pattern=r"^hpcext-[A-Za-z0-9._-]{1,64}-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}\Z")
     ]
     partition: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     gpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]
@@ -185,9 +185,7 @@ def call(path: Path, message: Ask | AskStatus, answer_s: float = ANSWER_S) -> by
             line.sendall(msgspec.json.encode(message) + b"\n")
             return _line(line, where)
     except OSError as error:
-        raise BrokerError(
-            f"does not answer ({error.strerror or 'too late'})", where=where
-        ) from None
+        raise BrokerError(f"does not answer ({error.strerror or error})", where=where) from None
 
 
 def ask(path: Path, message: Ask, answer_s: float = ANSWER_S) -> Answer:
