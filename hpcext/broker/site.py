@@ -154,6 +154,8 @@ class Site:
         self._refused = ""
         self._generation = 0
         self._looks = 0
+        # Nodes that were neither idle nor leased at the last look.
+        self._missed: set[str] = set()
         # What was not done yet when the last broker died.
         self._left = tuple(
             fact for action in self._engine.outstanding() for fact in paper.answers(action)
@@ -260,7 +262,7 @@ class Site:
             for node, key in held.items()
             if key in self._harvesters and self._gpus(nodes[node])
         }
-        facts += self._nodes(nodes, {*free, *held})
+        facts += self._nodes(nodes, self._kept(nodes, {*free, *held}))
         self._left = ()
         standing = Standing(self._parties(now_s), self._shares(), held, without)
         self._standing = standing
@@ -273,6 +275,17 @@ class Site:
         return self._steady(
             [name for name, each in nodes.items() if each.idle and self._gpus(each)]
         )
+
+    def _kept(self, nodes: Mapping[str, Idle], there: set[str]) -> set[str]:
+        """Return the nodes that are divided: one is gone once it was missed twice in a row.
+
+        On its way from one harvester to another it is neither leased nor idle for a moment, and
+        nobody should give up a node because of that.
+        """
+        missed = (self._engine.world.nodes.keys() & nodes.keys()) - there
+        found = there | (missed - self._missed)
+        self._missed = missed
+        return found
 
     def _gpus(self, node: Idle) -> int:
         """Return how many GPUs or slots of a node harvesters may use; 0: it is left alone."""

@@ -27,7 +27,7 @@ def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
     """Return the parser of the whole command line, and those of its commands by name."""
     parser = cli.Parser(
         prog="hpcext-broker",
-        description="Divide the idle nodes of a partition among the harvesters of all users.",
+        description="Divide idle nodes of a partition among harvesters of all users.",
         epilog="example: hpcext-broker status",
     )
     parser.add_argument("--version", action="version", version=f"hpcext {__version__}")

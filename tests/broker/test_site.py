@@ -265,3 +265,46 @@ def test_new_settings_hold_from_the_next_look_on(tmp_path: Path) -> None:
     machine.site.reload(machine.settings._replace(users={"bob": Share(limit=1)}))
     machine.look()
     assert [machine.ask(user, LOTS).nodes for user in ("ann", "bob")] == [7, 1]
+
+
+def test_a_node_that_changes_hands_is_not_missed_at_once(tmp_path: Path) -> None:
+    """It is neither idle nor leased at one look."""
+    machine = Machine(tmp_path / "b", 4)
+    assert machine.grants({"ann": LOTS, "bob": LOTS}) == {"ann": 2, "bob": 2}
+    machine.look(taken=frozenset({"n0001"}))
+    assert [machine.ask(user, LOTS).nodes for user in ("ann", "bob")] == [2, 2]
+    machine.look(taken=frozenset({"n0001"}))
+    assert sum(machine.ask(user, LOTS).nodes for user in ("ann", "bob")) == 3
+
+
+def test_a_liar_gains_nothing_in_an_hour(tmp_path: Path) -> None:
+    """Eve can use all nodes, and says it, or says anything: it is the same for her and for bob,
+    who comes and goes meanwhile, as main jobs do. All take what they may have."""
+
+    def hour(path: Path, lies: bool) -> dict[str, int]:
+        machine = Machine(path, 10, policy="bftrainer")
+        had = {"eve": 0, "bob": 0}
+        for turn in range(int(3600 / machine.settings.cycle_s)):
+            wants = {"eve": 10, "bob": turn // 20 % 4 * 3}
+            number = 250 if lies else 10
+            said = tuple(
+                Trainer(turn * 1000 + each, (4,), (1, 10_000), 1e6, 1e6)
+                if lies
+                else Trainer(each, (4,), (1, 1))
+                for each in range(number)
+            )
+            may = machine.ask("eve", 10_000 if lies else 10, said).nodes
+            may_bob = machine.ask("bob", wants["bob"]).nodes
+            taken = frozenset(machine.nodes[: turn // 30 % 3])
+            free = [node for node in machine.nodes if node not in taken]
+            machine.held.clear()
+            machine.take("eve", *free[:may])
+            machine.take("bob", *free[may : may + may_bob])
+            had["eve"] += len(free[:may])
+            had["bob"] += len(free[may : may + may_bob])
+            machine.look(taken=taken)
+        return had
+
+    honest, lied = hour(tmp_path / "honest", False), hour(tmp_path / "lied", True)
+    assert lied["eve"] <= honest["eve"]
+    assert lied["bob"] >= honest["bob"]

@@ -30,7 +30,7 @@ class Broker:
     def __init__(self, slurm: Cluster, site: Site) -> None:
         self.site = site
         self.slurm = slurm
-        self.socket = site.path / "run" / "socket"
+        self.socket = site.path / "socket"
         self.file = site.path / "broker.toml"
 
     def write(self, **weights: float) -> None:
@@ -68,7 +68,8 @@ def broker(slurm: Cluster) -> Iterator[Broker]:
     yield Broker(slurm, site)
     for process in site.started:
         process.kill()
-        process.wait()
+        # Shown beside a test that has failed.
+        print(process.communicate())
     subprocess.run(["userdel", name], capture_output=True, check=True)
     shutil.rmtree(path)
 
@@ -102,8 +103,11 @@ def test_shares_follow_weights_and_no_training_minds_the_death_of_the_broker(
     slurm.wait_for(lambda: leases_of(slurm) == parts, "parts by weight", 300)
     # Each sees himself; root, who is an administrator, all.
     assert broker.status(place).keys() == {slurm.user}
-    seen = broker.status(other)
-    assert {user: row["granted"] for user, row in seen.items()} == dict(parts)
+
+    def granted() -> dict[str, float]:
+        return {user: row["granted"] for user, row in broker.status(other).items()}
+
+    slurm.wait_for(lambda: granted() == dict(parts), "what was taken to be what was granted")
 
     def settled() -> bool:
         """A claim that has begun is a lease once its harvester has seen that."""
