@@ -100,6 +100,8 @@ class _Service:
             self._fails(str(error))
             return
         self._fails("" if nodes else f"{partition} has no nodes, or is not a partition")
+        if not nodes:
+            return
         self._site.look(nodes, others, time.monotonic())
         accounts.save(self._site.account, self._site.settings.state_dir)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from made_sites import Machine, harvester_of, one_node_trainers, weights
 
+from hpcext.broker import harvesters
 from hpcext.broker import site as sites
 from hpcext.broker.division import Share
 from hpcext.broker.identity import Peer
@@ -102,7 +103,7 @@ def test_a_grant_that_is_not_used_goes_to_others_for_a_while(tmp_path: Path) -> 
         machine.ask("eve", LOTS)
         machine.look()
     assert (machine.ask("ann", LOTS).nodes, machine.ask("eve", LOTS).nodes) == (8, 0)
-    for _ in range(int(sites.AGAIN_S / machine.settings.cycle_s) + 1):
+    for _ in range(int(harvesters.AGAIN_S / machine.settings.cycle_s) + 1):
         machine.ask("ann", LOTS)
         machine.ask("eve", LOTS)
         machine.look()
@@ -171,11 +172,11 @@ def test_nobody_is_told_what_is_not_written_down(
 def test_too_much_of_one_user_is_refused(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "b", 8)
     eve, refused = machine.peer("eve"), []
-    for each in range(sites.MOST_HARVESTERS + 1):
+    for each in range(harvesters.MOST_HARVESTERS + 1):
         ask = Ask(harvester_of(f"h{each}"), "harvest", 4, 1, one_node_trainers(1))
         refused.append(machine.site.hear(eve, ask, machine.now_s).refused)
-    assert [bool(each) for each in refused] == [False] * sites.MOST_HARVESTERS + [True]
-    many = Ask(harvester_of("h1"), "harvest", 4, 1, one_node_trainers(sites.MOST_OF_USER))
+    assert [bool(each) for each in refused] == [False] * harvesters.MOST_HARVESTERS + [True]
+    many = Ask(harvester_of("h1"), "harvest", 4, 1, one_node_trainers(harvesters.MOST_OF_USER))
     assert machine.site.hear(eve, many, machine.now_s).refused
     twice = Ask(harvester_of("h1"), "harvest", 4, 1, one_node_trainers(1) * 2)
     assert machine.site.hear(eve, twice, machine.now_s).refused == "two trainers have one number"
