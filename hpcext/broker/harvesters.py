@@ -21,8 +21,9 @@ STUCK = 8.0
 """Of a cycle, and at least :data:`STUCK_S`: so long a grant may stay unused beside idle nodes."""
 STUCK_S = 120.0
 
-AGAIN_S = 600.0
-"""Seconds for which others then have what a harvester did not use."""
+AGAIN_S, MOST_TIMES = 600.0, 6
+"""Seconds for which others then have what a user did not use: twice as long each time that this
+happens again, so many times at most, until the user takes a node."""
 
 MOST_HARVESTERS = 8
 """The most harvesters of a user."""
@@ -51,10 +52,6 @@ class Harvester:
         By number, as they were at the last decision, and the ids of their jobs.
     held : int
         Nodes that it has, as the batch system shows.
-    short_s : float or None
-        Since when it has had less than it may have, while nodes were idle.
-    stuck_s : float
-        Until when it is granted no more than it has.
     """
 
     peer: Peer
@@ -65,13 +62,58 @@ class Harvester:
     said: tuple[leave.Trainer, ...] = ()
     known: dict[int, tuple[leave.Trainer, str]] = field(default_factory=dict)
     held: int = 0
-    short_s: float | None = None
-    stuck_s: float = -math.inf
 
     @property
     def key(self) -> str:
         """What the ids of its trainers begin with."""
         return f"{self.peer.uid}:{self.name}"
+
+
+@dataclass
+class Use:
+    """What a user makes of leave; of the user, since a harvester can call itself anything.
+
+    Attributes
+    ----------
+    held : int
+        Nodes that his harvesters had at the last look.
+    short_s : float or None
+        Since when they have had less than they may have, while nodes were idle.
+    stuck_s : float
+        Until when they are granted no more than they have.
+    times : int
+        How often that happened in a row.
+    """
+
+    held: int = 0
+    short_s: float | None = None
+    stuck_s: float = -math.inf
+    times: int = 0
+
+    def watch(self, has: int, may: int, *, idle: bool, patience_s: float, now_s: float) -> None:
+        """Take up what a look shows.
+
+        Parameters
+        ----------
+        has, may : int
+            Nodes.
+        idle : bool
+            Whether nodes are idle.
+        patience_s : float
+            So long leave may stay unused.
+        now_s : float
+        """
+        if has > self.held:
+            self.times = 0
+        if has > self.held or has >= may or not idle:
+            self.short_s = None
+        elif self.short_s is None:
+            self.short_s = now_s
+        elif now_s - self.short_s > patience_s:
+            self.stuck_s = now_s + AGAIN_S * 2**self.times
+            self.times = min(self.times + 1, MOST_TIMES)
+            self.short_s = None
+        self.held = has
 
 
 class Harvesters(dict[str, Harvester]):
@@ -90,6 +132,7 @@ class Harvesters(dict[str, Harvester]):
     def __init__(self, world: World, name_of: Callable[[int], str], now_s: float) -> None:
         super().__init__()
         self._generation = 0
+        self._use: dict[str, Use] = {}
         for job in world.jobs.values():
             made, _, number = job.id.rpartition("/")[2].partition("-")
             self._generation = max(self._generation, int(made))
@@ -142,15 +185,14 @@ class Harvesters(dict[str, Harvester]):
         return found
 
     def parties(self, now_s: float) -> dict[str, Party]:
-        """Return what each wants; one that does not use what it may have, no more than it has."""
+        """Return what each wants; of a user who does not use leave, no more than it has."""
         return {
-            key: Party(
-                one.peer.user,
-                min(one.want, one.held) if now_s < one.stuck_s else one.want,
-                one.gpus,
-            )
+            key: Party(one.peer.user, min(one.want, self._most(one, now_s)), one.gpus)
             for key, one in self.items()
         }
+
+    def _most(self, one: Harvester, now_s: float) -> int:
+        return one.held if now_s < self._use[one.peer.user].stuck_s else one.want
 
     def watch(
         self, held: Mapping[str, int], grants: Mapping[str, int], *, idle: bool, cycle_s: float,
@@ -168,15 +210,19 @@ class Harvesters(dict[str, Harvester]):
             Seconds between two looks.
         now_s : float
         """
-        for key, one in self.items():
-            has, may = held.get(key, 0), grants.get(key, 0)
-            if has > one.held or has >= may or not idle:
-                one.short_s = None
-            elif one.short_s is None:
-                one.short_s = now_s
-            elif now_s - one.short_s > max(STUCK_S, STUCK * cycle_s):
-                one.stuck_s, one.short_s = now_s + AGAIN_S, None
-            one.held = has
+        patience_s, users = max(STUCK_S, STUCK * cycle_s), self.users()
+        # Who is gone for longer than that has nothing to be remembered for.
+        self._use = {
+            user: use
+            for user, use in self._use.items()
+            if user in users or now_s < use.stuck_s + AGAIN_S * 2**use.times
+        }
+        for user, own in users.items():
+            for one in own:
+                one.held = held.get(one.key, 0)
+            has, may = (sum(each.get(one.key, 0) for one in own) for each in (held, grants))
+            use = self._use.setdefault(user, Use())
+            use.watch(has, may, idle=idle, patience_s=patience_s, now_s=now_s)
 
     def news(self, world: World, cycle_s: float, now_s: float) -> Iterable[Fact]:
         """Yield what has become of trainers since the last look, as harvesters say.

@@ -17,7 +17,7 @@ from hpcext.broker.identity import PeerCredentials
 from hpcext.broker.server import Server
 from hpcext.broker.settings import Settings, load
 from hpcext.broker.site import Site
-from hpcext.core.errors import BatchError, HpcextError, NoManagerError, refused
+from hpcext.core.errors import BatchError, HpcextError, JournalError, NoManagerError, refused
 from hpcext.harvest.leave import AskStatus
 from hpcext.manager import journal as journals
 from hpcext.manager import locks
@@ -57,6 +57,9 @@ def run(settings: Settings, file: Path, ready: Callable[[str], None]) -> None:
             )
             with contextlib.closing(journal):
                 asyncio.run(_Service(settings, file, journal).run(ready))
+    except JournalError as error:
+        do = "move it away: harvesters keep what they have, and ask again"
+        raise JournalError(error.what, where=error.where, do=do) from None
     except locks.LockedError:
         raise NoManagerError(
             "another broker runs", where=str(settings.state_dir), do="there is one for a partition"
@@ -66,7 +69,7 @@ def run(settings: Settings, file: Path, ready: Callable[[str], None]) -> None:
 class _Service:
     def __init__(self, settings: Settings, file: Path, journal: journals.Journal) -> None:
         self._file = file
-        self._system = backends.leasing(settings.system)
+        self._system = backends.leasing(settings.batch)
         self._site = Site(settings, journal, accounts.load(settings.state_dir), time.monotonic())
         self._server = Server(settings.socket, PeerCredentials(), self._reply)
         self._ended = asyncio.Event()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcext import private
+from hpcext import backends, private
 from hpcext.broker.division import Share
 from hpcext.checks import at, integer, known_keys, number, string, wrong
 from hpcext.core.engine import Policy
@@ -32,7 +32,7 @@ class Settings(NamedTuple):
     Attributes
     ----------
     partition : str
-    system : str
+    batch : str
         The batch system.
     socket, state_dir : pathlib.Path
     policy : str
@@ -50,7 +50,7 @@ class Settings(NamedTuple):
     """
 
     partition: str
-    system: str = "slurm"
+    batch: str = "slurm"
     socket: Path = SOCKET
     state_dir: Path = STATE_DIR
     policy: str = "equal_share"
@@ -121,7 +121,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 _OWN: Mapping[str, Callable[[Any], Any]] = {
     "partition": _name,
-    "system": _name,
+    "batch": _name,
     "socket": _socket,
     "state_dir": _path,
     "policy": string,
@@ -178,6 +178,7 @@ def load(path: Path) -> Settings:
     settings = Settings(**found)
     with at(where):
         settings.decider()
+        backends.leasing(settings.batch)
     return settings
 
 

@@ -20,7 +20,7 @@ from hpcext.core.errors import InputError
 
 WHOLE = """
 partition = "preemptible"
-system = "slurm"
+batch = "slurm"
 socket = "/run/hpcext-broker/socket"
 state_dir = "/var/lib/hpcext-broker"
 policy = "bftrainer:forward_s=60"
@@ -93,6 +93,7 @@ def test_the_first_group_of_the_file_that_somebody_is_in_counts(file: Path) -> N
         ('partition = "p"\n[users.ann]\nlimit = -1', "users: ann: limit: -1 (valid: an integer"),
         ('partition = "p"\n[everybody]\nshare = 2', "everybody: unknown key 'share'"),
         ("partition =", "line 1"),
+        ('partition = "p"\nbatch = "pbs"', "batch: unknown batch system 'pbs' (valid: slurm, lsf)"),
     ],
 )
 def test_what_is_wrong_is_one_line(
@@ -112,6 +113,20 @@ def test_a_file_that_others_can_write_is_refused(file: Path) -> None:
     file.chmod(0o666)
     with pytest.raises(InputError, match="others can write"):
         load(file)
+
+
+def test_a_damaged_journal_is_left_as_it_is(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.write()
+    (service.path / "state").mkdir(mode=0o700)
+    journal = service.path / "state" / "journal.jsonl"
+    journal.write_text("no journal\n")
+    assert main(["run", "--file", str(service.file)]) == 3
+    said = capsys.readouterr().err
+    assert "line 1 is damaged" in said
+    assert "move it away: harvesters keep what they have" in said
+    assert journal.read_text() == "no journal\n"
 
 
 def test_without_a_broker_its_status_says_so(

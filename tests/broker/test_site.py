@@ -110,6 +110,23 @@ def test_a_grant_that_is_not_used_goes_to_others_for_a_while(tmp_path: Path) -> 
     assert machine.ask("eve", LOTS).nodes == 4
 
 
+def test_a_user_who_never_uses_leave_has_it_less_and_less_under_any_name(tmp_path: Path) -> None:
+    """Eve's harvester has another name in each look; bob can use all nodes."""
+    machine = Machine(tmp_path / "b", 8)
+    eve, lost, hours = machine.peer("eve"), [], 6
+    for turn in range(int(hours * 3600 / machine.settings.cycle_s)):
+        may = machine.ask("bob", LOTS).nodes
+        machine.held.clear()
+        machine.take("bob", *machine.nodes[:may])
+        ask = Ask(harvester_of(f"x{turn % 4}"), "harvest", 4, 8, one_node_trainers(8))
+        machine.site.hear(eve, ask, machine.now_s)
+        machine.look()
+        lost.append(8 - may)
+    first, last = lost[20 : len(lost) // hours], lost[-len(lost) // hours :]
+    assert sum(first) / len(first) <= 8 / 10
+    assert sum(last) / len(last) <= 8 / 50
+
+
 def test_a_harvester_that_asks_no_more_is_forgotten(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "b", 8)
     assert machine.grants({"ann": LOTS, "bob": LOTS}) == {"ann": 4, "bob": 4}

@@ -16,12 +16,43 @@ import pytest
 from site_of_test import Site
 from slurm_cluster import Cluster, make_user
 from test_harvest import harvest
-from test_harvest_neighbours import NAMES, _leases, _looks, all_end, leases_of, other, trainers
+from test_harvest_neighbours import (
+    NAMES,
+    _leases,
+    _looks,
+    all_end,
+    leases_of,
+    other,
+    third,
+    trainers,
+)
 from test_pilot import begun
 
-__all__ = ["other"]
+__all__ = ["other", "third"]
 
 PROGRAM = ("-c", "import sys; from hpcext.__main__ import broker; sys.exit(broker())")
+
+NOBODYS = "hpcext-mine-20261124-120000-ab12"
+
+FLOOD = """
+import json, socket, sys
+lines = [
+    json.dumps({"type": "ask", "harvester": sys.argv[2], "partition": "harvest", "gpus": 6,
+                "want": want, "trainers": [{"number": 1, "sizes": [6], "nodes": [1, 4]}][:want]})
+    for want in (0, 4)
+]
+lines += ["no message", "x" * 300000, '{"type":"status"}', '{"type":']
+while True:
+    for line in lines:
+        try:
+            with socket.socket(socket.AF_UNIX) as one:
+                one.connect(sys.argv[1])
+                one.sendall(line.encode() + b"\\n")
+                one.recv(1000)
+        except OSError:
+            pass
+"""
+"""Whoever runs it says as much as he can, under any name."""
 
 
 class Broker:
@@ -129,6 +160,35 @@ def test_shares_follow_weights_and_no_training_minds_the_death_of_the_broker(
     assert numbers(place) | numbers(other) == before
     all_end(slurm, {place: first, other: second})
     assert pwd.getpwuid(Path(broker.socket).stat().st_uid).pw_name == broker.site.user
+
+
+@pytest.mark.slow
+def test_a_hostile_user_gets_nothing_and_stops_nobody(
+    slurm: Cluster, place: Site, other: Site, third: Site, broker: Broker
+) -> None:
+    """He floods the socket, and speaks as the harvester of another; two others have their parts."""
+    broker.write()
+    broker.start()
+    for one in (place, other):
+        one.environ["HPCEXT_BROKER"] = str(broker.socket)
+        trainers(one)
+    flood = third.start(str(broker.socket), NOBODYS, python=("-c", FLOOD))
+    first = harvest(place)
+    slurm.wait_for((place.pilot / "pilot.json").exists, "a harvester")
+    name = f"hpcext-{json.loads((place.pilot / 'pilot.json').read_text())['id']}"
+    forger = third.start(str(broker.socket), name, python=("-c", FLOOD))
+    second = harvest(other)
+    half = Counter({slurm.user: 2, "root": 2})
+    slurm.wait_for(lambda: leases_of(slurm) == half, "halves", 300)
+    for one in (place, other):
+        _looks(slurm, one, 5)
+    assert leases_of(slurm) == half
+    assert flood.poll() is forger.poll() is None
+    rows = broker.status(other)
+    assert {user: row["granted"] for user, row in rows.items() if row["granted"]} == dict(half)
+    for process in (flood, forger):
+        process.kill()
+    all_end(slurm, {place: first, other: second})
 
 
 @pytest.mark.slow
