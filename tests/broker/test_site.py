@@ -123,8 +123,8 @@ def test_a_user_who_never_uses_leave_has_it_less_and_less_under_any_name(tmp_pat
         machine.look()
         lost.append(8 - may)
     first, last = lost[20 : len(lost) // hours], lost[-len(lost) // hours :]
-    assert sum(first) / len(first) <= 8 / 10
-    assert sum(last) / len(last) <= 8 / 50
+    assert sum(first) / len(first) <= 8 * 0.1
+    assert sum(last) / len(last) <= 8 * 0.03
 
 
 def test_a_harvester_that_asks_no_more_is_forgotten(tmp_path: Path) -> None:
