@@ -7,10 +7,11 @@ a pilot's before anybody is told.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -96,6 +97,7 @@ class Site:
             fact for action in self._engine.outstanding() for fact in paper.answers(action)
         )
         self._grants = self._granted()
+        self._told: Mapping[str, int] = self._grants
         for key, one in self._harvesters.items():
             one.want = self._grants.get(key, 0)
 
@@ -121,7 +123,7 @@ class Site:
         key = f"{peer.uid}:{ask.harvester}"
         if key not in self._standing.parties:
             return leave.Answer(keep="it has not looked since it heard of this harvester")
-        return leave.Answer(self._grants.get(key, 0), key in self._next, self._beyond)
+        return leave.Answer(self._told.get(key, 0), key in self._next, self._beyond)
 
     def _settles(self, now_s: float) -> bool:
         # A node counts as idle only at the second look.
@@ -129,14 +131,14 @@ class Site:
 
     # Looks.
 
-    def look(self, nodes: Mapping[str, Idle], others: Iterable[Other], now_s: float) -> None:
+    def look(self, nodes: Mapping[str, Idle], others: Sequence[Other], now_s: float) -> None:
         """Take up what the batch system shows, and decide.
 
         Parameters
         ----------
         nodes : Mapping[str, Idle]
             Of the partition.
-        others : iterable of Other
+        others : sequence of Other
             The leases of all harvesters there.
         now_s : float
         """
@@ -169,6 +171,12 @@ class Site:
         self._standing = Standing(self._harvesters.parties(now_s), shares, held, without)
         self._settle(tuple(facts), now_s)
         self._grants = self._granted()
+        waits = Counter(
+            keys.get((each.user, each.harvester), "")
+            for each in others
+            if not each.begun and each.until_s is None
+        )
+        self._told = may_have(self._grants, Counter(held.values()), waits)
         self._see_ahead()
 
     # The engine.
@@ -305,6 +313,36 @@ class Site:
             administrators=settings.administrators,
         )
         self._policy = settings.decider()
+
+
+def may_have(
+    grants: Mapping[str, int], have: Mapping[str, int], waits: Mapping[str, int]
+) -> dict[str, int]:
+    """Return how many nodes each harvester is told that it may have.
+
+    That is its grant, or what it has, as long as nobody who is granted more than he has waits for
+    a node in the queue: words alone take no node from anybody.
+
+    Parameters
+    ----------
+    grants, have, waits : Mapping[str, int]
+        By harvester: nodes granted, nodes held, leases that wait in the queue.
+    """
+    owed = sum(
+        max(0, min(may - have.get(name, 0), waits.get(name, 0))) for name, may in grants.items()
+    )
+    told = {
+        name: max(grants.get(name, 0), have.get(name, 0)) for name in grants.keys() | have.keys()
+    }
+    over = [(grants.get(name, 0) - told[name], name) for name in sorted(told)]
+    heapq.heapify(over)
+    for _ in range(owed):
+        less, name = over[0]
+        if less >= 0:
+            break
+        told[name] -= 1
+        heapq.heapreplace(over, (less + 1, name))
+    return told
 
 
 def short(saved: Saved) -> Saved:

@@ -32,6 +32,7 @@ class Machine:
         path.mkdir(mode=0o700, exist_ok=True)
         self.path = path
         self.nodes = [f"n{each:04d}" for each in range(nodes)]
+        self.waits: list[str] = []
         self.held: dict[str, tuple[str, str]] = {}
         self.now_s = 1000.0
         self.uids: dict[str, int] = {}
@@ -69,6 +70,7 @@ class Machine:
         others = [
             Other(harvester, user, node, True, 0.0) for node, (user, harvester) in self.held.items()
         ]
+        others += [Other(harvester_of(user), user, "", False) for user in self.waits]
         self.site.look(nodes, others, self.now_s)
 
     def take(self, user: str, *nodes: str) -> None:

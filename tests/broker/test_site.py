@@ -33,7 +33,13 @@ def test_a_user_who_comes_has_his_part_and_one_who_goes_leaves_it(tmp_path: Path
     machine = Machine(tmp_path / "b", 8)
     assert machine.grants({"ann": LOTS}) == {"ann": 8}
     machine.take("ann", *machine.nodes)
+    # Till bob's leases wait in the queue, ann keeps what she has.
+    assert machine.grants({"ann": LOTS, "bob": LOTS}) == {"ann": 8, "bob": 4}
+    machine.waits = ["bob", "bob", "bob"]
+    assert machine.grants({"ann": LOTS, "bob": LOTS}) == {"ann": 5, "bob": 4}
+    machine.waits += ["bob", "bob"]
     assert machine.grants({"ann": LOTS, "bob": LOTS}) == {"ann": 4, "bob": 4}
+    machine.waits.clear()
     assert set(machine.ask("bob", LOTS).claim) == set(machine.nodes)
     machine.held.clear()
     assert machine.grants({"ann": LOTS, "bob": 0}) == {"ann": 8, "bob": 0}
@@ -326,3 +332,22 @@ def test_a_liar_gains_nothing_in_an_hour(tmp_path: Path) -> None:
     honest, lied = hour(tmp_path / "honest", False), hour(tmp_path / "lied", True)
     assert lied["eve"] <= honest["eve"]
     assert lied["bob"] >= honest["bob"]
+
+
+def test_words_that_come_and_go_take_no_node_from_anybody(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "b", 8)
+    machine.grants({"ann": LOTS, "eve": 0})
+    machine.take("ann", *machine.nodes)
+    for turn in range(20):
+        assert machine.ask("ann", LOTS).nodes == 8
+        machine.ask("eve", LOTS * (turn % 2))
+        machine.look()
+
+
+def test_those_give_back_who_have_most_beyond_their_part() -> None:
+    grants, have = {"a": 2, "b": 2, "c": 4}, {"a": 5, "b": 3}
+    assert sites.may_have(grants, have, {}) == {"a": 5, "b": 3, "c": 4}
+    assert sites.may_have(grants, have, {"c": 2}) == {"a": 3, "b": 3, "c": 4}
+    assert sites.may_have(grants, have, {"c": 9}) == {"a": 2, "b": 2, "c": 4}
+    # Whoever has his part, and waits for the next node, is owed none.
+    assert sites.may_have(grants, have, {"a": 3, "": 7}) == {"a": 5, "b": 3, "c": 4}
