@@ -81,7 +81,11 @@ class Broker:
 
     def status(self, site: Site) -> dict[str, dict[str, float]]:
         """User → what somebody sees of him."""
-        said = site.run("status", "--socket", str(self.socket), "--json", python=PROGRAM)
+        words = ("status", "--socket", str(self.socket), "--json")
+        said = site.run(*words, python=PROGRAM)
+        while "one call at a time" in said.out:
+            # A harvester of the same user asks just now.
+            said = site.run(*words, python=PROGRAM)
         assert said.code == 0, said
         return {row["user"]: row for row in json.loads(said.out)["users"]}
 
