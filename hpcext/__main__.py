@@ -1,4 +1,4 @@
-"""The programs ``hpcext`` and ``hpcext-admin``; ``python -m hpcext`` is the first.
+"""The programs ``hpcext`` (also ``python -m hpcext``), ``hpcext-admin`` and ``hpcext-broker``.
 
 Importing their modules takes half a second, during which Ctrl-C must not show a traceback either:
 the program ends with the status that :mod:`hpcext.cli.main` uses for it.
@@ -25,6 +25,15 @@ def admin() -> int:
     """Run ``hpcext-admin``."""
     try:
         from hpcext.cli import admin as program  # noqa: PLC0415
+    except KeyboardInterrupt:
+        return 130
+    return program.main()
+
+
+def broker() -> int:
+    """Run ``hpcext-broker``."""
+    try:
+        from hpcext.cli import broker as program  # noqa: PLC0415
     except KeyboardInterrupt:
         return 130
     return program.main()

@@ -80,6 +80,13 @@ def _directory(value: Any) -> Path:
     return path
 
 
+def _broker(value: Any) -> str:
+    text = string(value)
+    if text in {AUTO, NONE} or Path(text).is_absolute():
+        return text
+    raise InputError(shown(value), valid="auto, none, or an absolute path")
+
+
 def _words(value: Any) -> str:
     try:
         shlex.split(string(value))
@@ -158,6 +165,8 @@ class Settings:
     harvest_gpus : int or "auto"
     harvest_autoscale : str
         ``none``, or a band of utility; see :mod:`hpcext.core.band`.
+    broker : str
+        ``auto``, ``none``, or the absolute path of a socket.
     notify : str
         ``none``, or how the user is notified; see :mod:`hpcext.core.notification_methods`. It may
         contain a secret.
@@ -244,6 +253,12 @@ class Settings:
         NONE,
         _band,
         "utility at which a harvester keeps its number of nodes, such as 0.4:0.7, or none",
+    )
+    broker: str = _setting(
+        AUTO,
+        _broker,
+        "socket of the site's broker, which says how many nodes a harvester may have; auto: the "
+        "usual one if it exists; or none",
     )
     # Not HPCEXT_NOTIFY, because the supervisor sets that variable for its training.
     notify: str = _setting(

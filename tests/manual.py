@@ -13,13 +13,17 @@ from typing import Any
 import docutils.core
 import docutils.nodes
 
-from hpcext.cli import admin
+from hpcext.cli import admin, broker
 from hpcext.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "man").glob("*.rst"))
 STRICT = {"halt_level": 2, "report_level": 2, "input_encoding": "utf-8"}
-PROGRAMS = {"hpcext.1.rst": cli.make_parser, "hpcext-admin.8.rst": admin.make_parser}
+PROGRAMS = {
+    "hpcext.1.rst": cli.make_parser,
+    "hpcext-admin.8.rst": admin.make_parser,
+    "hpcext-broker.8.rst": broker.make_parser,
+}
 """The page of each program, and its parser."""
 
 
@@ -98,12 +102,12 @@ def arguments(parser: argparse.ArgumentParser) -> list[str]:
 def page_of(prog: str) -> str:
     """``hpcext harvest start`` is in ``hpcext-harvest.1.rst``."""
     program, word = prog.split()[:2]
-    return "hpcext-admin.8.rst" if program == "hpcext-admin" else f"hpcext-{word}.1.rst"
+    return f"{program}.8.rst" if program != "hpcext" else f"hpcext-{word}.1.rst"
 
 
 def own_section(prog: str) -> str:
     """Where a page has the options of a command."""
-    return "OPTIONS" if len(prog.split()) == 2 else prog
+    return "OPTIONS" if prog.startswith("hpcext ") and len(prog.split()) == 2 else prog
 
 
 # Drafts.

@@ -22,7 +22,7 @@ from manual import PAGES, PROGRAMS, ROOT
 
 from hpcext import config, jobfile, policies, protocol
 from hpcext.admin import slurm, sources
-from hpcext.cli import admin
+from hpcext.cli import admin, broker
 from hpcext.cli import main as cli
 from hpcext.launch.trackers import MLFLOW_PARAMS, MLFLOW_RUN, WANDB_RESUME, WANDB_RUN
 from hpcext.policies import POLICIES
@@ -35,7 +35,13 @@ HARMLESS = re.compile("skipping paragraph macro: sp after S[HS]$")
 COMMANDS = {
     prog: parser for make in PROGRAMS.values() for prog, parser in manual.commands(make).items()
 }
-TOP = cli.make_parser()[1] | admin.make_parser()[1]
+TOP = {
+    "hpcext": cli.make_parser()[1],
+    "hpcext-admin": admin.make_parser()[1],
+    "hpcext-broker": broker.make_parser()[1],
+}
+"""The parsers of each program's commands."""
+
 ORDER = [
     "SYNOPSIS", "DESCRIPTION", "OPTIONS", "COMMANDS", "OTHER PAGES", "EXIT STATUS", "ENVIRONMENT",
     "FILES", "EXAMPLES", "SEE ALSO",
@@ -156,7 +162,8 @@ def test_a_synopsis_has_the_arguments_and_options_and_no_others(prog: str) -> No
         assert shown & set(action.option_strings), draft
         shown -= set(action.option_strings)
     assert shown == set(), draft
-    has_rest = TOP[prog.split()[1]].get_default("rest") is not None
+    program, word = prog.split()[:2]
+    has_rest = TOP[program][word].get_default("rest") is not None
     found = [word for form in forms for word in arguments(form, has_rest)]
     assert list(dict.fromkeys(found)) == manual.arguments(parser), draft
 
@@ -326,7 +333,9 @@ SHOWN = list(shown_commands())
     ("where", "words"), SHOWN, ids=[f"{where}: {shlex.join(words)}" for where, words in SHOWN]
 )
 def test_commands_that_are_shown_are_taken(where: str, words: list[str]) -> None:
-    parse: Any = {"hpcext": cli.parse, "hpcext-admin": admin.parse}[words[0]]
+    parse: Any = {"hpcext": cli.parse, "hpcext-admin": admin.parse, "hpcext-broker": broker.parse}[
+        words[0]
+    ]
     args = parse(words[1:])
     assert callable(args.run)
 

@@ -43,6 +43,8 @@ class Account(msgspec.Struct, kw_only=True):
         Why the last requested lease was not granted; empty if it was.
     missing : str
         What was missing for a lease at the last look, see :mod:`hpcext.harvest.missing`.
+    broker : str
+        What the broker of the site said then, or that it is away; empty if nobody asks it.
     """
 
     schema: Literal["hpcext.harvest/1"] = "hpcext.harvest/1"
@@ -57,6 +59,7 @@ class Account(msgspec.Struct, kw_only=True):
     unanswered: str = ""
     not_given: str = ""
     missing: str = ""
+    broker: str = ""
 
     @property
     def unleased_node_s(self) -> float:

@@ -17,6 +17,7 @@ from hpcext.harvest.lease import Lease, Loss, surplus
 from hpcext.harvest.lease_jobs import LeaseJobs
 from hpcext.harvest.leases import Hole, LeaseRequest, Terms, requests
 from hpcext.harvest.neighbours import Neighbours
+from hpcext.harvest.site import Leave, SiteLeave
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ class LeaseBalance:
         Leases are given back that are more than `want`; else those alone that are others' part.
     look : callable
         See what the agent of a lease has said.
+    site : SiteLeave or None
+        Asks the broker of the site, where there may be one.
     clock : callable
         Seconds, which never go back.
 
@@ -72,6 +75,7 @@ class LeaseBalance:
         avoid: Callable[[], Collection[str]],
         bound: bool,
         look: Callable[[Lease], None],
+        site: SiteLeave | None,
         clock: Callable[[], float],
     ) -> None:
         self._name = name
@@ -86,12 +90,15 @@ class LeaseBalance:
         self._avoid = avoid
         self._bound = bound
         self._look = look
+        self._site = site
         self._clock = clock
         self.soon = False
         # More than our part, at the last look.
         self._over_part = False
         # Nodes are on their way to another job.
         self._yields = False
+        # What the broker of the site has said at this look.
+        self._leave: Leave | None = None
         self._looked_s: float | None = None
 
     async def step(self) -> None:
@@ -114,6 +121,7 @@ class LeaseBalance:
         avoided = set(self._avoid())
         useless = {each.node for each in short} | set(self._ground.refused) | avoided
         await self._give_back(lease for lease in self._own() if lease.node in avoided)
+        await self._ask_site(set(idle) - useless)
         want, part = self._want(), self._part(set(idle) - useless)
         await self._fewer(part, want)
         self._account.missing = missing.why(self._looked(short, part, now))
@@ -181,6 +189,7 @@ class LeaseBalance:
             waiting={each.node: each.why for each in own if each.ends_at is None},
             coming=[each.node for each in own if each.ends_at and not each.devices],
             part=part,
+            leave=self._leave.why if self._leave else "",
             why_refused=self._account.not_given,
             tickets_keep=self._jobs.system.whole_nodes,
         )
@@ -189,13 +198,32 @@ class LeaseBalance:
         """Return the leases that wait for no node of others."""
         return [lease for lease in self._leases.values() if not lease.claim]
 
+    async def _ask_site(self, idle: Collection[str]) -> None:
+        """Ask the broker of the site, where there is one, how many nodes may be ours."""
+        if self._site is not None:
+            message = self._site.message(self._usable(idle))
+            self._leave = await asyncio.to_thread(self._site.ask, message, self._clock())
+            self._account.broker = self._leave.why if self._leave else ""
+
+    def _begun(self) -> list[Lease]:
+        return [lease for lease in self._leases.values() if lease.ends_at is not None]
+
+    def _usable(self, idle: Collection[str]) -> int:
+        """Return how many nodes trainers can use, and our terms allow."""
+        nodes = {*idle, *(lease.node for lease in self._begun())} | self._neighbours.leased
+        return min(self._want(), self._terms.most(len(nodes)))
+
     def _part(self, idle: Collection[str]) -> int | None:
-        """Return our part of the nodes beside other harvesters; None if there are no others."""
-        own = [lease for lease in self._leases.values() if lease.ends_at is not None]
+        """Return our part of the nodes: what the broker of the site says, or the queue.
+
+        None if there are neither a broker nor other harvesters.
+        """
+        own = self._begun()
         have = sum(not lease.leaving for lease in own)
-        nodes = {*idle, *(lease.node for lease in own)} | self._neighbours.leased
-        want = min(self._want(), self._terms.most(len(nodes)))
-        return self._neighbours.divide(len(set(idle)), len(own), have, want)
+        if self._leave is not None:
+            nodes = len(self._own()) if self._leave.nodes is None else self._leave.nodes
+            return self._neighbours.obey(nodes, self._leave.next, self._leave.claim)
+        return self._neighbours.divide(len(set(idle)), len(own), have, self._usable(idle))
 
     async def _fewer(self, part: int | None, want: int) -> None:
         """Give back what is not worth its node, and what is others' part."""

@@ -28,6 +28,7 @@ from hpcext.harvest.lease import Lease, Loss, read_all
 from hpcext.harvest.lease_jobs import LeaseJobs
 from hpcext.harvest.leases import Terms
 from hpcext.harvest.neighbours import Neighbours
+from hpcext.harvest.site import SiteLeave
 from hpcext.launch import agent
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ class LeaseBook:
     bound : bool
         Leases are given back that are more than `want`; else those alone on which nothing has run
         for a while, and those that are another harvester's part.
+    site : SiteLeave, optional
+        Asks the broker of the site.
     clock : callable
         Seconds, which never go back.
 
@@ -103,6 +106,7 @@ class LeaseBook:
         loss: Loss,
         avoid: Callable[[], Collection[str]] = tuple,
         bound: bool = False,
+        site: SiteLeave | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         private.make(directory)
@@ -150,6 +154,7 @@ class LeaseBook:
             avoid=avoid,
             bound=bound,
             look=self._look,
+            site=site,
             clock=clock,
         )
 

@@ -31,6 +31,7 @@ from hpcext.harvest.book import LeaseBook
 from hpcext.harvest.lease import Lease, Loss
 from hpcext.harvest.leases import Terms
 from hpcext.harvest.parts import Part, Watch, known, run_file
+from hpcext.harvest.site import SiteLeave
 from hpcext.launch import agent
 from hpcext.rendezvous import SHARED, Rendezvous
 
@@ -49,7 +50,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
     terms : Terms
     began_at : float
         The instant from which the engine counts, epoch seconds.
-    want, seen, loss, avoid, bound
+    want, seen, loss, avoid, bound, site
         As :class:`~hpcext.harvest.book.LeaseBook` has them.
     **common
         Those of :class:`~hpcext.executors.attempts.AttemptExecutor`; directories of leases are
@@ -67,6 +68,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         loss: Loss,
         avoid: Callable[[], Collection[str]] = tuple,
         bound: bool = False,
+        site: SiteLeave | None = None,
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -87,6 +89,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             loss=loss,
             avoid=avoid,
             bound=bound,
+            site=site,
         )
 
     def perform(self, action: Action) -> None:

@@ -57,6 +57,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         Seconds between two queries of the batch system.
     autoscale : Band or None
         Take and keep only as many nodes as are worth it; None: as many as can be used.
+    broker : str
+        Where the broker of the site is asked: ``auto``, ``none``, or the path of its socket.
     """
 
     partition: str
@@ -73,6 +75,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 60.0
     cycle_s: float = 15.0
     autoscale: Band | None = None
+    broker: str = "none"
 
     def most(self, nodes: int) -> int:
         """Return the most leases to have, of nodes that are idle or leased by anybody."""

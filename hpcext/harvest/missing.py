@@ -34,6 +34,8 @@ class Look(NamedTuple):
         Nodes of leases whose job runs, but whose agent has not reported yet.
     part : int or None
         The number of nodes that are our part beside other harvesters; None: there are no others.
+    leave : str
+        What the broker of the site says of that; empty if nobody asks it.
     why_refused : str
     tickets_keep : bool
         Whether a job on one slot of a node keeps the whole node from being leased.
@@ -49,6 +51,7 @@ class Look(NamedTuple):
     waiting: Mapping[str, str] = {}
     coming: Collection[str] = ()
     part: int | None = None
+    leave: str = ""
     why_refused: str = ""
     tickets_keep: bool = False
 
@@ -103,7 +106,7 @@ def _of_idle(looked: Look) -> str:
             "requested soon"
         )
     if looked.part == 0:
-        return "the idle nodes are the share of other harvesters now"
+        return looked.leave or "the idle nodes are the share of other harvesters now"
     if again := {node: looked.refused[node] for node in free & looked.refused.keys()}:
         said = f": {looked.why_refused}" if looked.why_refused else ""
         left_s = max(0.0, min(again.values()))

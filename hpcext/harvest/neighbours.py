@@ -53,6 +53,8 @@ class Neighbours:
         self._past: dict[tuple[str, str, float], Other] = {}
         self._shown: tuple[Other, ...] = ()
         self._parts: dict[str, int] = {}
+        # Nodes that others have beyond what the broker of the site grants them.
+        self._beyond: frozenset[str] = frozenset()
         self._now_s = 0.0
         self._had: Counter[str] = Counter()
         # Since when leases of a harvester wait while nodes are idle; until when they are ignored.
@@ -149,7 +151,7 @@ class Neighbours:
         want : int
             The number of nodes that we could use.
         """
-        self.next = False
+        self.next, self._beyond = False, frozenset()
         # Main jobs may have taken all that others had a moment ago.
         if not self._others and all(each.harvester == self._name for each in self._past.values()):
             self._parts = {}
@@ -170,6 +172,21 @@ class Neighbours:
         self.next = not due and parts(nodes + 1, stakes, turn)[self._name] > part
         return part
 
+    def obey(self, part: int, is_next: bool, claim: Iterable[str]) -> int:
+        """Take up what the broker of the site says in place of :meth:`divide`, and return our part.
+
+        Parameters
+        ----------
+        part : int
+            The number of nodes that we may have.
+        is_next : bool
+            Whether the next node that becomes free should be ours.
+        claim : iterable of str
+            Nodes that others have beyond their part.
+        """
+        self.next, self._beyond, self._parts = is_next, frozenset(claim), {}
+        return part
+
     def to_ask(self, nodes: Iterable[str]) -> list[str]:
         """Order nodes for claims: first those of harvesters that have more than their part.
 
@@ -177,6 +194,8 @@ class Neighbours:
         """
         has = Counter(each.harvester for each in self._others if each.begun)
         more = {name for name in has if has[name] > self._parts.get(name, 0)}
-        give = {each.node for each in self._others if each.begun and each.harvester in more}
+        give = self._beyond or {
+            each.node for each in self._others if each.begun and each.harvester in more
+        }
         free = (node for node in nodes if node not in self.asked)
         return sorted(free, key=lambda node: (node not in give, drawn(self._name, node)))

@@ -21,6 +21,7 @@ from hpcext.executors.local import LocalExecutor
 from hpcext.harvest.executor import LeaseExecutor
 from hpcext.harvest.lease import recorded as recorded_nodes
 from hpcext.harvest.leases import Terms, first, wanted
+from hpcext.harvest.site import SiteLeave
 from hpcext.manager.directory import host
 
 if TYPE_CHECKING:
@@ -112,9 +113,12 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Reso
     if terms.autoscale is not None:
         want = _worth_having(terms, terms.autoscale, len(nodes), engine)
 
+    name = f"hpcext-{pilot.id}"
+    site = SiteLeave(name, terms, lambda: first(world.unfinished(), terms))
+
     def executor(**common: Any) -> Executor:
         return LeaseExecutor(
-            name=f"hpcext-{pilot.id}",
+            name=name,
             terms=terms,
             began_at=pilot.began_at,
             seen=lambda: world.seen.fragments,
@@ -122,6 +126,7 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Reso
             loss=lambda node: loss(world.queue.busy(), node),
             avoid=lambda: world.aside,
             bound=terms.autoscale is not None,
+            site=site,
             **common,
         )
 

@@ -92,5 +92,6 @@ def make_terms(
         gpus=gpus,
         logical=slots is not None,
         share=settings.harvest_share,
+        broker=settings.broker,
         **more,
     )

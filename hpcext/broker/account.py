@@ -1,0 +1,77 @@
+"""What users had, with the broker's leave and without: node-seconds, summed from look to look."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from hpcext import documents
+from hpcext.core.errors import UNREADABLE
+
+log = logging.getLogger(__name__)
+
+FILE = "account.json"
+
+
+class Had(msgspec.Struct):
+    """What one user had.
+
+    Attributes
+    ----------
+    held_node_s : float
+        Node-seconds of all leases.
+    without_node_s : float
+        Of these, of those that no leave was given for.
+    """
+
+    held_node_s: float = 0.0
+    without_node_s: float = 0.0
+
+
+class Account(msgspec.Struct, kw_only=True):
+    """The account of a broker.
+
+    Attributes
+    ----------
+    users : dict of str to Had
+    """
+
+    schema: Literal["hpcext.broker-account/1"] = "hpcext.broker-account/1"
+    users: dict[str, Had] = {}
+
+    def of(self, user: str) -> Had:
+        """Return what a user had."""
+        return self.users.get(user, Had())
+
+    def passed(self, user: str, seconds: float, *, held: int, without: int) -> None:
+        """Add nodes that a user had for some time.
+
+        Parameters
+        ----------
+        user : str
+        seconds : float
+        held, without : int
+            Nodes: all of them, and those without leave.
+        """
+        had = self.users.setdefault(user, Had())
+        had.held_node_s += seconds * held
+        had.without_node_s += seconds * without
+
+
+def load(directory: Path) -> Account:
+    """Read the account of a broker; return a new one if it cannot be read."""
+    with contextlib.suppress(OSError, *UNREADABLE):
+        return msgspec.json.decode(documents.read_own(directory / FILE), type=Account)
+    return Account()
+
+
+def save(account: Account, directory: Path) -> None:
+    """Replace the file; a full disk costs what was counted since the last time."""
+    try:
+        documents.write_file(directory / FILE, msgspec.json.encode(account), durable=False)
+    except OSError as error:
+        log.warning("%s", error)

@@ -1,0 +1,355 @@
+"""The site as its broker knows it: an engine whose jobs are the trainers of all users.
+
+Whatever harvesters say is kept until the next look at the partition, at which all of it is decided
+together, once: a flood of words leads to no further decision. What was decided is in a journal like
+a pilot's before anybody is told.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from hpcext.batch.leasing import Idle, Other
+from hpcext.broker import paper
+from hpcext.broker.account import Account
+from hpcext.broker.decision import SOON_S, Standing, decide, granted
+from hpcext.broker.division import divide
+from hpcext.broker.harvesters import Harvester, Harvesters
+from hpcext.broker.identity import Peer, name_of
+from hpcext.broker.nodes import Nodes
+from hpcext.broker.settings import Settings
+from hpcext.core.engine import Engine, answer_of
+from hpcext.core.errors import JournalError
+from hpcext.core.facts import Fact
+from hpcext.core.saved import Saved
+from hpcext.core.values import Target
+from hpcext.harvest import leave
+from hpcext.manager.journal import Journal
+
+log = logging.getLogger(__name__)
+
+SETTLE = 3.0
+"""Of a cycle: after a start nothing is decided for so long, until harvesters have asked again."""
+
+LOOKS = 2
+"""Looks at the partition that are needed for a decision."""
+
+MOST_ENDED = 4096
+"""Trainers that have ended, after which they are forgotten."""
+
+ROUNDS = 50
+"""The most steps for one decision; a policy whose target changes in each is not followed on."""
+
+MOST_CLAIMS = 64
+"""The most nodes that a harvester is told to claim."""
+
+
+class Site:
+    """What a broker knows and has decided.
+
+    Parameters
+    ----------
+    settings : Settings
+    journal : Journal
+        Open, with what was decided before.
+    account : Account
+    now_s : float
+        Seconds of a clock that never goes back, as in all methods.
+    name_of : callable
+        The name of a user, by uid.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        journal: Journal,
+        account: Account,
+        now_s: float,
+        name_of: Callable[[int], str] = name_of,
+    ) -> None:
+        self.settings = settings
+        self.account = account
+        self._journal = journal
+        past = journal.past()
+        self._engine = past.replay()
+        self._zero_s = now_s - past.now_s
+        self._began_s = now_s
+        self._looked_s: float | None = None
+        self._policy = settings.decider()
+        self._nodes = Nodes(settings)
+        self._harvesters = Harvesters(self._engine.world, name_of, now_s)
+        self._standing = Standing({}, {}, {}, {})
+        self._next: frozenset[str] = frozenset()
+        self._beyond: tuple[str, ...] = ()
+        self._users_held: Counter[str] = Counter()
+        self._refused = ""
+        self._looks = 0
+        # What was not done yet when the last broker died.
+        self._left = tuple(
+            fact for action in self._engine.outstanding() for fact in paper.answers(action)
+        )
+        self._grants = self._granted()
+        self._told: Mapping[str, int] = self._grants
+        for key, one in self._harvesters.items():
+            one.want = self._grants.get(key, 0)
+
+    # Harvesters.
+
+    def hear(self, peer: Peer, ask: leave.Ask, now_s: float) -> leave.Answer:
+        """Take a harvester's word, and answer by what is decided.
+
+        Parameters
+        ----------
+        peer : Peer
+        ask : leave.Ask
+        now_s : float
+        """
+        if ask.partition != self.settings.partition:
+            return leave.Answer(elsewhere=True)
+        if wrong := self._harvesters.hear(peer, ask, now_s):
+            return leave.Answer(refused=wrong)
+        if self._settles(now_s):
+            return leave.Answer(keep="it has begun a moment ago")
+        if self._journal.behind:
+            return leave.Answer(keep="its journal cannot be written")
+        key = f"{peer.uid}:{ask.harvester}"
+        if key not in self._standing.parties:
+            return leave.Answer(keep="it has not looked since it heard of this harvester")
+        return leave.Answer(self._told.get(key, 0), key in self._next, self._beyond)
+
+    def _settles(self, now_s: float) -> bool:
+        # A node counts as idle only at the second look.
+        return self._looks < LOOKS or now_s < self._began_s + SETTLE * self.settings.cycle_s
+
+    # Looks.
+
+    def look(self, nodes: Mapping[str, Idle], others: Sequence[Other], now_s: float) -> None:
+        """Take up what the batch system shows, and decide.
+
+        Parameters
+        ----------
+        nodes : Mapping[str, Idle]
+            Of the partition.
+        others : sequence of Other
+            The leases of all harvesters there.
+        now_s : float
+        """
+        self._looks += 1
+        holds = {each.node: each for each in others if each.begun and each.until_s is None}
+        free = self._nodes.free(nodes)
+        keys = {(one.peer.user, one.name): key for key, one in self._harvesters.items()}
+        held, without = {}, Counter[str]()
+        for node, each in holds.items():
+            if (key := keys.get((each.user, each.harvester))) is not None and node in nodes:
+                held[node] = key
+            else:
+                without[each.user] += 1
+        self._users_held = Counter(each.user for each in holds.values())
+        self._count(without, held, now_s)
+        cycle_s, counts = self.settings.cycle_s, Counter(held.values())
+        self._harvesters.watch(counts, self._grants, idle=bool(free), cycle_s=cycle_s, now_s=now_s)
+        if self._settles(now_s):
+            return
+        world = self._engine.world
+        facts = [*self._left, *self._harvesters.news(world, cycle_s, now_s)]
+        held = {
+            node: key
+            for node, key in held.items()
+            if key in self._harvesters and self._nodes.gpus(nodes[node])
+        }
+        facts += self._nodes.news(world, nodes, {*free, *held})
+        self._left = ()
+        shares = {user: self.settings.share(user) for user in self._harvesters.users()}
+        self._standing = Standing(self._harvesters.parties(now_s), shares, held, without)
+        self._settle(tuple(facts), now_s)
+        self._grants = self._granted()
+        waits = Counter(
+            keys.get((each.user, each.harvester), "")
+            for each in others
+            if not each.begun and each.until_s is None
+        )
+        self._told = may_have(self._grants, Counter(held.values()), waits)
+        self._see_ahead()
+
+    # The engine.
+
+    def _settle(self, facts: tuple[Fact, ...], now_s: float) -> None:
+        """Apply facts, decide once, and have all of it done on paper."""
+        at_s = now_s - self._zero_s
+        target: Target | str | None = None
+        for _ in range(ROUNDS):
+            actions, _ = self._engine.step(at_s, facts)
+            self._journal.note(at_s, facts)
+            decided: tuple[Fact, ...] = ()
+            if (question := self._engine.wants) is not None:
+                if target is None:
+                    answer = partial(decide, standing=self._standing, policy=self._policy)
+                    target = answer_of(answer, question.now)
+                fact = self._engine.answer(target, terse=True)
+                self._refuse(fact.failed)
+                if fact.failed:
+                    fact = replace(fact, wake_s=at_s + SOON_S)
+                decided = (fact,)
+            facts = (*decided, *(fact for action in actions for fact in paper.answers(action)))
+            if not facts:
+                break
+        self._write(at_s)
+
+    def _refuse(self, failed: str) -> None:
+        if failed and failed != self._refused:
+            log.warning("the policy %s; all keep what they have", failed)
+        self._refused = failed
+
+    def _write(self, at_s: float) -> None:
+        """Write down what was decided; until that succeeds nobody is told."""
+        try:
+            self._journal.commit()
+            ended = len(self._engine.world.jobs) - len(self._engine.world.queue)
+            if self._journal.long or ended > MOST_ENDED:
+                self._forget(at_s)
+        except (JournalError, OSError) as error:
+            log.warning("%s", error)
+
+    def _forget(self, at_s: float) -> None:
+        """Compact the journal, without trainers that have ended and what others did before."""
+        saved = short(self._engine.world.save())
+        self._journal.compact(at_s, saved)
+        self._engine = Engine(saved=saved)
+
+    def _granted(self) -> dict[str, int]:
+        found = granted(self._engine.world.unfinished())
+        return {key: len(nodes) for key, nodes in found.items()}
+
+    def _see_ahead(self) -> None:
+        """Find who is next when a node becomes free, and which nodes are to be given back."""
+        standing, grants = self._standing, self._grants
+        have = Counter(standing.held.values())
+        self._beyond = tuple(
+            sorted(node for node, key in standing.held.items() if have[key] > grants.get(key, 0))
+        )[:MOST_CLAIMS]
+        self._next = frozenset()
+        # Not while somebody waits for what he may have: the node is his.
+        if any(have[key] < grants.get(key, 0) for key in standing.parties):
+            return
+        nodes, wishes = len(self._engine.world.offered), standing.wishes()
+        now, then = (
+            divide(number, wishes, standing.shares, standing.without)
+            for number in (nodes, nodes + 1)
+        )
+        self._next = frozenset(key for key in then if then[key] > now[key])
+
+    # What it shows.
+
+    def _count(self, without: Mapping[str, int], held: Mapping[str, str], now_s: float) -> None:
+        """Add to the account what users had since the last look, with leave and without."""
+        last_s, self._looked_s = self._looked_s, now_s
+        if last_s is None:
+            return
+        seconds = min(now_s - last_s, 3 * self.settings.cycle_s)
+        beyond: dict[str, int] = defaultdict(int, without)
+        for key, have in Counter(held.values()).items():
+            if key in self._standing.parties:
+                more = max(0, have - self._grants.get(key, 0))
+                beyond[self._harvesters[key].peer.user] += more
+        for user, have in self._users_held.items():
+            self.account.passed(user, seconds, held=have, without=beyond[user])
+
+    def status(self, peer: Peer, now_s: float) -> dict[str, Any]:
+        """Return what an administrator sees of all users, and any user of himself.
+
+        Parameters
+        ----------
+        peer : Peer
+        now_s : float
+        """
+        users = self._harvesters.users()
+        known = users.keys() | self._users_held.keys() | self.account.users.keys()
+        if not self.sees_all(peer):
+            known = {peer.user}
+        return {
+            "schema": "hpcext.broker-status/1",
+            "partition": self.settings.partition,
+            "decides": not self._settles(now_s) and not self._journal.behind,
+            "failed": self._refused,
+            "nodes": len(self._engine.world.offered),
+            "users": [self._row(user, users.get(user, [])) for user in sorted(known)],
+        }
+
+    def sees_all(self, peer: Peer) -> bool:
+        """Return whether somebody may see all users."""
+        return peer.uid in {0, os.geteuid()} or peer.user in self.settings.administrators
+
+    def _row(self, user: str, own: list[Harvester]) -> dict[str, Any]:
+        share, had = self.settings.share(user), self.account.of(user)
+        return {
+            "user": user,
+            "weight": share.weight,
+            "priority": share.priority,
+            "limit": share.limit,
+            "harvesters": len(own),
+            "trainers": sum(len(one.said) for one in own),
+            "want": sum(one.want for one in own),
+            "granted": sum(self._grants.get(one.key, 0) for one in own),
+            "held": self._users_held[user],
+            "held_node_s": round(had.held_node_s, 1),
+            "without_leave_node_s": round(had.without_node_s, 1),
+        }
+
+    def reload(self, settings: Settings) -> None:
+        """Go on with other weights, limits, administrators and policy."""
+        self.settings = self.settings._replace(
+            policy=settings.policy,
+            everybody=settings.everybody,
+            users=settings.users,
+            groups=settings.groups,
+            administrators=settings.administrators,
+        )
+        self._policy = settings.decider()
+
+
+def may_have(
+    grants: Mapping[str, int], have: Mapping[str, int], waits: Mapping[str, int]
+) -> dict[str, int]:
+    """Return how many nodes each harvester is told that it may have.
+
+    That is its grant, or what it has, as long as nobody who is granted more than he has waits for
+    a node in the queue: words alone take no node from anybody.
+
+    Parameters
+    ----------
+    grants, have, waits : Mapping[str, int]
+        By harvester: nodes granted, nodes held, leases that wait in the queue.
+    """
+    owed = sum(
+        max(0, min(may - have.get(name, 0), waits.get(name, 0))) for name, may in grants.items()
+    )
+    told = {
+        name: max(grants.get(name, 0), have.get(name, 0)) for name in grants.keys() | have.keys()
+    }
+    over = [(grants.get(name, 0) - told[name], name) for name in sorted(told)]
+    heapq.heapify(over)
+    for _ in range(owed):
+        less, name = over[0]
+        if less >= 0:
+            break
+        told[name] -= 1
+        heapq.heapreplace(over, (less + 1, name))
+    return told
+
+
+def short(saved: Saved) -> Saved:
+    """Return a world without jobs that have ended, and with the last stretch of the others."""
+    jobs = tuple(job for job in saved.jobs if not job.state.final)
+    records = {
+        job.id: replace(saved.records[job.id], segments=saved.records[job.id].segments[-1:])
+        for job in jobs
+    }
+    return replace(saved, jobs=jobs, records=records)

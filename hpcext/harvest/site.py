@@ -1,0 +1,130 @@
+"""The leave of a harvester: what the broker of its site grants, and what holds without it.
+
+A broker that is away costs no training: the harvester keeps what it has, takes nothing new for a
+while, and then divides idle nodes with others by what the queue shows, as where there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hpcext.core.values import Job
+from hpcext.harvest import leave
+from hpcext.harvest.leases import Terms
+from hpcext.text import clean, counted
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 300.0
+"""Seconds without an answer after which a harvester divides nodes by the queue again."""
+
+_SAID_CHARS = 200
+
+
+class Leave(NamedTuple):
+    """What a harvester may have at this look.
+
+    Attributes
+    ----------
+    nodes : int or None
+        The most nodes; None: as many as it has, for nobody says.
+    next : bool
+        Whether the next node that becomes free should be its.
+    claim : tuple of str
+        Nodes to claim first.
+    why : str
+        One sentence for users who wait.
+    """
+
+    nodes: int | None
+    next: bool = False
+    claim: tuple[str, ...] = ()
+    why: str = ""
+
+
+class SiteLeave:
+    """The side of a harvester that asks the broker of its site, once in each look.
+
+    Parameters
+    ----------
+    name : str
+        Of the jobs of all leases.
+    terms : Terms
+    trainers : callable
+        The unfinished trainers that may have something, in the order of the queue.
+    """
+
+    def __init__(self, name: str, terms: Terms, trainers: Callable[[], Sequence[Job]]) -> None:
+        self._name = name
+        self._terms = terms
+        self._trainers = trainers
+        # When it last answered, or was first missed; None: there was none so far.
+        self._heard_s: float | None = None
+        self._said = ""
+
+    def message(self, want: int) -> leave.Ask:
+        """Return what the broker is told, in the thread that owns the trainers."""
+        jobs = self._trainers()[: leave.MOST_TRAINERS]
+        return leave.Ask(
+            harvester=self._name,
+            partition=self._terms.partition,
+            gpus=self._terms.gpus,
+            want=min(want, leave.MOST_NODES),
+            trainers=tuple(
+                leave.Trainer(job.order, _few(job.sizes), job.nodes, job.weight, job.priority)
+                for job in jobs
+            ),
+        )
+
+    def ask(self, message: leave.Ask, now_s: float) -> Leave | None:
+        """Ask the broker; None: there is none, or it has been away for too long.
+
+        Parameters
+        ----------
+        message : Ask
+        now_s : float
+            Seconds, which never go back.
+        """
+        path = leave.find(self._terms.broker)
+        if path is None and self._heard_s is None:
+            return None
+        try:
+            found = leave.ask(path or leave.SOCKET, message)
+        except leave.BrokerError as error:
+            return self._away(f"{error}", now_s)
+        if found.elsewhere:
+            self._heard_s = None
+            self._say("the site's broker has nothing to do with this partition")
+            return None
+        if found.refused:
+            return self._away(f"refuses: {clean(found.refused)[:_SAID_CHARS]}", now_s)
+        if found.keep:
+            return self._away(f"it decides nothing now: {clean(found.keep)[:_SAID_CHARS]}", now_s)
+        self._heard_s = now_s
+        self._say("the site's broker says how many nodes it may have")
+        may = f"the site's broker grants it {counted(found.nodes, 'node')} now"
+        return Leave(found.nodes, found.next, found.claim, may)
+
+    def _away(self, why: str, now_s: float) -> Leave | None:
+        if self._heard_s is None:
+            self._heard_s = now_s
+        if now_s - self._heard_s >= PATIENCE_S:
+            self._say(f"without the site's broker, nodes are divided by the queue ({why})")
+            return None
+        said = f"the site's broker is away, so no node is taken for {PATIENCE_S:.0f} s"
+        self._say(f"{said} ({why})")
+        return Leave(None, why=said)
+
+    def _say(self, what: str) -> None:
+        """Log a change, once."""
+        if what != self._said:
+            log.info("%s", what)
+            self._said = what
+
+
+def _few(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if len(sizes) <= leave.MOST_SIZES:
+        return sizes
+    return (*sizes[: leave.MOST_SIZES - 1], sizes[-1])

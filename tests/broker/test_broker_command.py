@@ -1,0 +1,212 @@
+"""``hpcext-broker``: its settings, the one line that each fault gives, and the service itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from site_of_test import wait_for
+
+from hpcext.broker.division import Share
+from hpcext.broker.settings import Settings, load
+from hpcext.cli.broker import main
+from hpcext.core.errors import InputError
+
+WHOLE = """
+partition = "preemptible"
+batch = "slurm"
+socket = "/run/hpcext-broker/socket"
+state_dir = "/var/lib/hpcext-broker"
+policy = "bftrainer:forward_s=60"
+gpus = 4
+slots = 2
+cycle_s = 10
+administrators = ["adm"]
+
+[everybody]
+limit = 8
+
+[users.ann]
+weight = 3
+limit = 16
+
+[groups.physics]
+priority = 1
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "broker.toml"
+
+
+def test_the_file_says_who_may_have_what(file: Path) -> None:
+    file.write_text(WHOLE)
+    found = load(file)
+    assert found == Settings(
+        "preemptible",
+        policy="bftrainer:forward_s=60",
+        gpus=4,
+        slots=2,
+        cycle_s=10,
+        everybody=Share(limit=8),
+        users={"ann": Share(3, limit=16)},
+        groups={"physics": Share(priority=1, limit=8)},
+        administrators=("adm",),
+    )
+    assert found.share("ann") == Share(3, limit=16)
+    assert found.share("nobody-has-this-name") == Share(limit=8)
+
+
+def test_the_first_group_of_the_file_that_somebody_is_in_counts(file: Path) -> None:
+    """Groups are the system's; root is in the one of its name."""
+    file.write_text('partition = "p"\n[groups.none-such]\nweight = 9\n[groups.root]\nweight = 2\n')
+    assert load(file).share("root") == Share(2)
+    file.write_text('partition = "p"\n[groups.root]\nweight = 2\n[users.root]\nlimit = 1\n')
+    assert load(file).share("root") == Share(limit=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", 'no partition (valid: partition = "NAME")'),
+        ("partition = 3", "partition: 3 is an integer (valid: a string)"),
+        ('partition = "a,b"', "partition: 'a,b' (valid: one name)"),
+        ('partition = "p"\nsockett = "/x"', "unknown key 'sockett'"),
+        ('partition = "p"\nsocket = "x"', "socket: 'x' (valid: an absolute path without ..)"),
+        (
+            f'partition = "p"\nsocket = "/{"x" * 107}"',
+            "socket: 108 bytes (valid: at most 107 bytes (unix(7)))",
+        ),
+        ('partition = "p"\ncycle_s = 0', "cycle_s: 0 (valid: a number, 1 to 3600)"),
+        ('partition = "p"\npolicy = "best"', "unknown policy 'best'"),
+        ('partition = "p"\nadministrators = "ann"', "administrators: 'ann' is a string"),
+        ('partition = "p"\nusers = 3', "users: 3 is an integer (valid: a table)"),
+        ('partition = "p"\n[users]\nann = 3', "users: ann: 3 is an integer (valid: a table)"),
+        ('partition = "p"\n[users.ann]\nweight = 0', "users: ann: weight: 0 (valid: a number"),
+        ('partition = "p"\n[users.ann]\nlimit = -1', "users: ann: limit: -1 (valid: an integer"),
+        ('partition = "p"\n[everybody]\nshare = 2', "everybody: unknown key 'share'"),
+        ("partition =", "line 1"),
+        ('partition = "p"\nbatch = "pbs"', "batch: unknown batch system 'pbs' (valid: slurm, lsf)"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    file: Path, capsys: pytest.CaptureFixture[str], text: str, line: str
+) -> None:
+    file.write_text(text + "\n")
+    assert main(["run", "--file", str(file), "--check"]) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+    assert str(file) in said
+
+
+def test_a_file_that_others_can_write_is_refused(file: Path) -> None:
+    file.write_text('partition = "p"\n')
+    load(file)
+    file.chmod(0o666)
+    with pytest.raises(InputError, match="others can write"):
+        load(file)
+
+
+def test_a_damaged_journal_is_left_as_it_is(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.write()
+    (service.path / "state").mkdir(mode=0o700)
+    journal = service.path / "state" / "journal.jsonl"
+    journal.write_text("no journal\n")
+    assert main(["run", "--file", str(service.file)]) == 3
+    said = capsys.readouterr().err
+    assert "line 1 is damaged" in said
+    assert "move it away: harvesters keep what they have" in said
+    assert journal.read_text() == "no journal\n"
+
+
+def test_without_a_broker_its_status_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--socket", str(tmp_path / "socket")]) == 1
+    assert "is not there" in capsys.readouterr().err
+
+
+# The service, beside a Slurm that does not answer.
+
+
+class Service:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = path / "broker.toml"
+        self.socket = path / "socket"
+        programs = path / "bin"
+        programs.mkdir()
+        for name in ("sinfo", "squeue", "scontrol", "sacct"):
+            program = programs / name
+            program.write_text("#!/bin/sh\nexit 1\n")
+            program.chmod(0o755)
+        self.environ = {**os.environ, "PATH": f"{programs}:/usr/bin:/bin"}
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def write(self, more: str = "") -> None:
+        self.file.write_text(
+            f'partition = "p"\nsocket = "{self.socket}"\nstate_dir = "{self.path}/state"\n'
+            f"cycle_s = 1\n{more}"
+        )
+
+    def start(self) -> subprocess.Popen[str]:
+        words = ["import sys; from hpcext.__main__ import broker; sys.exit(broker())"]
+        words += ["run", "--file", str(self.file)]
+        process = subprocess.Popen(
+            [sys.executable, "-c", *words],
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    one = Service(tmp_path)
+    yield one
+    for process in one.processes:
+        process.kill()
+        process.wait()
+
+
+def test_it_serves_while_the_batch_system_does_not_answer(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line of log, a status, other settings at a signal, and an end without a trace."""
+    service.write("[users.root]\nweight = 2\n")
+    process = service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    assert main(["status", "--socket", str(service.socket), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["decides"] is False
+    assert main(["status", "--socket", str(service.socket)]) == 0
+    assert "0 nodes of p to divide; decides nothing yet" in capsys.readouterr().out
+    second = service.start()
+    _, err = second.communicate(timeout=120)
+    assert second.returncode == 3
+    assert "another broker runs" in err
+    service.write("cycle = 3\n")
+    process.send_signal(signal.SIGHUP)
+    # Each of these is a turn of its loop, so that it has heard the signal.
+    for _ in range(3):
+        assert main(["status", "--socket", str(service.socket), "--json"]) == 0
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "divides the idle nodes of p" in out
+    assert "the settings stay as they are" in err
+    assert err.count("sinfo") + err.count("squeue") <= 2
+    assert not service.socket.exists()

@@ -1,0 +1,278 @@
+"""The broker's socket, its callers, honest and not, and the harvester that must not trust any."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpcext.broker import server as servers
+from hpcext.broker.gate import BURST, EACH_S, REMEMBERED, Gate
+from hpcext.broker.identity import Peer, PeerCredentials
+from hpcext.broker.server import Server
+from hpcext.core.errors import InputError
+from hpcext.harvest import leave
+
+NAME = "hpcext-jobs-20261124-120000-ab12"
+
+
+def an_ask(**more: Any) -> leave.Ask:
+    return leave.Ask(NAME, "harvest", 4, 2, (leave.Trainer(1, (4,), (1, 2)),), **more)
+
+
+class Running:
+    """A server in a thread, which notes what it was asked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.heard: list[tuple[Peer, Any]] = []
+        self.calls = 0.0
+        self._ready, self._loop = threading.Event(), asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._ready.wait(60)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        # Each call is an hour after the one before, unless a test says otherwise.
+        self.server = Server(self.path, PeerCredentials(), self._reply, lambda: self.calls)
+        self._loop.run_until_complete(self.server.begin())
+        self._ready.set()
+        self._loop.run_forever()
+
+    def _reply(self, peer: Peer, message: Any) -> leave.Answer:
+        self.heard.append((peer, message))
+        self.calls += 3600
+        return leave.Answer(nodes=3, claim=("n1",))
+
+    def end(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.end(), self._loop).result(60)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    path = tmp_path / "run"
+    path.mkdir(mode=0o755)
+    one = Running(path / "socket")
+    yield one
+    one.end()
+
+
+def sent(running: Running, data: bytes) -> leave.Answer:
+    """What is answered to these bytes, after which the other end is silent."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(60)
+        line.connect(str(running.path))
+        try:
+            line.sendall(data)
+            line.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        said = b""
+        while part := line.recv(1 << 16):
+            said += part
+    return msgspec.json.decode(said, type=leave.Answer)
+
+
+def test_a_harvester_is_answered_as_who_it_is(running: Running) -> None:
+    answer = leave.ask(running.path, an_ask())
+    assert answer == leave.Answer(nodes=3, claim=("n1",))
+    [(peer, message)] = running.heard
+    assert peer.uid == os.getuid()
+    assert message == an_ask()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "no whole line"),
+        (b"{", "no whole line"),
+        (b"hello\n", "malformed"),
+        (b"[]\n", "Expected"),
+        (b'{"type":"ask"}\n', "missing required field"),
+        (b'{"type":"shutdown"}\n', "Invalid value"),
+        (b"[" * 100_000 + b"\n", "Expected"),
+        (b'{"type":"ask","trainers":' + b"[" * 100_000 + b"\n", "Expected"),
+        (b"\xff\xfe\n", "malformed"),
+        (b"x" * (2 * leave.MOST_BYTES) + b"\n", "more than"),
+    ],
+)
+def test_what_is_no_message_is_refused(running: Running, data: bytes, why: str) -> None:
+    assert why in sent(running, data).refused
+    assert running.heard == []
+    assert leave.ask(running.path, an_ask()).nodes == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"user": "ann"},
+        {"uid": 0},
+        {"harvester": "ann"},
+        {"harvester": "hpcext-../../x-20261124-120000-ab12"},
+        {"harvester": NAME + "\n"},
+        {"want": -1},
+        {"want": 10**9},
+        {"want": 1e999},
+        {"gpus": 0},
+        {"partition": ""},
+        {"partition": "x" * 300},
+        {"schema": "hpcext.broker/2"},
+        {"trainers": [{"number": 1, "sizes": []}]},
+        {"trainers": [{"number": 1, "sizes": [0]}]},
+        {"trainers": [{"number": 1, "sizes": [4], "weight": 0}]},
+        {"trainers": [{"number": 1, "sizes": [4], "speed": 1e9}]},
+        {"trainers": [{"number": -1, "sizes": [4]}]},
+        {"trainers": [{"number": each, "sizes": [4]} for each in range(257)]},
+    ],
+)
+def test_a_message_says_no_more_than_it_may(running: Running, change: dict[str, Any]) -> None:
+    document = msgspec.json.decode(msgspec.json.encode(an_ask()))
+    document.update(change)
+    assert sent(running, msgspec.json.encode(document) + b"\n").refused
+    assert running.heard == []
+
+
+def test_whoever_says_nothing_holds_up_nobody(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call of a user at a time, and only for so long."""
+    monkeypatch.setattr(servers, "LINE_S", 0.5)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.settimeout(60)
+        silent.connect(str(running.path))
+        silent.sendall(b'{"type":')
+        assert b"in time" in silent.recv(1 << 16)
+    assert leave.ask(running.path, an_ask()).nodes == 3
+
+
+def test_a_flood_is_cut_short_and_forgotten() -> None:
+    gate, now_s = Gate(), 100.0
+
+    def calls(uid: int, number: int) -> int:
+        passed = 0
+        for _ in range(number):
+            if not gate.enter(uid, now_s):
+                passed += 1
+                gate.leave(uid)
+        return passed
+
+    assert calls(7, 1000) == BURST
+    assert calls(8, 3) == 3
+    now_s += 5 * EACH_S
+    assert calls(7, 1000) == 5
+    assert not gate.enter(9, now_s)
+    assert gate.enter(9, now_s) == "one call at a time"
+    for uid in range(5 * REMEMBERED):
+        now_s += 2 * EACH_S
+        calls(10_000 + uid, 1)
+    assert len(gate._left) <= REMEMBERED + 1
+
+
+def test_a_socket_of_a_dead_broker_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    one = Running(path)
+    assert leave.ask(path, an_ask()).nodes == 3
+    one.end()
+    assert not path.exists()
+    path.write_text("mine")
+    with pytest.raises(InputError, match="no socket"):
+        asyncio.run(Server(path, PeerCredentials(), lambda *_: None).begin())
+    assert path.read_text() == "mine"
+
+
+# Whom a harvester believes.
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(leave.BrokerError) as caught:
+        leave.ask(path, an_ask(), 1.0)
+    return str(caught.value)
+
+
+def test_a_socket_that_another_could_have_made_is_not_believed(running: Running) -> None:
+    os.chmod(running.path.parent, 0o777)
+    assert "can be written by others" in refusal(running.path)
+    os.chmod(running.path.parent, 0o1777)
+    assert "can be written by others" in refusal(running.path)
+    os.chmod(running.path.parent, 0o755)
+    link = running.path.parent / "link"
+    link.symlink_to(running.path)
+    assert "not a socket" in refusal(link)
+    assert running.heard == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_a_directory_of_another_user_is_not_believed(running: Running) -> None:
+    """As that of a user who waits in a place where the site's broker might be."""
+    os.chown(running.path.parent, 65_001, 65_001)
+    assert "belongs to uid 65001" in refusal(running.path)
+    # The account of the service has its directory and its socket, but does not serve it here.
+    os.chown(running.path, 65_001, 65_001)
+    assert "is served by uid 0" not in str(leave.ask(running.path, an_ask()))
+    os.chown(running.path.parent.parent, 65_001, 65_001)
+    try:
+        assert "belongs to uid 65001" in refusal(running.path)
+    finally:
+        os.chown(running.path.parent.parent, 0, 0)
+
+
+def answering(path: Path, say: Callable[[socket.socket], None]) -> threading.Thread:
+    """Somebody who answers one call in some way."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        line, _ = listener.accept()
+        with line, listener:
+            say(line)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"nonsense\n", "cannot be read"),
+        (b'{"nodes": -1}\n', "cannot be read"),
+        (b"", "hangs up"),
+        (b'{"nodes"', "hangs up"),
+    ],
+)
+def test_an_answer_that_is_none_counts_as_no_answer(tmp_path: Path, said: bytes, why: str) -> None:
+    def say(line: socket.socket) -> None:
+        line.recv(1 << 16)
+        line.sendall(said)
+
+    thread = answering(tmp_path / "socket", say)
+    assert why in refusal(tmp_path / "socket")
+    thread.join()
+
+
+def test_a_broker_that_is_stopped_is_waited_for_no_longer_than_a_while(tmp_path: Path) -> None:
+    over = threading.Event()
+    thread = answering(tmp_path / "socket", lambda _line: over.wait(60) and None)
+    assert "does not answer" in refusal(tmp_path / "socket")
+    over.set()
+    thread.join()
+
+
+def test_without_a_socket_there_is_no_answer(tmp_path: Path) -> None:
+    assert "is not there" in refusal(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "socket"))
+    assert "does not answer" in refusal(tmp_path / "socket")
