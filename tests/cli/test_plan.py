@@ -60,7 +60,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     rows, explained = [line.split() for line in table], [speed, score]
     assert rows == [
         ["job", *POLICIES, "optimum"],
-        ["cnn", "3", "6", *"2222222", "3", "3", "2"],
+        ["cnn", "3", "6", *"2222222", "3", "3", "3", "3", "2"],
         ["wide", "3", *"22222222"],
         ["narrow", *"111111111"],
         ["logistic", *"111111111"],
