@@ -259,8 +259,11 @@ class Late(Observer):
     def _check_decision(self) -> None:
         """What is granted fits the nodes that there are."""
         used: dict[str, int] = {}
-        for job in self.engine.world.jobs.values():
-            for node, gpus in (job.goal or {}).items():
+        jobs = self.engine.world.jobs.values()
+        # While draining, those may start that had been granted something before.
+        self.granted = {job.id: dict(job.goal) for job in jobs if job.goal}
+        for goal in self.granted.values():
+            for node, gpus in goal.items():
                 used[node] = used.get(node, 0) + gpus
         assert all(gpus <= self.nodes.get(node, 0) for node, gpus in used.items())
 
