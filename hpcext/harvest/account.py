@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from hpcext import documents
-from hpcext.core.errors import UNREADABLE
-
-log = logging.getLogger(__name__)
+from hpcext import accounts
 
 FILE = "harvest.json"
 
@@ -83,14 +78,9 @@ class Account(msgspec.Struct, kw_only=True):
 
 def load(directory: Path) -> Account:
     """Read the account of a harvester; return a new one if it cannot be read."""
-    with contextlib.suppress(OSError, *UNREADABLE):
-        return msgspec.json.decode(documents.read_untrusted(directory / FILE), type=Account)
-    return Account()
+    return accounts.load(directory / FILE, Account)
 
 
 def save(account: Account, directory: Path) -> None:
     """Replace the file; a full disk costs what was counted since the last time."""
-    try:
-        documents.write_file(directory / FILE, msgspec.json.encode(account), durable=False)
-    except OSError as error:
-        log.warning("%s", error)
+    accounts.save(account, directory / FILE)
