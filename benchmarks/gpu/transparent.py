@@ -18,6 +18,9 @@ from driver import MOVES, Driver, DriverError, resident_bytes
 from machine import Gpu
 from part import HERE, MEASURED, NOT_ASKED, Bench, Part
 
+from hpcext.doctor import counter
+from hpcext.launch.transparent.criu import Criu
+
 MIB = 1 << 20
 SLACK_BYTES = 64 * MIB
 SIZES = (10_000_000, 100_000_000, 1_000_000_000, 5_000_000_000, 20_000_000_000)
@@ -93,8 +96,24 @@ def run(bench: Bench) -> None:
         _by_program(bench)
     with bench.asking("same-user", "other-user"):
         _by_users(bench)
-    # The supervisor's own way (checkpoint = "transparent" with a GPU open) has its place here: a
-    # pilot with scripts/held.py as its job, suspended and resumed, once launch/transparent has it.
+    with bench.asking("suspended"):
+        _by_hpcext(bench)
+
+
+def _by_hpcext(bench: Bench) -> None:
+    """By a job's supervisor, with CRIU: as ``hpcext doctor`` tries it."""
+    if bench.rehearse:
+        says = "the stand-in has no memory; tests/launch/test_transparent_driver.py has another one"
+        bench.answer("suspended", NOT_ASKED, says)
+        return
+    criu = Criu(os.environ)
+    if why := criu.probe():
+        bench.answer("suspended", NOT_ASKED, f"CRIU: {why}")
+        return
+    words = [sys.executable, "-m", counter.__name__, str(bench.scratch / "job"), "gpu"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    bench.answer("suspended", "failed" not in said, str(said.pop("failed", "")), **said)
 
 
 def _steps(bench: Bench, target: Target) -> int:
@@ -252,6 +271,8 @@ PART = Part(
         "cost": "How long does that take, how much of the GPU is freed, and how much host memory "
         "does it need, by size of state?",
         "between": "Can another program that takes most of the GPU run in between?",
+        "suspended": "Can hpcext suspend a program with memory on the GPU as it is, with CRIU, and "
+        "does it go on?",
         "program": "Does NVIDIA's `cuda-checkpoint` do the same?",
         "same-user": "May one without any capability do it to a program of the same user?",
         "other-user": "May somebody without privileges do it to another user's program?",
