@@ -96,7 +96,7 @@ def hunt(names: Sequence[str], seeds: Sequence[int], jobs: int, *, guided: bool 
         seen = [line for line in lines if line.startswith("seed ")]
         what = seen[0] if seen else lines[-1] if status > 256 and lines else "not found"
         found += bool(seen)
-        plays = next((line.split()[0] for line in lines if " failed, " in line), "no")
+        plays = next((line.split()[0] for line in lines if " seeds, " in line), "no")
         took_s = time.monotonic() - began_s
         print(f"{mutant.name}: {what} ({plays} plays, {took_s:.0f} s)", flush=True)
     print(f"{found} of {len(chosen)} found")
