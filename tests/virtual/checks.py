@@ -100,6 +100,14 @@ class Checks:
                     self.wrong(f"{gpu} belongs to jobs {other_job} and {job} at once: {holder!r}")
             self._gpus[gpu] = [*holders, (process, job, attempt)]
 
+    def _due(self, job: str, gpus: int, asked: int) -> bool:
+        """Return whether a job may have so many GPUs, asked for another number.
+
+        It gets that as soon as they are free, and goes on with fewer as long as others have some.
+        """
+        others = (each for holders in self._gpus.values() for each in holders if each[1] != job)
+        return gpus == asked or (gpus < asked and any(not holder.dead for holder, *_ in others))
+
     def holds(self, process: Process, launch: Any) -> None:
         """Note a process that holds the GPUs of a training, too."""
         for gpu in launch["gpus"]:
@@ -239,7 +247,7 @@ class Checks:
                 continue
             if verb != "resize":
                 self.wrong(f"job {job} attempt {attempt} begins after {verb} at {at:.1f} s")
-            elif words["gpus"] != len(launch["gpus"]):
+            elif not self._due(job, len(launch["gpus"]), words["gpus"]):
                 self.wrong(f"job {job} gets {len(launch['gpus'])} GPUs, was to get {words['gpus']}")
 
     # At the end.
