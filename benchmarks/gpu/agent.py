@@ -23,21 +23,22 @@ TIMES = 3.0
 
 def run(bench: Bench) -> None:
     """Find the answers."""
-    with bench.asking("overhead", "waits", "noise"):
-        _adapting(bench)
-    with bench.asking("clock"):
-        told = json.loads(bench.run_script("clocked", "clock").stdout)
-        off = abs(told["clock_s"] / told["waited_s"] - 1)
-        bench.answer("clock", off < NEAR and told["early"] is bench.rehearse, off=off, **told)
-    with bench.asking("balanced"):
-        if bench.rehearse or Gpu().count < 2:
-            bench.answer("balanced", NOT_ASKED, "it takes two GPUs")
-        else:
-            _balanced(bench)
+    bench.ask(lambda: _adapting(bench), "overhead", "waits", "noise")
+    bench.ask(lambda: _clock(bench), "clock")
+    bench.ask(lambda: _balanced(bench), "balanced")
+
+
+def _clock(bench: Bench) -> None:
+    told = json.loads(bench.run_script("clocked", "clock").stdout)
+    off = abs(told["clock_s"] / told["waited_s"] - 1)
+    bench.answer("clock", off < NEAR and told["early"] is bench.rehearse, off=off, **told)
 
 
 def _balanced(bench: Bench) -> None:
     """By the benchmark of balanced batches, whose ranks are paced."""
+    if bench.rehearse or Gpu().count < 2:
+        bench.answer("balanced", NOT_ASKED, "it takes two GPUs")
+        return
     command = [sys.executable, "-m", "hpcext", "launch", "--ranks", "2", sys.executable]
     command += [str(HERE.parent / "balance.py"), "--mode", "gpu", "--iterations", "150"]
     done = subprocess.run(
@@ -88,7 +89,7 @@ def _adapting(bench: Bench) -> None:
 PART = Part(
     "agent",
     "6. The agent of Pollux and the clock of balanced batches",
-    50.0,
+    100.0,
     20.0,
     {
         "overhead": "Does adapting take less than 5 % of a step of a large model?",

@@ -25,16 +25,11 @@ SLACK_BYTES = 64 * MIB
 def run(bench: Bench) -> None:
     """Find the answers."""
     gpu = Gpu()
-    with bench.asking("gpu"):
-        _describe(bench, gpu)
-    with bench.asking("doctor"):
-        _doctor(bench)
-    with bench.asking("software", "uuid", "processes"):
-        _uuid(bench, gpu)
-    with bench.asking("pilot", "alone", "free"):
-        _pilot(bench, gpu)
-    with bench.asking("faults"):
-        _faults(bench, gpu.index)
+    bench.ask(lambda: _describe(bench, gpu), "gpu")
+    bench.ask(lambda: _doctor(bench), "doctor")
+    bench.ask(lambda: _uuid(bench, gpu), "software", "uuid", "processes")
+    bench.ask(lambda: _pilot(bench, gpu), "pilot", "alone", "free")
+    bench.ask(lambda: _faults(bench, gpu.index), "faults")
 
 
 def _describe(bench: Bench, gpu: Gpu) -> None:

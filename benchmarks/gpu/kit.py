@@ -26,7 +26,7 @@ from part import Bench, Part, answers_of, print_error, read_answers
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-NAMES = ("facts", "training", "nccl", "mps", "transparent", "agent", "marble")
+NAMES = ("facts", "training", "nccl", "mps", "transparent", "agent", "marble", "programs")
 """The modules of the parts, the most valuable first."""
 
 MINUTES = 9.0
@@ -85,7 +85,8 @@ class Run:
             if self.args.parts and str(number) not in self.args.parts:
                 continue
             found = self.document["parts"].get(name)
-            if found and not self.args.again and results.is_whole(found, self.args.rehearse):
+            again = self.args.again or self.args.only
+            if found and not again and results.is_whole(found, self.args.rehearse):
                 continue
             try:
                 made = self._made(importlib.import_module(name).PART, work, surroundings)
@@ -122,6 +123,7 @@ class Run:
         """Run a part in a process of its own; return how it ended, and why."""
         words = ["--be-part", part.name, "--work", str(work), "--limit", str(limit_s)]
         words += ["--rehearse"] if self.args.rehearse else []
+        words += ["--only", ",".join(self.args.only)] if self.args.only else []
         with self._log.open("ab", buffering=0) as log:
             log.write(f"\n===== {part.name} =====\n".encode())
             process = subprocess.Popen(
@@ -162,7 +164,7 @@ def sweep(mark: str) -> None:
 def run_part(args: argparse.Namespace) -> int:
     """Be the process of a part."""
     part: Part = importlib.import_module(args.be_part).PART
-    bench = Bench(part, args.work, args.limit, rehearse=args.rehearse)
+    bench = Bench(part, args.work, args.limit, rehearse=args.rehearse, only=args.only or ())
     try:
         part.run(bench)
     except Exception as error:
@@ -182,6 +184,8 @@ def main() -> int:
                         help="go on from these results (default: those in --out)")  # fmt: skip
     parser.add_argument("--parts", type=lambda text: text.split(","), metavar="N,N")
     parser.add_argument("--again", action="store_true", help="also what has answers already")
+    parser.add_argument("--only", type=lambda text: text.split(","), metavar="NAME,NAME",
+                        help="only questions of these names, and these again")  # fmt: skip
     parser.add_argument("--minutes", type=float, default=MINUTES)
     parser.add_argument("--scratch", type=Path, default=ROOT / "build",
                         help="a disk for checkpoints, 44 GB at most (default: build)")  # fmt: skip

@@ -25,18 +25,22 @@ def run(bench: Bench) -> None:
         for each in bench.part.questions:
             bench.answer(each, NOT_ASKED, "scikit-learn is missing, whose digits are learned")
         return
-    with bench.asking(*bench.part.questions):
-        alone = _pilot(bench, "exclusive", [])
-        if shutil.which(CONTROL) is None:
-            for each in bench.part.questions:
-                bench.answer(each, NOT_ASKED, f"there is no {CONTROL} on this machine", **alone)
-            return
-        seats = _pilot(bench, "seats", ["--mps", str(len(_widths(bench)))])
-        times = alone["makespan_s"] / seats["makespan_s"]
-        bench.answer("makespan", times > 1, exclusive=alone, seats=seats, times_as_fast=times)
-        least = min(alone["accuracies"] + seats["accuracies"])
-        reached = bench.rehearse or least > ACCURATE
-        bench.answer("learned", reached and not seats["lost_steps"], least_accuracy=least)
+    bench.ask(lambda: _both(bench), *bench.part.questions)
+
+
+def _both(bench: Bench) -> None:
+    """One after the other, and together."""
+    alone = _pilot(bench, "exclusive", [])
+    if shutil.which(CONTROL) is None:
+        for each in bench.part.questions:
+            bench.answer(each, NOT_ASKED, f"there is no {CONTROL} on this machine", **alone)
+        return
+    seats = _pilot(bench, "seats", ["--mps", str(len(_widths(bench)))])
+    times = alone["makespan_s"] / seats["makespan_s"]
+    bench.answer("makespan", times > 1, exclusive=alone, seats=seats, times_as_fast=times)
+    least = min(alone["accuracies"] + seats["accuracies"])
+    reached = bench.rehearse or least > ACCURATE
+    bench.answer("learned", reached and not seats["lost_steps"], least_accuracy=least)
 
 
 def _widths(bench: Bench) -> tuple[int, ...]:

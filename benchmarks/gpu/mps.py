@@ -19,6 +19,9 @@ from hpcext.launch.mps import ASK_S, CONTROL, Seat
 from hpcext.process import Process
 
 TOGETHER = (2, 4)
+NEIGHBOURS = ("terminated", "killed", "fault", "anew", "daemon")
+"""Questions of trainings that share the GPU while one of them ends."""
+
 WINDOW_S = 4.0
 GOES_ON_S, BEGINS_S = 5.0, 30.0
 """Seconds in which a neighbour has to make steps, and a new client to have made some."""
@@ -26,14 +29,16 @@ GOES_ON_S, BEGINS_S = 5.0, 30.0
 
 def run(bench: Bench) -> None:
     """Find the answers."""
-    with bench.asking("speed"):
-        _speeds(bench)
-    with bench.asking("terminated", "killed", "fault", "anew", "daemon"):
-        if shutil.which(CONTROL) is None:
-            for each in ("terminated", "killed", "fault", "anew", "daemon"):
-                bench.answer(each, NOT_ASKED, f"there is no {CONTROL} on this machine")
-        else:
-            Neighbours(bench).ask()
+    bench.ask(lambda: _speeds(bench), "speed")
+    bench.ask(lambda: _neighbours(bench), *NEIGHBOURS)
+
+
+def _neighbours(bench: Bench) -> None:
+    if shutil.which(CONTROL) is None:
+        for each in NEIGHBOURS:
+            bench.answer(each, NOT_ASKED, f"there is no {CONTROL} on this machine")
+    else:
+        Neighbours(bench).ask()
 
 
 def _words(bench: Bench, place: Path, number: int, together: int) -> list[str]:
@@ -280,7 +285,7 @@ class Neighbours:
 PART = Part(
     "mps",
     "4. Small trainings on one GPU by MPS",
-    90.0,
+    120.0,
     30.0,
     {
         "speed": "Are trainings on seats of `--mps` faster together than one after the other, "

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +57,8 @@ class Bench:
     limit_s : float
     rehearse : bool
         Whether stand-ins take the place of GPU, NVML and CUDA.
+    only : collection of str, optional
+        The questions to ask; by default all.
 
     Attributes
     ----------
@@ -67,8 +68,10 @@ class Bench:
         Whether a question could not be answered for a reason that nobody had foreseen.
     """
 
-    def __init__(self, part: Part, work: Path, limit_s: float, *, rehearse: bool) -> None:
-        self.part, self.rehearse = part, rehearse
+    def __init__(
+        self, part: Part, work: Path, limit_s: float, *, rehearse: bool, only: Collection[str] = ()
+    ) -> None:
+        self.part, self.rehearse, self._only = part, rehearse, only
         self.scratch = work / part.name
         self.scratch.mkdir(parents=True, exist_ok=True)
         self._answers = answers_of(work, part.name)
@@ -96,11 +99,20 @@ class Bench:
             file.write(json.dumps(found) + "\n")
         print(f"[{self.part.name}] {question}: {verdict}; {says} {figures or ''}", flush=True)
 
-    @contextlib.contextmanager
-    def asking(self, *questions: str) -> Iterator[None]:
-        """Go on with the other questions if these cannot be answered, and say why."""
+    def ask(self, find: Callable[[], object], *questions: str) -> None:
+        """Find the answers to some questions, if any of them is to be asked.
+
+        The part goes on with others if these cannot be answered, and says why.
+
+        Parameters
+        ----------
+        find : callable
+        *questions : str
+        """
+        if questions and self._only and not set(questions) & set(self._only):
+            return
         try:
-            yield
+            find()
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
             for each in set(questions) - read_answers(self._answers).keys():

@@ -26,14 +26,16 @@ SMALL = ["--width", "4", "--batch", "16"]
 
 def run(bench: Bench) -> None:
     """Find the answers."""
-    with bench.asking(*KINDS):
-        kinds = REHEARSED if bench.rehearse else KINDS
-        for kind in set(KINDS) - set(kinds):
-            bench.answer(kind, NOT_ASKED, "the rehearsal has enough of the others")
-        # Together, as it is not about time; compiling has many processes of its own.
-        bit_equal(bench, kinds)
-    with bench.asking("cost", "staged", "freed"):
-        _sizes(bench)
+    bench.ask(lambda: _kinds(bench), *KINDS)
+    bench.ask(lambda: _sizes(bench), "cost", "staged", "freed")
+
+
+def _kinds(bench: Bench) -> None:
+    kinds = REHEARSED if bench.rehearse else KINDS
+    for kind in set(KINDS) - set(kinds):
+        bench.answer(kind, NOT_ASKED, "the rehearsal has enough of the others")
+    # Together, as it is not about time; compiling has many processes of its own.
+    bit_equal(bench, kinds)
 
 
 def bit_equal(bench: Bench, kinds: Iterable[str]) -> None:
@@ -54,9 +56,8 @@ def bit_equal(bench: Bench, kinds: Iterable[str]) -> None:
         second.append(_run(place, kind, "suspended", 2, small))
     path = bench.scratch / "runs.json"
     path.write_text(json.dumps([first, second]))
-    with bench.asking():
-        limit_s = bench.left_s * 0.6
-        bench.run_script("trained", "--runs", path, environ=FORKS, limit_s=limit_s)
+    limit_s = bench.left_s * 0.6
+    bench.ask(lambda: bench.run_script("trained", "--runs", path, environ=FORKS, limit_s=limit_s))
     for kind in kinds:
         _judge(bench, kind)
 
@@ -116,8 +117,8 @@ def _sizes(bench: Bench) -> None:
         and 1.1 * size < shutil.disk_usage(place).free
         and 1.5 * size < Gpu().total_bytes
     ]
-    with bench.asking():
-        bench.run_script("sized", *words, "--sizes", *map(int, fitting), environ=FORKS)
+    words += ["--sizes", *map(int, fitting)]
+    bench.ask(lambda: bench.run_script("sized", *words, environ=FORKS))
     lines = read_lines(told)
     if not lines:
         raise RuntimeError("no size was measured; see gpu.log")

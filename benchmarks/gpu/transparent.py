@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 from driver import MOVES, Driver, DriverError, resident_bytes
-from machine import Gpu
-from part import HERE, MEASURED, NOT_ASKED, Bench, Part
+from machine import Gpu, Watch, site
+from part import HERE, MEASURED, NOT_ASKED, Bench, Part, in_words, wait_for
 
 from hpcext.doctor import counter
 from hpcext.launch.transparent.criu import Criu
@@ -25,6 +25,9 @@ MIB = 1 << 20
 SLACK_BYTES = 64 * MIB
 SIZES = (10_000_000, 100_000_000, 1_000_000_000, 5_000_000_000, 20_000_000_000)
 COMPUTES_S = 1.0
+UNAWARE = ("--steps", "300", "--ballast", "1000000000")
+"""A training of some seconds, with 1 GB more on the GPU than it needs."""
+
 NOBODY = 65534
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3")
 PR_CAPBSET_DROP = 24
@@ -90,14 +93,11 @@ def run(bench: Bench) -> None:
         for each in bench.part.questions:
             bench.answer(each, NOT_ASKED, f"the driver: {error}")
         return
-    with bench.asking("same", "cost", "between"), contextlib.closing(Target(bench)) as target:
-        _by_size(bench, driver, target)
-    with bench.asking("program"):
-        _by_program(bench)
-    with bench.asking("same-user", "other-user"):
-        _by_users(bench)
-    with bench.asking("suspended"):
-        _by_hpcext(bench)
+    bench.ask(lambda: _by_size(bench, driver), "same", "off", "between")
+    bench.ask(lambda: _by_program(bench), "program")
+    bench.ask(lambda: _by_users(bench), "same-user", "other-user")
+    bench.ask(lambda: _by_hpcext(bench), "suspended")
+    bench.ask(lambda: _job(bench), "job")
 
 
 def _by_hpcext(bench: Bench) -> None:
@@ -114,6 +114,59 @@ def _by_hpcext(bench: Bench) -> None:
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     bench.answer("suspended", "failed" not in said, str(said.pop("failed", "")), **said)
+
+
+def _job(bench: Bench) -> None:
+    """By a pilot: a training that knows nothing of hpcext is suspended for another one."""
+    if bench.rehearse:
+        says = "the stand-in has no memory; tests/launch/test_transparent_driver.py has another one"
+        bench.answer("job", NOT_ASKED, says)
+        return
+    if why := Criu(os.environ).probe():
+        bench.answer("job", NOT_ASKED, f"CRIU: {why}")
+        return
+    place = site(bench.scratch / "pilot")
+    names = ("straight", "suspended", "other")
+    place.write_jobs(*(
+        {
+            "name": name,
+            "command": bench.script("unaware", *UNAWARE),
+            "checkpoint": "transparent",
+            "retries": 0,
+        }
+        for name in names
+    ))  # fmt: skip
+
+    def log(name: str) -> str:
+        return place.run("logs", str(place.pilot), name).out
+
+    def line(name: str, begins: str) -> str:
+        found = [each for each in log(name).splitlines() if each.startswith(begins)]
+        return found[-1] if found else ""
+
+    gpu = Gpu()
+    with Watch(gpu) as watch:
+        manager = place.start("run", str(place.jobs), "--gpus", "1", "--dir", str(place.pilot))
+        wait_for(lambda: line("suspended", "step 60"), "its steps", bench.left_s - 5)
+        began_s = time.monotonic()
+        place.run_until_done("suspend", str(place.pilot), "suspended")
+        wait_for(lambda: line("other", "step"), "the other one", bench.left_s - 5)
+        handed_s = time.monotonic() - began_s
+        place.run_until_done("resume", str(place.pilot), "suspended")
+        out, err = manager.communicate(timeout=max(1.0, bench.left_s - 2))
+    print(out, err, log("suspended"))
+    ends = {name: line(name, "end") for name in names}
+    jobs = place.document("status", str(place.pilot))["jobs"]
+    mine = next(job for job in jobs if job["name"] == "suspended")
+    bench.answer(
+        "job",
+        manager.returncode == 0 and len(set(ends.values())) == 1 and "end" in ends["other"],
+        in_words(sorted(set(ends.values()))),
+        suspends=mine["suspends"],
+        lost_steps=mine["lost_steps"],
+        seconds_from_suspend_to_the_other=handed_s,
+        most_at_once=max((len(each.pids) for each in watch.seen), default=0),
+    )
 
 
 def _steps(bench: Bench, target: Target) -> int:
@@ -149,7 +202,12 @@ def _cycle(
     }
 
 
-def _by_size(bench: Bench, driver: Driver, target: Target) -> None:
+def _by_size(bench: Bench, driver: Driver) -> None:
+    with contextlib.closing(Target(bench)) as target:
+        _sizes(bench, driver, target)
+
+
+def _sizes(bench: Bench, driver: Driver, target: Target) -> None:
     rows: list[dict[str, Any]] = []
     sizes = SIZES[:1] if bench.rehearse else SIZES
     between: dict[str, Any] = {}
@@ -184,7 +242,7 @@ def _tell(bench: Bench, rows: list[dict[str, Any]], device: str) -> None:
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     same = columns.pop("same")
     bench.answer("same", all(same), f"on {device}", sizes=len(same))
-    bench.answer("cost", MEASURED, **columns)
+    bench.answer("off", MEASURED, **columns)
 
 
 def _other(bench: Bench) -> dict[str, Any]:
@@ -263,16 +321,18 @@ def _moved(python: list[str], pid: int, **options: Any) -> tuple[int, dict[str, 
 PART = Part(
     "transparent",
     "5. Programs taken off the GPU as they are, by the driver",
-    70.0,
+    120.0,
     25.0,
     {
         "same": "Does a program that was taken off the GPU while it computed end with the same "
         "bits?",
-        "cost": "How long does that take, how much of the GPU is freed, and how much host memory "
+        "off": "How long does that take, how much of the GPU is freed, and how much host memory "
         "does it need, by size of state?",
         "between": "Can another program that takes most of the GPU run in between?",
         "suspended": "Can hpcext suspend a program with memory on the GPU as it is, with CRIU, and "
         "does it go on?",
+        "job": "Does a training that knows nothing of hpcext, with loader workers and half "
+        "precision, end with the same bits in a pilot that suspends it as it is for another one?",
         "program": "Does NVIDIA's `cuda-checkpoint` do the same?",
         "same-user": "May one without any capability do it to a program of the same user?",
         "other-user": "May somebody without privileges do it to another user's program?",

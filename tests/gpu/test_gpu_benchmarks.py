@@ -33,6 +33,7 @@ TRUE_HERE = {
     "transparent": {"same", "between", "same-user"},
     "agent": set(),
     "marble": {"learned"},
+    "programs": {"jax"},
 }
 """Part → its questions whose answer is yes by the stand-ins, too."""
 

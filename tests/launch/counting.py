@@ -3,14 +3,16 @@
 ``counting.py [WORD]...``; it counts until there is a file ``stop``. ``child``: another process of
 it waits for it; ``open``: it has the file ``data`` open; ``gone``: a child of it has left its tree;
 ``term``: it says that it was told to end, and ends; ``pair``: each step is heard by a child of it,
-over a TCP connection; ``PORT``: it is connected to another program; ``ring``: it has an io_uring,
-if the kernel gives it one.
+over a TCP connection; ``lock``: each step holds a lock of multiprocessing; ``PORT``: it is
+connected to another program; ``ring``: it has an io_uring, if the kernel gives it one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
+import multiprocessing
 import os
 import signal
 import socket
@@ -63,6 +65,8 @@ def main() -> None:
     if "term" in words:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
     line = echo() if "pair" in words else None
+    # As of workers that are spawned: a file that is open by a name which is gone, but has another.
+    lock = multiprocessing.get_context("spawn").Lock() if "lock" in words else None
     ports = [int(word) for word in words if word.isdigit()]
     others = [socket.create_connection(("127.0.0.1", port)) for port in ports]
     if "ring" in words:
@@ -72,7 +76,8 @@ def main() -> None:
     sha = hashlib.sha256()
     while not Path("stop").exists():
         sha.update(str(step).encode())
-        told += str(step).encode()
+        with lock or contextlib.nullcontext():
+            told += str(step).encode()
         if line is not None:
             line.sendall(str(step).encode())
             assert line.recv(100).decode() == str(step)

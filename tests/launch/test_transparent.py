@@ -67,6 +67,66 @@ def test_connections_between_its_processes_are_suspended_with_them(stage: Stage)
 
 
 @needs_criu
+@pytest.mark.skipif(os.geteuid() != 0, reason="CRIU links deleted files only for root")
+def test_two_with_semaphores_are_suspended_at_once_and_leave_no_link(stage: Stage) -> None:
+    other = Stage(stage.path / "other")
+    both = [(each, begin(each, "lock")) for each in (stage, other)]
+    for each, supervisor in both:
+        wait_steps(each)
+        assert suspended(each, supervisor)["checkpoint"]["saved"]
+    kept = [link for each, _ in both for link in links_of(each)]
+    assert kept
+    assert all(link.exists() for link in kept)
+    both = [(each, begin(each, "lock", attempt=2)) for each, _ in both]
+    for each, supervisor in both:
+        wait_steps(each)
+        completed(each, supervisor)
+    assert not any(link.exists() for link in kept)
+
+
+@needs_criu
+@pytest.mark.skipif(os.geteuid() != 0, reason="CRIU links deleted files only for root")
+def test_a_link_whose_name_is_taken_is_waited_for(stage: Stage) -> None:
+    supervisor = begin(stage, "lock")
+    wait_steps(stage)
+    suspended(stage, supervisor)
+    (taken, *_) = json.loads((stage.path / "1" / "images" / "images.json").read_text())["links"]
+    Path(taken).write_text("somebody else's")
+    try:
+        supervisor = begin(stage, "lock", attempt=2)
+        assert end(supervisor) != 0
+        assert (stage.path / "1" / "images").exists()
+        assert Path(taken).read_text() == "somebody else's"
+        assert all(link.exists() for link in links_of(stage))
+    finally:
+        Path(taken).unlink()
+    supervisor = begin(stage, "lock", attempt=3)
+    wait_steps(stage)
+    completed(stage, supervisor)
+
+
+@needs_criu
+@pytest.mark.skipif(os.geteuid() != 0, reason="CRIU links deleted files only for root")
+def test_a_dump_that_fails_leaves_no_link(stage: Stage) -> None:
+    # It does all of its work, and then says that it has failed.
+    path = stand_in(stage, dump='REAL "$@"; exit 1', restore='exec REAL "$@"')
+    before = set(Path("/dev/shm").glob("*link_remap*"))
+    supervisor = begin(stage, "lock", path=path)
+    wait_steps(stage)
+    supervisor.send_signal(signal.SIGTSTP)
+    declined(stage, "exit code 1")
+    wait_steps(stage)
+    assert set(Path("/dev/shm").glob("*link_remap*")) <= before
+    completed(stage, supervisor)
+
+
+def links_of(stage: Stage) -> list[Path]:
+    """Where the links of its images are kept."""
+    document = json.loads((stage.path / "1" / "images" / "images.json").read_text())
+    return [Path(kept) for kept, *_ in document["links"].values()]
+
+
+@needs_criu
 def test_a_connection_to_others_is_a_reason_not_to_suspend_it(stage: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -64,7 +64,7 @@ def plain(pattern: str) -> dict[str, Any]:
 TRAPPED = {"signal": "SIGUSR1", "done": {"exit": [0], "requeue": True, "file": "count"}}
 HF = (
     "--output_dir", "out", "--max_steps", "{steps}", "--per_device_train_batch_size", "4",
-    "--report_to", "none", "--use_cpu", "--save_strategy", "no", "--disable_tqdm", "1",
+    "--report_to", "none", "--save_strategy", "no", "--disable_tqdm", "1",
 )  # fmt: skip
 RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
@@ -142,7 +142,9 @@ def steps_of(place: Path) -> list[tuple[int, float]]:
     return [(int(step), float(at)) for step, at in (line.split() for line in lines)]
 
 
-def attempt(place: Path, number: int, program: Program, steps: int) -> subprocess.Popen[bytes]:
+def attempt(
+    place: Path, number: int, program: Program, steps: int, gpu: bool = False
+) -> subprocess.Popen[bytes]:
     """Begin the same command again, under a supervisor."""
     directory = place / "job" / f"attempt-{number:04d}"
     directory.mkdir(parents=True)
@@ -156,7 +158,7 @@ def attempt(place: Path, number: int, program: Program, steps: int) -> subproces
         "environ": {
             "HPCEXT_PROTOCOL": "1",
             "HPCEXT_REPORT_DIR": str(directory),
-            "CUDA_VISIBLE_DEVICES": "-1",
+            "CUDA_VISIBLE_DEVICES": "0" if gpu else "-1",
             "TMPDIR": str(place),
         },
         "log": str(place / "log.txt"),
@@ -171,8 +173,11 @@ def attempt(place: Path, number: int, program: Program, steps: int) -> subproces
     return subprocess.Popen(argv, stdin=subprocess.DEVNULL)
 
 
-def suspended(place: Path, program: Program, times: int, seed: int) -> Course:
-    """Suspend a training so often, each time after a few steps more; then let it complete."""
+def suspended(place: Path, program: Program, times: int, seed: int, gpu: bool = False) -> Course:
+    """Suspend a training so often, each time after a few steps more; then let it complete.
+
+    They see no GPU, unless they are to use the first.
+    """
     rng = random.Random(seed)
     lost: list[int] = []
     ends: list[dict[str, Any]] = []
@@ -183,7 +188,7 @@ def suspended(place: Path, program: Program, times: int, seed: int) -> Course:
     while True:
         number += 1
         before = steps_of(place)
-        supervisor = attempt(place, number, program, steps)
+        supervisor = attempt(place, number, program, steps, gpu)
         try:
             if number <= times:
                 wait_for_steps(place, len(before) + rng.randint(1, 25), supervisor)

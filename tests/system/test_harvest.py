@@ -19,6 +19,7 @@ from test_nodes import TORCHRUN, TRAIN
 from test_pilot import begun, manager
 
 from hpcext.manager.views.harvest_report import PARTS
+from hpcext.numerals import whole
 
 LEASES = ("-h", "-o", "%i|%T|%N", "-t", "RUNNING", "-p", "harvest")
 
@@ -51,7 +52,8 @@ def asked_since(slurm: Cluster, job: int) -> list[float]:
     words = ("-h", "--states=all", "-p", "harvest", "-o", "%i|%N|%S")
     lines = slurm.run("squeue", *words, SLURM_TIME_FORMAT="%s").stdout.split()
     parts = (line.split("|") for line in lines)
-    return [float(began) for lease, node, began in parts if int(lease) > job and node]
+    # An array that another test had there has ids of another form, which int() accepts, too.
+    return [float(began) for lease, node, began in parts if node and (whole(lease) or 0) > job]
 
 
 def wait_until_begun(slurm: Cluster, job: int) -> None:

@@ -28,6 +28,7 @@ import signal
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -174,6 +175,16 @@ def disk_gb_s(place: Path, size: int) -> float:
     return size / 1e9 / (time.monotonic() - began_s)
 
 
+def expected_s(took_s: Mapping[int, float], size: int) -> float:
+    """Return how long a size will take, by those before: beginning, and so much for each byte."""
+    sizes = sorted(took_s)
+    if len(sizes) < 2:
+        return max(took_s.values(), default=0.0)
+    least, most = sizes[0], sizes[-1]
+    per_byte_s = max(0.0, (took_s[most] - took_s[least]) / (most - least))
+    return took_s[most] + per_byte_s * (size - most)
+
+
 def main() -> None:
     """Measure one size after the other while there is time."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -183,11 +194,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     args = parser.parse_args()
     forks.load()
-    end_s, before, took_s = time.monotonic() + args.seconds, 0, 0.0
+    end_s = time.monotonic() + args.seconds
+    took_s: dict[int, float] = {}
     disk = disk_gb_s(args.place, min(max(args.sizes), MOST_BYTES))
     for size in args.sizes:
-        # What is large takes as long as it is large.
-        needs_s = took_s * max(1.0, size / before) if before >= 1e8 else took_s
+        needs_s = expected_s(took_s, size)
         if time.monotonic() + needs_s > end_s:
             print(f"{size} bytes would take {needs_s:.0f} s", file=sys.stderr)
             break
@@ -201,7 +212,7 @@ def main() -> None:
             shutil.rmtree(place)
         with args.account.open("a") as file:
             file.write(json.dumps({**found, "disk_gb_s": disk}) + "\n")
-        before, took_s = size, time.monotonic() - began_s
+        took_s[size] = time.monotonic() - began_s
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 from hpcext.launch import command, tree
 from hpcext.launch.transparent import connections, opened
 from hpcext.launch.transparent import images as format_
+from hpcext.launch.transparent.put_off import PutOffError, wait_until_free
 from hpcext.numerals import whole
 from hpcext.process import Process
 
@@ -28,9 +29,6 @@ CHECK_S = 20.0
 
 STOP_S = 10.0
 """Seconds in which a process that has been sent SIGSTOP has stopped."""
-
-PIDS_S = 10.0
-"""Seconds that are waited until nobody has the pids of the processes that are to be made again."""
 
 DUMPED, RESTORED = "Dumping finished successfully", "Restore finished successfully"
 DUMP_LOG, RESTORE_LOG, PID_FILE = "criu-dump.log", "criu-restore.log", "criu-restore.pid"
@@ -50,10 +48,6 @@ _HARMLESS = ("rlimit: Can't setup RLIMIT_NOFILE", "Dumping FAILED", "Restoring F
 """It goes on after the first, and the others say nothing that its exit status does not."""
 
 _VERSION = re.compile(r"^Version: ([0-9]+)\.([0-9.]*)", re.MULTILINE)
-
-
-class PutOffError(OSError):
-    """The error that it cannot be tried at this moment, and nothing is lost by that."""
 
 
 class Criu:
@@ -122,8 +116,17 @@ class Criu:
 
     def dump(self, pid: int) -> list[str]:
         """Return the arguments that write the tree of a process into images."""
-        # Deleted files, as the shared memory of loader workers is, become part of the images.
-        argv = ["dump", "--tree", str(pid), "--leave-stopped", "--ghost-limit", "4095M"]
+        # Deleted files, as the shared memory of loader workers is, become part of the images; those
+        # that have another name, as semaphores have, get a link (see links).
+        argv = [
+            "dump",
+            "--tree",
+            str(pid),
+            "--leave-stopped",
+            "--ghost-limit",
+            "4095M",
+            "--link-remap",
+        ]
         return [*argv, *self._tcp()]
 
     def judge(self, code: int, root: Process, images: Path, work: Path) -> str:
@@ -175,7 +178,7 @@ class Criu:
         """
         expected = format_.processes(images)
         root = next(iter(expected))
-        _wait_for_pids({tid for pid in expected for tid in (pid, *expected[pid])})
+        wait_until_free(lambda: _taken({tid for pid in expected for tid in (pid, *expected[pid])}))
         (work / PID_FILE).unlink(missing_ok=True)
         # A sibling of criu is a child of ours, and is killed when we are (PR_SET_PDEATHSIG).
         # Stopped, since it can fail when some of them would run already.
@@ -342,21 +345,10 @@ def reason(log: Path) -> str:
     return ""
 
 
-def _wait_for_pids(wanted: set[int]) -> None:
-    """Wait until no process or thread has one of these ids.
-
-    Raises
-    ------
-    PutOffError
-        Another process keeps one, or this one has been told to end.
-    """
-    until_s = time.monotonic() + PIDS_S
-    while taken := [tid for tid in wanted if os.path.lexists(f"/proc/{tid}")]:
-        if time.monotonic() > until_s:
-            raise PutOffError(f"process id {min(taken)}, which it had, belongs to another process")
-        if signal.sigtimedwait({signal.SIGTERM}, _PAUSE_S):
-            os.kill(os.getpid(), signal.SIGTERM)
-            raise PutOffError("told to end")
+def _taken(wanted: set[int]) -> str:
+    """Return which of these ids a process or a thread has; empty if none does."""
+    taken = [tid for tid in wanted if os.path.lexists(f"/proc/{tid}")]
+    return f"process id {min(taken)}, which it had, belongs to another process" if taken else ""
 
 
 def _found(path: str) -> str:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,16 +24,13 @@ from hpcext.launch.transparent.criu import (
     GPU,
     OTHER_GPUS,
     Criu,
-    PutOffError,
     begin,
     kill_below,
     waited_for,
 )
 from hpcext.launch.transparent.driver_steps import SCHEMA
+from hpcext.launch.transparent.put_off import PutOffError, wait_until_free
 from hpcext.process import Process
-
-ROOM_S = 10.0
-"""Seconds that are waited until a GPU has enough free memory: what was there may be dying."""
 
 SAVE, GIVE_BACK, RETURN = "save", "give-back", "return"
 """What its helper does; each says what came of it in ``driver-ACTION.json`` of the attempt."""
@@ -46,7 +41,6 @@ NO_PLUGINS = "no-plugins"
 LIBRARIES = "LD_LIBRARY_PATH"
 
 _MPS = b"CUDA_MPS_PIPE_DIRECTORY="
-_PAUSE_S = 0.2
 
 
 class DriverAndCriu:
@@ -157,7 +151,8 @@ class DriverAndCriu:
             return self._criu.resume(images, work, limit_s, document)
         saved = placement.Saved.parse(document[GPU])
         pairs = self._places(saved)
-        _wait_for_room(saved, dict(pairs))
+        # What was there may be dying.
+        wait_until_free(lambda: placement.lacking(saved, dict(pairs)))
         root = self._criu.remake(images, work, limit_s, _no_plugins(work))
         try:
             pid = self._help(RETURN, work, limit_s, pid=saved.pid, pairs=pairs)
@@ -252,20 +247,3 @@ def _said(work: Path, action: str) -> dict[str, Any]:
 def _how(code: int) -> str:
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
     return f"its helper ended too soon: {how}"
-
-
-def _wait_for_room(saved: placement.Saved, places: Mapping[str, str]) -> None:
-    """Wait until the GPUs have as much free memory as will be needed.
-
-    Raises
-    ------
-    PutOffError
-        They do not get it, or this process has been told to end.
-    """
-    until_s = time.monotonic() + ROOM_S
-    while why := placement.lacking(saved, places):
-        if time.monotonic() > until_s:
-            raise PutOffError(why)
-        if signal.sigtimedwait({signal.SIGTERM}, _PAUSE_S):
-            os.kill(os.getpid(), signal.SIGTERM)
-            raise PutOffError("told to end")

@@ -7,12 +7,15 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hpcext import documents, private
 from hpcext.launch.transparent import images as format_
+from hpcext.launch.transparent import links
+from hpcext.launch.transparent.put_off import wait_until_free
+from hpcext.process import Process
 
 SCHEMA = "hpcext.images/1"
 FILE = "images.json"
@@ -68,26 +71,59 @@ class Images:
         for path in self.new.iterdir():
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
+        named = links.named(self.new)
         document = {
             "schema": SCHEMA,
             **facts,
             **_here(),
             "at": time.time(),
             "images": {path.name: path.stat().st_size for path in self.new.iterdir()},
-            "files": self._files(),
+            "files": self._files(but=named),
+            "links": named,
         }
         documents.write_json(self.new / FILE, document)
         documents.sync_directory(self.new)
         shutil.rmtree(self.path, ignore_errors=True)
         os.rename(self.new, self.path)
         documents.sync_directory(self.path.parent)
+        # They count already: a link that keeps its old name is found by that, too.
+        with contextlib.suppress(OSError):
+            links.keep(named)
 
-    def discard(self) -> None:
-        """Remove images that do not count."""
+    def discard(self, processes: Iterable[Process]) -> None:
+        """Remove images that do not count.
+
+        Parameters
+        ----------
+        processes : iterable of Process
+            Those of the tree, which are not suspended.
+        """
+        links.sweep(processes)
         shutil.rmtree(self.new, ignore_errors=True)
+
+    def prepare_return(self, document: Mapping[str, Any]) -> None:
+        """Put everything in place that images need besides themselves.
+
+        Parameters
+        ----------
+        document : Mapping
+            What is noted beside them.
+
+        Raises
+        ------
+        PutOffError
+            That is not possible at this moment.
+        """
+        wait_until_free(lambda: links.put_back(_links(document)))
+
+    def put_off(self, document: Mapping[str, Any]) -> None:
+        """Undo :meth:`prepare_return`, as the images are to be used later."""
+        with contextlib.suppress(OSError):
+            links.keep(_links(document))
 
     def remove(self) -> None:
         """Remove the images, which are used once: what they were of goes on, or has ended."""
+        links.remove(_links(self.read()))
         # First by a name that does not count, so that no half of them is ever used.
         shutil.rmtree(self.new, ignore_errors=True)
         try:
@@ -140,10 +176,10 @@ class Images:
                 return f"{path}, which they had open, has changed"
         return ""
 
-    def _files(self) -> dict[str, list[int]]:
-        """Return the size and time of each file that the processes have open."""
+    def _files(self, but: Collection[str]) -> dict[str, list[int]]:
+        """Return the size and time of each other file that the processes have open."""
         own = os.path.realpath(self._log)
-        paths: Iterable[str] = {each.path for each in format_.open_files(self.new)}
+        paths = {each.path for each in format_.open_files(self.new)}.difference(but)
         found = {path: _facts(path) for path in paths if os.path.realpath(path) != own}
         return {path: facts for path, facts in found.items() if facts is not None}
 
@@ -171,6 +207,12 @@ def _facts(path: str) -> list[int] | None:
     except OSError:
         return None
     return [facts.st_size, facts.st_mtime_ns] if stat.S_ISREG(facts.st_mode) else None
+
+
+def _links(document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the links of images; those of an earlier release have none."""
+    found = document.get("links") if document else None
+    return found if isinstance(found, dict) else {}
 
 
 def _items(value: Any) -> Iterable[tuple[str, Any]]:

@@ -18,8 +18,8 @@ from typing import Any
 from hpcext import documents, private, protocol
 from hpcext.launch import command, devices, tree
 from hpcext.launch.transparent import no_io_uring
-from hpcext.launch.transparent.criu import PutOffError
 from hpcext.launch.transparent.manifest import Images
+from hpcext.launch.transparent.put_off import PutOffError
 from hpcext.launch.transparent.ways import Way, choose
 from hpcext.process import Process
 
@@ -137,9 +137,11 @@ class Transparent:
         self._tell()
         if not why and self._way is not None:
             try:
+                self._images.prepare_return(document)
                 limit_s = self._resume_s(document)
                 pid = self._way.resume(self._images.path, self._directory, limit_s, document)
             except PutOffError:
+                self._images.put_off(document)
                 raise
             except (OSError, ValueError) as error:
                 why = str(error)
@@ -250,7 +252,7 @@ class Transparent:
                 why = f"the images cannot be kept: {error}"
         if why:
             # One that was killed may have left some of them stopped.
-            self._images.discard()
+            self._images.discard(tree.descendants(os.getpid()))
             _let_go_on()
             self._undo(why)
         return True
@@ -290,7 +292,7 @@ class Transparent:
         helper, self._helper = self._helper, None
         if helper is not None:
             tree.send(helper, signal.SIGKILL)
-            self._images.discard()
+            self._images.discard(tree.descendants(os.getpid()))
 
     def notice(self, signums: Collection[int]) -> None:
         """Do nothing: the processes ignore it."""

@@ -20,7 +20,6 @@ trainer = pl.Trainer(
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
-    accelerator="cpu",
     limit_val_batches=0,
     callbacks=[Noted()],
 )
