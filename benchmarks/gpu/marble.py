@@ -93,8 +93,8 @@ def _pilot(bench: Bench, name: str, more: list[str]) -> dict[str, Any]:
 PART = Part(
     "marble",
     "7. Networks on seats of one GPU, beside one after the other",
+    130.0,
     60.0,
-    30.0,
     {
         "makespan": "Are four networks on seats of `--mps 4` done sooner than by policy one "
         "after the other?",

@@ -199,7 +199,7 @@ def test_adam_divides_by_the_root_of_its_squares(kind: type[torch.optim.Optimize
     assert squared.ready
     # Of a gradient that stays as it is, the averaged square is its own: 1 for each parameter.
     w.grad = gradient.clone()
-    assert squared.gradients() == pytest.approx(2.0, rel=1e-3)
+    assert float(squared.gradients()) == pytest.approx(2.0, rel=1e-3)
 
 
 def test_what_had_no_gradient_before_does_not_outweigh_the_rest() -> None:
@@ -212,7 +212,7 @@ def test_what_had_no_gradient_before_does_not_outweigh_the_rest() -> None:
         w.grad = torch.tensor([2.0, 0.0])
         optimizer.step()
     w.grad = torch.tensor([2.0, 1e-3])
-    assert squared.gradients() == pytest.approx(1.0, rel=1e-3)
+    assert float(squared.gradients()) == pytest.approx(1.0, rel=1e-3)
 
 
 def test_gradients_are_seen_before_they_are_added() -> None:
@@ -221,10 +221,10 @@ def test_gradients_are_seen_before_they_are_added() -> None:
     squared = Squared([optimizer], lambda: 4.0)
     squared.watch()
     (w.sum() * 4).backward()
-    first = squared.take()
+    first = float(squared.take())
     (w.sum() * 8).backward()
-    second = squared.take()
+    second = float(squared.take())
     squared.leave()
     (w.sum() * 8).backward()
-    assert (first, second, squared.take()) == (pytest.approx(3.0), pytest.approx(12.0), 0.0)
-    assert squared.gradients() == pytest.approx(3 * 25.0)
+    assert (first, second, float(squared.take())) == (pytest.approx(3.0), pytest.approx(12.0), 0.0)
+    assert float(squared.gradients()) == pytest.approx(3 * 25.0)

@@ -80,12 +80,12 @@ def measure(batch: int, passes: int, *, scale: float = 1.0) -> list[Squares]:
         for part, share in microbatches(model, split(mine, -(-samples_of(mine) // passes))):
             (model(part).mean() * share * scale).backward()
             pieces += 1.0
-            spread += weight * squared.take() / share
+            spread += weight * float(squared.take()) / share
         squared.leave()
         total = torch.tensor([pieces, spread], dtype=torch.float64)
         if size > 1:
             dist.all_reduce(total)
-        found.append(Squares(float(total[0]), batch, float(total[1]), squared.gradients()))
+        found.append(Squares(float(total[0]), batch, float(total[1]), float(squared.gradients())))
         optimizer.step()
     return found
 
@@ -101,7 +101,7 @@ def differenced(batch: int) -> list[Squares]:
         model(part).mean().backward()
         told = squared.difference(batch)
         if told is not None:
-            found.append(Squares(2, told[2], told[0], told[1]))
+            found.append(Squares(2, told[2], float(told[0]), float(told[1])))
     return found
 
 

@@ -24,7 +24,7 @@ from hpcext.training.feature import Feature
 from hpcext.training.learning_rate import RULES, Rates, Rule, adascale, legw
 from hpcext.training.ranks import Ranks
 from hpcext.training.torch.framework import LearningRates, Torch
-from hpcext.training.torch.noise import Squared
+from hpcext.training.torch.noise import Squared, read
 
 Batch = TypeVar("Batch")
 
@@ -68,7 +68,7 @@ class Adapting(Feature):
         self._squared: Squared
         self._differenced = False
         # The measurement of this rank in the present step: the fields of Squares.
-        self._mine: tuple[float, float, float, float] | None = None
+        self._mine: tuple[torch.Tensor | float, ...] | None = None
         # Whether the ranks get a message from rank 0 after this step.
         self._hears = False
         self._stepping_s: float | None = None
@@ -143,7 +143,7 @@ class Adapting(Feature):
         shares = [samples_of(part) / samples for part in parts]
         weight = self.loop.weight() / size
         # The squared norms of the passes' gradients, weighed by their samples.
-        norms: list[float] = []
+        norms: list[torch.Tensor] = []
         with contextlib.ExitStack() as measuring:
             if measured:
                 self._squared.watch()
@@ -172,13 +172,13 @@ class Adapting(Feature):
         return passes, measured
 
     def _measured(
-        self, norms: list[float], samples: int, *, alone: bool
-    ) -> tuple[float, float, float, float] | None:
+        self, norms: list[torch.Tensor], samples: int, *, alone: bool
+    ) -> tuple[torch.Tensor | float, ...] | None:
         """Return the measurement of this rank in a step.
 
         Parameters
         ----------
-        norms : list of float
+        norms : list of torch.Tensor
             Weighed squared norms of its passes; none if its samples do not count.
         samples : int
             Samples of its batch.
@@ -194,8 +194,8 @@ class Adapting(Feature):
             return 2.0, both, spread, mean
         self._squared.forget()
         # The same on all ranks; rank 0's value is used, so that it is equal to the last bit.
-        mean = self._squared.gradients() if self.coordinator.ranks.rank == 0 else 0.0
-        return float(len(norms)), samples if norms else 0, sum(norms), mean
+        own = self._squared.gradients() if self.coordinator.ranks.rank == 0 else 0.0
+        return float(len(norms)), samples if norms else 0, sum(norms), own
 
     # The hooks of a feature.
 
@@ -311,13 +311,13 @@ class Adapting(Feature):
             self.resize_batches()
         return changed
 
-    def tell(self, agent: PolluxAgent, mine: tuple[float, float, float, float] | None) -> None:
+    def tell(self, agent: PolluxAgent, mine: tuple[torch.Tensor | float, ...] | None) -> None:
         """Begin to sum the measurements over the ranks, with the choice of rank 0."""
         said: tuple[int, ...] = (0, 0, 0, 0)
         if self.coordinator.ranks.rank == 0:
             chosen = self.choose(agent)
             said = agent.wanted_every(), agent.wanted_hearing(chosen), *(chosen or (0, 0))
-        measured = mine or (0.0, 0.0, 0.0, 0.0)
+        measured = read(*(mine or (0.0, 0.0, 0.0, 0.0)))
         self.coordinator.ranks.begin_sum([float(number) for number in (*measured, *said)])
 
     def choose(self, agent: PolluxAgent) -> Split | None:

@@ -3,7 +3,8 @@
 A hook on each parameter gets the gradient of every pass before it is added to the others, and
 before DistributedDataParallel averages; the averaged gradient is read after the last pass. So the
 usual exchange of gradients is sufficient, and in addition only one number of each rank is summed.
-Gradients are read before they are clipped.
+Gradients are read before they are clipped. Norms stay on their device until somebody reads them, so
+that nothing waits for a GPU within a step.
 
 For Adam and similar optimizers the gradients are preconditioned as by the optimizer: divided by the
 root of the averaged squares (the preconditioned noise scale of section 3.1).
@@ -11,7 +12,6 @@ root of the averaged squares (the preconditioned noise scale of section 3.1).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -48,15 +48,18 @@ class Squared:
         self._handles: list[Any] = []
         self._norms: list[torch.Tensor] = []
         self._before: tuple[list[torch.Tensor], int] | None = None
+        self._ready = False
 
     @property
     def ready(self) -> bool:
         """Whether every optimizer with averaged squares has averaged enough steps."""
-        return all(
+        # Asked no more once that is so: the number of steps may be on a GPU.
+        self._ready = self._ready or all(
             any(_average(each) and each["step"] >= SETTLED for each in optimizer.state.values())
             for optimizer, _ in self._groups
             if _averages_squares(optimizer)
         )
+        return self._ready
 
     @property
     def waiting(self) -> bool:
@@ -83,20 +86,20 @@ class Squared:
             handle.remove()
         self._handles, self._norms = [], []
 
-    def take(self) -> float:
-        """Return |g|^2 of the last pass."""
+    def take(self) -> torch.Tensor:
+        """Return |g|^2 of the last pass, a number."""
         norms, self._norms = self._norms, []
         return _total(norms) / self._scale_of() ** 2
 
-    def gradients(self) -> float:
-        """Return |g|^2 of the gradients that the parameters hold."""
+    def gradients(self) -> torch.Tensor:
+        """Return |g|^2 of the gradients that the parameters hold, a number."""
         return _total(self._held()) / self._scale_of() ** 2
 
     def forget(self) -> None:
         """Discard the gradients of the previous step, so that a difference begins again."""
         self._before = None
 
-    def difference(self, samples: int) -> tuple[float, float, int] | None:
+    def difference(self, samples: int) -> tuple[torch.Tensor, torch.Tensor, int] | None:
         """Measure the present gradients and those of the previous step as two pieces.
 
         This is the paper's estimator.
@@ -128,7 +131,7 @@ class Squared:
         spread = share * self._norm_of(now) + (1 - share) * self._norm_of(before[0])
         return spread, self._norm_of(mean), all_samples
 
-    def _norm_of(self, gradients: list[torch.Tensor]) -> float:
+    def _norm_of(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         parameters = [(o, group, p) for o, group in self._groups for p in group["params"]]
         return _total([_norm(*each, g) for each, g in zip(parameters, gradients, strict=True)])
 
@@ -167,7 +170,8 @@ def _norm(
         decay = group["betas"][1] if "betas" in group else group.get("alpha")
         if decay is not None:
             # Averages begin at 0; correct that bias, as most optimizers do.
-            squares = squares / (1.0 - decay ** float(state["step"]))
+            step = torch.as_tensor(state["step"]).to(squares.device, torch.float64)
+            squares = squares / (1.0 - decay**step).to(kind)
         seen = gradient.to(kind) / (squares.sqrt() + group.get("eps", 1e-8))
         # For a parameter without an earlier gradient, such as the embedding of a new word, there is
         # no divisor yet; the optimizer itself will include the present gradient.
@@ -193,13 +197,29 @@ def _averages_squares(optimizer: torch.optim.Optimizer) -> bool:
     return isinstance(optimizer, kin)
 
 
-def _total(norms: list[torch.Tensor]) -> float:
+def _total(norms: list[torch.Tensor]) -> torch.Tensor:
     """Return the squared norm of all parts together, which may be on several devices."""
     if not norms:
-        return 0.0
-    devices = {norm.device for norm in norms}
-    squared = [
+        return torch.zeros((), dtype=torch.float64)
+    first, *others = [
         torch.stack([norm for norm in norms if norm.device == device]).double().square().sum()
-        for device in devices
+        for device in dict.fromkeys(norm.device for norm in norms)
     ]
-    return math.fsum(float(part) for part in squared)
+    return sum((part.to(first.device) for part in others), first)
+
+
+def read(*numbers: torch.Tensor | float) -> list[float]:
+    """Return numbers, waiting for each GPU once at most.
+
+    Parameters
+    ----------
+    *numbers : torch.Tensor or float
+    """
+    found = list(numbers)
+    tensors = {place: each for place, each in enumerate(found) if isinstance(each, torch.Tensor)}
+    for device in dict.fromkeys(each.device for each in tensors.values()):
+        places = [place for place, each in tensors.items() if each.device == device]
+        values = torch.stack([tensors[place].double() for place in places]).tolist()
+        for place, value in zip(places, values, strict=True):
+            found[place] = value
+    return [float(each) for each in found]

@@ -21,7 +21,7 @@ if args.resume_from_checkpoint:
     step = int(os.path.basename(args.resume_from_checkpoint).removeprefix("step_"))
 while step < args.steps:
     optimizer.zero_grad()
-    accelerator.backward(model(torch.randn(8, 4)).pow(2).mean())
+    accelerator.backward(model(torch.randn(8, 4, device=accelerator.device)).pow(2).mean())
     optimizer.step()
     time.sleep(0.02)
     step += 1
