@@ -136,7 +136,7 @@ def _pilot(bench: Bench, gpu: Gpu) -> None:
     """Two trainings, of which the first is suspended for the other, and resumed."""
     place = site(bench.scratch / "pilot")
     pace = [] if bench.rehearse else ["--pace", "0.01"]
-    steps = 40 if bench.rehearse else 400
+    steps = 40 if bench.rehearse else 200
     accounts = {name: place.path / f"{name}.account" for name in ("first", "second")}
     place.write_jobs(*(
         {

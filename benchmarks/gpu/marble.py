@@ -15,7 +15,7 @@ from hpcext.launch.mps import CONTROL
 
 EXAMPLE = machine.ROOT / "examples" / "digits_cnn.py"
 WIDTHS = (16, 24, 32, 48)
-EPOCHS, REHEARSED_EPOCHS = 100, 2
+EPOCHS, REHEARSED_EPOCHS = 40, 2
 ACCURATE = 0.9
 
 

@@ -17,7 +17,7 @@ from part import MEASURED, NOT_ASKED, Bench, Part, read_lines, wait_for
 
 SLACK_BYTES = 64 << 20
 PARAMETERS, SMALL = 25_000_000, 20_000
-ABORT_S, TERM_S = 10.0, 15.0
+ABORT_S, TERM_S = 5.0, 15.0
 TWO = ("grow", "shrink", "lost")
 """Questions that take two GPUs."""
 
