@@ -228,7 +228,7 @@ def test_a_rehearsal_takes_no_answer_from_a_real_run(kit: Kit) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--parts", "9"], "--parts: '9' (valid: 1 to 7)"),
+        (["--parts", "9"], "--parts: '9' (valid: 1 to 8)"),
         (["--earlier", "/nonexistent/gpu.json"], "No such file or directory"),
         (["--earlier", __file__], "--out another directory begins anew"),
         (["--out", "/dev/null"], "/dev/null"),
