@@ -46,7 +46,7 @@ SLOWER = 3.0
 LIMITED_BATCH, LIMITED_BLOCK = 256, 20
 """With --quotas."""
 
-WAYS = ("plain", "affine", "speeds", "leader")
+WAYS = ("plain", "affine", "best", "speeds", "leader")
 UNPACED = ("unpaced", "unpaced, balanced")
 
 

@@ -23,7 +23,8 @@ from hpcext.scaling.balance import (
     removable,
 )
 from hpcext.scaling.balance import lines as balance_lines
-from hpcext.scaling.balance.lines import RULES, Affine
+from hpcext.scaling.balance.lines import Affine
+from hpcext.scaling.balance.rules import RULES
 
 lines = st.builds(
     Line, st.floats(0, 10, allow_subnormal=False), st.floats(1e-3, 10, allow_subnormal=False)

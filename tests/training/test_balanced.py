@@ -109,7 +109,7 @@ def test_a_training_that_adapts_is_balanced_too(nursery: Nursery, tmp_path: Path
     ("options", "match"),
     [
         ({"mode": "tpu"}, "auto, cpu, gpu"),
-        ({"rule": "fair"}, "affine, speeds, leader"),
+        ({"rule": "fair"}, "affine, best, speeds, leader"),
         ({"min_batch": 0}, "min_batch=0"),
         ({"min_batch": 4, "max_batch": 3}, "max_batch=3"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.scaling.balance import lines as balance_lines
+from hpcext.scaling.balance import rules as balance_rules
 from hpcext.training.balance import RULES, Balance, BoundaryMessage, MeasuredBatch
 from hpcext.training.batching import LAST, ElasticBatches, divide
 
@@ -242,7 +242,7 @@ def test_memory_stays_flat_with_96_workers(rule: str) -> None:
 
 
 def test_the_rules_are_those_that_there_are() -> None:
-    assert set(RULES) == set(balance_lines.RULES)
+    assert set(RULES) == set(balance_rules.RULES)
 
 
 def test_no_such_predictor() -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hpcext.papers.study import Extent, Row, Table
 from hpcext.scaling.balance import FREE, IterationRecord, LeaderStraggler, Line, Rule, Sizes, level
-from hpcext.scaling.balance.lines import RULES
+from hpcext.scaling.balance.rules import RULES
 
 EQUILIBRIUM: Sizes = (89, 21, 12, 6)
 """Sizes of V100, M60, K80 and K520 at the equilibrium, section 5.2."""
@@ -41,7 +41,12 @@ NEAR = 1.02
 NOISE = 0.03
 """Relative standard deviation of a worker's noisy times."""
 
-NAMES = {"leader": "Algorithm 2", "affine": "lines (ours)", "speeds": "Algorithm 1, memoryless"}
+NAMES = {
+    "leader": "Algorithm 2",
+    "affine": "lines (ours)",
+    "best": "the best of late (ours)",
+    "speeds": "Algorithm 1, memoryless",
+}
 
 
 class Ran(NamedTuple):

@@ -5,7 +5,8 @@ them computes the same sizes without a server. Sums are kept exactly.
 
 :class:`Speeds` is Algorithm 1, for workers whose time is proportional to their samples.
 :class:`LeaderStraggler` is Algorithm 2, which has no model of the workers: it moves some samples
-at a time from the slowest to the fastest one. :mod:`hpcext.scaling.balance.lines` is a third rule.
+at a time from the slowest to the fastest one. Our own rules are :mod:`hpcext.scaling.balance.lines`
+and :mod:`hpcext.scaling.balance.best`.
 """
 
 from __future__ import annotations

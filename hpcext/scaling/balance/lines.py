@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hpcext.scaling.balance import (
     FREE,
     IterationRecord,
-    LeaderStraggler,
     Line,
-    Rule,
     Sizes,
-    Speeds,
     WorkerBounds,
     even,
     level,
@@ -258,11 +255,3 @@ def _usual(lines: Sequence[Line]) -> Line | None:
     if not lines:
         return None
     return Line(*(math.fsum(column) / len(lines) for column in zip(*lines, strict=True)))
-
-
-RULES: dict[str, Callable[[Sequence[int], WorkerBounds, Sequence[Any]], Rule]] = {
-    "affine": Affine,
-    "speeds": Speeds,
-    "leader": LeaderStraggler,
-}
-"""Rules by name: hpcext's own, Algorithm 1 and Algorithm 2."""

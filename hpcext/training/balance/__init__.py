@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 MODES = ("auto", "cpu", "gpu")
 """Modes: ranks exchange their times at once ("cpu"), or while the next step computes ("gpu")."""
 
-RULES = ("affine", "speeds", "leader")
-"""Names of rules for dividing a step; those of :data:`hpcext.scaling.balance.lines.RULES`."""
+RULES = ("affine", "best", "speeds", "leader")
+"""Names of rules for dividing a step; those of :data:`hpcext.scaling.balance.rules.RULES`."""
 
 REMEMBERED = 256
 """Largest number of workers to remember, so that a checkpoint stays small."""
@@ -94,7 +94,7 @@ class Balance:
     ) -> None:
         # Imported here, since trainings that are not balanced do not need it.
         from hpcext.scaling import balance as rules  # noqa: PLC0415
-        from hpcext.scaling.balance.lines import RULES as made  # noqa: PLC0415
+        from hpcext.scaling.balance.rules import RULES as made  # noqa: PLC0415
         from hpcext.scaling.speed import find_predictor  # noqa: PLC0415
 
         self.waits = waits

@@ -222,9 +222,9 @@ class Balances:
             Largest and smallest number of samples of a rank. Without a maximum, a batch may grow to
             twice the largest one so far, but not on ranks that use more than 95 % of their memory.
             Layers such as BatchNorm need more than one sample.
-        rule : {"affine", "speeds", "leader"}
+        rule : {"affine", "best", "speeds", "leader"}
             The rule for the division, see :mod:`hpcext.scaling.balance`; "affine" is
-            :mod:`hpcext.scaling.balance.lines`.
+            :mod:`hpcext.scaling.balance.lines`, "best" :mod:`hpcext.scaling.balance.best`.
         predictor : {"memoryless", "ema", "arima", "rnn", "lstm", "narx"}
             The predictor of a rank's next speed, for "speeds"; see :mod:`hpcext.scaling.speed`. All
             but the first two learn in a thread, from step 500 on.
