@@ -10,7 +10,7 @@ from typing import Any
 from machine import Gpu
 from part import HERE, MEASURED, NOT_ASKED, Bench, Part
 
-WIDTHS = (512, 4096)
+WIDTHS = (512, 16384)
 GOAL = 0.05
 """What adapting may take of a step."""
 
