@@ -72,6 +72,8 @@ def _tried(job: Path, argv: list[str]) -> tuple[float, float]:
 def _until(holds: Any, else_: str) -> None:
     deadline = time.monotonic() + WAIT_S
     while not holds():
+        if signal.SIGTERM in signal.sigpending():
+            sys.exit(1)
         if time.monotonic() > deadline:
             raise _FailedError(f"{else_} within {WAIT_S:g} s")
         time.sleep(_LOOK_S)
@@ -163,8 +165,8 @@ def main(directory: str, *words: str) -> None:
     *words : str
         ``gpu`` if it is to be one that uses a GPU.
     """
-    # By an exception, so that the attempts are ended on the way.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    # It is looked for where there is an attempt to be ended, and not while one is being begun.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     try:
         argv = [str(gpu_count.__file__)] if "gpu" in words else ["-c", _COUNT]
         suspend_s, resume_s = _tried(Path(directory), argv)

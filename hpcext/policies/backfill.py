@@ -33,7 +33,8 @@ class Options(msgspec.Struct, frozen=True):
     Attributes
     ----------
     depth : int
-        Most waiting jobs to consider in a decision, besides the first one; 0: no backfill.
+        Most jobs to consider in a decision that go on waiting, besides the first one; 0: no
+        backfill.
     """
 
     depth: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = DEPTH

@@ -7,7 +7,9 @@ ends earlier than stated, reservations move forward in their order, and so none 
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import deque
 
 from hpcext.core.values import Cause, Job, Snapshot, Target
 from hpcext.policies.backfill import Options, Planner
@@ -26,13 +28,19 @@ def allocate(now: Snapshot, options: Options) -> Target:
     plan = Planner(now)
     promised: dict[str, float] = (now.memo or {}).get("starts", {})
     planned = plan.waiting[: options.depth + 1]
+    further = iter(plan.waiting[len(planned) :])
     stays = not now.cause & ~NO_NEWS
     starts: dict[str, float] = {}
     # Those with a reservation by its time, then the others in the order of the queue.
-    for job in sorted(planned, key=lambda job: promised.get(job.id, math.inf)):
+    coming = deque(sorted(planned, key=lambda job: promised.get(job.id, math.inf)))
+    while coming:
+        job = coming.popleft()
         start_s = _plan(plan, job, promised.get(job.id), stays=stays)
         if start_s is not None:
             starts[job.id] = start_s
+        elif job.id in plan.grants:
+            # Another one takes its place among those that are considered.
+            coming.extend(itertools.islice(further, 1))
     waits: dict[str, str] = {}
     for job in plan.waiting:
         if job.id not in plan.grants:

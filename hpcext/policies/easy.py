@@ -16,7 +16,7 @@ def allocate(now: Snapshot, options: Options) -> Target:
     """Start the next jobs, reserve for the first that has to wait, and backfill around that.
 
     The cost grows with the jobs that run, and with the length of the queue for the reason why each
-    job waits; of these, `depth` are tried.
+    job waits; no more are tried once `depth` had to wait.
     """
     plan = Planner(now)
     waiting = iter(plan.waiting)
@@ -28,11 +28,13 @@ def allocate(now: Snapshot, options: Options) -> Target:
         if plan.possible(job):
             plan.reserve(job, plan.earliest(job))
             break
-    for _, job in zip(range(options.depth), waiting, strict=False):
-        if not plan.idle:
+    left = options.depth
+    for job in waiting:
+        if not left or not plan.idle:
             waits[job.id] = BEHIND
             break
         if not plan.start(job):
             waits[job.id] = BEHIND
+            left -= 1
     waits.update((job.id, BEHIND) for job in waiting)
     return Target(plan.grants, waits)

@@ -63,6 +63,7 @@ from hpcext.launch.supervisor_files import SupervisorFiles
 from hpcext.manager import journal, locks, spool, suspendable, tickets
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submissions
+from hpcext.papers.lb_bsp import stragglers
 from hpcext.policies import find_policy
 from hpcext.policies.bftrainer.limits import read_limits
 from hpcext.process import Process
@@ -362,6 +363,10 @@ PARSERS = {
     "a leader": Parser(text(lambda said: Leader.of(said, 60.0)), (str(Process.me()).encode(),)),
     "nodes": Parser(text(read_nodes), (b"2xa100:4,4xv100:8", b"8x4")),
     "idle nodes": Parser(rows(idle.read_idle), (b"time_s,joined,left\n0,0-3 7,\n10,4,1-2\n",)),
+    "recorded batch times": Parser(
+        rows(stragglers.read),
+        (b"time,worker,batch_time_norm\n1,0,5\n1,1,6\n11,0,5.5\n11,1,7\n",),
+    ),
     "SWF": Parser(
         rows(swf.read_swf),
         (

@@ -128,6 +128,7 @@ REASONS = {
     "executors/gpu_facts.py:_nvidias": "a driver gives numbers",
     "executors/gpus.py:amd_gpus": KERNEL,
     "executors/seats.py:_capability": "a driver gives numbers",
+    "launch/transparent/links.py:_deleted": KERNEL,
     "manager/views/metrics.py:_of": NUMBERS,
     "papers/lb_bsp/measured.py:measured": "a table that is part of the package",
     "sim/pilots/recording.py:encoded": OWN,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,9 +44,12 @@ def variables(environ: Mapping[str, str], home: Path) -> dict[str, str]:
 
 def _compile(library: Path, environ: Mapping[str, str]) -> bool:
     """Compile the library; return whether that was possible."""
-    new = library.with_suffix(".new")
+    new, scratch = library.with_suffix(".new"), library.with_suffix(".tmp")
+    # A compiler that is killed leaves files, which are to go with the job.
+    environ = {**environ, "TMPDIR": str(scratch)}
     argv = ["cc", "-O2", "-shared", "-fPIC", "-o", str(new), str(SOURCE), "-ldl"]
     try:
+        scratch.mkdir(exist_ok=True)
         output = os.open(os.devnull, os.O_WRONLY)
         try:
             pid = command.start(argv, environ, cwd="/", log=output, blocked=())
@@ -56,4 +60,6 @@ def _compile(library: Path, environ: Mapping[str, str]) -> bool:
         os.replace(new, library)
     except (OSError, command.CommandError):
         return False
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     return True

@@ -8,6 +8,7 @@ samples.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,8 +52,11 @@ def read(path: Path) -> Times:
         with path.open(newline="") as file:
             for row in csv.DictReader(file):
                 of_iteration = found.setdefault(int(row["time"]), {})
-                of_iteration[int(row["worker"])] = float(row["batch_time_norm"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+                time_s = float(row["batch_time_norm"])
+                if not 0 < time_s < math.inf:
+                    raise ValueError(f"a batch that took {time_s}")
+                of_iteration[int(row["worker"])] = time_s
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise InputError(f"not a recording of batch times ({error})", where=str(path)) from None
     workers = set[int]().union(*found.values())
     if not workers:
