@@ -1,0 +1,324 @@
+"""Functions that submitit submits run in a real pilot, and what they return comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import submitit
+from site_of_test import Site, wait_for
+from submitit.core import core, utils
+from submitit.helpers import Checkpointable, DelayedSubmission
+
+from hpcext.core.errors import HpcextError, InputError, NoManagerError
+from hpcext.integrations.submitit import HpcextExecutor, HpcextJob, HpcextJobEnvironment
+
+Executor = Callable[..., submitit.AutoExecutor]
+
+
+@pytest.fixture
+def here(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A site in whose directory and state this process submits, too."""
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, site.environ[name])
+    monkeypatch.chdir(site.path)
+    monkeypatch.setattr(HpcextJob, "watcher", type(HpcextJob.watcher)(delay_s=2))
+    # Functions of this module are found by its value: no job could import it.
+    import cloudpickle  # noqa: PLC0415
+
+    module = __import__(__name__)
+    cloudpickle.register_pickle_by_value(module)
+    yield site
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture
+def pilot(here: Site) -> Site:
+    """A pilot with two slots that waits for jobs."""
+    begin(here, "--stay", "--name", "pool", "--gpus", "2")
+    return here
+
+
+def begin(site: Site, *args: str) -> None:
+    begun = site.run("run", *args, "--dir", str(site.pilot), "--detach")
+    assert begun.code == 0, begun
+    site.started.append(_Manager(site))
+
+
+class _Manager:
+    """A manager in the background, for what ends managers after a test."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    @property
+    def process(self) -> psutil.Process:
+        return psutil.Process(json.loads((self._site.pilot / "manager.json").read_text())["pid"])
+
+    def kill(self) -> None:
+        try:
+            self.process.kill()
+        except (psutil.NoSuchProcess, FileNotFoundError):
+            return
+
+    def wait(self) -> None:
+        try:
+            self.process.wait(60)
+        except (psutil.NoSuchProcess, FileNotFoundError):
+            return
+
+
+def executor(**parameters: Any) -> submitit.AutoExecutor:
+    found = submitit.AutoExecutor(folder="log", cluster="hpcext")
+    found.update_parameters(**parameters)
+    return found
+
+
+def add(one: int, other: int) -> int:
+    print(f"{one} and {other}")
+    return one + other
+
+
+def fail(why: str) -> None:
+    raise ValueError(why)
+
+
+def wait_until(path: Path) -> str:
+    while not path.exists():
+        time.sleep(0.05)
+    return path.read_text()
+
+
+class Count(Checkpointable):
+    """A counter that keeps what it has counted, and notes who counted it."""
+
+    def __init__(self) -> None:
+        self.counted: list[int] = []
+
+    def __call__(self, notes: Path, gate: Path) -> list[int]:
+        while not gate.exists():
+            time.sleep(0.02)
+            self.counted.append(os.getpid())
+            fresh = notes.with_name("fresh")
+            fresh.write_text(f"{len(self.counted)}")
+            fresh.replace(notes)
+        return self.counted
+
+
+def test_it_is_there_by_its_name() -> None:
+    assert submitit.core.plugins.get_executors()["hpcext"] is HpcextExecutor
+    environments = submitit.core.plugins.get_job_environments()
+    assert isinstance(environments["hpcext"], HpcextJobEnvironment)
+    # Nobody is given it who has not asked for it.
+    assert submitit.AutoExecutor.which() != "hpcext"
+
+
+def test_functions_return_and_raise(pilot: Site) -> None:
+    sums = executor(name="sum").map_array(add, [1, 2, 3], [10, 20, 30])
+    assert [job.result() for job in sums] == [11, 22, 33]
+    assert "1 and 10" in str(sums[0].stdout())
+    failed = executor(name="bad").submit(fail, "no such luck")
+    error = failed.exception()
+    assert isinstance(error, utils.FailedJobError)
+    assert "no such luck" in str(error)
+    with pytest.raises(utils.FailedJobError, match="no such luck"):
+        failed.result()
+    # Both know the same job: a function that raises is not tried again.
+    jobs = {job["name"]: job for job in pilot.document("status", "pool")["jobs"]}
+    assert list(jobs) == ["sum-1", "sum-2", "sum-3", "bad"]
+    wait_for(lambda: failed.get_info()["State"] == "FAILED", "its end")
+    (failure,) = pilot.document("status", "pool", "bad")["jobs"]
+    assert (failure["attempts"], failure["state"]) == (1, "failed")
+    # Nothing but what submitit knows is left of it.
+    assert not [path for path in Path("log").iterdir() if "pool" not in path.name]
+
+
+def test_a_batch_is_one_request_and_a_pickled_job_the_same_job(pilot: Site) -> None:
+    import pickle  # noqa: PLC0415
+
+    several = executor(name="several")
+    with several.batch():
+        jobs = [several.submit(add, number, 1) for number in range(2)]
+    assert [job.result() for job in jobs] == [1, 2]
+    assert len(list((pilot.pilot / "submissions").iterdir())) == 1
+    again = pickle.loads(pickle.dumps(jobs[1]))
+    assert again.result() == 2
+    by_id: core.Job[int] = HpcextJob("log", jobs[0].job_id)
+    assert by_id.result() == 1
+    wait_for(lambda: by_id.get_info()["State"] == "COMPLETED", "its end")
+
+
+def test_a_job_knows_itself_and_its_parameters_are_keys(pilot: Site) -> None:
+    def told() -> tuple[str, int, str]:
+        environment = submitit.JobEnvironment()
+        return environment.job_id, environment.num_tasks, os.environ["SEED"]
+
+    with pytest.warns(UserWarning, match="mem_gb: ignored"):
+        wide = executor(
+            gpus_per_node=2, nodes=1, tasks_per_node=1, timeout_min=3, mem_gb=4,
+            hpcext_priority=5, hpcext_env={"SEED": "7"}, hpcext_pilot="pool",
+        )  # fmt: skip
+    job = wide.submit(told)
+    assert job.result() == (job.job_id, 1, "7")
+    (stored,) = (pilot.pilot / "submissions").iterdir()
+    (spec,) = json.loads(stored.read_text())["jobs"]
+    assert (spec["gpus"]["min"], spec["gpus"]["max"]) == (2, 2)
+    assert (spec["walltime_s"], spec["priority"]) == (180, 5)
+
+
+def test_a_suspended_callable_goes_on_with_its_state(pilot: Site) -> None:
+    notes, gate = pilot.path / "notes", pilot.path / "gate"
+    job = executor(name="count").submit(Count(), notes, gate)
+    for _ in range(4):
+        # More often than submitit lets a job time out.
+        wait_for(lambda: notes.exists() and int(notes.read_text()), "a count")
+        suspended = pilot.run("suspend", "pool", "count", "--wait")
+        assert suspended.code == 0, suspended
+        wait_for(lambda: job.get_info()["State"] == "SUSPENDED", "its state")
+        assert not job.done(force_check=True)
+        counted = int(notes.read_text())
+        assert pilot.run("resume", "pool", "count").code == 0
+        wait_for(lambda: int(notes.read_text()) > counted, "another count")
+    gate.touch()
+    pids = job.result()
+    # It has done each count once, in five processes one after the other.
+    assert len(pids) == int(notes.read_text())
+    assert len(dict.fromkeys(pids)) == 5
+    wait_for(lambda: job.get_info()["State"] == "COMPLETED", "its end")
+
+
+def test_a_function_that_cannot_save_begins_anew(pilot: Site) -> None:
+    began, gate = pilot.path / "began", pilot.path / "gate"
+
+    def begin_and_wait() -> int:
+        with began.open("a") as file:
+            file.write("x")
+        return len(wait_until(gate)) + len(began.read_text())
+
+    job = executor(name="plain").submit(begin_and_wait)
+    wait_for(began.exists, "its beginning")
+    assert pilot.run("suspend", "pool", "plain", "--wait").code == 0
+    assert pilot.run("resume", "pool", "plain").code == 0
+    wait_for(lambda: began.read_text() == "xx", "its second beginning")
+    gate.touch()
+    assert job.result() == 2
+
+
+def test_a_callable_that_gives_up_at_a_suspension_has_failed(pilot: Site) -> None:
+    class GivesUp:
+        def __call__(self, began: Path) -> None:
+            began.touch()
+            wait_until(began.with_name("never"))
+
+        def checkpoint(self, began: Path) -> DelayedSubmission | None:
+            return None
+
+    began = pilot.path / "began"
+    job = executor(name="last").submit(GivesUp(), began)
+    wait_for(began.exists, "its beginning")
+    pilot.run("suspend", "pool", "last")
+    wait_for(lambda: job.done(force_check=True), "its end")
+    with pytest.raises(utils.UncompletedJobError, match="checkpoint function returned None"):
+        job.result()
+
+
+def test_a_cancelled_job_has_no_result(pilot: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HpcextJob, "_results_timeout_s", 1)
+    job = executor(name="long").submit(wait_until, pilot.path / "never")
+    wait_for(lambda: job.get_info()["State"] == "RUNNING", "its beginning")
+    job.cancel()
+    with pytest.raises(utils.UncompletedJobError, match="CANCELLED"):
+        job.result()
+    job.cancel()  # As often as one likes.
+    other = executor(name="forgotten").submit(wait_until, pilot.path / "never")
+    other.cancel_at_deletion()
+    job_id = other.job_id
+    del other
+    wait_for(lambda: HpcextJob("log", job_id).get_info()["State"] == "CANCELLED", "its end")
+
+
+def test_a_pilot_dies_and_comes_back(pilot: Site, caplog: pytest.LogCaptureFixture) -> None:
+    notes, gate = pilot.path / "notes", pilot.path / "gate"
+    job = executor(name="count").submit(Count(), notes, gate)
+    wait_for(lambda: notes.exists() and int(notes.read_text()), "a count")
+    manager = _Manager(pilot).process
+    manager.send_signal(signal.SIGTERM)
+    manager.wait(240)
+    counted = int(notes.read_text())
+    assert not job.done(force_check=True)
+    with pytest.raises(HpcextError, match="no manager runs this pilot"):
+        job.cancel()
+    with pytest.raises(NoManagerError, match=r"no manager runs this pilot.*--resume"):
+        executor(hpcext_pilot="pool").submit(add, 1, 2)
+    assert pilot.run("run", "--resume", str(pilot.pilot), "--detach").code == 0
+    wait_for(lambda: int(notes.read_text()) > counted, "another count")
+    gate.touch()
+    assert len(job.result()) == int(notes.read_text())
+
+
+def test_without_a_pilot_it_says_what_to_do(here: Site) -> None:
+    with pytest.raises(NoManagerError) as caught:
+        executor().submit(add, 1, 2)
+    assert str(caught.value) == (
+        "hpcext_pilot: no pilot is running (valid: a directory, an id or a name); "
+        "begin one: hpcext run --stay --name NAME --detach"
+    )
+    with pytest.raises(NoManagerError, match="no pilot 'pool'"):
+        executor(hpcext_pilot="pool").submit(add, 1, 2)
+    assert not Path("log").exists()
+    with pytest.raises(InputError, match="'7' is no job of a pilot"):
+        HpcextJob("log", "7").cancel()
+
+
+def test_what_cannot_be_pickled_is_not_submitted(pilot: Site) -> None:
+    with pytest.raises(TypeError, match="lock"):
+        executor().map_array(len, [[1], [threading.Lock()]])
+    assert not list(Path("log").iterdir())
+    assert pilot.document("status", "pool")["jobs"] == []
+    # What the manager refuses leaves nothing, either.
+    with pytest.raises(InputError, match=r"submitit: .*gpus: needs at least 3 GPUs"):
+        executor(gpus_per_node=3).submit(add, 1, 2)
+    assert not list(Path("log").iterdir())
+
+
+def test_a_pilot_that_is_gone_ends_the_waiting(
+    pilot: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HpcextJob, "_results_timeout_s", 1)
+    Path("log").mkdir()
+    job: core.Job[int] = HpcextJob("log", "other-20260101-000000-abcd.1")
+    with pytest.raises(utils.UncompletedJobError, match="GONE"):
+        job.result()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"nodes": 2}, r"^nodes: 2 \(valid: 1: a function is one process\)$"),
+        ({"tasks_per_node": 4}, r"^tasks_per_node: 4 "),
+        ({"timeout_min": 0}, r"^timeout_min: 0 "),
+        ({"hpcext_env": {"A": Path()}}, r"^env: a dict \(valid: strings, numbers"),
+        ({"hpcext_retries": object()}, r"^retries: a object "),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        executor(**parameters)
+
+
+def test_an_unknown_parameter_is_named() -> None:
+    with pytest.raises(NameError, match="Unknown argument 'prio' for executor 'hpcext'"):
+        executor(hpcext_prio=1)
+    with pytest.raises(InputError, match="unknown parameter 'prioritty'.*priority"):
+        HpcextExecutor("log").update_parameters(prioritty=1)
+    # What the executor itself states is nobody else's to state.
+    with pytest.raises(InputError, match="unknown parameter 'checkpoint'"):
+        HpcextExecutor("log").update_parameters(checkpoint="plain")
