@@ -43,7 +43,7 @@ R_co = TypeVar("R_co", covariant=True)
 NAME = "submitit"
 """The name of jobs that are given none, their preset, and where they come from, for messages."""
 
-PILOT_VARIABLE = "SUBMITIT_HPCEXT_PILOT"
+PILOT_VARIABLE = "SUBMITIT_PILOT"
 """The variable by which a job knows its pilot, whose id is a part of its own."""
 
 LOOK_S = 10

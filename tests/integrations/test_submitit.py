@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
 import submitit
 from site_of_test import Site, wait_for
 from submitit.core import core, utils
 from submitit.helpers import Checkpointable, DelayedSubmission
+from submitit.local import test_local
 
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.integrations.submitit import HpcextExecutor, HpcextJob, HpcextJobEnvironment
 
-Executor = Callable[..., submitit.AutoExecutor]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hydra"
 
 
 @pytest.fixture
@@ -31,19 +37,16 @@ def here(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         monkeypatch.setenv(name, site.environ[name])
     monkeypatch.chdir(site.path)
     monkeypatch.setattr(HpcextJob, "watcher", type(HpcextJob.watcher)(delay_s=2))
-    # Functions of this module are found by its value: no job could import it.
-    import cloudpickle  # noqa: PLC0415
-
-    module = __import__(__name__)
-    cloudpickle.register_pickle_by_value(module)
+    # No job could import this module.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield site
-    cloudpickle.unregister_pickle_by_value(module)
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture
 def pilot(here: Site) -> Site:
     """A pilot with two slots that waits for jobs."""
-    begin(here, "--stay", "--name", "pool", "--gpus", "2")
+    begin(here, "--stay", "--name", "my_pool", "--gpus", "2")
     return here
 
 
@@ -113,6 +116,10 @@ class Count(Checkpointable):
         return self.counted
 
 
+def wait_for_more(notes: Path, counted: int) -> None:
+    wait_for(lambda: int(notes.read_text()) > counted, "another count")
+
+
 def test_it_is_there_by_its_name() -> None:
     assert submitit.core.plugins.get_executors()["hpcext"] is HpcextExecutor
     environments = submitit.core.plugins.get_job_environments()
@@ -132,18 +139,16 @@ def test_functions_return_and_raise(pilot: Site) -> None:
     with pytest.raises(utils.FailedJobError, match="no such luck"):
         failed.result()
     # Both know the same job: a function that raises is not tried again.
-    jobs = {job["name"]: job for job in pilot.document("status", "pool")["jobs"]}
+    jobs = {job["name"]: job for job in pilot.document("status", "my_pool")["jobs"]}
     assert list(jobs) == ["sum-1", "sum-2", "sum-3", "bad"]
     wait_for(lambda: failed.get_info()["State"] == "FAILED", "its end")
-    (failure,) = pilot.document("status", "pool", "bad")["jobs"]
+    (failure,) = pilot.document("status", "my_pool", "bad")["jobs"]
     assert (failure["attempts"], failure["state"]) == (1, "failed")
     # Nothing but what submitit knows is left of it.
-    assert not [path for path in Path("log").iterdir() if "pool" not in path.name]
+    assert not [path for path in Path("log").iterdir() if "my_pool" not in path.name]
 
 
 def test_a_batch_is_one_request_and_a_pickled_job_the_same_job(pilot: Site) -> None:
-    import pickle  # noqa: PLC0415
-
     several = executor(name="several")
     with several.batch():
         jobs = [several.submit(add, number, 1) for number in range(2)]
@@ -164,7 +169,7 @@ def test_a_job_knows_itself_and_its_parameters_are_keys(pilot: Site) -> None:
     with pytest.warns(UserWarning, match="mem_gb: ignored"):
         wide = executor(
             gpus_per_node=2, nodes=1, tasks_per_node=1, timeout_min=3, mem_gb=4,
-            hpcext_priority=5, hpcext_env={"SEED": "7"}, hpcext_pilot="pool",
+            hpcext_priority=5, hpcext_env={"SEED": "7"}, hpcext_pilot="my_pool",
         )  # fmt: skip
     job = wide.submit(told)
     assert job.result() == (job.job_id, 1, "7")
@@ -180,13 +185,13 @@ def test_a_suspended_callable_goes_on_with_its_state(pilot: Site) -> None:
     for _ in range(4):
         # More often than submitit lets a job time out.
         wait_for(lambda: notes.exists() and int(notes.read_text()), "a count")
-        suspended = pilot.run("suspend", "pool", "count", "--wait")
+        suspended = pilot.run("suspend", "my_pool", "count", "--wait")
         assert suspended.code == 0, suspended
         wait_for(lambda: job.get_info()["State"] == "SUSPENDED", "its state")
         assert not job.done(force_check=True)
         counted = int(notes.read_text())
-        assert pilot.run("resume", "pool", "count").code == 0
-        wait_for(lambda: int(notes.read_text()) > counted, "another count")
+        assert pilot.run("resume", "my_pool", "count").code == 0
+        wait_for_more(notes, counted)
     gate.touch()
     pids = job.result()
     # It has done each count once, in five processes one after the other.
@@ -205,11 +210,59 @@ def test_a_function_that_cannot_save_begins_anew(pilot: Site) -> None:
 
     job = executor(name="plain").submit(begin_and_wait)
     wait_for(began.exists, "its beginning")
-    assert pilot.run("suspend", "pool", "plain", "--wait").code == 0
-    assert pilot.run("resume", "pool", "plain").code == 0
+    assert pilot.run("suspend", "my_pool", "plain", "--wait").code == 0
+    assert pilot.run("resume", "my_pool", "plain").code == 0
     wait_for(lambda: began.read_text() == "xx", "its second beginning")
     gate.touch()
     assert job.result() == 2
+
+
+def test_the_policy_chooses_among_sizes(pilot: Site) -> None:
+    job = executor(hpcext_gpus={"min": 1, "max": 2}).submit(os.getenv, "HPCEXT_NUM_GPUS")
+    assert job.result() == "2"
+
+
+def test_one_that_is_killed_is_tried_again_if_that_is_stated(
+    pilot: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HpcextJob, "_results_timeout_s", 1)
+
+    def die_once() -> str:
+        paths = submitit.JobEnvironment().paths
+        begun = paths.folder / f"{paths.job_id}.begun"
+        if begun.exists():
+            return "done"
+        # Killed while it writes, it leaves what submitit would stumble over.
+        begun.touch()
+        paths.result_pickle.with_suffix(".pkl.save_tmp").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+        return "alive"
+
+    assert executor(hpcext_retries=1).submit(die_once).result() == "done"
+    with pytest.raises(utils.UncompletedJobError, match="FAILED"):
+        executor().submit(die_once).result()
+
+
+SUBMITITS_OWN = (
+    "test_local_map_array",
+    "test_local_submit_array",
+    "test_local_error",
+    "test_pickle_output_from_main",
+    "test_load_submission",
+)
+"""Its tests of its local executor, but those of several processes, of timeouts, and of a pid."""
+
+WEIRD = ("a_0", "a 0", 'a"=0"', "a'; echo foo", r"a\=0", "a\n0")
+"""The directories of its test of such."""
+
+
+def test_submitits_own_tests_pass(pilot: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_local.local, "LocalExecutor", HpcextExecutor)
+    monkeypatch.setattr(test_local.local, "LocalJob", HpcextJob)
+    for name in SUBMITITS_OWN:
+        getattr(test_local, name)(pilot.path / name)
+    for name in WEIRD:
+        test_local.test_weird_dir(pilot.path / name)
 
 
 def test_a_callable_that_gives_up_at_a_suspension_has_failed(pilot: Site) -> None:
@@ -224,7 +277,7 @@ def test_a_callable_that_gives_up_at_a_suspension_has_failed(pilot: Site) -> Non
     began = pilot.path / "began"
     job = executor(name="last").submit(GivesUp(), began)
     wait_for(began.exists, "its beginning")
-    pilot.run("suspend", "pool", "last")
+    pilot.run("suspend", "my_pool", "last")
     wait_for(lambda: job.done(force_check=True), "its end")
     with pytest.raises(utils.UncompletedJobError, match="checkpoint function returned None"):
         job.result()
@@ -257,9 +310,9 @@ def test_a_pilot_dies_and_comes_back(pilot: Site, caplog: pytest.LogCaptureFixtu
     with pytest.raises(HpcextError, match="no manager runs this pilot"):
         job.cancel()
     with pytest.raises(NoManagerError, match=r"no manager runs this pilot.*--resume"):
-        executor(hpcext_pilot="pool").submit(add, 1, 2)
+        executor(hpcext_pilot="my_pool").submit(add, 1, 2)
     assert pilot.run("run", "--resume", str(pilot.pilot), "--detach").code == 0
-    wait_for(lambda: int(notes.read_text()) > counted, "another count")
+    wait_for_more(notes, counted)
     gate.touch()
     assert len(job.result()) == int(notes.read_text())
 
@@ -271,8 +324,8 @@ def test_without_a_pilot_it_says_what_to_do(here: Site) -> None:
         "hpcext_pilot: no pilot is running (valid: a directory, an id or a name); "
         "begin one: hpcext run --stay --name NAME --detach"
     )
-    with pytest.raises(NoManagerError, match="no pilot 'pool'"):
-        executor(hpcext_pilot="pool").submit(add, 1, 2)
+    with pytest.raises(NoManagerError, match="no pilot 'my_pool'"):
+        executor(hpcext_pilot="my_pool").submit(add, 1, 2)
     assert not Path("log").exists()
     with pytest.raises(InputError, match="'7' is no job of a pilot"):
         HpcextJob("log", "7").cancel()
@@ -282,7 +335,7 @@ def test_what_cannot_be_pickled_is_not_submitted(pilot: Site) -> None:
     with pytest.raises(TypeError, match="lock"):
         executor().map_array(len, [[1], [threading.Lock()]])
     assert not list(Path("log").iterdir())
-    assert pilot.document("status", "pool")["jobs"] == []
+    assert pilot.document("status", "my_pool")["jobs"] == []
     # What the manager refuses leaves nothing, either.
     with pytest.raises(InputError, match=r"submitit: .*gpus: needs at least 3 GPUs"):
         executor(gpus_per_node=3).submit(add, 1, 2)
@@ -317,8 +370,30 @@ def test_parameters_that_cannot_be_are_refused(parameters: dict[str, Any], messa
 def test_an_unknown_parameter_is_named() -> None:
     with pytest.raises(NameError, match="Unknown argument 'prio' for executor 'hpcext'"):
         executor(hpcext_prio=1)
-    with pytest.raises(InputError, match="unknown parameter 'prioritty'.*priority"):
+    with pytest.raises(InputError, match=r"unknown parameter 'prioritty'.*priority"):
         HpcextExecutor("log").update_parameters(prioritty=1)
     # What the executor itself states is nobody else's to state.
     with pytest.raises(InputError, match="unknown parameter 'checkpoint'"):
         HpcextExecutor("log").update_parameters(checkpoint="plain")
+
+
+@pytest.mark.slow
+def test_hydra_sweeps_in_a_pilot(pilot: Site) -> None:
+    """``make test-slow`` installs Hydra."""
+    shutil.copytree(EXAMPLE, pilot.path / "hydra")
+    words = ["-m", "rate=0.1,0.2", "hydra/launcher=submitit_hpcext", "hydra.launcher.pilot=my_pool"]
+    done = subprocess.run(
+        [sys.executable, "train.py", *words],
+        cwd=pilot.path / "hydra",
+        env=pilot.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    jobs = pilot.document("status", "my_pool")["jobs"]
+    assert [(job["name"], job["state"]) for job in jobs] == [
+        ("train-1", "completed"),
+        ("train-2", "completed"),
+    ]
+    assert "rate 0.2: " in pilot.run("logs", "my_pool", "2").out
