@@ -23,12 +23,12 @@ from typing import Any, ClassVar, TypeVar
 
 from submitit.core import core, job_environment, logger, utils
 
-from hpcext.checks import at, known_keys, number
+from hpcext.checks import at, integer, known_keys, number
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.reasons import reason
 from hpcext.core.values import State
-from hpcext.jobfields import MAX_FACTOR, MAX_NAME_CHARS
+from hpcext.jobfields import MAX_FACTOR, MAX_NAME_CHARS, MAX_NODES
 from hpcext.jobfile import KEYS
 from hpcext.jobtext import allowed_name, job_text
 from hpcext.manager import choosing
@@ -60,16 +60,15 @@ GONE = "GONE"
 
 FINAL = frozenset({GONE, *(state.value.upper() for state in State if state.final)})
 
-OWN_KEYS = frozenset({"command", "shell", "checkpoint", "nodes", "trial"})
+OWN_KEYS = frozenset({"command", "shell", "checkpoint", "trial"})
 """Keys of a job that are not the user's to state."""
 
 JOB_KEYS = tuple(key for key in KEYS if key not in OWN_KEYS)
 
 GENERIC = (
-    "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node",
-    "stderr_to_stdout",
+    "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout",
 )  # fmt: skip
-"""Parameters of all executors, besides the name, which is a key."""
+"""Parameters of all executors that are no keys."""
 
 
 class HpcextInfoWatcher(core.InfoWatcher):
@@ -177,8 +176,8 @@ class HpcextJobEnvironment(job_environment.JobEnvironment):
 
     def _handle_signals(self, paths: utils.JobPaths, submission: utils.DelayedSubmission) -> None:
         """Save at a suspension; SIGTERM, which submitit ignores, ends a job that is cancelled."""
-        for path in (paths.submitted_pickle, paths.result_pickle):
-            # What an attempt was writing when it was killed would keep this one from writing.
+        # What an attempt was writing when it was killed would keep this one from writing.
+        for path in (paths.result_pickle, *([] if self.global_rank else [paths.submitted_pickle])):
             path.with_suffix(f"{path.suffix}.save_tmp").unlink(missing_ok=True)
         # Of an attempt that is retried.
         paths.result_pickle.unlink(missing_ok=True)
@@ -198,9 +197,14 @@ class _Saver(job_environment.SignalHandler):
         return False
 
     def checkpoint_and_try_requeue(self, signum: int, frame: FrameType | None = None) -> None:
-        """Save what is left to do, unless there is a result already."""
-        if not self._job_paths.result_pickle.exists():
+        """Save what is left to do, unless there is a result already; rank 0 does so for all."""
+        if self._job_paths.result_pickle.exists():
+            return
+        if self.env.global_rank == 0:
             super().checkpoint_and_try_requeue(signum, frame)
+        else:
+            self.env._requeue(self._delayed._timeout_countdown)
+            self._exit()
 
 
 class HpcextExecutor(core.Executor):
@@ -284,9 +288,12 @@ class HpcextExecutor(core.Executor):
     def _handed_over(self, directory: Path, within: str, pickle: Path) -> core.Job[Any]:
         """Return a job that was submitted, after giving it its function."""
         job_id = f"{pilots.load(directory).id}.{within}"
-        job: core.Job[Any] = self.job_class(self.folder, job_id)
+        ranks = range(self.parameters.get("nodes", 1))
+        job: core.Job[Any] = self.job_class(self.folder, job_id, ranks)
         job.paths.move_temporary_file(pickle, "submitted_pickle")
-        job.paths.stdout.symlink_to(directory / "jobs" / within / "log.txt")
+        for rank in ranks:
+            log = f"log.node-{rank}.txt" if rank else "log.txt"
+            job.task(rank).paths.stdout.symlink_to(directory / "jobs" / within / log)
         return job
 
 
@@ -298,9 +305,13 @@ def _parameters(stated: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in stated.items():
         if value is None:
             continue
-        if key in {"nodes", "tasks_per_node"}:
+        if key == "tasks_per_node":
             if value != 1:
-                raise InputError(shown(value), where=key, valid="1: a function is one process")
+                valid = "1: a function is one process on each node"
+                raise InputError(shown(value), where=key, valid=valid)
+        elif key == "nodes":
+            with at(key):
+                found[key] = integer(value, 1, MAX_NODES)
         elif key in {"mem_gb", "cpus_per_task"}:
             ignored.append(key)
         elif key == "gpus_per_node":

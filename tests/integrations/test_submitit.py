@@ -25,6 +25,7 @@ from submitit.helpers import Checkpointable, DelayedSubmission
 from submitit.local import test_local
 
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
+from hpcext.integrations import submitit as plugin
 from hpcext.integrations.submitit import HpcextExecutor, HpcextJob, HpcextJobEnvironment
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hydra"
@@ -128,7 +129,9 @@ def test_it_is_there_by_its_name() -> None:
     assert submitit.AutoExecutor.which() != "hpcext"
 
 
-def test_functions_return_and_raise(pilot: Site) -> None:
+def test_functions_return_and_raise(pilot: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As a thousand would be, in several requests.
+    monkeypatch.setattr(plugin, "MOST_AT_ONCE", 2)
     sums = executor(name="sum").map_array(add, [1, 2, 3], [10, 20, 30])
     assert [job.result() for job in sums] == [11, 22, 33]
     assert "1 and 10" in str(sums[0].stdout())
@@ -339,6 +342,8 @@ def test_what_cannot_be_pickled_is_not_submitted(pilot: Site) -> None:
     # What the manager refuses leaves nothing, either.
     with pytest.raises(InputError, match=r"submitit: .*gpus: needs at least 3 GPUs"):
         executor(gpus_per_node=3).submit(add, 1, 2)
+    with pytest.raises(InputError, match=r"submitit: .*nodes: needs at least 2 nodes"):
+        executor(nodes=2).submit(add, 1, 2)
     assert not list(Path("log").iterdir())
 
 
@@ -355,8 +360,8 @@ def test_a_pilot_that_is_gone_ends_the_waiting(
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"nodes": 2}, r"^nodes: 2 \(valid: 1: a function is one process\)$"),
-        ({"tasks_per_node": 4}, r"^tasks_per_node: 4 "),
+        ({"nodes": 0}, r"^nodes: 0 "),
+        ({"tasks_per_node": 4}, r"^tasks_per_node: 4 \(valid: 1: a function is one process on "),
         ({"timeout_min": 0}, r"^timeout_min: 0 "),
         ({"hpcext_env": {"A": Path()}}, r"^env: a dict \(valid: strings, numbers"),
         ({"hpcext_retries": object()}, r"^retries: a object "),
