@@ -25,8 +25,8 @@ from submitit.helpers import Checkpointable, DelayedSubmission
 from submitit.local import test_local
 
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
-from hpcext.integrations import submitit as plugin
 from hpcext.integrations.submitit import HpcextExecutor, HpcextJob, HpcextJobEnvironment
+from hpcext.integrations.submitit import executor as module_of_executor
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hydra"
 
@@ -125,13 +125,17 @@ def test_it_is_there_by_its_name() -> None:
     assert submitit.core.plugins.get_executors()["hpcext"] is HpcextExecutor
     environments = submitit.core.plugins.get_job_environments()
     assert isinstance(environments["hpcext"], HpcextJobEnvironment)
-    # Nobody is given it who has not asked for it.
+    # Nobody is given it who has not asked for it, nor are parameters of others that have no prefix.
     assert submitit.AutoExecutor.which() != "hpcext"
+    for name, other in submitit.core.plugins.get_executors().items():
+        if name != "hpcext":
+            ours = HpcextExecutor._valid_parameters() - submitit.AutoExecutor._valid_parameters()
+            assert not ours & other._valid_parameters()
 
 
 def test_functions_return_and_raise(pilot: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     # As a thousand would be, in several requests.
-    monkeypatch.setattr(plugin, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(module_of_executor, "MOST_AT_ONCE", 2)
     sums = executor(name="sum").map_array(add, [1, 2, 3], [10, 20, 30])
     assert [job.result() for job in sums] == [11, 22, 33]
     assert "1 and 10" in str(sums[0].stdout())
