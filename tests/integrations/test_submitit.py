@@ -367,8 +367,8 @@ def test_a_pilot_that_is_gone_ends_the_waiting(
         ({"nodes": 0}, r"^nodes: 0 "),
         ({"tasks_per_node": 4}, r"^tasks_per_node: 4 \(valid: 1: a function is one process on "),
         ({"timeout_min": 0}, r"^timeout_min: 0 "),
-        ({"hpcext_env": {"A": Path()}}, r"^env: a dict \(valid: strings, numbers"),
-        ({"hpcext_retries": object()}, r"^retries: a object "),
+        ({"hpcext_env": {"A": Path()}}, r"^env: of type dict \(valid: strings, numbers"),
+        ({"hpcext_retries": object()}, r"^retries: of type object "),
     ],
 )
 def test_parameters_that_cannot_be_are_refused(parameters: dict[str, Any], message: str) -> None:

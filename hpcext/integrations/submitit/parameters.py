@@ -69,6 +69,5 @@ def _check_stated(keys: Mapping[str, Any]) -> None:
         try:
             job_text({key: value})
         except TypeError:
-            kind = type(value).__name__
             valid = "strings, numbers, and lists and dicts of these"
-            raise InputError(f"a {kind}", where=key, valid=valid) from None
+            raise InputError(f"of type {type(value).__name__}", where=key, valid=valid) from None
