@@ -44,7 +44,8 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "run",
         help="share this machine's GPUs among the jobs of a file, or run commands",
-        usage="hpcext run [OPTION...] {JOBS.toml | -- COMMAND [ARGUMENT...] | --commands FILE}",
+        usage="hpcext run [OPTION...] {JOBS.toml | -- COMMAND [ARGUMENT...] | --commands FILE}\n"
+        "       hpcext run --stay --name NAME [OPTION...]",
         epilog="example: hpcext run jobs.toml --gpus 6",
     )
     parser.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
@@ -73,6 +74,9 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would start first, and start nothing"
+    )
+    parser.add_argument(
+        "--stay", action="store_true", help="when all jobs are done, wait for more until drained"
     )
     add_notify(parser)
     add_detach(parser)
@@ -133,6 +137,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             gpus=gpus,
             logical=logical,
             shared=shared,
+            stay=args.stay,
         ),
         settings=settings,
         where=stated.where,
@@ -165,12 +170,15 @@ def _jobs(args: argparse.Namespace, settings: Settings, out: Output) -> _Jobs:
     """Return the jobs of a file, or those that the command line itself states."""
     written = commands.read(args)
     if written is None and args.jobs is None:
+        if args.stay and args.name and not args.dry_run:
+            return _Jobs((), "", "", args.name)
         raise InputError(
             "no job file",
-            valid="hpcext run JOBS.toml, hpcext run -- COMMAND, or hpcext run --resume PILOT",
+            valid="hpcext run JOBS.toml, hpcext run -- COMMAND, hpcext run --stay --name NAME, "
+            "or hpcext run --resume PILOT",
         )
     if written is None:
-        specs = read_job_file(args.jobs, settings, out)
+        specs = read_job_file(args.jobs, settings, out, empty=args.stay and not args.dry_run)
         return _Jobs(specs, str(args.jobs), str(args.jobs.absolute()), name_after(args.jobs))
     warnings: list[str] = []
     specs = parse_jobs(
@@ -261,7 +269,7 @@ def _refuse_with_resume(args: argparse.Namespace) -> None:
         raise InputError("takes no job file", where="--resume", do="hpcext submit adds jobs")
     if said := commands.given(args):
         raise InputError(f"{said[0]} cannot be given with it", where="--resume")
-    for name in ("gpus", "mps", "policy", "name", "dir", "notify", "dry_run"):
+    for name in ("gpus", "mps", "policy", "name", "dir", "notify", "stay", "dry_run"):
         if getattr(args, name):
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} cannot be given with it", where="--resume")

@@ -44,6 +44,20 @@ def test_a_pilot_goes_on_in_the_background_and_is_followed(site: Site) -> None:
     site.check_account({"a": 40})
 
 
+def test_a_pilot_that_stays_waits_for_jobs_until_it_is_drained(site: Site) -> None:
+    refused = site.run("run", "--stay", "--gpus=1")
+    assert (refused.code, "--stay --name NAME" in refused.err) == (2, True)
+    begun = site.run("run", "--stay", "--name=pool", "--gpus=1", "--detach")
+    assert begun.code == 0, begun
+    for name in ("a", "b"):
+        done = site.run("submit", "pool", "--name", name, "--wait", "--", "true")
+        assert (done.code, "1 job completed" in done.out) == (0, True)
+    ended = site.run("drain", "pool", "--wait")
+    assert ended.code == 0, ended
+    refused = site.run("submit", "pool", "--", "true")
+    assert (refused.code, "this pilot is over" in refused.err) == (3, True)
+
+
 def test_what_is_wrong_at_the_start_is_said_in_the_foreground(site: Site) -> None:
     site.write_jobs({"name": "a", "command": ["true"]})
     assert site.run("run", "none.toml", "--detach").code == 2

@@ -380,7 +380,9 @@ def test_a_pilot_is_not_resumed_beside_jobs_of_another_machine(site: Site) -> No
     assert [job["attempts"] for job in document["jobs"]] == [1, 1]
 
 
-@pytest.mark.parametrize("flag", [["--gpus", "3"], ["--policy", "marble"], ["--name", "x"]])
+@pytest.mark.parametrize(
+    "flag", [["--gpus", "3"], ["--policy", "marble"], ["--name", "x"], ["--stay"]]
+)
 def test_a_pilot_stays_what_it_was_begun_as(site: Site, flag: list[str]) -> None:
     refused = site.run("run", "--resume", "anything", *flag)
     assert (refused.code, flag[0] in refused.err) == (2, True), refused

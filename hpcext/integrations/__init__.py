@@ -1,0 +1,1 @@
+"""Plug-ins of other packages, which alone import them."""
