@@ -1,4 +1,4 @@
-"""Roles of reStructuredText in docstrings, which mkdocstrings takes for Markdown."""
+"""What mkdocstrings makes of docstrings, in which reStructuredText is not Markdown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
+# Of {"linear", "sqrt"} it takes the first for the default; the signature has the true ones.
+DEFAULT = re.compile(r",\s+default:\s+<code>.*?</code>\s*\)", re.DOTALL)
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>(~?)([\w.]+)</code>")
 
 
@@ -15,7 +17,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     """Return a page of the API with a link for each role that names what the site describes."""
     if not page.file.src_uri.startswith("api/"):
         return None
-    return ROLE.sub(reference, html).replace("::</p>", ":</p>")
+    return ROLE.sub(reference, DEFAULT.sub(")", html)).replace("::</p>", ":</p>")
 
 
 def reference(role: re.Match[str]) -> str:

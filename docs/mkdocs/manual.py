@@ -13,6 +13,7 @@ from sources import ROOT
 
 SETTINGS = {"halt_level": 2, "report_level": 2, "initial_header_level": 2}
 SECTION = re.compile(r'<section id="([^"]+)">\n<h2>(.*?)</h2>')
+HEADING = r'<section>\n<h2 id="\1">\2<a class="headerlink" href="#\1">&para;</a></h2>'
 LITERAL = re.compile(r'<pre class="literal-block">(.*?)</pre>', re.DOTALL)
 REFERENCE = re.compile(r"<strong>([\w.-]+)</strong>\((\d)\)")
 DOCUMENT = re.compile(r"(?<![\w/])docs/\w+\.md")
@@ -25,7 +26,9 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     text = (ROOT / page.file.src_uri).read_text(encoding="utf-8")
     parts = docutils.core.publish_parts(text, writer="html5", settings_overrides=SETTINGS)
     sections = SECTION.findall(parts["body"])
-    page.toc = get_toc([{"level": 2, "id": id, "name": name, "children": []} for id, name in sections])
+    page.toc = get_toc(
+        [{"level": 2, "id": id, "name": name, "children": []} for id, name in sections]
+    )
     page.present_anchor_ids = {*(page.present_anchor_ids or ()), *(id for id, _ in sections)}
 
     def linked(found: re.Match[str], target: str) -> str:
@@ -34,11 +37,8 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
             return found[0]
         return f'<a href="{file.url_relative_to(page.file)}">{found[0]}</a>'
 
-    body = SECTION.sub(
-        r'<section>\n<h2 id="\1">\2<a class="headerlink" href="#\1" title="Permanent link">&para;</a></h2>',
-        parts["body"],
-    )
+    body = SECTION.sub(HEADING, parts["body"])
     body = LITERAL.sub(r'<div class="highlight"><pre><code>\1\n</code></pre></div>', body)
     body = REFERENCE.sub(lambda found: linked(found, f"man/{found[1]}.{found[2]}.rst"), body)
     body = DOCUMENT.sub(lambda found: linked(found, found[0]), body)
-    return f'{html}\n<p class="subtitle">{parts["subtitle"]}</p>\n{body}'
+    return f'{html}\n<p class="subtitle">{parts["subtitle"]}</p>\n<div class="manual">{body}</div>'

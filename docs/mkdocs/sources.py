@@ -1,11 +1,12 @@
-"""What the site consists of: docs/, man/, the API, and each file of the repository that these link to.
+"""What the site consists of: docs/, man/, the API, and each file of ours that these link to.
 
 Every source keeps its path in the repository. So a link such as ``../benchmarks/RESULTS.md`` is the
-same link on the site and on a forge, and MkDocs checks it as it checks those between pages.
+same on the site and on a forge, and MkDocs checks it as it checks those between pages.
 """
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import re
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ FRONT = "docs/which.md"
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-IMPORT = re.compile(r"^from (hpcext[\w.]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 MENTION = re.compile(r"`(hpcext(?:\.\w+){2,})")
+PICTURES = (".gif", ".jpg", ".png", ".svg", ".webp")
 UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 
 
@@ -51,20 +52,23 @@ def expanded(entry: Any, every: list[str]) -> Any:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    """Add the sources."""
+    """Add the pages, and what they link to."""
     for path, text in api().items():
         files.append(source(config, path, text, InclusionLevel.UNDEFINED))
-    waiting = pages()
-    listed = set(waiting)
-    known = set(waiting)
+    listed = pages()
+    waiting, known = [*listed], {*listed}
     while waiting:
         path = waiting.pop()
-        included = InclusionLevel.UNDEFINED if path in listed else InclusionLevel.NOT_IN_NAV
+        if path.endswith(PICTURES):
+            files.append(File(path, str(ROOT), config.site_dir, use_directory_urls=False))
+            continue
+        # Those that docs/ and man/ only link to may be in the navigation, and need not be.
+        listing = InclusionLevel.UNDEFINED if path in listed else InclusionLevel.NOT_IN_NAV
         text = content(path)
-        files.append(source(config, path, text, included))
-        new = sorted(set(links(path, text)) - known)
-        known.update(new)
-        waiting.extend(new)
+        files.append(source(config, path, text, listing))
+        new = {*links(path, text)} - known
+        waiting.extend(sorted(new))
+        known |= new
 
 
 def pages() -> list[str]:
@@ -73,7 +77,7 @@ def pages() -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
-def source(config: MkDocsConfig, path: str, text: str, included: InclusionLevel) -> Source:
+def source(config: MkDocsConfig, path: str, text: str, listing: InclusionLevel) -> Source:
     """Return a page; its address is its path, that of the front page the site's."""
     made = Source(
         path,
@@ -81,7 +85,7 @@ def source(config: MkDocsConfig, path: str, text: str, included: InclusionLevel)
         dest_dir=config.site_dir,
         use_directory_urls=config.use_directory_urls,
         dest_uri="index.html" if path == FRONT else f"{re.sub(r'[.](md|rst)$', '', path)}.html",
-        inclusion=included,
+        inclusion=listing,
     )
     made.content_string = text
     return made
@@ -91,7 +95,8 @@ def content(path: str) -> str:
     """Return the Markdown of a page: its own, or what shows a file or a directory."""
     where = ROOT / path
     if where.is_dir():
-        below = sorted(each.name for each in where.iterdir() if each.name[0] not in "._")
+        names = (each.name for each in where.iterdir())
+        below = sorted(name for name in names if not name.startswith((".", "__pycache__")))
         items = "\n".join(f"- [{name}]({where.name}/{name})" for name in below)
         return f"{UNSEARCHED}# {path}\n\n{items}\n"
     text = where.read_text(encoding="utf-8")
@@ -107,7 +112,9 @@ def content(path: str) -> str:
 
 
 def links(path: str, text: str) -> Iterator[str]:
-    """Yield what a page links to in the repository; a link to nothing is left to MkDocs to report."""
+    """Yield what a page links to in the repository; MkDocs reports links to what is not there."""
+    if (ROOT / path).is_file() and not path.endswith(".md"):
+        return
     for link in LINK.findall(FENCE.sub("", text)):
         target = normpath(join(path, "..", link))
         if not target.startswith("..") and (ROOT / target).exists():
@@ -119,10 +126,8 @@ def api() -> dict[str, str]:
     names = set()
     for path in ROOT.glob("docs/*.md"):
         text = path.read_text(encoding="utf-8")
-        names.update(name for name in MENTION.findall(FENCE.sub("", text)))
-        for block in PYTHON.findall(text):
-            for module, several, one in IMPORT.findall(block):
-                names.update(f"{module}.{name.strip()}" for name in (several or one).split(",") if name.strip())
+        names.update(MENTION.findall(FENCE.sub("", text)))
+        names.update(name for block in PYTHON.findall(text) for name in imports(block))
     by_page: dict[str, list[str]] = {}
     for name in sorted(names):
         by_page.setdefault(page_of(name), []).append(name)
@@ -130,6 +135,13 @@ def api() -> dict[str, str]:
         f"api/{page}.md": f"# {page}\n\n" + "\n\n".join(f"::: {name}" for name in several) + "\n"
         for page, several in by_page.items()
     }
+
+
+def imports(program: str) -> Iterator[str]:
+    """Yield the names that a program imports from hpcext."""
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("hpcext."):
+            yield from (f"{node.module}.{each.name}" for each in node.names)
 
 
 def page_of(name: str) -> str:
