@@ -172,6 +172,12 @@ def test_the_manual_refers_by_links(pages: dict[str, Page]) -> None:
     assert "synopsis" in pages["man/hpcext.1.html"].anchors
 
 
+def test_words_of_the_manual_are_code(pages: dict[str, Page]) -> None:
+    for name, page in pages.items():
+        # Of docutils, which the theme does not know.
+        assert not {"literal", "literal-block", "pre", "problematic"} & page.classes, name
+
+
 def imported() -> Iterator[str]:
     """What the pages of docs/ import from hpcext."""
     for path in ROOT.glob("docs/*.md"):
