@@ -23,6 +23,7 @@ FRONT = "index.html"
 BUILD_S = 500
 
 CSS = re.compile(r"""url\(\s*["']?([^"')]+)|@import\s+["']([^"']+)""")
+STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 LOADING = {"script", "img", "iframe", "source", "audio", "video", "embed", "object", "use"}
 """Elements for which a browser asks a server for something; so it does for some links."""
 
@@ -157,10 +158,12 @@ def test_nothing_is_loaded_from_another_server(site: Path, pages: dict[str, Page
         assert not foreign, f"{name}: {foreign}"
         # For these alone the theme's scripts ask another server for more.
         assert not {"mermaid", "giscus"} & page.classes, name
-    sheets = [*site.rglob("*.css")]
-    assert sheets
-    for path in [*sheets, *site.rglob("*.html")]:
-        for words in CSS.findall(path.read_text(encoding="utf-8") if path in sheets else ""):
+    styles = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.css")}
+    assert styles
+    for path in site.rglob("*.html"):
+        styles[path] = "".join(STYLE.findall(path.read_text(encoding="utf-8")))
+    for path, text in styles.items():
+        for words in CSS.findall(text):
             link = "".join(words)
             assert link.startswith("data:") or local("x", link), f"{path}: {link}"
 
