@@ -6,6 +6,7 @@
 # make accept PARTITION=P ABOVE=Q  what a site runs after an installation, on the Slurm or LSF in PATH
 # python tests/random_faults/draws.py SEED   replays a draw of the random faults; 0-1999: the long run
 # make man        the manual pages, in build/man
+# make site       docs/ and man/ as a site with a search, in build/site; a browser needs no server for it
 # make deb        Debian packages, in build/packages
 # make rpm        RPM packages, in build/packages/rpm
 # make sdist      the archive of the sources, in build
@@ -26,7 +27,7 @@ SYSTEM_PYTHON ?= /usr/bin/python3
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
 
-.PHONY: demo test test-slow test-slurm accept test-environment lint style man spank sdist wheels packages-environment deb rpm clean
+.PHONY: demo test test-slow test-slurm accept test-environment lint style man site spank sdist wheels packages-environment deb rpm clean
 
 demo:
 	@.ci/venv examples
@@ -70,7 +71,7 @@ test-environment:
 	@[ -e /usr/share/lmod ] || .ci/install-packages :lmod
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev
 	@.ci/criu
-	@.ci/venv test,examples,lightning,transformers
+	@.ci/venv test,site,examples,lightning,transformers
 
 lint: style
 	$(BIN)/mypy
@@ -92,6 +93,11 @@ man: test-environment $(PAGES)
 build/man/%: man/%.rst
 	@mkdir -p $(@D)
 	$(BIN)/python -m docutils --writer=manpage --halt=warning $< $@
+
+# It needs no network once the extra is installed.
+site:
+	@.ci/venv site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file docs/mkdocs/mkdocs.yml
 
 # What Spack builds from.
 sdist: packages-environment
