@@ -19,6 +19,7 @@ from hpcext.manager import standing
 from hpcext.manager.views.reading import REPLAY_SHARE, Follower, Reading
 from hpcext.notebook.answers import Kept
 from hpcext.render.markup import paragraph
+from hpcext.text import clean, counted
 
 UPDATE_S = 2.0
 """Seconds between two updates; more if reading the pilot takes long."""
@@ -117,13 +118,18 @@ def _shown(found: Reading) -> tuple[str, str]:
     out = Kept()
     verbs.show(found, list(found.world.jobs.values()), out)
     more = len(out.lines) - MOST_LINES
-    lines = out.lines[:MOST_LINES] + ([f"{more} more lines: hpcext status"] if more > 0 else [])
+    lines = out.lines[:MOST_LINES] + (
+        [f"{counted(more, 'more line')}: hpcext status"] if more > 0 else []
+    )
     html = page.excerpt(pilot_view(found), lines)
     return f"pilot {found.pilot.id}\n{out.text()}", html
 
 
 def _look(text: str, html: str, rest_s: float) -> Look:
-    return Look(text, f'<div class="hpcext"><style>{style()}</style>\n{html}</div>', rest_s)
+    # Notebooks would typeset what stands between dollar signs in names.
+    kinds = "hpcext tex2jax_ignore mathjax_ignore"
+    body = f'<div class="{kinds}"><style>{style()}</style>\n{html}</div>'
+    return Look("\n".join(map(clean, text.split("\n"))), body, rest_s)
 
 
 @functools.cache

@@ -211,7 +211,9 @@ class Pilot:
         # A terminal cannot change what it has printed.
         if hasattr(get_ipython(), "kernel"):
             args = (handle, seen, lambda: self._cell is handle)
-            threading.Thread(target=view.follow, args=args, daemon=True).start()
+            threading.Thread(
+                target=view.follow, args=args, name="hpcext-notebook", daemon=True
+            ).start()
 
 
 def _begun(words: Sequence[str]) -> Path:
@@ -232,7 +234,7 @@ def _begun_with(text: str, words: Sequence[str]) -> Path:
 
 
 def _settled(directory: Path) -> Path:
-    """Return the directory of a new pilot when its journal has its jobs: the next cell names them."""
+    """Return the directory of a new pilot once its journal has the jobs: cells will name them."""
     first = {job.id for job in Submissions(directory / "submissions").jobs}
     follower = Follower(directory)
 
