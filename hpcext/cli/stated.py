@@ -37,7 +37,20 @@ class StatedJobs(NamedTuple):
 
 
 def stated_jobs(args: argparse.Namespace, settings: Settings, out: Output) -> StatedJobs:
-    """Return the jobs of a file, or those that the command line itself states."""
+    """Return the jobs of a file, or those that the command line itself states.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        Of ``hpcext run``.
+    settings : Settings
+    out : Output
+
+    Raises
+    ------
+    InputError
+        There are none, or a job is invalid.
+    """
     written = commands.read(args)
     if written is not None:
         specs = parse_text(written.text, COMMAND_LINE, settings, out)

@@ -9,7 +9,7 @@ from typing import Any
 from hpcext.cli.main import parse
 from hpcext.cli.output import Output, Row, aligned
 from hpcext.core.errors import HpcextError, refused
-from hpcext.text import clean
+from hpcext.text import Harmless, clean
 
 
 class Text(str):
@@ -31,7 +31,8 @@ class Kept(Output):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        # Not that of the base, which changes the stdout of this process.
+        self._copied = Harmless()
         self.lines: list[str] = []
         self.said: dict[str, Any] = {}
         self._parts: list[str] = []

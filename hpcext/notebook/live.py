@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hpcext.cli import verbs
 from hpcext.core.errors import HpcextError, NoManagerError, refused
+from hpcext.core.values import Job
 from hpcext.dashboard import page
 from hpcext.dashboard.document import pilot_view
 from hpcext.manager import standing
@@ -26,6 +27,9 @@ UPDATE_S = 2.0
 
 QUEUE_S = 20.0
 """Seconds between two updates while the pilot waits in the queue of a batch system."""
+
+MOST_JOBS = page.MOST_IN_EXCERPT
+"""The largest number of jobs to show."""
 
 MOST_LINES = 20
 """The largest number of lines below the table of jobs."""
@@ -116,13 +120,21 @@ class View:
 def _shown(found: Reading) -> tuple[str, str]:
     """Return a pilot as text and as HTML."""
     out = Kept()
-    verbs.show(found, list(found.world.jobs.values()), out)
-    more = len(out.lines) - MOST_LINES
-    lines = out.lines[:MOST_LINES] + (
-        [f"{counted(more, 'more line')}: hpcext status"] if more > 0 else []
-    )
-    html = page.excerpt(pilot_view(found), lines)
-    return f"pilot {found.pilot.id}\n{out.text()}", html
+    jobs = list(found.world.jobs.values())
+    verbs.show(found, sorted(jobs, key=_interest)[:MOST_JOBS], out)
+    lines = out.lines[:MOST_LINES]
+    if more := len(out.lines[MOST_LINES:]):
+        lines.append(f"{counted(more, 'more line')}: hpcext status")
+    text = f"pilot {found.pilot.id}\n{out.text()}"
+    if more := len(jobs[MOST_JOBS:]):
+        text += f"\n{more} more; hpcext status shows all"
+    return text, page.excerpt(pilot_view(found), lines)
+
+
+def _interest(job: Job) -> tuple[bool, ...]:
+    """Return a key that sorts jobs: running ones first, then failed, waiting and completed ones."""
+    failed = job.state.final and not job.done
+    return not job.state.active, not failed, job.state.final
 
 
 def _look(text: str, html: str, rest_s: float) -> Look:

@@ -165,9 +165,13 @@ def test_a_browser_runs_nothing_of_it_and_its_style_stays_inside(
 
 def test_of_many_jobs_some_are_shown() -> None:
     jobs = [(job(str(number), State.COMPLETED), Record()) for number in range(1, 1001)]
-    shape = Shape(look(reading(*jobs)).html)
+    seen = look(reading(*jobs, (job("1001", State.RUNNING), Record())))
+    assert len(seen.text.splitlines()) == 2 + live.MOST_JOBS + 1
+    assert "job-1001" in seen.text
+    assert seen.text.endswith(f"{1001 - live.MOST_JOBS} more; hpcext status shows all")
+    shape = Shape(seen.html)
     assert len(shape.rows) == 1 + page.MOST_IN_EXCERPT
-    assert f"{1000 - page.MOST_IN_EXCERPT} more; hpcext status shows all" in shape.text
+    assert f"{1001 - page.MOST_IN_EXCERPT} more; hpcext status shows all" in shape.text
     failed = [(job(str(number), State.FAILED, why="x"), Record()) for number in range(1, 101)]
     assert "1 more line: hpcext status" in Shape(look(reading(*failed)).html).text
 
@@ -203,7 +207,8 @@ def begin(view: View, cell: Any, wanted: Any = lambda: True) -> threading.Thread
 def test_a_cell_follows_a_pilot_to_its_end(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "UPDATE_S", 0.1)
     folder = here.path / "<img src=x onerror=alert(1)>"
-    here.write_jobs(here.counter("a", gated=True))
+    hostile = {"name": "<img src=x onerror=alert(2)>", "command": ["false"], "retries": 0}
+    here.write_jobs(here.counter("a", gated=True), hostile)
     pilot = Pilot("jobs.toml", gpus=1, dir=folder)
     cell = Cell()
     thread = begin(View(pilot.directory), cell)
@@ -212,9 +217,12 @@ def test_a_cell_follows_a_pilot_to_its_end(here: Site, monkeypatch: pytest.Monke
     here.open("a")
     thread.join(240)
     assert not thread.is_alive()
-    rows = Shape(cell.seen[-1]["text/html"]).rows
-    assert rows[1][:2] == ["A a", "completed"]
-    assert "a    completed" in cell.seen[-1]["text/plain"]
+    shape = Shape(cell.seen[-1]["text/html"])
+    rows = dict(row[:2] for row in shape.rows)
+    assert rows == {"Job": "State", "A a": "completed", f"B {hostile['name']}": "failed"}
+    assert f"{hostile['name']}: exit code 1" in shape.text
+    assert not [tag for tag, _ in shape.found if tag == "img"]
+    assert "completed" in cell.seen[-1]["text/plain"]
     # It is gone, and what says so has the name of its directory.
     folder.rename(here.path / "elsewhere")
     assert Shape(View(folder).look().html).text.count("<img src=x onerror=alert(1)>") == 1
