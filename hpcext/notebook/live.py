@@ -17,6 +17,7 @@ from hpcext.core.values import Job
 from hpcext.dashboard import page
 from hpcext.dashboard.document import pilot_view
 from hpcext.manager import standing
+from hpcext.manager.views import reading
 from hpcext.manager.views.reading import REPLAY_SHARE, Follower, Reading
 from hpcext.notebook.answers import Kept
 from hpcext.render.markup import paragraph
@@ -81,6 +82,9 @@ class View:
                 why = self._waits()
                 return _look(why, paragraph(why), QUEUE_S)
             found = self._follower.read()
+            if not found.alive:
+                # Its manager may have written its last facts since they were read, and ended.
+                found = reading.read(self._directory)
         except (HpcextError, OSError) as error:
             why = str(refused(error) if isinstance(error, OSError) else error)
             return _look(why, paragraph(why, "trouble"), math.inf)

@@ -26,6 +26,7 @@ from hpcext.manager.submissions import Submissions
 from hpcext.manager.views.reading import Follower
 from hpcext.notebook.answers import Kept, Text, ask, one_line
 from hpcext.notebook.live import View
+from hpcext.text import shown
 
 NOTEBOOK = "notebook"
 """Where jobs of cells are stated, for messages; and the default name of their pilot."""
@@ -123,7 +124,7 @@ class Pilot:
             Other keys of a job file, such as ``gpus=2`` or ``after=["a"]``.
         """
         with one_line():
-            said = command if isinstance(command, str) else [str(word) for word in command]
+            said = _command(command)
             text = _text([{"name": name or commands.name_of(said), "command": said, **keys}])
             words = {"text": text, "where": NOTEBOOK, "base": os.getcwd(), "number": name is None}
             out = Kept()
@@ -185,7 +186,9 @@ class Pilot:
             ended = waiting.of_drain
             found = waiting.wait(self.directory, look, timeout_s=timeout_s, ended=ended)
             if found.status:
-                raise HpcextError(found.text)
+                left = found.status == waiting.LEFT
+                do = pilots.how_to_go_on(self.directory) if left else ""
+                raise HpcextError(found.text, do=do)
             return Text(found.text)
 
     def _ask(self, verb: str, *words: str) -> Text:
@@ -247,7 +250,8 @@ def _settled(directory: Path) -> Path:
 
 def _text(jobs: Sequence[Mapping[str, Any]]) -> str:
     """Return jobs as a job file, which is where they are checked."""
-    if isinstance(jobs, Mapping) or not all(isinstance(job, Mapping) for job in jobs):
+    listed = isinstance(jobs, Sequence) and all(isinstance(job, Mapping) for job in jobs)
+    if not listed:
         valid = 'a job file, or a list as [{"name": "a", "command": "python train.py"}]'
         raise InputError("these are no jobs", where=NOTEBOOK, valid=valid)
     return job_text(
@@ -256,6 +260,16 @@ def _text(jobs: Sequence[Mapping[str, Any]]) -> str:
             for job in jobs
         )
     )
+
+
+def _command(command: str | Sequence[str]) -> str | list[str]:
+    """Return a command as a job file may have it; words may be numbers and paths, too."""
+    if isinstance(command, str):
+        return command
+    if not isinstance(command, (list, tuple)):
+        valid = 'a text, or a list of words as ["python", "train.py"]'
+        raise InputError(shown(command), where=f"{NOTEBOOK}: command", valid=valid)
+    return [str(word) for word in command]
 
 
 def _plain(value: Any, key: str) -> Any:
@@ -268,11 +282,11 @@ def _plain(value: Any, key: str) -> Any:
         return os.fspath(value)
     if isinstance(value, (str, bool)):
         return value
-    if isinstance(value, numbers.Real):
+    if isinstance(value, numbers.Real) and math.isfinite(value):
         # NumPy's, too.
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     raise InputError(
-        f"a {type(value).__name__}",
+        shown(value),
         where=f"{NOTEBOOK}: {key}",
         valid="text, numbers, True and False, and lists and dictionaries of these",
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,9 +85,14 @@ def test_jobs_are_stated_with_the_keys_and_the_values_that_python_has(here: Site
         (lambda: Pilot([{"name": "a"}], gpus=1), "notebook: [[job]] 1 (a): command is missing"),
         (lambda: Pilot({"name": "a"}, gpus=1), "notebook: these are no jobs (valid: a job file,"),
         (lambda: Pilot(["python train.py"], gpus=1), "notebook: these are no jobs"),
+        (lambda: Pilot(5, gpus=1), "notebook: these are no jobs"),
         (
             lambda: Pilot([{"name": "a", "command": "true", "env": {"A": {1}}}], gpus=1),
-            "notebook: env: a set (valid: text, numbers,",
+            "notebook: env: {1} (valid: text, numbers,",
+        ),
+        (
+            lambda: Pilot([{"name": "a", "command": "true", "weight": float("nan")}], gpus=1),
+            "notebook: weight: nan (valid: text, numbers,",
         ),
         (
             lambda: Pilot([{"name": "a", "command": "true", "gpu": 1}], gpus=1),
@@ -117,8 +125,22 @@ def test_a_job_that_is_not_there(here: Site) -> None:
     for verb in (pilot.suspend, pilot.cancel, pilot.logs, pilot.status, pilot.wait):
         with pytest.raises(InputError, match=r"no job 'cnm' in this pilot \(valid: cnn\); did you"):
             verb("cnm")
+    with pytest.raises(InputError, match=r"notebook: command: 5 \(valid: a text, or a list of wo"):
+        pilot.submit(5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="unknown option '--now'"):
         pilot.cancel("--now")
+
+
+def test_a_pilot_that_was_interrupted_says_how_it_goes_on(here: Site) -> None:
+    pilot = Pilot([here.counter("a", gated=True)], gpus=1)
+    wait_for(lambda: here.steps("a"), "a step")
+    os.kill(json.loads((pilot.directory / "manager.json").read_text())["pid"], signal.SIGTERM)
+    with pytest.raises(HpcextError, match="jobs are left: 1 began and is not done; hpcext run --r"):
+        pilot.wait()
+    assert "unmanaged" in pilot._repr_html_()
+    assert "hpcext run --resume" in repr(pilot)
+    with pytest.raises(NoManagerError, match="hpcext run --resume"):
+        pilot.cancel("a")
 
 
 WITHOUT = """
