@@ -157,5 +157,8 @@ def style() -> str:
     css = css.replace(":root", "&").replace("\nbody {", "\n& {")
     # JupyterLab has a theme of its own choice; other programs follow the system's.
     css += f'[data-jp-theme-light="true"] & {light}\n[data-jp-theme-light="false"] & {dark}\n'
-    css += "& { padding: .8rem 1rem }\ntable { table-layout: auto; font: inherit }\n"
-    return f".hpcext {{\n{css}}}"
+    css += "& { padding: .8rem 1rem; overflow-x: auto }\n"
+    css += "table { table-layout: auto; font: inherit; color: inherit }\n"
+    css += "tbody tr { background: none }\n"
+    # Named thrice, it prevails over what JupyterLab says of tables.
+    return f".hpcext.hpcext.hpcext {{\n{css}}}"

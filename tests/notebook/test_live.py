@@ -140,7 +140,8 @@ def test_a_browser_runs_nothing_of_it_and_its_style_stays_inside(
     path = tmp_path / "page.html"
     path.write_text(
         f'<!DOCTYPE html><body data-jp-theme-light="false"><h1 id="mine">A</h1><table><tr><td>1'
-        f"</table><div id=cell></div><template>{look(hostile(LOADS)).html}</template>"
+        "</table><style>.jp td { text-align: right } .jp table { color: black }</style>"
+        f"<div id=cell class=jp></div><template>{look(hostile(LOADS)).html}</template>"
     )
     chromium.open(path.as_uri())
     colour = "getComputedStyle(document.querySelector('{}')).{}"
@@ -154,6 +155,9 @@ def test_a_browser_runs_nothing_of_it_and_its_style_stays_inside(
     assert chromium.value(colour.format("#mine", "color")) == before
     assert chromium.value(colour.format("body > table td", "borderBottomStyle")) == "none"
     assert chromium.value(colour.format(".hpcext td", "borderBottomStyle")) == "solid"
+    # Other styles of the page do not reach into it.
+    assert chromium.value(colour.format(".hpcext td", "textAlign")) == "left"
+    assert chromium.value(colour.format(".hpcext td", "color")) == "rgb(232, 234, 238)"
     # The dark theme of JupyterLab.
     assert chromium.value(colour.format(".hpcext", "backgroundColor")) == "rgb(20, 23, 28)"
     assert chromium.value(colour.format(".hpcext .lane rect.c0", "fill")) == "rgb(0, 114, 178)"
