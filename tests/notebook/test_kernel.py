@@ -60,4 +60,4 @@ def test_a_notebook_shows_pilots_and_leaves_one_behind(
     assert left.submit("true", name="two") == "submitted 2 (two)"
     assert left.wait() == "2 jobs completed"
     left.drain()
-    wait_for(lambda: "ended" in left._repr_html_(), "its end")
+    wait_for(lambda: "■ ended" in left._repr_html_(), "its end")

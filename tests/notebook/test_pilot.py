@@ -33,7 +33,7 @@ def test_a_pilot_of_a_job_file_is_changed_from_cells(here: Site) -> None:
     assert "a runs on" in pilot.resume("a", wait=True)
     assert "running" in repr(pilot)
     assert pilot.why("b").startswith("b is running")
-    assert "will have" in pilot.resize("b", 1) or "1 GPU" in pilot.resize("b", 1)
+    assert pilot.resize("b", 1, wait=True).endswith("b runs on 1 GPU")
     said = pilot.submit([sys.executable, "-c", "print('one\\ntwo')"], name="c", after=["a", "b"])
     assert said == "submitted 3 (c)"
     with pytest.raises(HpcextError, match="not done after 0 s"):
@@ -44,7 +44,7 @@ def test_a_pilot_of_a_job_file_is_changed_from_cells(here: Site) -> None:
     assert pilot.logs("c", lines=1) == "two"
     assert pilot.logs("c", lines=None).splitlines()[-2:] == ["one", "two"]
     here.check_account({"a": 40, "b": 40})
-    wait_for(lambda: "ended" in Pilot.attach("night")._repr_html_(), "the end of the manager")
+    wait_for(lambda: "■ ended" in Pilot.attach("night")._repr_html_(), "the end of the manager")
     with pytest.raises(NoManagerError, match="this pilot is over"):
         pilot.submit("true")
 
@@ -60,7 +60,7 @@ def test_a_pilot_without_jobs_waits_for_them_until_it_is_drained(here: Site) -> 
     with pytest.raises(HpcextError, match=r"not completed: 3 \(long\)"):
         pilot.wait()
     pilot.drain()
-    wait_for(lambda: "ended" in pilot._repr_html_(), "the end of the manager")
+    wait_for(lambda: "■ ended" in pilot._repr_html_(), "the end of the manager")
 
 
 def test_jobs_are_stated_with_the_keys_and_the_values_that_python_has(here: Site) -> None:
