@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,27 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     words = _submission(args)
     _check_wait(args)
     directory = pilot_to_change(args, out)
+    job_ids = hand_over(directory, words, out)
+    return _wait(args, directory, of_submit(job_ids), out) if args.wait else 0
+
+
+def hand_over(directory: Path, words: Mapping[str, Any], out: Output) -> Sequence[str]:
+    """Submit jobs to the manager of a pilot, print its answer, and return their ids.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    words : Mapping
+        The fields of the request.
+    out : Output
+    """
     answer = asked(directory, "submit", **words)
     said, *warnings = str(answer["text"]).split("\nwarning: ")
     out.line(said)
     for warning in warnings:
         out.note(f"warning: {warning}")
-    if not args.wait:
-        return 0
-    return _wait(args, directory, of_submit(answer.get("jobs", [])), out)
+    job_ids: list[str] = answer.get("jobs", [])
+    return job_ids
 
 
 def _submission(args: argparse.Namespace) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def read(args: argparse.Namespace) -> Written | None:
         raise InputError(f"cannot be given with {other}", where=f"{ways[-1]}", do="leave one out")
     same = _common(args)
     commands = _lines(args) if args.commands is not None else [_after_dashes(args)]
-    names = [_name_of(each) for each in commands]
+    names = [name_of(each) for each in commands]
     jobs = [
         {"name": name, "command": command, **same}
         for name, command in zip(_numbered(names, args.name), commands, strict=True)
@@ -217,7 +217,7 @@ def _lines(args: argparse.Namespace) -> list[str]:
     return found
 
 
-def _name_of(command: str | list[str]) -> str:
+def name_of(command: str | list[str]) -> str:
     """Return a name for a job: that of the script in its command, or else of the program."""
     words = command if isinstance(command, list) else _words(command)
     paths = [PurePath(word) for word in words if not word.startswith("-")]

@@ -95,7 +95,7 @@ class Output:
         if sys.stdout.isatty():
             _console().print(_rich_table(columns, rows))
             return
-        for text in _aligned([columns, *rows]):
+        for text in aligned([columns, *rows]):
             print(text)
         sys.stdout.flush()
 
@@ -371,7 +371,8 @@ def _rich_table(columns: Row, rows: Sequence[Row], *, overflow: OverflowMethod =
     return table
 
 
-def _aligned(rows: Sequence[Row]) -> Iterator[str]:
+def aligned(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the lines of a table as plain text; its rows have as many cells as the first one."""
     cleaned = [[clean(cell) for cell in row] for row in rows]
     widths = [max(map(columns, column)) for column in zip(*cleaned, strict=True)]
     for row in cleaned:

@@ -17,7 +17,8 @@ from hpcext.checks import check_range
 from hpcext.cli import tidy
 from hpcext.cli.managing import LOG_FORMATS
 from hpcext.cli.output import Output
-from hpcext.cli.run import add_notify, name_after, read_job_file
+from hpcext.cli.run import add_notify
+from hpcext.cli.stated import name_after, read_job_file
 from hpcext.config import load_settings
 from hpcext.core.errors import BatchError, InputError, NoManagerError
 from hpcext.jobfields import MAX_GPUS

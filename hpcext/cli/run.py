@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcext.cli import commands, view
 from hpcext.cli.detach import start_detached
@@ -15,18 +15,15 @@ from hpcext.cli.live import Live
 from hpcext.cli.managing import add_output, exit_status, headline
 from hpcext.cli.narrator import Narrator
 from hpcext.cli.output import LogOutput, Output
+from hpcext.cli.stated import StatedJobs, stated_jobs
 from hpcext.config import Settings, load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.seats import MOST, Shared, check, memory
-from hpcext.jobfile import COMMAND_LINE, parse_jobs, read_jobs
-from hpcext.jobspec import JobSpec
-from hpcext.manager import choosing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.directory import host
-from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.manager.views.report import run_document
 from hpcext.manager.waiting import shell_status
@@ -103,9 +100,7 @@ def add_detach(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Begin a pilot, or go on with one; return the exit status of its jobs."""
-    settings = load_settings(
-        flags={"policy": args.policy, "gpus": args.gpus, "notify": args.notify}
-    )
+    settings = settings_of(args)
     if args.resume is not None:
         _refuse_with_resume(args)
         directory = pilots.find(args.resume, settings.state_dir)
@@ -115,20 +110,46 @@ def run(args: argparse.Namespace, out: Output) -> int:
     for name in ("moved", "leave"):
         if getattr(args, name):
             raise InputError("can be given with --resume only", where=f"--{name}")
-    stated = _jobs(args, settings, out)
+    found = stated_jobs(args, settings, out)
+    if not args.dry_run:
+        return begin(create(found, args, settings), args, out)
+    for name in ("detach", "stay"):
+        if getattr(args, name):
+            raise InputError(f"--{name} cannot be given with it", where="--dry-run")
     gpus, logical = choose_gpus(settings)
     shared = _shared(args.mps, gpus, logical=logical)
-    if args.dry_run and args.detach:
-        raise InputError("--detach cannot be given with it", where="--dry-run")
-    if args.dry_run:
-        node = Node(host(), len(gpus) - (shared is not None))
-        offers = [node, shared.as_node(host())] if shared else [node]
-        check_fits(stated.specs, offers, stated.where, seat_bytes=memory(shared))
-        from hpcext.cli import dry_run  # noqa: PLC0415  (slow: a simulation)
+    node = Node(host(), len(gpus) - (shared is not None))
+    offers = [node, shared.as_node(host())] if shared else [node]
+    check_fits(found.specs, offers, found.where, seat_bytes=memory(shared))
+    from hpcext.cli import dry_run  # noqa: PLC0415  (slow: a simulation)
 
-        dry_run.show(stated.specs, offers, settings.policy, out, as_json=args.json)
-        return 0
-    directory = pilots.create(
+    dry_run.show(found.specs, offers, settings.policy, out, as_json=args.json)
+    return 0
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """Return the settings of a new pilot, with what its command line says."""
+    return load_settings(flags={"policy": args.policy, "gpus": args.gpus, "notify": args.notify})
+
+
+def create(stated: StatedJobs, args: argparse.Namespace, settings: Settings) -> Path:
+    """Make the directory of a new pilot; start nothing.
+
+    Parameters
+    ----------
+    stated : StatedJobs
+    args : argparse.Namespace
+        Of ``hpcext run``.
+    settings : Settings
+
+    Raises
+    ------
+    InputError
+        It cannot be; nothing was made.
+    """
+    gpus, logical = choose_gpus(settings)
+    shared = _shared(args.mps, gpus, logical=logical)
+    return pilots.create(
         stated.specs,
         pilots.NewPilot(
             file=stated.file,
@@ -143,54 +164,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
         where=stated.where,
         directory=args.dir,
     )
-    return begin(directory, args, out)
-
-
-class _Jobs(NamedTuple):
-    """The jobs that a command line states.
-
-    Attributes
-    ----------
-    specs : tuple of JobSpec
-    where : str
-        Where they are stated, for messages.
-    file : str
-        Their file, absolute; empty if there is none.
-    name : str
-        The default name of their pilot.
-    """
-
-    specs: tuple[JobSpec, ...]
-    where: str
-    file: str
-    name: str
-
-
-def _jobs(args: argparse.Namespace, settings: Settings, out: Output) -> _Jobs:
-    """Return the jobs of a file, or those that the command line itself states."""
-    written = commands.read(args)
-    if written is None and args.jobs is None:
-        if args.stay and args.name and not args.dry_run:
-            return _Jobs((), "", "", args.name)
-        raise InputError(
-            "no job file",
-            valid="hpcext run JOBS.toml, hpcext run -- COMMAND, hpcext run --stay --name NAME, "
-            "or hpcext run --resume PILOT",
-        )
-    if written is None:
-        specs = read_job_file(args.jobs, settings, out, empty=args.stay and not args.dry_run)
-        return _Jobs(specs, str(args.jobs), str(args.jobs.absolute()), name_after(args.jobs))
-    warnings: list[str] = []
-    specs = parse_jobs(
-        written.text,
-        COMMAND_LINE,
-        Path.cwd(),
-        suspend_timeout_s=settings.suspend_timeout_s,
-        warnings=warnings,
-    )
-    for warning in warnings:
-        out.note(f"warning: {warning}")
-    return _Jobs(specs, COMMAND_LINE, "", written.name)
 
 
 def begin(directory: Path, args: argparse.Namespace, out: Output) -> int:
@@ -208,39 +181,6 @@ def begin(directory: Path, args: argparse.Namespace, out: Output) -> int:
         return start_detached(directory, args, out)
     moved, leave = getattr(args, "moved", False), getattr(args, "leave", False)
     return manage(directory, out, as_json=args.json, moved=moved, leave=leave)
-
-
-def read_job_file(
-    path: Path, settings: Settings, out: Output, *, empty: bool = False
-) -> tuple[JobSpec, ...]:
-    """Read the jobs of a new pilot; print warnings about values that are probably mistakes.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-    settings : Settings
-    out : Output
-    empty : bool
-        Whether a file without jobs is allowed.
-
-    Raises
-    ------
-    InputError
-        The file is invalid.
-    """
-    warnings: list[str] = []
-    specs = read_jobs(
-        path,
-        suspend_timeout_s=settings.suspend_timeout_s,
-        profiles=profiles_for(settings.state_dir / "profiles"),
-        empty=empty,
-        warnings=warnings,
-    )
-    for warning in warnings:
-        out.note(f"warning: {warning}")
-    if told := choosing.same_file(path, settings.state_dir):
-        out.note(told)
-    return specs
 
 
 def _shared(said: str | None, gpus: Sequence[int], *, logical: bool) -> Shared | None:
@@ -269,7 +209,7 @@ def _refuse_with_resume(args: argparse.Namespace) -> None:
         raise InputError("takes no job file", where="--resume", do="hpcext submit adds jobs")
     if said := commands.given(args):
         raise InputError(f"{said[0]} cannot be given with it", where="--resume")
-    for name in ("gpus", "mps", "policy", "name", "dir", "notify", "stay", "dry_run"):
+    for name in ("gpus", "mps", "policy", "name", "dir", "notify", "dry_run", "stay"):
         if getattr(args, name):
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} cannot be given with it", where="--resume")
@@ -296,12 +236,6 @@ def choose_gpus(settings: Settings) -> tuple[tuple[int, ...], bool]:
     if found and count > len(found):
         raise InputError(f"{count} GPUs", where="--gpus", valid=f"1 to {len(found)}, as found")
     return (found[:count], False) if found else (tuple(range(count)), True)
-
-
-def name_after(path: Path) -> str:
-    """Return a name for a pilot: that of its job file, with all other characters replaced."""
-    kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in path.stem)
-    return kept.strip("-")[:64] or "run"
 
 
 def manage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +23,7 @@ from hpcext.manager.handles import chosen, find_job
 from hpcext.manager.requests import AUTO
 from hpcext.manager.views import reading
 from hpcext.manager.views.harvest_report import why_no_node
-from hpcext.manager.views.reading import Follower
+from hpcext.manager.views.reading import Follower, Reading
 from hpcext.manager.views.report import run_document
 
 BLOCK_BYTES = 64 << 10
@@ -131,7 +131,7 @@ def status(args: argparse.Namespace, out: Output) -> int:
     if not args.json and _has_not_begun(directory, out):
         return 0
     found = reading.read(directory)
-    engine, world = found.engine, found.world
+    world = found.world
     jobs = [_job(world, name, out)] if name else list(world.jobs.values())
     shown = {job.id for job in jobs}
     if args.json:
@@ -145,6 +145,22 @@ def status(args: argparse.Namespace, out: Output) -> int:
                 said["why"] = instead or said["why"]
         out.document(document)
         return 0
+    show(found, jobs, out)
+    return 0
+
+
+def show(found: Reading, jobs: Sequence[Job], out: Output) -> None:
+    """Print a table of some jobs, and below it what else there is to say of their pilot.
+
+    Parameters
+    ----------
+    found : Reading
+    jobs : sequence of Job
+        Those of the pilot that are asked for.
+    out : Output
+    """
+    engine, world = found.engine, found.world
+    shown = {job.id for job in jobs}
     out.table(view.COLUMNS, [row for row in view.rows(engine) if row[0] in shown])
     for job in jobs:
         record = world.records[job.id]
@@ -159,11 +175,10 @@ def status(args: argparse.Namespace, out: Output) -> int:
     view.print_failures(out, jobs)
     if sentence := view.undecided(world, alive=found.alive):
         out.line(sentence)
-    if problem := notifications.problem_of(directory):
+    if problem := notifications.problem_of(found.directory):
         out.line(problem)
     if any(not job.state.final for job in world.jobs.values()):
         _print_standing(found.standing, out)
-    return 0
 
 
 def _has_not_begun(directory: Path, out: Output) -> bool:

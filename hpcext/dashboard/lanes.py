@@ -47,13 +47,15 @@ class TimeWindow(NamedTuple):
         return cls(float(last) if last and last in _WINDOWS else None)
 
 
-def timeline(view: PilotView, window: TimeWindow) -> list[str]:
-    """Return the parts of the section: links to windows, the lanes, and the same as a table.
+def timeline(view: PilotView, window: TimeWindow, *, table: bool = True) -> list[str]:
+    """Return the parts of the section: a legend, the lanes, and the same as a table.
 
     Parameters
     ----------
     view : PilotView
     window : TimeWindow
+    table : bool
+        Whether the table is wanted; one that somebody has opened closes when all is shown anew.
     """
     if not view.spans:
         return ["<p>No job has had a GPU yet.</p>"]
@@ -65,7 +67,7 @@ def timeline(view: PilotView, window: TimeWindow) -> list[str]:
         drawn = sorted(seen, key=lambda span: span.start_s - _end_s(span, scale))[:MOST_SPANS]
     lanes = list(_lanes(view, drawn))
     jobs = {job.id: job for job in view.jobs}
-    parts = [_window_links(window), _legend(), '<div class="lanes" aria-hidden="true">']
+    parts = [_legend(), '<div class="lanes" aria-hidden="true">']
     for gpus, spans in lanes[:MOST_LANES]:
         inner = "".join(_block(span, jobs[span.job], scale) for span in spans)
         parts.append(
@@ -78,10 +80,9 @@ def timeline(view: PilotView, window: TimeWindow) -> list[str]:
     if short or more:
         parts.append(
             f'<p class="note">Not drawn: {short} short spans and '
-            f"{sum(len(gpus) for gpus, _ in more)} GPUs; data.json has them all.</p>"
+            f"{sum(len(gpus) for gpus, _ in more)} GPUs; hpcext dashboard --json has them all.</p>"
         )
-    parts.append(_as_table(seen, jobs))
-    return parts
+    return [*parts, _as_table(seen, jobs)] if table else parts
 
 
 def _lanes(view: PilotView, drawn: Iterable[Span]) -> Iterator[tuple[list[str], list[Span]]]:
@@ -204,7 +205,8 @@ def _legend() -> str:
     )
 
 
-def _window_links(window: TimeWindow) -> str:
+def window_links(window: TimeWindow) -> str:
+    """Return links to the same page with other parts of time."""
     asked = "" if window.last_s is None else f"{window.last_s:.0f}"
     links = []
     for last, words in _WINDOWS.items():

@@ -15,7 +15,7 @@ from hpcext.dashboard import chart, lanes
 from hpcext.dashboard.document import Document, JobView, LocalGpus, NodeView, PilotView
 from hpcext.executors.gpu_facts import GpuFacts, sharing
 from hpcext.manager.views.harvest_report import PARTS
-from hpcext.render.markup import document, section, text
+from hpcext.render.markup import document, paragraph, section, text
 from hpcext.render.words import clock, hours, percent, times
 from hpcext.text import counted
 
@@ -24,6 +24,9 @@ REFRESH_S = 5
 
 MOST_PILOTS = 50
 """The largest number of pilots to show; of more, the newest ones."""
+
+MOST_IN_EXCERPT = 50
+"""The largest number of jobs in a part of another page."""
 
 MOST_ENDED = 100
 """The largest number of ended jobs to show; ``data.json`` has all."""
@@ -70,10 +73,37 @@ def pilot(view: PilotView, found: Document, window: lanes.TimeWindow) -> str:
         _machine(found.machine, {node.name for node in view.nodes}),
         section("jobs", "Jobs", *_jobs(view)),
         section("queue", "Queue", _queue(view)),
-        section("timeline", "Who had which GPU", *lanes.timeline(view, window)),
+        section(
+            "timeline",
+            "Who had which GPU",
+            lanes.window_links(window) if view.spans else "",
+            *lanes.timeline(view, window),
+        ),
         _harvest(view.harvest) if view.harvest else "",
     ]
     return _page(f"{view.name} · hpcext", body, found.read_at, "../../")
+
+
+def excerpt(view: PilotView, lines: Iterable[str]) -> str:
+    """Return the jobs of a pilot and the timeline, as a part of a page that is not ours.
+
+    Parameters
+    ----------
+    view : PilotView
+    lines : iterable of str
+        What else there is to say of it, as plain text.
+    """
+    told = [paragraph(line, "note") for line in lines]
+    held = f"{view.held} of {view.gpus} GPUs held; {clock(view.now_s)} since it began"
+    return "\n".join(
+        (
+            chart.HATCH,
+            f"<header><h1>{text(view.name)}</h1><p>{_state(view)} · {held}</p></header>",
+            *_jobs(view, MOST_IN_EXCERPT),
+            *told,
+            *lanes.timeline(view, lanes.TimeWindow(), table=False),
+        )
+    )
 
 
 def _page(title: str, body: Iterable[str], read_at: str, root: str) -> str:
@@ -181,7 +211,8 @@ def _node(node: NodeView, jobs: dict[str, JobView], view: PilotView) -> str:
     )
 
 
-def _jobs(view: PilotView) -> list[str]:
+def _jobs(view: PilotView, most: int | None = None) -> list[str]:
+    """Return the table of jobs, at most so many; by default all that have not ended."""
     if not view.jobs:
         return ["<p>No job has been submitted yet.</p>"]
     order = {id: place for place, id in enumerate(view.queue)}
@@ -192,7 +223,7 @@ def _jobs(view: PilotView) -> list[str]:
         *busy,
         *sorted(waiting, key=lambda job: order.get(job.id, len(order))),
         *ended[:MOST_ENDED],
-    ]
+    ][:most]
     parts = [
         _table(
             "Running jobs first, then waiting ones, then those that have ended.",
@@ -200,7 +231,9 @@ def _jobs(view: PilotView) -> list[str]:
             map(_row, shown),
         )
     ]
-    if len(ended) > MOST_ENDED:
+    if most is not None and len(view.jobs) > most:
+        parts.append(paragraph(f"{len(view.jobs) - most} more; hpcext status shows all.", "note"))
+    elif len(ended) > MOST_ENDED:
         more = len(ended) - MOST_ENDED
         parts.append(f'<p class="note">{more} more have ended; data.json has them all.</p>')
     return parts

@@ -45,17 +45,18 @@ def test_a_pilot_goes_on_in_the_background_and_is_followed(site: Site) -> None:
 
 
 def test_a_pilot_that_stays_waits_for_jobs_until_it_is_drained(site: Site) -> None:
-    refused = site.run("run", "--stay", "--gpus=1")
+    words = ("--gpus=1", "--stay", "--detach")
+    refused = site.run("run", *words)
     assert (refused.code, "--stay --name NAME" in refused.err) == (2, True)
-    begun = site.run("run", "--stay", "--name=pool", "--gpus=1", "--detach")
-    assert begun.code == 0, begun
-    for name in ("a", "b"):
-        done = site.run("submit", "pool", "--name", name, "--wait", "--", "true")
-        assert (done.code, "1 job completed" in done.out) == (0, True)
-    ended = site.run("drain", "pool", "--wait")
-    assert ended.code == 0, ended
-    refused = site.run("submit", "pool", "--", "true")
-    assert (refused.code, "this pilot is over" in refused.err) == (3, True)
+    for more in (("--dry-run", "--name=queue", "--gpus=1"), ("--resume=x",)):
+        refused = site.run("run", "--stay", *more)
+        assert (refused.code, "--stay cannot be given" in refused.err) == (2, True), refused
+    assert site.run("run", *words, "--name=queue").code == 0
+    for number in (1, 2):
+        done = site.run("submit", "queue", "--wait", "--name", f"j{number}", "--", "true")
+        assert (done.code, "1 job completed" in done.out) == (0, True), done
+    drained = site.run("drain", "queue", "--wait")
+    assert (drained.code, "all jobs have ended" in drained.out) == (0, True)
 
 
 def test_what_is_wrong_at_the_start_is_said_in_the_foreground(site: Site) -> None:

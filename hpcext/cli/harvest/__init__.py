@@ -15,7 +15,8 @@ from hpcext.cli.harvest import view as harvest_view
 from hpcext.cli.harvest.terms import make_terms, nodes_of
 from hpcext.cli.managing import add_output
 from hpcext.cli.output import Output
-from hpcext.cli.run import add_detach, add_notify, begin, name_after, read_job_file
+from hpcext.cli.run import add_detach, add_notify, begin
+from hpcext.cli.stated import name_after, read_job_file
 from hpcext.config import MAX_NODES, load_settings
 from hpcext.core.band import read_band
 from hpcext.core.errors import HpcextError, InputError
