@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from hpcext import __version__
 from hpcext.broker import service
 from hpcext.broker.settings import FILE, load
@@ -17,7 +15,7 @@ from hpcext.cli import completion
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import InputError
 from hpcext.harvest import leave
 
 NO_LIMIT = "none"
@@ -80,13 +78,7 @@ def status(args: argparse.Namespace, out: Output) -> int:
         raise InputError(
             "this machine has no broker", where=str(leave.SOCKET), do="give --socket PATH"
         )
-    try:
-        document = msgspec.json.decode(leave.call(path, leave.AskStatus()))
-    except msgspec.DecodeError as error:
-        raise leave.BrokerError(f"answers what cannot be read ({error})", where=str(path)) from None
-    if "users" not in document:
-        why = document.get("refused") or document.get("keep") or "no status"
-        raise HpcextError(f"refuses: {why}", where=str(path), do="try again in a few seconds")
+    document = leave.status(path)
     if args.json:
         out.document(document)
         return 0

@@ -12,12 +12,13 @@ import socket
 import stat
 import struct
 from pathlib import Path
-from typing import Annotated, Final, Literal, Union
+from typing import Annotated, Any, Final, Literal, Union
 
 import msgspec
 
 from hpcext import private
 from hpcext.core.errors import UNREADABLE, HpcextError
+from hpcext.text import clean
 
 SOCKET: Final = Path("/run/hpcext-broker/socket")
 """Where a broker listens, unless a setting says otherwise: only root makes its directory."""
@@ -41,6 +42,8 @@ ANSWER_S = 5.0
 """Seconds for which an answer is waited for."""
 
 SCHEMA: Final = "hpcext.broker/1"
+
+_SAID_CHARS = 200
 
 _PEER = struct.Struct("3i")
 """pid, uid and gid, as SO_PEERCRED has them (unix(7))."""
@@ -195,6 +198,31 @@ def ask(path: Path, message: Ask, answer_s: float = ANSWER_S) -> Answer:
         return msgspec.json.decode(line, type=Answer)
     except UNREADABLE as error:
         raise BrokerError(f"answers what cannot be read ({error})", where=str(path)) from None
+
+
+def status(path: Path) -> dict[str, Any]:
+    """Return what a broker says of itself and of whoever asks; raise errors as :func:`call` does.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Of the socket.
+
+    Raises
+    ------
+    BrokerError
+        Nobody answers, or not with a status.
+    """
+    line, where = call(path, AskStatus()), str(path)
+    try:
+        document = msgspec.json.decode(line)
+    except UNREADABLE as error:
+        raise BrokerError(f"answers what cannot be read ({error})", where=where) from None
+    if not isinstance(document, dict) or "users" not in document:
+        said = document if isinstance(document, dict) else {}
+        why = clean(str(said.get("refused") or said.get("keep") or "no status"))[:_SAID_CHARS]
+        raise BrokerError(f"refuses: {why}", where=where, do="try again in a few seconds")
+    return document
 
 
 def _line(line: socket.socket, where: str) -> bytes:
