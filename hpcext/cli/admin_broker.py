@@ -68,7 +68,7 @@ def add_install(systems: Any) -> None:
 
 
 def add(systems: Any, run: Run, goal: str) -> cli.Parser:
-    """Register a command about the broker, with the options that all have."""
+    """Register a command of `systems` about the broker, which does `goal` by `run`."""
     parser: cli.Parser = systems.add_parser("broker", help=goal, description="Needs root.")
     parser.epilog = f"{cli.EXAMPLE}{parser.prog}"
     parser.add_argument(

@@ -65,7 +65,18 @@ def uninstall(
     out: Output,
     unneeded: Sequence[Edit] = (),
 ) -> int:
-    """Remove what was installed; return the exit status, 1 if changed files stay."""
+    """Remove what was installed; return the exit status.
+
+    Parameters
+    ----------
+    place : InstallLocation
+    changes : sequence of FileChange
+        As planned. If some of these files were changed, they stay, and the status is 1.
+    args : argparse.Namespace
+    out : Output
+    unneeded : sequence of Edit
+        Lines of the site's files that only we needed.
+    """
     show(changes, out)
     if not args.dry_run:
         installing.remove(place, changes)
@@ -83,7 +94,7 @@ def uninstall(
 
 
 def show_status(found: Status, args: argparse.Namespace, out: Output) -> int:
-    """Print the state of an installation; return the exit status."""
+    """Print the state of an installation, `found`, as `args` ask; return the exit status."""
     if not found.hpcext:
         out.line("hpcext is not installed there")
     else:
@@ -116,7 +127,7 @@ def show(changes: Sequence[FileChange], out: Output) -> None:
 def document(
     changes: Sequence[FileChange], args: argparse.Namespace, out: Output, **more: Any
 ) -> None:
-    """Print a document of what was done, if one was asked for."""
+    """Print `changes` and `more` as a document, if `args` ask for one."""
     if args.json:
         done = [{"do": change.verb, "path": str(change.path)} for change in changes]
         document = {"schema": f"hpcext.{args.command}/1", "dry_run": args.dry_run, "files": done}
