@@ -50,6 +50,9 @@ state_dir = "{state_dir}"
 # Users who see all users in hpcext-broker status, beside root.
 administrators = []
 
+# Weights times the fair share of Slurm's users (sshare). Without it: the weights of this file.
+# shares = "batch"
+
 # What users have whom no other table names. They have nodes in proportion to their weights. Users
 # of a higher priority have all that they want first. A limit is the most nodes of one user.
 [everybody]
@@ -57,9 +60,15 @@ weight = 1
 priority = 0
 # limit = 64
 
-# Members of a group of the system; the first group of this file counts.
+# Members of a group of the system; the first group of this file counts for weights. All members
+# together have at most so many nodes.
 # [groups.physics]
 # weight = 2
+# together = 256
+
+# The same of all users of an account of Slurm.
+# [accounts.thesis]
+# together = 32
 
 # One user.
 # [users.ann]

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import backends, private
+from hpcext.batch.leasing import FairShared
 from hpcext.broker import account as accounts
+from hpcext.broker.fair_share import FairShare
 from hpcext.broker.identity import PeerCredentials
 from hpcext.broker.server import Server
 from hpcext.broker.settings import Settings, load
@@ -72,6 +74,7 @@ class _Service:
         self._system = backends.leasing(settings.batch)
         self._site = Site(settings, journal, accounts.load(settings.state_dir), time.monotonic())
         self._server = Server(settings.socket, PeerCredentials(), self._reply)
+        self._fair_share: FairShare | None = None
         self._ended = asyncio.Event()
         self._failing = ""
 
@@ -81,6 +84,7 @@ class _Service:
         for signum in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(signum, self._ended.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._read_shares()
         await self._server.begin()
         ready(f"divides the idle nodes of {settings.partition}, asked at {settings.socket}")
         try:
@@ -89,6 +93,8 @@ class _Service:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._ended.wait(), settings.cycle_s)
         finally:
+            if self._fair_share is not None:
+                self._fair_share.end()
             await self._server.end()
             accounts.save(self._site.account, settings.state_dir)
 
@@ -105,8 +111,17 @@ class _Service:
         self._fails("" if nodes else f"{partition} has no nodes, or is not a partition")
         if not nodes:
             return
+        if self._fair_share is not None:
+            self._site.fair_share = self._fair_share.now
         self._site.look(nodes, others, time.monotonic())
         accounts.save(self._site.account, self._site.settings.state_dir)
+
+    def _read_shares(self) -> None:
+        """Read the fair share of the batch system from now on, if the settings ask for it."""
+        settings, system = self._site.settings, self._system
+        if settings.asks and self._fair_share is None and isinstance(system, FairShared):
+            self._fair_share = FairShare(system.associations, settings.shares_every_s)
+            self._fair_share.begin()
 
     def _fails(self, why: str) -> None:
         """Say it once if the batch system does not answer, and once when it does again."""
@@ -127,4 +142,5 @@ class _Service:
         except HpcextError as error:
             log.error("the settings stay as they are: %s", error)
         else:
+            self._read_shares()
             log.info("the settings were read again")

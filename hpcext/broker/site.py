@@ -11,7 +11,7 @@ import heapq
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,8 @@ from hpcext.batch.leasing import Idle, Other
 from hpcext.broker import paper
 from hpcext.broker.account import Account
 from hpcext.broker.decision import SOON_S, Standing, decide, granted
-from hpcext.broker.division import divide
+from hpcext.broker.division import Pools, Share
+from hpcext.broker.fair_share import Reading
 from hpcext.broker.harvesters import Harvester, Harvesters
 from hpcext.broker.identity import Peer, name_of
 from hpcext.broker.nodes import Nodes
@@ -65,6 +66,11 @@ class Site:
         Seconds of a clock that never goes back, as in all methods.
     name_of : callable
         The name of a user, by uid.
+
+    Attributes
+    ----------
+    fair_share : Reading
+        What the batch system has said of users; whoever asks it sets this.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class Site:
         self._nodes = Nodes(settings)
         self._harvesters = Harvesters(self._engine.world, name_of, now_s)
         self._standing = Standing({}, {}, {}, {})
+        self.fair_share = Reading()
         self._next: frozenset[str] = frozenset()
         self._beyond: tuple[str, ...] = ()
         self._users_held: Counter[str] = Counter()
@@ -167,8 +174,8 @@ class Site:
         }
         facts += self._nodes.news(world, nodes, {*free, *held})
         self._left = ()
-        shares = {user: self.settings.share(user) for user in self._harvesters.users()}
-        self._standing = Standing(self._harvesters.parties(now_s), shares, held, without)
+        shares, pools = self._shares({*self._harvesters.users(), *without})
+        self._standing = Standing(self._harvesters.parties(now_s), shares, held, without, pools)
         self._settle(tuple(facts), now_s)
         self._grants = self._granted()
         waits = Counter(
@@ -178,6 +185,12 @@ class Site:
         )
         self._told = may_have(self._grants, Counter(held.values()), waits)
         self._see_ahead()
+
+    def _shares(self, users: Iterable[str]) -> tuple[dict[str, Share], Pools]:
+        """Return what users have now, and what several of them have together."""
+        parts = {user: self.settings.part(user, self.fair_share) for user in users}
+        shares = {user: share for user, (share, _) in parts.items()}
+        return shares, Pools(self.settings.pools, {user: of for user, (_, of) in parts.items()})
 
     # The engine.
 
@@ -239,11 +252,8 @@ class Site:
         # Not while somebody waits for what he may have: the node is his.
         if any(have[key] < grants.get(key, 0) for key in standing.parties):
             return
-        nodes, wishes = len(self._engine.world.offered), standing.wishes()
-        now, then = (
-            divide(number, wishes, standing.shares, standing.without)
-            for number in (nodes, nodes + 1)
-        )
+        nodes = len(self._engine.world.offered)
+        now, then = standing.divided(nodes), standing.divided(nodes + 1)
         self._next = frozenset(key for key in then if then[key] > now[key])
 
     # What it shows.
@@ -280,25 +290,50 @@ class Site:
             "decides": not self._settles(now_s) and not self._journal.behind,
             "failed": self._refused,
             "nodes": len(self._engine.world.offered),
+            "shares": self._said_of_shares(now_s),
+            "together": self._together() if self.sees_all(peer) else [],
             "users": [self._row(user, users.get(user, [])) for user in sorted(known)],
         }
+
+    def _said_of_shares(self, now_s: float) -> dict[str, Any]:
+        """Return where weights come from, and whether that can be read."""
+        read_s = self.fair_share.read_s
+        return {
+            "from": self.settings.shares,
+            "age_s": None if read_s is None else round(now_s - read_s, 1),
+            "failed": self.fair_share.failed if self.settings.asks else "",
+        }
+
+    def _together(self) -> list[dict[str, Any]]:
+        """Return what pools may have, and have."""
+        _, pools = self._shares(self._users_held)
+        held = Counter[str]()
+        for user, nodes in self._users_held.items():
+            held.update(dict.fromkeys(pools.of[user], nodes))
+        return [
+            {"name": name, "limit": limit, "held": held[name]}
+            for name, limit in self.settings.pools.items()
+        ]
 
     def sees_all(self, peer: Peer) -> bool:
         """Return whether somebody may see all users."""
         return peer.uid in {0, os.geteuid()} or peer.user in self.settings.administrators
 
     def _row(self, user: str, own: list[Harvester]) -> dict[str, Any]:
-        share, had = self.settings.share(user), self.account.of(user)
+        (share, _), had = self.settings.part(user, self.fair_share), self.account.of(user)
+        granted, held = sum(self._grants.get(one.key, 0) for one in own), self._users_held[user]
         return {
             "user": user,
             "weight": share.weight,
+            "fair_share": self.settings.factor(user, self.fair_share),
             "priority": share.priority,
             "limit": share.limit,
             "harvesters": len(own),
             "trainers": sum(len(one.said) for one in own),
             "want": sum(one.want for one in own),
-            "granted": sum(self._grants.get(one.key, 0) for one in own),
-            "held": self._users_held[user],
+            "granted": granted,
+            "held": held,
+            "owed": max(0, granted - held),
             "held_node_s": round(had.held_node_s, 1),
             "without_leave_node_s": round(had.without_node_s, 1),
         }
@@ -311,6 +346,9 @@ class Site:
             users=settings.users,
             groups=settings.groups,
             administrators=settings.administrators,
+            shares=settings.shares,
+            shares_unknown=settings.shares_unknown,
+            pools=settings.pools,
         )
         self._policy = settings.decider()
 

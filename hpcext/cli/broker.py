@@ -5,20 +5,27 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpcext import __version__
 from hpcext.broker import service
-from hpcext.broker.settings import FILE, load
+from hpcext.broker.settings import BATCH, FILE, load
 from hpcext.cli import completion
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.harvest import leave
+from hpcext.render.words import duration
 
 NO_LIMIT = "none"
+
+COLUMNS = (
+    "user", "weight", "fair share", "priority", "limit", "trainers", "want", "granted", "held",
+    "owed", "held node-h", "without leave",
+)  # fmt: skip
 
 
 def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
@@ -86,23 +93,32 @@ def status(args: argparse.Namespace, out: Output) -> int:
     out.line(f"{document['nodes']} nodes of {document['partition']} to divide{waits}")
     if document["failed"]:
         out.note(f"the policy {document['failed']}; all keep what they have")
-    out.table(
-        ("user", "weight", "priority", "limit", "trainers", "want", "granted", "held",
-         "held node-h", "without leave"),
-        [
-            (
-                row["user"],
-                f"{row['weight']:g}",
-                f"{row['priority']:g}",
-                NO_LIMIT if row["limit"] is None else str(row["limit"]),
-                *(str(row[name]) for name in ("trainers", "want", "granted", "held")),
-                f"{row['held_node_s'] / 3600:.2f}",
-                f"{row['without_leave_node_s'] / 3600:.2f}",
-            )
-            for row in document["users"]
-        ],
-    )  # fmt: skip
+    shares = document["shares"]
+    if shares["failed"]:
+        age_s = shares["age_s"]
+        holds = "as nobody was known" if age_s is None else f"as it was {duration(age_s)} ago"
+        out.note(f"the fair share stays {holds}: {shares['failed']}")
+    out.table(COLUMNS, [_row(row, shares["from"]) for row in document["users"]])
+    if document["together"]:
+        out.table(
+            ("together", "limit", "held"),
+            [(row["name"], str(row["limit"]), str(row["held"])) for row in document["together"]],
+        )
     return 0
+
+
+def _row(row: Mapping[str, Any], shares: str) -> tuple[str, ...]:
+    counts = ("trainers", "want", "granted", "held", "owed")
+    return (
+        row["user"],
+        f"{row['weight']:.4g}",
+        f"{row['fair_share']:.2f}" if shares == BATCH else "",
+        f"{row['priority']:g}",
+        NO_LIMIT if row["limit"] is None else str(row["limit"]),
+        *(str(row[name]) for name in counts),
+        f"{row['held_node_s'] / 3600:.2f}",
+        f"{row['without_leave_node_s'] / 3600:.2f}",
+    )
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

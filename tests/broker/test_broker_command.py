@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from site_of_test import wait_for
@@ -17,6 +19,7 @@ from hpcext.broker.division import Share
 from hpcext.broker.settings import Settings, load
 from hpcext.cli.broker import main
 from hpcext.core.errors import InputError
+from hpcext.harvest import leave
 
 WHOLE = """
 partition = "preemptible"
@@ -93,6 +96,21 @@ def test_the_first_group_of_the_file_that_somebody_is_in_counts(file: Path) -> N
         ('partition = "p"\n[users.ann]\nlimit = -1', "users: ann: limit: -1 (valid: an integer"),
         ('partition = "p"\n[everybody]\nshare = 2', "everybody: unknown key 'share'"),
         ("partition =", "line 1"),
+        ('partition = "p"\nshares = "slurm"', "shares: 'slurm' (valid: file, batch)"),
+        ('partition = "p"\nshares_unknown = 0', "shares_unknown: 0 (valid: a number"),
+        ('partition = "p"\nshares_every_s = 1', "shares_every_s: 1 (valid: a number, 10"),
+        ('partition = "p"\n[accounts.x]\nweight = 1', "accounts: x: unknown key 'weight'"),
+        ('partition = "p"\n[accounts]\nx = 1', "accounts: x: 1 is an integer (valid: a table)"),
+        (
+            'partition = "p"\n[groups.x]\ntogether = -1',
+            "groups: x: together: -1 (valid: an integer",
+        ),
+        ('partition = "p"\n[users.x]\ntogether = 1', "users: x: unknown key 'together'"),
+        (
+            'partition = "p"\nbatch = "lsf"\nshares = "batch"',
+            "lsf has no fair share or accounts that a broker can read",
+        ),
+        ('partition = "p"\nbatch = "lsf"\n[accounts.x]\ntogether = 1', "lsf has no fair share or"),
         ('partition = "p"\nbatch = "pbs"', "batch: unknown batch system 'pbs' (valid: slurm, lsf)"),
     ],
 )
@@ -146,12 +164,29 @@ class Service:
         self.socket = path / "socket"
         programs = path / "bin"
         programs.mkdir()
-        for name in ("sinfo", "squeue", "scontrol", "sacct"):
-            program = programs / name
-            program.write_text("#!/bin/sh\nexit 1\n")
-            program.chmod(0o755)
+        self.programs = programs
+        for name in ("sinfo", "squeue", "scontrol", "sacct", "sshare"):
+            self.command(name, "exit 1")
         self.environ = {**os.environ, "PATH": f"{programs}:/usr/bin:/bin"}
         self.processes: list[subprocess.Popen[str]] = []
+
+    def command(self, name: str, text: str) -> None:
+        """What a command of Slurm does from now on."""
+        draft = self.programs / f"{name}.new"
+        draft.write_text(f"#!/bin/sh\n{text}\n")
+        draft.chmod(0o755)
+        draft.replace(self.programs / name)
+
+    def status(self, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+        while True:
+            code = main(["status", "--socket", str(self.socket), "--json"])
+            said = capsys.readouterr()
+            if code == 0:
+                document: dict[str, Any] = json.loads(said.out)
+                return document
+            # It answers once in a second.
+            assert "too many calls" in said.out, said
+            time.sleep(1)
 
     def write(self, more: str = "") -> None:
         self.file.write_text(
@@ -210,3 +245,49 @@ def test_it_serves_while_the_batch_system_does_not_answer(
     assert "the settings stay as they are" in err
     assert err.count("sinfo") + err.count("squeue") <= 2
     assert not service.socket.exists()
+
+
+IDLE = "|".join(["n1", "idle", "gpu:4", "8", "8000", "up", "1-00:00:00", "gpu:0", "0/8/0/8", "0"])
+"""A node as sinfo shows it."""
+
+
+def test_decisions_go_on_while_the_fair_share_does_not_come(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It hangs, it fails, it comes; each is said, and no look waits for it."""
+    service.command("sinfo", f"echo '{IDLE}|'")
+    service.command("squeue", "exit 0")
+    asked = service.path / "asked"
+    service.command("sshare", f"echo $$ >{asked}.new; mv {asked}.new {asked}; exec sleep 1000")
+    service.write('shares = "batch"\n[users.root]\nweight = 2\n')
+    process = service.start()
+    wait_for(asked.exists, "the question")
+    wait_for(service.socket.is_socket, "the socket")
+    wait_for(lambda: service.status(capsys)["decides"], "a decision meanwhile")
+    shares = service.status(capsys)["shares"]
+    assert shares == {"from": "batch", "age_s": None, "failed": ""}
+    # Its end is not delayed either.
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    os.kill(int(asked.read_text()), signal.SIGKILL)
+    service.command("sshare", "echo 'sshare: error: slurmdbd is down' >&2; exit 1")
+    process = service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    wait_for(lambda: service.status(capsys)["shares"]["failed"], "what has failed")
+    assert "slurmdbd is down" in service.status(capsys)["shares"]["failed"]
+    time.sleep(1)
+    assert main(["status", "--socket", str(service.socket)]) == 0
+    said = capsys.readouterr()
+    assert "the fair share stays as nobody was known: sshare failed: slurmdbd is down" in said.err
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert err.count("slurmdbd is down") == 1
+    service.command("sshare", "echo '||root'; echo 'root|0.25| root'")
+    service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    wait_for(lambda: service.status(capsys)["shares"]["age_s"] is not None, "an answer")
+    leave.ask(service.socket, leave.Ask("hpcext-me-20261124-120000-ab12", "p", 4, 1))
+    document = service.status(capsys)
+    assert document["shares"]["failed"] == ""
+    [row] = document["users"]
+    assert (row["user"], row["fair_share"], row["weight"]) == ("root", 0.25, 0.5)

@@ -276,3 +276,32 @@ def test_without_a_socket_there_is_no_answer(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "socket"))
     assert "does not answer" in refusal(tmp_path / "socket")
+
+
+def test_a_call_that_is_refused_unread_is_told_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has answered and hung up before the message was sent."""
+    tmp_path.chmod(0o755)
+    closed = threading.Event()
+
+    class Late(socket.socket):
+        def sendall(self, *words: Any) -> None:
+            assert closed.wait(60)
+            super().sendall(*words)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+
+        def refuse() -> None:
+            line, _ = listener.accept()
+            line.send(b'{"refused":"too many calls"}\n')
+            line.close()
+            closed.set()
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        monkeypatch.setattr(leave.socket, "socket", Late)
+        assert leave.ask(tmp_path / "socket", an_ask()).refused == "too many calls"
+        thread.join()
