@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from hpcext import backends, private
 from hpcext.batch.leasing import FairShared
 from hpcext.broker import account as accounts
+from hpcext.broker.alone import alone, hang_up
 from hpcext.broker.fair_share import FairShare
 from hpcext.broker.identity import PeerCredentials
 from hpcext.broker.server import Server
@@ -43,7 +45,7 @@ def run(settings: Settings, file: Path, ready: Callable[[str], None]) -> None:
     Raises
     ------
     NoManagerError
-        Another broker has this state directory.
+        Another broker has this state directory, this socket, or this partition.
     HpcextError
         A file or the socket cannot be used.
     """
@@ -52,13 +54,16 @@ def run(settings: Settings, file: Path, ready: Callable[[str], None]) -> None:
     except OSError as error:
         raise refused(error, str(settings.state_dir)) from None
     try:
-        with locks.held(settings.state_dir / LOCK, do="use another state_dir"):
+        with (
+            locks.held(settings.state_dir / LOCK, do="use another state_dir"),
+            alone(settings) as name,
+        ):
             journal = journals.Journal(
                 settings.state_dir / JOURNAL,
                 journals.Header(began_at=time.time(), policy=settings.policy),
             )
             with contextlib.closing(journal):
-                asyncio.run(_Service(settings, file, journal).run(ready))
+                asyncio.run(_Service(settings, file, journal).run(ready, name))
     except JournalError as error:
         do = "move it away: harvesters keep what they have, and ask again"
         raise JournalError(error.what, where=error.where, do=do) from None
@@ -78,12 +83,14 @@ class _Service:
         self._ended = asyncio.Event()
         self._failing = ""
 
-    async def run(self, ready: Callable[[str], None]) -> None:
-        """Serve until a signal comes."""
+    async def run(self, ready: Callable[[str], None], name: socket.socket | None) -> None:
+        """Serve until a signal comes, at whose `name` others see that a broker is here."""
         loop, settings = asyncio.get_running_loop(), self._site.settings
         for signum in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(signum, self._ended.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        if name is not None:
+            loop.add_reader(name, hang_up, name)
         self._read_shares()
         await self._server.begin()
         ready(f"divides the idle nodes of {settings.partition}, asked at {settings.socket}")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from site_of_test import wait_for
 
+from hpcext.broker.alone import name_for
 from hpcext.broker.division import Share
 from hpcext.broker.settings import Settings, load
 from hpcext.cli.broker import main
@@ -167,7 +168,9 @@ class Service:
         self.programs = programs
         for name in ("sinfo", "squeue", "scontrol", "sacct", "sshare"):
             self.command(name, "exit 1")
-        self.environ = {**os.environ, "PATH": f"{programs}:/usr/bin:/bin"}
+        # Of a cluster of its own, beside those of other tests.
+        conf = {"SLURM_CONF": str(path / "slurm.conf")}
+        self.environ = {**os.environ, **conf, "PATH": f"{programs}:/usr/bin:/bin"}
         self.processes: list[subprocess.Popen[str]] = []
 
     def command(self, name: str, text: str) -> None:
@@ -291,3 +294,97 @@ def test_decisions_go_on_while_the_fair_share_does_not_come(
     assert document["shares"]["failed"] == ""
     [row] = document["users"]
     assert (row["user"], row["fair_share"], row["weight"]) == ("root", 0.25, 0.5)
+
+
+# A second broker.
+
+
+def refusal(service: Service) -> str:
+    """What another broker says, which does not run."""
+    late = service.start()
+    _, err = late.communicate(timeout=120)
+    assert late.returncode == 3
+    assert err.count("\n") == 1
+    return err
+
+
+def test_two_brokers_with_different_directories_do_not_share_a_socket(service: Service) -> None:
+    service.write()
+    service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    facts = service.socket.stat()
+    text = service.file.read_text()
+    # Another partition makes no difference.
+    for partition in ("p", "q"):
+        service.file.write_text(
+            text.replace("/state", "/other").replace(
+                'partition = "p"', f'partition = "{partition}"'
+            )
+        )
+        assert f"{service.socket}: another broker listens there; there is one" in refusal(service)
+    assert service.socket.stat().st_ino == facts.st_ino
+    # Whoever could read it could hold the lock.
+    assert service.socket.with_name("socket.lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_two_brokers_of_a_partition_with_different_sockets_are_found_out(service: Service) -> None:
+    service.write()
+    first = service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    text = service.file.read_text().replace("/state", "/other")
+    other = service.path / "socket2"
+    text = text.replace(str(service.socket), str(other))
+    service.file.write_text(text)
+    for _ in range(3):
+        err = refusal(service)
+        assert f"{other}: another broker divides partition 'p', with another socket" in err
+    assert not other.exists()
+    # It is about a partition of a cluster.
+    service.file.write_text(text.replace('partition = "p"', 'partition = "q"'))
+    service.start()
+    wait_for(other.is_socket, "the socket of another partition")
+    service.file.write_text(text.replace("/other", "/third").replace("socket2", "socket3"))
+    first.kill()
+    first.wait()
+    service.start()
+    wait_for((service.path / "socket3").is_socket, "the socket of the next one")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_a_stranger_who_takes_the_name_stops_no_broker(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.write()
+    monkeypatch.setenv("SLURM_CONF", service.environ["SLURM_CONF"])
+    words = "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX)"
+    words += "; s.bind(bytes.fromhex(sys.argv[1])); s.listen(); print(flush=True); input()"
+    name = name_for(load(service.file)).encode().hex()
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", words, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    service.processes.append(stranger)
+    assert stranger.stdout
+    assert stranger.stdout.readline() == "\n"
+    process = service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "(uid 65534) has the name by which a second broker of 'p' is found out" in err
+
+
+def test_a_socket_that_harvesters_would_not_believe_is_refused(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.write()
+    open_ = service.path / "open"
+    open_.mkdir(mode=0o700)
+    open_.chmod(0o777)
+    service.file.write_text(service.file.read_text().replace("/socket", "/open/socket"))
+    assert main(["run", "--file", str(service.file)]) == 2
+    said = capsys.readouterr().err
+    assert "harvesters would not believe a socket there" in said
+    assert said.count("\n") == 1
