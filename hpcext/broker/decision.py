@@ -60,6 +60,10 @@ class Standing(NamedTuple):
     without: Mapping[str, int]
     pools: Pools = NO_POOLS
 
+    def of(self, user: str) -> list[str]:
+        """Return the harvesters of a user."""
+        return [name for name, party in self.parties.items() if party.user == user]
+
     def divided(self, nodes: int, most: Mapping[str, int] | None = None) -> dict[str, int]:
         """Return the part of each harvester of so many nodes; `most` is as in :meth:`wishes`."""
         return divide(nodes, self.wishes(most), self.shares, self.without, self.pools)

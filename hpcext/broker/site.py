@@ -18,12 +18,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpcext.batch.leasing import Idle, Other
-from hpcext.broker import paper
+from hpcext.broker import paper, reasons, view
 from hpcext.broker.account import Account
 from hpcext.broker.decision import SOON_S, Standing, decide, granted
 from hpcext.broker.division import Pools, Share
 from hpcext.broker.fair_share import Reading
-from hpcext.broker.harvesters import Harvester, Harvesters
+from hpcext.broker.harvesters import Harvesters
 from hpcext.broker.identity import Peer, name_of
 from hpcext.broker.nodes import Nodes
 from hpcext.broker.settings import Settings
@@ -130,7 +130,15 @@ class Site:
         key = f"{peer.uid}:{ask.harvester}"
         if key not in self._standing.parties:
             return leave.Answer(keep="it has not looked since it heard of this harvester")
-        return leave.Answer(self._told.get(key, 0), key in self._next, self._beyond)
+        less = reasons.less(key, self._standing, self._grants, self._divided, said=ask.want)
+        return leave.Answer(
+            self._told.get(key, 0), key in self._next, self._beyond, of=self._divided, less=less
+        )
+
+    @property
+    def _divided(self) -> int:
+        """How many nodes the last decision has divided."""
+        return len(self._engine.world.offered)
 
     def _settles(self, now_s: float) -> bool:
         # A node counts as idle only at the second look.
@@ -252,8 +260,7 @@ class Site:
         # Not while somebody waits for what he may have: the node is his.
         if any(have[key] < grants.get(key, 0) for key in standing.parties):
             return
-        nodes = len(self._engine.world.offered)
-        now, then = standing.divided(nodes), standing.divided(nodes + 1)
+        now, then = standing.divided(self._divided), standing.divided(self._divided + 1)
         self._next = frozenset(key for key in then if then[key] > now[key])
 
     # What it shows.
@@ -284,59 +291,33 @@ class Site:
         known = users.keys() | self._users_held.keys() | self.account.users.keys()
         if not self.sees_all(peer):
             known = {peer.user}
+        _, pools = self._shares(self._users_held)
         return {
             "schema": "hpcext.broker-status/1",
             "partition": self.settings.partition,
             "decides": not self._settles(now_s) and not self._journal.behind,
             "failed": self._refused,
-            "nodes": len(self._engine.world.offered),
-            "shares": self._said_of_shares(now_s),
-            "together": self._together() if self.sees_all(peer) else [],
-            "users": [self._row(user, users.get(user, [])) for user in sorted(known)],
+            "nodes": self._divided,
+            "shares": view.shares(self.settings, self.fair_share, now_s),
+            "all": self.sees_all(peer),
+            "together": view.together(pools, self._users_held) if self.sees_all(peer) else [],
+            "users": [
+                view.row(
+                    user,
+                    users.get(user, []),
+                    self.settings,
+                    self.fair_share,
+                    grants=self._grants,
+                    held=self._users_held[user],
+                    had=self.account.of(user),
+                )
+                for user in sorted(known)
+            ],
         }
-
-    def _said_of_shares(self, now_s: float) -> dict[str, Any]:
-        """Return where weights come from, and whether that can be read."""
-        read_s = self.fair_share.read_s
-        return {
-            "from": self.settings.shares,
-            "age_s": None if read_s is None else round(now_s - read_s, 1),
-            "failed": self.fair_share.failed if self.settings.asks else "",
-        }
-
-    def _together(self) -> list[dict[str, Any]]:
-        """Return what pools may have, and have."""
-        _, pools = self._shares(self._users_held)
-        held = Counter[str]()
-        for user, nodes in self._users_held.items():
-            held.update(dict.fromkeys(pools.of[user], nodes))
-        return [
-            {"name": name, "limit": limit, "held": held[name]}
-            for name, limit in self.settings.pools.items()
-        ]
 
     def sees_all(self, peer: Peer) -> bool:
         """Return whether somebody may see all users."""
         return peer.uid in {0, os.geteuid()} or peer.user in self.settings.administrators
-
-    def _row(self, user: str, own: list[Harvester]) -> dict[str, Any]:
-        (share, _), had = self.settings.part(user, self.fair_share), self.account.of(user)
-        granted, held = sum(self._grants.get(one.key, 0) for one in own), self._users_held[user]
-        return {
-            "user": user,
-            "weight": share.weight,
-            "fair_share": self.settings.factor(user, self.fair_share),
-            "priority": share.priority,
-            "limit": share.limit,
-            "harvesters": len(own),
-            "trainers": sum(len(one.said) for one in own),
-            "want": sum(one.want for one in own),
-            "granted": granted,
-            "held": held,
-            "owed": max(0, granted - held),
-            "held_node_s": round(had.held_node_s, 1),
-            "without_leave_node_s": round(had.without_node_s, 1),
-        }
 
     def reload(self, settings: Settings) -> None:
         """Go on with other weights, limits, administrators and policy."""

@@ -130,6 +130,10 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
         What is wrong with the message.
     elsewhere : bool
         The broker has nothing to do with this partition.
+    of : int
+        How many nodes are divided among all harvesters; 0: it does not say.
+    less : str
+        Why the harvester may have fewer than it wants; empty if it may have these.
     """
 
     nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -138,6 +142,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     keep: str = ""
     refused: str = ""
     elsewhere: bool = False
+    of: Annotated[int, msgspec.Meta(ge=0)] = 0
+    less: str = ""
 
 
 class BrokerError(HpcextError):

@@ -289,7 +289,8 @@ def test_decisions_go_on_while_the_fair_share_does_not_come(
     service.start()
     wait_for(service.socket.is_socket, "the socket")
     wait_for(lambda: service.status(capsys)["shares"]["age_s"] is not None, "an answer")
-    leave.ask(service.socket, leave.Ask("hpcext-me-20261124-120000-ab12", "p", 4, 1))
+    ask = leave.Ask("hpcext-me-20261124-120000-ab12", "p", 4, 1)
+    wait_for(lambda: not leave.ask(service.socket, ask).refused, "to be heard")
     document = service.status(capsys)
     assert document["shares"]["failed"] == ""
     [row] = document["users"]

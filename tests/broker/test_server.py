@@ -263,6 +263,30 @@ def test_an_answer_that_is_none_counts_as_no_answer(tmp_path: Path, said: bytes,
     thread.join()
 
 
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"nonsense\n", "cannot be read"),
+        (b"[]\n", "refuses: no status"),
+        (b'{"refused": "\\u001b[2J"}\n', "refuses: \\x1b[2J"),
+        (b'{"keep": "it could not answer"}\n', "refuses: it could not answer"),
+        (b"", "hangs up"),
+    ],
+)
+def test_a_status_that_is_none_is_one_line(tmp_path: Path, said: bytes, why: str) -> None:
+    def say(line: socket.socket) -> None:
+        line.recv(1 << 16)
+        line.sendall(said)
+
+    tmp_path.chmod(0o755)
+    thread = answering(tmp_path / "socket", say)
+    with pytest.raises(leave.BrokerError) as caught:
+        leave.status(tmp_path / "socket")
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+    thread.join()
+
+
 def test_a_broker_that_is_stopped_is_waited_for_no_longer_than_a_while(tmp_path: Path) -> None:
     over = threading.Event()
     thread = answering(tmp_path / "socket", lambda _line: over.wait(60) and None)
