@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shutil
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,12 @@ PROGRAM, FLAG = "hpcext-broker", "--broker"
 
 UNSEEN = ("home", "root")
 """Directories of ``/`` that the unit hides from the service (``ProtectHome``)."""
+
+PROGRAMS = {"slurm": "squeue", "lsf": "bjobs"}
+"""A command of each batch system that the service runs."""
+
+SERVICE_PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where the unit looks for commands."""
 
 _STATE_ROOT = Path("/var/lib")
 """Where systemd makes the directories of services (systemd.exec(5), ``StateDirectory``)."""
@@ -327,9 +334,28 @@ def settings_of(installed: Manifest) -> Path:
 def left_to_do(site: Site) -> list[str]:
     """Return what the administrator is to do after an installation."""
     found = [f"weights, priorities and limits: edit {site.settings}"]
+    if site.root == ROOT and _is_hidden(site):
+        found.append(f"{site.account} cannot read it: chgrp to its group, and chmod 640")
+    program = PROGRAMS[site.batch]
+    if site.root == ROOT and shutil.which(program, path=SERVICE_PATH) is None:
+        found.append(
+            f"{program} is not in {SERVICE_PATH}: systemctl edit {UNIT}, and give the service "
+            f"the variables with which it is found, such as Environment=PATH=..."
+        )
     if site.batch == "slurm":
         found.append(
             "if slurm.conf has PrivateData=jobs: sacctmgr add user "
             f"{site.account} account=root adminlevel=operator"
         )
     return [*found, "then: systemctl daemon-reload; systemctl enable --now hpcext-broker"]
+
+
+def _is_hidden(site: Site) -> bool:
+    """Return whether the service could not read its settings."""
+    try:
+        facts, account = site.settings.stat(), pwd.getpwnam(site.account)
+    except FileNotFoundError:
+        return False
+    if facts.st_uid == account.pw_uid:
+        return not facts.st_mode & 0o400
+    return not facts.st_mode & (0o040 if facts.st_gid == account.pw_gid else 0o004)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import grp
 import os
 import pwd
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +31,9 @@ FILE_ALONE, BATCH = "file", "batch"
 
 GROUP, ACCOUNT = "group ", "account "
 """What the names of pools begin with."""
+
+GROUPS_S = 60.0
+"""Seconds for which it is remembered who is in which group."""
 
 LONGEST = 107
 """The longest path of a socket, in bytes."""
@@ -124,18 +129,24 @@ class Settings(NamedTuple):
         return find_policy(self.policy, "policy")
 
 
-def _groups(user: str) -> set[str]:
+def _groups(user: str) -> frozenset[str]:
+    return _groups_at(user, int(time.monotonic() / GROUPS_S))
+
+
+@functools.lru_cache(maxsize=4096)
+def _groups_at(user: str, _time: int) -> frozenset[str]:
+    """Ask the system, which may ask a server, once for each such time."""
     try:
         ids = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except (KeyError, OSError):
-        return set()
+        return frozenset()
     names = set()
     for gid in ids:
         try:
             names.add(grp.getgrgid(gid).gr_name)
         except KeyError:
             continue
-    return names
+    return frozenset(names)
 
 
 def _path(value: Any) -> Path:

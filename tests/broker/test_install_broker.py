@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 from test_server import Running
 
+from hpcext.admin import broker
 from hpcext.broker.settings import load
 from hpcext.cli import admin
 from hpcext.config import Settings
@@ -182,6 +183,24 @@ def test_edited_settings_are_the_sites(target: Target) -> None:
     # And they hold for the next installation.
     assert target.install()[0] == 0
     assert target.settings.read_text() == text
+
+
+def test_what_the_service_would_lack_is_said(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert f"PATH={broker.SERVICE_PATH}\n" in (broker.unit(broker.Site()).decode())
+    monkeypatch.setattr(broker, "PROGRAMS", {"slurm": "sh", "lsf": "no-such-program"})
+    _, said, _ = target.install("--partition=p")
+    assert "systemctl edit" not in said
+    assert "cannot read it" not in said
+    _, said, _ = target.install("--batch=lsf", "--dry-run", "--partition=p")
+    assert "no-such-program is not in /usr/local/bin:/usr/bin:/bin: systemctl edit" in said
+    assert "sacctmgr" not in said
+    # As an editor may leave it that writes a file of its own.
+    target.settings.write_text(target.settings.read_text() + "[users.ann]\nweight = 3\n")
+    os.chown(target.settings, 0, 0)
+    _, said, _ = target.install()
+    assert f"{ACCOUNT} cannot read it: chgrp to its group, and chmod 640" in said
 
 
 @pytest.mark.parametrize(
