@@ -119,6 +119,14 @@ def test_what_is_installed_is_what_a_broker_needs(target: Target) -> None:
     assert (settings.st_uid, settings.st_gid) == (0, account.pw_gid)
     assert settings.st_mode & 0o777 == 0o640
     assert (service.st_uid, service.st_mode & 0o777) == (0, 0o644)
+    read = subprocess.run(
+        ["cat", target.settings], user=ACCOUNT, group=ACCOUNT, extra_groups=[], check=True
+    )
+    assert read.returncode == 0
+    others = subprocess.run(
+        ["cat", target.settings], user=65534, group=65534, extra_groups=[], check=False
+    )
+    assert others.returncode != 0
 
 
 def test_systemd_finds_nothing_wrong_with_the_unit(target: Target) -> None:
