@@ -58,7 +58,7 @@ def _add_install(commands: Any) -> None:
         description="Run it as the owner of the directories.",
         epilog="example: hpcext-admin install slurm --dry-run",
     )
-    systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    systems = parser.add_subparsers(dest="part", metavar="PART", required=True)
     for_slurm = _add_slurm(systems, install_slurm, "build the hooks and put them in place")
     for_slurm.add_argument(
         "--conf-dir",
@@ -103,7 +103,7 @@ def _add_uninstall(commands: Any) -> None:
         description="Run it as whoever installed hpcext.",
         epilog="example: hpcext-admin uninstall slurm --dry-run",
     )
-    systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    systems = parser.add_subparsers(dest="part", metavar="PART", required=True)
     for_slurm = _add_slurm(systems, uninstall_slurm, "remove what was installed")
     for_lsf = _add_lsf(systems, uninstall_lsf, "remove what was installed for LSF")
     for_lsf.add_argument(
@@ -124,7 +124,7 @@ def _add_status(commands: Any) -> None:
         description="Changes nothing.",
         epilog="example: hpcext-admin status slurm",
     )
-    systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    systems = parser.add_subparsers(dest="part", metavar="PART", required=True)
     _add_slurm(systems, status_slurm, "show what is installed for Slurm")
     _add_lsf(systems, status_lsf, "show what is installed for LSF")
     admin_broker.add(systems, admin_broker.report, "show whether the broker is whole, and answers")

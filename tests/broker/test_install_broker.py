@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +25,7 @@ from hpcext.doctor.checkup import CheckOptions
 from hpcext.harvest import leave
 
 ACCOUNT = "daemon"
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="what is root's is what is tested")
 
@@ -191,6 +193,20 @@ def test_edited_settings_are_the_sites(target: Target) -> None:
     # And they hold for the next installation.
     assert target.install()[0] == 0
     assert target.settings.read_text() == text
+
+
+def test_commands_of_the_manual_and_the_page_work(target: Target) -> None:
+    manual = (ROOT / "man" / "hpcext-admin.8.rst").read_text()
+    page = (ROOT / "docs" / "broker.md").read_text()
+    shown = re.findall(r"^    \$ hpcext-admin (\w+ broker.*)", manual, re.M)
+    shown += re.findall(r"^# hpcext-admin (\w+ broker.*)", page, re.M)
+    assert len(shown) == 5
+    for line in shown:
+        verb, _, *words = line.split()
+        run = {"install": target.install, "status": target.status}[verb]
+        # It is not started, as its status says.
+        assert run(*words)[0] == (verb == "status"), line
+    assert load(target.settings).partition == "preemptible"
 
 
 def test_what_the_service_would_lack_is_said(
