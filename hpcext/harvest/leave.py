@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import struct
+import time
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union
 
@@ -38,6 +39,9 @@ MOST_SIZES = 128
 
 MOST_NODES = 10_000
 MOST_GPUS = 1024
+
+TRIES, AGAIN_S = 3, 1.0
+"""How often a status is asked for that is refused, and seconds in between."""
 
 ANSWER_S = 5.0
 """Seconds for which an answer is waited for."""
@@ -222,11 +226,16 @@ def status(path: Path) -> dict[str, Any]:
     BrokerError
         Nobody answers, or not with a status.
     """
-    line, where = call(path, AskStatus()), str(path)
-    try:
-        document = msgspec.json.decode(line)
-    except UNREADABLE as error:
-        raise BrokerError(f"answers what cannot be read ({error})", where=where) from None
+    where = str(path)
+    for left in reversed(range(TRIES)):
+        try:
+            document = msgspec.json.decode(call(path, AskStatus()))
+        except UNREADABLE as error:
+            raise BrokerError(f"answers what cannot be read ({error})", where=where) from None
+        if not (left and isinstance(document, dict) and document.get("refused")):
+            break
+        # A harvester of the same user may be asking just now.
+        time.sleep(AGAIN_S)
     if not isinstance(document, dict) or "users" not in document:
         said = document if isinstance(document, dict) else {}
         why = clean(str(said.get("refused") or said.get("keep") or "no status"))[:_SAID_CHARS]

@@ -273,7 +273,11 @@ def test_an_answer_that_is_none_counts_as_no_answer(tmp_path: Path, said: bytes,
         (b"", "hangs up"),
     ],
 )
-def test_a_status_that_is_none_is_one_line(tmp_path: Path, said: bytes, why: str) -> None:
+def test_a_status_that_is_none_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes, why: str
+) -> None:
+    monkeypatch.setattr(leave, "TRIES", 1)
+
     def say(line: socket.socket) -> None:
         line.recv(1 << 16)
         line.sendall(said)
@@ -285,6 +289,24 @@ def test_a_status_that_is_none_is_one_line(tmp_path: Path, said: bytes, why: str
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
     thread.join()
+
+
+def test_a_status_is_asked_for_again_while_a_harvester_of_the_user_asks(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leave, "AGAIN_S", 0.01)
+    said = [{"refused": "one call at a time"}, {"refused": "too many calls"}, {"users": []}]
+
+    def reply(_peer: Peer, _message: Any) -> Any:
+        running.calls += 3600
+        return said.pop(0)
+
+    monkeypatch.setattr(running.server, "_reply", reply)
+    assert leave.status(running.path) == {"users": []}
+    said += [{"refused": "one call at a time"}] * 3
+    with pytest.raises(leave.BrokerError, match="refuses: one call at a time"):
+        leave.status(running.path)
+    assert said == []
 
 
 def test_a_broker_that_is_stopped_is_waited_for_no_longer_than_a_while(tmp_path: Path) -> None:
