@@ -41,17 +41,21 @@ def add_install(systems: Any) -> None:
     parser.add_argument(
         "--batch",
         choices=("slurm", "lsf"),
-        default="slurm",
-        help="batch system (default: %(default)s)",
+        help="batch system (default: as the settings have it, or slurm)",
     )
     parser.add_argument(
         "--account",
         metavar="USER",
-        default=broker.ACCOUNT,
-        help="account of the service, which exists and is not root (default: %(default)s)",
+        help="account of the service, which exists and is not root (default: that of the unit, or "
+        f"{broker.ACCOUNT})",
+    )
+    parser.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        type=Path,
+        help=f"directory of its journal (default: as the settings have it, or {broker.STATE_DIR})",
     )
     for flag, default, text in (
-        ("--state-dir", broker.STATE_DIR, "directory of its journal"),
         ("--conf-dir", broker.CONF_DIR, "directory of broker.toml"),
         ("--unit-dir", broker.UNIT_DIR, "directory of the unit file"),
     ):
@@ -87,21 +91,16 @@ def install(args: argparse.Namespace, out: Output) -> int:
     command = args.broker or (
         own_command(broker.PROGRAM) if args.prefix == ROOT else slurm.USR / "bin" / broker.PROGRAM
     )
-    site = broker.Site(
-        args.partition or "",
-        args.batch,
-        command,
-        args.account,
-        args.state_dir,
-        args.usr,
-        args.conf_dir,
-        args.unit_dir,
-        args.prefix,
+    site = _as_set(
+        broker.Site(
+            command=command,
+            usr=args.usr,
+            conf_dir=args.conf_dir,
+            unit_dir=args.unit_dir,
+            root=args.prefix,
+        ),
+        args,
     )
-    if (there := site.place.on_disk(site.settings)).exists():
-        site = _as_set(site, there, args.partition)
-    elif args.partition is None:
-        raise InputError("no partition", where="--partition", valid="the one that harvesters use")
     changes = broker.plan(site)
     out.line(f"hpcext {__version__}, broker of {site.partition}")
     show(changes, out)
@@ -117,27 +116,31 @@ def install(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _as_set(site: broker.Site, path: Path, partition: str | None) -> broker.Site:
-    """Return a site with the partition of its settings, which are there.
+def _as_set(site: broker.Site, args: argparse.Namespace) -> broker.Site:
+    """Return a site as the options say, else as it is installed, else as is usual.
 
     Raises
     ------
     InputError
-        They are invalid; or they were edited, and are not for this installation.
+        The settings that are there are invalid; or they were edited, and are not for these options;
+        or nothing says which partition it is.
     """
-    found = broker_settings.load(path)
-    site = dataclasses.replace(site, partition=partition or found.partition)
+    path, given = site.place.on_disk(site.settings), vars(args)
+    if not path.exists() and args.partition is None:
+        raise InputError("no partition", where="--partition", valid="the one that harvesters use")
+    found = broker_settings.load(path)._asdict() if path.exists() else {}
+    found["account"] = broker.account_of(site)
+    names = ("partition", "batch", "state_dir", "account")
+    said = {name: given[name] or found.get(name) or getattr(site, name) for name in names}
+    site = dataclasses.replace(site, **said)
     if broker.edited(site):
-        for flag, ours, theirs in (
-            ("--partition", site.partition, found.partition),
-            ("--batch", site.batch, found.batch),
-            ("--state-dir", site.state_dir, found.state_dir),
-        ):
-            if ours != theirs:
+        for name in names[:3]:
+            if said[name] != found[name]:
+                flag = f"--{name.replace('_', '-')}"
                 raise InputError(
-                    f"has {theirs}, and {flag} is {ours}",
+                    f"has {found[name]}, and {flag} is {said[name]}",
                     where=str(path),
-                    do=f"change that file, or give {flag} {theirs}",
+                    do=f"change that file, or give {flag} {found[name]}",
                 )
     return site
 

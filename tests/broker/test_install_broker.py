@@ -25,6 +25,7 @@ from hpcext.doctor.checkup import CheckOptions
 from hpcext.harvest import leave
 
 ACCOUNT = "daemon"
+DIRECTORIES = {"usr": "usr", "conf-dir": "etc", "unit-dir": "units"}
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="what is root's is what is tested")
@@ -55,7 +56,7 @@ class Target(NamedTuple):
         }
 
     def install(self, *words: str, account: str = ACCOUNT) -> tuple[int, str, str]:
-        named = {"usr": "usr", "conf-dir": "etc", "unit-dir": "units", "state-dir": "state"}
+        named = {**DIRECTORIES, "state-dir": "state"}
         where = [f"--{flag}={self.top / name}" for flag, name in named.items()]
         program = f"--broker={self.top / 'hpcext-broker'}"
         return self.run("install", "broker", *where, program, f"--account={account}", *words)
@@ -164,6 +165,16 @@ def test_twice_is_once_and_uninstall_leaves_nothing(target: Target) -> None:
     assert code == 2
     assert error.count("\n") == 1
     assert "nothing is installed; give the --usr" in error
+
+
+def test_an_upgrade_needs_no_options_again(target: Target) -> None:
+    """Account, directory and partition are those of what is there."""
+    target.install("--partition=p")
+    once = target.tree()
+    where = [f"--{flag}={target.top / name}" for flag, name in DIRECTORIES.items()]
+    program = f"--broker={target.top / 'hpcext-broker'}"
+    assert target.run("install", "broker", *where, program)[0] == 0
+    assert target.tree() == once
 
 
 def test_edited_settings_are_the_sites(target: Target) -> None:
