@@ -91,9 +91,9 @@ class FileChange:
 
     Attributes
     ----------
-    verb : {"write", "replace", "keep", "remove", "changed", "missing"}
+    verb : {"write", "replace", "keep", "remove", "changed", "missing", "make"}
         ``keep``: the file is as it should be. ``changed``: it is not what was installed, and stays.
-        ``missing``: it should be removed, but is gone already.
+        ``missing``: it should be removed, but is gone already. ``make``: it is a directory.
     path : pathlib.Path
     piece : Piece or None
         None for a file that is removed.

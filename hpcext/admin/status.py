@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcext.admin import manifest, slurm_conf
+from hpcext.admin import broker, manifest, slurm_conf
 from hpcext.admin.edits import Edit, as_json, read
 from hpcext.admin.install import InstallLocation, checksum_on_disk
 from hpcext.admin.lsf import STARTER
@@ -20,6 +20,7 @@ from hpcext.batch import runner, slurm
 from hpcext.batch.lsf.queues import parse_queues, queues_command
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import BatchError
+from hpcext.harvest import leave
 from hpcext.text import clean
 
 ANSWER_S = 20.0
@@ -58,8 +59,8 @@ class Status:
     runs : str
         The release of Slurm that runs here; empty if it is unknown.
     files : tuple of (str, pathlib.Path)
-        The state and path of each file: ``whole``, ``changed``, ``missing``, or ``foreign``, which
-        is one in our directory that is not ours.
+        The state and path of each file: ``whole``, ``changed``, ``missing``, ``edited`` (settings),
+        ``unread`` (only root can), or ``foreign``, which is one in our directory that is not ours.
     left : tuple of Edit
         The lines that files of the site lack.
     steps : tuple of DaemonStep
@@ -224,10 +225,40 @@ def of_lsf(place: InstallLocation, serverdir: Path) -> Status:
     return Status(installed.hpcext, files=files, steps=tuple(steps))
 
 
+def of_broker(place: InstallLocation, socket: Path = leave.SOCKET) -> Status:
+    """Examine an installation by ``hpcext-admin install broker``; change nothing.
+
+    Parameters
+    ----------
+    place : InstallLocation
+    socket : pathlib.Path
+        Where the broker answers.
+    """
+    installed = place.installed(trusted=False)
+    if installed is None:
+        return Status("", files=tuple(_foreign(place, Manifest())))
+    steps: tuple[DaemonStep, ...] = ()
+    if place.root == ROOT:
+        try:
+            leave.status(socket)
+        except leave.BrokerError as error:
+            do = "systemctl enable --now hpcext-broker, or see systemctl status hpcext-broker"
+            steps = (DaemonStep("hpcext-broker", do, clean(str(error))),)
+    files = tuple(
+        ("edited" if state == "changed" and broker.is_settings(path) else state, path)
+        for state, path in _files(place, installed)
+    )
+    return Status(installed.hpcext, files=files, steps=steps)
+
+
 def _files(place: InstallLocation, installed: Manifest) -> Iterator[tuple[str, Path]]:
     for name, known in installed.files.items():
         path = Path(name)
-        found = checksum_on_disk(place, path)
+        try:
+            found = checksum_on_disk(place, path)
+        except PermissionError:
+            yield "unread", path
+            continue
         state = "missing" if found is None else "whole" if found in known else "changed"
         yield state, path
     yield from _foreign(place, installed)

@@ -52,9 +52,14 @@ def check_trusted(path: Path, *, everybody: bool = False, below: Path = ROOT) ->
 
 
 def check_command(
-    command: Path | None, others: Sequence[Path] = (), *, is_there: bool = True
+    command: Path | None,
+    others: Sequence[Path] = (),
+    *,
+    is_there: bool = True,
+    name: str = "hpcext",
+    flag: str = "--hpcext",
 ) -> Path:
-    """Return ``hpcext`` as jobs of all users run it, if they may.
+    """Return a program of ours as all users run it, if they may.
 
     Parameters
     ----------
@@ -64,6 +69,10 @@ def check_command(
         Other paths that files of the site must be able to hold.
     is_there : bool
         Whether it must be installed already; a package may bring it later.
+    name : str
+        Of the program.
+    flag : str
+        The option that names it, for messages.
 
     Raises
     ------
@@ -73,9 +82,9 @@ def check_command(
     """
     if command is None or (is_there and not command.exists()):
         raise InputError(
-            "no such command" if command else "the command hpcext is not beside hpcext-admin",
-            where=clean(str(command or "--hpcext")),
-            do="give its absolute path with --hpcext",
+            "no such command" if command else f"the command {name} is not beside hpcext-admin",
+            where=clean(str(command or flag)),
+            do=f"give its absolute path with {flag}",
         )
     for path in (command, *others):
         check_word(path)

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 WAITING = frozenset({"pending", "configuring", "requeued", "requeue_hold", "power_up_node"})
 THERE = frozenset({"running", "completing", "suspended", "stopped", "signaling", "expediting"})
@@ -140,6 +140,31 @@ class LeaseSubmission(NamedTuple):
     minutes: int
     directory: Path
     anywhere: bool = False
+
+
+class Association(NamedTuple):
+    """A user in an account of the batch system, with its fair share.
+
+    Attributes
+    ----------
+    user : str
+    accounts : tuple of str
+        The account, and all above it, the highest one first.
+    factor : float
+        From 0, for those who have used most of what is theirs, to 1.
+    """
+
+    user: str
+    accounts: tuple[str, ...]
+    factor: float
+
+
+@runtime_checkable
+class FairShared(Protocol):
+    """A batch system whose fair share can be read, beside what :class:`Leasing` has."""
+
+    def associations(self) -> tuple[Association, ...]:
+        """Return the fair share of all users; raise BatchError if there is no answer."""
 
 
 class Leasing(Protocol):

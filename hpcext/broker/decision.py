@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from hpcext.broker.division import Share, Wish, assign, divide
+from hpcext.broker.division import NO_POOLS, Pools, Share, Wish, assign, divide
 from hpcext.core.engine import Policy
 from hpcext.core.values import NO_RUN, Grant, Job, Node, Snapshot, State, Target
 
@@ -50,12 +50,23 @@ class Standing(NamedTuple):
         Node → the harvester of `parties` that has it.
     without : Mapping[str, int]
         Nodes that users hold by harvesters that did not ask.
+    pools : Pools
+        What several users may have together.
     """
 
     parties: Mapping[str, Party]
     shares: Mapping[str, Share]
     held: Mapping[str, str]
     without: Mapping[str, int]
+    pools: Pools = NO_POOLS
+
+    def of(self, user: str) -> list[str]:
+        """Return the harvesters of a user."""
+        return [name for name, party in self.parties.items() if party.user == user]
+
+    def divided(self, nodes: int, most: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Return the part of each harvester of so many nodes; `most` is as in :meth:`wishes`."""
+        return divide(nodes, self.wishes(most), self.shares, self.without, self.pools)
 
     def wishes(self, most: Mapping[str, int] | None = None) -> dict[str, Wish]:
         """Return what each wants, or less where `most` says so."""
@@ -94,14 +105,14 @@ def decide(now: Snapshot, standing: Standing, policy: Policy) -> Target:
         Of the site.
     """
     site = _Site(now, standing, policy)
-    parts = divide(len(now.nodes), standing.wishes(), standing.shares, standing.without)
+    parts = standing.divided(len(now.nodes))
     targets = site.ask(parts, now.nodes, granted(now.jobs))
     used = {name: _nodes(target) for name, target in targets.items()}
     full = {name for name in parts if parts[name] and len(used[name]) == parts[name]}
     if any(parts[name] < standing.parties[name].want for name in full):
         # Whoever left some of its part has what it can use.
         most = {name: len(used[name]) for name in parts if name not in full}
-        more = divide(len(now.nodes), standing.wishes(most), standing.shares, standing.without)
+        more = standing.divided(len(now.nodes), most)
         gain = {name: more[name] for name in full if more[name] > parts[name]}
         taken = {node for name in used if name not in gain for node in used[name]}
         targets.update(site.ask(gain, now.nodes.keys() - taken, used))

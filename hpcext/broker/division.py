@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -29,6 +29,32 @@ class Share(NamedTuple):
     weight: float = 1.0
     priority: float = 0.0
     limit: int | None = None
+
+
+class Pools(NamedTuple):
+    """Limits of several users together.
+
+    Attributes
+    ----------
+    limits : Mapping[str, int]
+        Pool → the most nodes at a time of all of its users.
+    of : Mapping[str, tuple of str]
+        User → the pools that count the nodes of this user.
+    """
+
+    limits: Mapping[str, int] = {}
+    of: Mapping[str, tuple[str, ...]] = {}
+
+    def left(self, without: Mapping[str, int]) -> Counter[str]:
+        """Return how many nodes each pool may have besides those without leave."""
+        left = Counter(self.limits)
+        for user, nodes in without.items():
+            for pool in self.of.get(user, ()):
+                left[pool] -= nodes
+        return left
+
+
+NO_POOLS = Pools()
 
 
 class Wish(NamedTuple):
@@ -53,6 +79,7 @@ class _Claim(NamedTuple):
     want: int
     have: int
     begin: int = 0
+    pools: tuple[str, ...] = ()
 
 
 def divide(
@@ -60,6 +87,7 @@ def divide(
     wishes: Mapping[str, Wish],
     shares: Mapping[str, Share],
     without: Mapping[str, int],
+    pools: Pools = NO_POOLS,
 ) -> dict[str, int]:
     """Divide nodes among harvesters.
 
@@ -73,6 +101,8 @@ def divide(
         By user.
     without : Mapping[str, int]
         Nodes that a user's other harvesters hold without leave: they count as had.
+    pools : Pools
+        What several users may have together.
     """
     of_user: dict[str, dict[str, Wish]] = defaultdict(dict)
     for name, wish in wishes.items():
@@ -82,8 +112,9 @@ def divide(
         share, begin = shares.get(user, Share()), without.get(user, 0)
         want = begin + sum(each.want for each in own.values())
         want = want if share.limit is None else min(want, max(begin, share.limit))
-        claims[user] = _Claim(share, want, begin + sum(each.have for each in own.values()), begin)
-    parts = _dealt(nodes, claims)
+        have = begin + sum(each.have for each in own.values())
+        claims[user] = _Claim(share, want, have, begin, pools.of.get(user, ()))
+    parts = _dealt(nodes, claims, pools.left(without))
     found = {}
     for user, own in of_user.items():
         equal = {name: _Claim(Share(), each.want, each.have) for name, each in own.items()}
@@ -91,12 +122,16 @@ def divide(
     return found
 
 
-def _dealt(nodes: int, claims: Mapping[str, _Claim]) -> dict[str, int]:
+def _dealt(
+    nodes: int, claims: Mapping[str, _Claim], left: Mapping[str, int] = NO_POOLS.limits
+) -> dict[str, int]:
     """Give each node to the one that has least at that point by weight; return what each gained.
 
     The next node goes where ``(n + 1/2) / weight`` is smallest (the method of Webster), so that
-    parts are proportional up to rounding; a tie stays where the node is.
+    parts are proportional up to rounding; a tie stays where the node is. `left` is how many nodes
+    pools may have; whoever is in one that has none left gets no more.
     """
+    left = dict(left)
     counts = {name: claim.begin for name, claim in claims.items()}
 
     def place(name: str) -> tuple[float, float, bool, str]:
@@ -105,11 +140,16 @@ def _dealt(nodes: int, claims: Mapping[str, _Claim]) -> dict[str, int]:
 
     able = [place(name) for name, claim in claims.items() if claim.want > claim.begin]
     heapq.heapify(able)
-    for _ in range(nodes):
-        if not able:
-            break
+    while able and nodes > 0:
         name = able[0][-1]
+        pools = claims[name].pools
+        if any(left[pool] <= 0 for pool in pools):
+            heapq.heappop(able)
+            continue
+        nodes -= 1
         counts[name] += 1
+        for pool in pools:
+            left[pool] -= 1
         if counts[name] < claims[name].want:
             heapq.heapreplace(able, place(name))
         else:

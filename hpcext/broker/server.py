@@ -68,7 +68,6 @@ class Server:
             The path cannot be listened at.
         """
         try:
-            self._path.parent.mkdir(mode=0o755, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISSOCK(self._path.lstat().st_mode):
                     raise InputError("is there, and is no socket", where=clean(str(self._path)))

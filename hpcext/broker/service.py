@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hpcext import backends, private
+from hpcext.batch.leasing import FairShared
 from hpcext.broker import account as accounts
+from hpcext.broker.alone import alone, hang_up
+from hpcext.broker.fair_share import FairShare
 from hpcext.broker.identity import PeerCredentials
 from hpcext.broker.server import Server
 from hpcext.broker.settings import Settings, load
@@ -41,7 +45,7 @@ def run(settings: Settings, file: Path, ready: Callable[[str], None]) -> None:
     Raises
     ------
     NoManagerError
-        Another broker has this state directory.
+        Another broker has this state directory, this socket, or this partition.
     HpcextError
         A file or the socket cannot be used.
     """
@@ -50,13 +54,16 @@ def run(settings: Settings, file: Path, ready: Callable[[str], None]) -> None:
     except OSError as error:
         raise refused(error, str(settings.state_dir)) from None
     try:
-        with locks.held(settings.state_dir / LOCK, do="use another state_dir"):
+        with (
+            locks.held(settings.state_dir / LOCK, do="use another state_dir"),
+            alone(settings) as name,
+        ):
             journal = journals.Journal(
                 settings.state_dir / JOURNAL,
                 journals.Header(began_at=time.time(), policy=settings.policy),
             )
             with contextlib.closing(journal):
-                asyncio.run(_Service(settings, file, journal).run(ready))
+                asyncio.run(_Service(settings, file, journal).run(ready, name))
     except JournalError as error:
         do = "move it away: harvesters keep what they have, and ask again"
         raise JournalError(error.what, where=error.where, do=do) from None
@@ -72,15 +79,19 @@ class _Service:
         self._system = backends.leasing(settings.batch)
         self._site = Site(settings, journal, accounts.load(settings.state_dir), time.monotonic())
         self._server = Server(settings.socket, PeerCredentials(), self._reply)
+        self._fair_share: FairShare | None = None
         self._ended = asyncio.Event()
         self._failing = ""
 
-    async def run(self, ready: Callable[[str], None]) -> None:
-        """Serve until a signal comes."""
+    async def run(self, ready: Callable[[str], None], name: socket.socket | None) -> None:
+        """Serve until a signal comes, at whose `name` others see that a broker is here."""
         loop, settings = asyncio.get_running_loop(), self._site.settings
         for signum in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(signum, self._ended.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        if name is not None:
+            loop.add_reader(name, hang_up, name)
+        self._read_shares()
         await self._server.begin()
         ready(f"divides the idle nodes of {settings.partition}, asked at {settings.socket}")
         try:
@@ -89,6 +100,8 @@ class _Service:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._ended.wait(), settings.cycle_s)
         finally:
+            if self._fair_share is not None:
+                self._fair_share.end()
             await self._server.end()
             accounts.save(self._site.account, settings.state_dir)
 
@@ -105,8 +118,17 @@ class _Service:
         self._fails("" if nodes else f"{partition} has no nodes, or is not a partition")
         if not nodes:
             return
+        if self._fair_share is not None:
+            self._site.fair_share = self._fair_share.now
         self._site.look(nodes, others, time.monotonic())
         accounts.save(self._site.account, self._site.settings.state_dir)
+
+    def _read_shares(self) -> None:
+        """Read the fair share of the batch system from now on, if the settings ask for it."""
+        settings, system = self._site.settings, self._system
+        if settings.asks and self._fair_share is None and isinstance(system, FairShared):
+            self._fair_share = FairShare(system.associations, settings.shares_every_s)
+            self._fair_share.begin()
 
     def _fails(self, why: str) -> None:
         """Say it once if the batch system does not answer, and once when it does again."""
@@ -127,4 +149,5 @@ class _Service:
         except HpcextError as error:
             log.error("the settings stay as they are: %s", error)
         else:
+            self._read_shares()
             log.info("the settings were read again")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import grp
 import os
 import pwd
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcext import backends, private
+from hpcext.batch.leasing import FairShared
 from hpcext.broker.division import Share
+from hpcext.broker.fair_share import Reading
 from hpcext.checks import at, integer, known_keys, number, string, wrong
 from hpcext.core.engine import Policy
 from hpcext.core.errors import InputError
@@ -21,6 +25,15 @@ from hpcext.textfiles import parse_toml, read_text
 
 FILE = Path("/etc/hpcext/broker.toml")
 STATE_DIR = Path("/var/lib/hpcext-broker")
+
+FILE_ALONE, BATCH = "file", "batch"
+"""What the weights are: those of the file, or these times the fair share of the batch system."""
+
+GROUP, ACCOUNT = "group ", "account "
+"""What the names of pools begin with."""
+
+GROUPS_S = 60.0
+"""Seconds for which it is remembered who is in which group."""
 
 LONGEST = 107
 """The longest path of a socket, in bytes."""
@@ -47,6 +60,14 @@ class Settings(NamedTuple):
     users, groups : Mapping[str, Share]
     administrators : tuple of str
         Users who see everybody in the status.
+    shares : {"file", "batch"}
+        ``batch``: weights are multiplied by the fair share of the batch system.
+    shares_every_s : float
+        Seconds from one question for it to the next.
+    shares_unknown : float
+        The factor of users whom the batch system does not know, or has not told yet.
+    pools : Mapping[str, int]
+        Limits of all members together: of ``group NAME`` and ``account NAME``.
     """
 
     partition: str
@@ -61,6 +82,37 @@ class Settings(NamedTuple):
     users: Mapping[str, Share] = {}
     groups: Mapping[str, Share] = {}
     administrators: tuple[str, ...] = ()
+    shares: str = FILE_ALONE
+    shares_every_s: float = 300.0
+    shares_unknown: float = 0.5
+    pools: Mapping[str, int] = {}
+
+    @property
+    def asks(self) -> bool:
+        """Whether the batch system is asked for its fair share, or for members of accounts."""
+        return self.shares == BATCH or any(name.startswith(ACCOUNT) for name in self.pools)
+
+    def part(self, user: str, now: Reading) -> tuple[Share, tuple[str, ...]]:
+        """Return what a user has, and the pools in which his nodes count.
+
+        Parameters
+        ----------
+        user : str
+        now : Reading
+            What the batch system says.
+        """
+        share = self.share(user)
+        if self.shares == BATCH:
+            share = share._replace(weight=share.weight * self.factor(user, now))
+        if not self.pools:
+            return share, ()
+        names = {f"{GROUP}{name}" for name in _groups(user)}
+        names.update(f"{ACCOUNT}{name}" for name in now.accounts.get(user, ()))
+        return share, tuple(name for name in self.pools if name in names)
+
+    def factor(self, user: str, now: Reading) -> float:
+        """Return by what the weight of a user is multiplied."""
+        return now.factors.get(user, self.shares_unknown) if self.shares == BATCH else 1.0
 
     def share(self, user: str) -> Share:
         """Return what a user has: by name, else by the first group of the file, else as everybody.
@@ -77,18 +129,24 @@ class Settings(NamedTuple):
         return find_policy(self.policy, "policy")
 
 
-def _groups(user: str) -> set[str]:
+def _groups(user: str) -> frozenset[str]:
+    return _groups_at(user, int(time.monotonic() / GROUPS_S))
+
+
+@functools.lru_cache(maxsize=4096)
+def _groups_at(user: str, _time: int) -> frozenset[str]:
+    """Ask the system, which may ask a server, once for each such time."""
     try:
         ids = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except (KeyError, OSError):
-        return set()
+        return frozenset()
     names = set()
     for gid in ids:
         try:
             names.add(grp.getgrgid(gid).gr_name)
         except KeyError:
             continue
-    return names
+    return frozenset(names)
 
 
 def _path(value: Any) -> Path:
@@ -119,6 +177,12 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(_name(each) for each in value)
 
 
+def _shares_of(value: Any) -> str:
+    if string(value) not in {FILE_ALONE, BATCH}:
+        raise InputError(shown(value), valid=f"{FILE_ALONE}, {BATCH}")
+    return str(value)
+
+
 _OWN: Mapping[str, Callable[[Any], Any]] = {
     "partition": _name,
     "batch": _name,
@@ -129,6 +193,9 @@ _OWN: Mapping[str, Callable[[Any], Any]] = {
     "slots": lambda value: integer(value, 0, MOST_GPUS),
     "cycle_s": lambda value: number(value, 1, 3600),
     "administrators": _names,
+    "shares": _shares_of,
+    "shares_every_s": lambda value: number(value, 10, 86_400),
+    "shares_unknown": lambda value: number(value, 0, 1, above=True),
 }
 
 _SHARE: Mapping[str, Callable[[Any], Any]] = {
@@ -137,7 +204,10 @@ _SHARE: Mapping[str, Callable[[Any], Any]] = {
     "limit": lambda value: integer(value, 0, MOST_NODES),
 }
 
-_TABLES = ("everybody", "users", "groups")
+TOGETHER = "together"
+"""The key of the limit of all members of a group or an account."""
+
+_TABLES = ("everybody", "users", "groups", "accounts")
 
 
 def load(path: Path) -> Settings:
@@ -172,14 +242,41 @@ def load(path: Path) -> Settings:
     if "everybody" in table:
         with at(where, "everybody"):
             found["everybody"] = _share(table["everybody"], Share())
-    for name in ("users", "groups"):
+    pools: dict[str, int] = {}
+    with at(where, "groups"):
+        groups = _pooled(table.get("groups", {}), GROUP, pools)
+    with at(where, "accounts"):
+        accounts = _pooled(table.get("accounts", {}), ACCOUNT, pools)
+        for name, each in accounts.items():
+            with at(clean(name)):
+                known_keys(each, (TOGETHER,))
+    for name, tables in (("users", table.get("users", {})), ("groups", groups)):
         with at(where, name):
-            found[name] = _shares(table.get(name, {}), found.get("everybody", Share()))
-    settings = Settings(**found)
+            found[name] = _shares(tables, found.get("everybody", Share()))
+    settings = Settings(**found, pools=pools)
     with at(where):
         settings.decider()
-        backends.leasing(settings.batch)
+        system = backends.leasing(settings.batch)
+        if settings.asks and not isinstance(system, FairShared):
+            raise InputError(
+                f"{settings.batch} has no fair share or accounts that a broker can read",
+                valid=f'shares = "{FILE_ALONE}", and no table accounts',
+                do="give weights in the tables users and groups",
+            )
     return settings
+
+
+def _pooled(value: Any, kind: str, pools: dict[str, int]) -> dict[str, dict[str, Any]]:
+    """Return tables without the limits of all members, which are put into `pools`."""
+    found = {}
+    for name, each in _table(value).items():
+        with at(clean(name)):
+            rest = dict(_table(each))
+            if TOGETHER in rest:
+                with at(TOGETHER):
+                    pools[f"{kind}{name}"] = integer(rest.pop(TOGETHER), 0, MOST_NODES)
+        found[name] = rest
+    return found
 
 
 def _shares(value: Any, usual: Share) -> dict[str, Share]:

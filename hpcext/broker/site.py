@@ -11,18 +11,19 @@ import heapq
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from hpcext.batch.leasing import Idle, Other
-from hpcext.broker import paper
+from hpcext.broker import paper, reasons, view
 from hpcext.broker.account import Account
 from hpcext.broker.decision import SOON_S, Standing, decide, granted
-from hpcext.broker.division import divide
-from hpcext.broker.harvesters import Harvester, Harvesters
+from hpcext.broker.division import Pools, Share
+from hpcext.broker.fair_share import Reading
+from hpcext.broker.harvesters import Harvesters
 from hpcext.broker.identity import Peer, name_of
 from hpcext.broker.nodes import Nodes
 from hpcext.broker.settings import Settings
@@ -65,6 +66,11 @@ class Site:
         Seconds of a clock that never goes back, as in all methods.
     name_of : callable
         The name of a user, by uid.
+
+    Attributes
+    ----------
+    fair_share : Reading
+        What the batch system has said of users; whoever asks it sets this.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class Site:
         self._nodes = Nodes(settings)
         self._harvesters = Harvesters(self._engine.world, name_of, now_s)
         self._standing = Standing({}, {}, {}, {})
+        self.fair_share = Reading()
         self._next: frozenset[str] = frozenset()
         self._beyond: tuple[str, ...] = ()
         self._users_held: Counter[str] = Counter()
@@ -123,7 +130,15 @@ class Site:
         key = f"{peer.uid}:{ask.harvester}"
         if key not in self._standing.parties:
             return leave.Answer(keep="it has not looked since it heard of this harvester")
-        return leave.Answer(self._told.get(key, 0), key in self._next, self._beyond)
+        less = reasons.less(key, self._standing, self._grants, self._divided, said=ask.want)
+        return leave.Answer(
+            self._told.get(key, 0), key in self._next, self._beyond, of=self._divided, less=less
+        )
+
+    @property
+    def _divided(self) -> int:
+        """How many nodes the last decision has divided."""
+        return len(self._engine.world.offered)
 
     def _settles(self, now_s: float) -> bool:
         # A node counts as idle only at the second look.
@@ -167,8 +182,8 @@ class Site:
         }
         facts += self._nodes.news(world, nodes, {*free, *held})
         self._left = ()
-        shares = {user: self.settings.share(user) for user in self._harvesters.users()}
-        self._standing = Standing(self._harvesters.parties(now_s), shares, held, without)
+        shares, pools = self._shares({*self._harvesters.users(), *without})
+        self._standing = Standing(self._harvesters.parties(now_s), shares, held, without, pools)
         self._settle(tuple(facts), now_s)
         self._grants = self._granted()
         waits = Counter(
@@ -178,6 +193,12 @@ class Site:
         )
         self._told = may_have(self._grants, Counter(held.values()), waits)
         self._see_ahead()
+
+    def _shares(self, users: Iterable[str]) -> tuple[dict[str, Share], Pools]:
+        """Return what users have now, and what several of them have together."""
+        parts = {user: self.settings.part(user, self.fair_share) for user in users}
+        shares = {user: share for user, (share, _) in parts.items()}
+        return shares, Pools(self.settings.pools, {user: of for user, (_, of) in parts.items()})
 
     # The engine.
 
@@ -239,11 +260,7 @@ class Site:
         # Not while somebody waits for what he may have: the node is his.
         if any(have[key] < grants.get(key, 0) for key in standing.parties):
             return
-        nodes, wishes = len(self._engine.world.offered), standing.wishes()
-        now, then = (
-            divide(number, wishes, standing.shares, standing.without)
-            for number in (nodes, nodes + 1)
-        )
+        now, then = standing.divided(self._divided), standing.divided(self._divided + 1)
         self._next = frozenset(key for key in then if then[key] > now[key])
 
     # What it shows.
@@ -274,34 +291,33 @@ class Site:
         known = users.keys() | self._users_held.keys() | self.account.users.keys()
         if not self.sees_all(peer):
             known = {peer.user}
+        _, pools = self._shares(self._users_held)
         return {
             "schema": "hpcext.broker-status/1",
             "partition": self.settings.partition,
             "decides": not self._settles(now_s) and not self._journal.behind,
             "failed": self._refused,
-            "nodes": len(self._engine.world.offered),
-            "users": [self._row(user, users.get(user, [])) for user in sorted(known)],
+            "nodes": self._divided,
+            "shares": view.shares(self.settings, self.fair_share, now_s),
+            "all": self.sees_all(peer),
+            "together": view.together(pools, self._users_held) if self.sees_all(peer) else [],
+            "users": [
+                view.row(
+                    user,
+                    users.get(user, []),
+                    self.settings,
+                    self.fair_share,
+                    grants=self._grants,
+                    held=self._users_held[user],
+                    had=self.account.of(user),
+                )
+                for user in sorted(known)
+            ],
         }
 
     def sees_all(self, peer: Peer) -> bool:
         """Return whether somebody may see all users."""
         return peer.uid in {0, os.geteuid()} or peer.user in self.settings.administrators
-
-    def _row(self, user: str, own: list[Harvester]) -> dict[str, Any]:
-        share, had = self.settings.share(user), self.account.of(user)
-        return {
-            "user": user,
-            "weight": share.weight,
-            "priority": share.priority,
-            "limit": share.limit,
-            "harvesters": len(own),
-            "trainers": sum(len(one.said) for one in own),
-            "want": sum(one.want for one in own),
-            "granted": sum(self._grants.get(one.key, 0) for one in own),
-            "held": self._users_held[user],
-            "held_node_s": round(had.held_node_s, 1),
-            "without_leave_node_s": round(had.without_node_s, 1),
-        }
 
     def reload(self, settings: Settings) -> None:
         """Go on with other weights, limits, administrators and policy."""
@@ -311,6 +327,9 @@ class Site:
             users=settings.users,
             groups=settings.groups,
             administrators=settings.administrators,
+            shares=settings.shares,
+            shares_unknown=settings.shares_unknown,
+            pools=settings.pools,
         )
         self._policy = settings.decider()
 

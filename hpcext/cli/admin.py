@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,24 @@ from hpcext.admin import lsf, slurm, slurm_conf, status
 from hpcext.admin.edits import Edit, StillNamedError, as_json
 from hpcext.admin.install import FileChange, InstallLocation
 from hpcext.admin.manifest import Manifest
-from hpcext.admin.status import Status
 from hpcext.admin.trust import ROOT
 from hpcext.checks import check_range
-from hpcext.cli import accept, completion
+from hpcext.cli import accept, admin_broker, completion
 from hpcext.cli import main as cli
+from hpcext.cli.installations import (
+    Run,
+    add_common,
+    add_dry_run,
+    document,
+    own_command,
+    show,
+    show_edits,
+    show_status,
+    uninstall,
+)
 from hpcext.cli.output import Output
 from hpcext.core.errors import InputError
 from hpcext.extras import need
-
-Run = Callable[[argparse.Namespace, Output], int]
 
 
 def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
@@ -51,7 +58,7 @@ def _add_install(commands: Any) -> None:
         description="Run it as the owner of the directories.",
         epilog="example: hpcext-admin install slurm --dry-run",
     )
-    systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    systems = parser.add_subparsers(dest="part", metavar="PART", required=True)
     for_slurm = _add_slurm(systems, install_slurm, "build the hooks and put them in place")
     for_slurm.add_argument(
         "--conf-dir",
@@ -85,7 +92,8 @@ def _add_install(commands: Any) -> None:
             type=Path,
             help="path of hpcext for users and jobs (default: the one beside hpcext-admin)",
         )
-        _add_dry_run(each)
+        add_dry_run(each)
+    admin_broker.add_install(systems)
 
 
 def _add_uninstall(commands: Any) -> None:
@@ -95,7 +103,7 @@ def _add_uninstall(commands: Any) -> None:
         description="Run it as whoever installed hpcext.",
         epilog="example: hpcext-admin uninstall slurm --dry-run",
     )
-    systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    systems = parser.add_subparsers(dest="part", metavar="PART", required=True)
     for_slurm = _add_slurm(systems, uninstall_slurm, "remove what was installed")
     for_lsf = _add_lsf(systems, uninstall_lsf, "remove what was installed for LSF")
     for_lsf.add_argument(
@@ -104,8 +112,9 @@ def _add_uninstall(commands: Any) -> None:
         type=Path,
         help="directory of lsb.queues, to check first that no queue needs the files",
     )
-    for each in (for_slurm, for_lsf):
-        _add_dry_run(each)
+    for_broker = admin_broker.add(systems, admin_broker.remove, "remove the site's broker")
+    for each in (for_slurm, for_lsf, for_broker):
+        add_dry_run(each)
 
 
 def _add_status(commands: Any) -> None:
@@ -115,9 +124,10 @@ def _add_status(commands: Any) -> None:
         description="Changes nothing.",
         epilog="example: hpcext-admin status slurm",
     )
-    systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    systems = parser.add_subparsers(dest="part", metavar="PART", required=True)
     _add_slurm(systems, status_slurm, "show what is installed for Slurm")
     _add_lsf(systems, status_lsf, "show what is installed for LSF")
+    admin_broker.add(systems, admin_broker.report, "show whether the broker is whole, and answers")
 
 
 def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:
@@ -130,7 +140,7 @@ def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:
         default=slurm.USR,
         help="directory of lib and share (default: %(default)s)",
     )
-    _add_common(parser, run)
+    add_common(parser, run)
     return parser
 
 
@@ -146,39 +156,15 @@ def _add_lsf(systems: Any, run: Run, goal: str) -> cli.Parser:
         required=True,
         help="LSF_SERVERDIR of lsf.conf",
     )
-    _add_common(parser, run)
+    add_common(parser, run)
     return parser
-
-
-def _add_common(parser: cli.Parser, run: Run) -> None:
-    parser.add_argument(
-        "--prefix",
-        metavar="DIR",
-        type=Path,
-        default=ROOT,
-        help="staging directory that stands for / while a package is built; no file names it",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.set_defaults(run=run)
-
-
-def _add_dry_run(parser: cli.Parser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
 
 
 def _command(args: argparse.Namespace, usr: Path) -> Path | None:
     """Return the path of ``hpcext`` for jobs; for a package, the one after its installation."""
     if args.hpcext is not None or args.prefix == ROOT:
-        return args.hpcext or _own_command()
+        return args.hpcext or own_command()
     return usr / "bin" / "hpcext"
-
-
-def _own_command() -> Path | None:
-    """Return ``hpcext`` of the installation that this process runs from."""
-    for folder in (Path(sys.argv[0]).absolute().parent, Path(sys.executable).parent):
-        if (folder / "hpcext").is_file():
-            return folder / "hpcext"
-    return None
 
 
 def install_slurm(args: argparse.Namespace, out: Output) -> int:
@@ -192,10 +178,10 @@ def install_slurm(args: argparse.Namespace, out: Output) -> int:
     out.line(f"hpcext {__version__} for Slurm {release}")
     _carry_out(site.place, changes, args, out, release)
     left = slurm_conf.lacking(site.files)
-    _show_edits(left, out)
+    show_edits(left, out)
     if left:
         out.line("then: scontrol reconfigure, or restart slurmctld if a plugin is new to it")
-    _document(changes, args, out, slurm=release, left=as_json(left))
+    document(changes, args, out, slurm=release, left=as_json(left))
     return 0
 
 
@@ -209,7 +195,7 @@ def install_lsf(args: argparse.Namespace, out: Output) -> int:
     left = lsf.left_to_do(site)
     for line in ("", "left to you:", *left):
         out.line(line)
-    _document(changes, args, out, left=left)
+    document(changes, args, out, left=left)
     return 0
 
 
@@ -220,21 +206,10 @@ def _carry_out(
     out: Output,
     built_for: str = "",
 ) -> None:
-    _show(changes, out)
+    show(changes, out)
     if not args.dry_run:
         installing.apply(place, changes, built_for)
         out.line("done")
-
-
-def _show_edits(edits: Sequence[Edit], out: Output) -> None:
-    for line in ("", "left to you, as a diff for patch -p1 -d /:") if edits else ():
-        out.line(line)
-    for edit in edits:
-        if edit.first:
-            out.line(f"first: {edit.first}")
-        for sentence in edit.why:
-            out.line(f"{edit.path.name}, {sentence}")
-        out.diff(edit.diff())
 
 
 def uninstall_slurm(args: argparse.Namespace, out: Output) -> int:
@@ -246,7 +221,7 @@ def uninstall_slurm(args: argparse.Namespace, out: Output) -> int:
     _refuse(edits, "scontrol reconfigure, and try again", out)
     # Before the removal, because the manifest names the command and the release.
     more = slurm_conf.unneeded(files) if files and files.release else []
-    return _uninstall(place, changes, args, out, more)
+    return uninstall(place, changes, args, out, more)
 
 
 def uninstall_lsf(args: argparse.Namespace, out: Output) -> int:
@@ -255,85 +230,24 @@ def uninstall_lsf(args: argparse.Namespace, out: Output) -> int:
     changes = installing.plan_removal(site.place, "--serverdir")
     if args.conf_dir is not None:
         _refuse(lsf.naming(site, args.conf_dir), "badmin reconfig, and try again", out)
-    return _uninstall(site.place, changes, args, out)
+    return uninstall(site.place, changes, args, out)
 
 
 def _refuse(edits: Sequence[Edit], do: str, out: Output) -> None:
     if edits:
-        _show_edits(edits, out)
+        show_edits(edits, out)
         raise StillNamedError(edits, do)
-
-
-def _uninstall(
-    place: InstallLocation,
-    changes: Sequence[FileChange],
-    args: argparse.Namespace,
-    out: Output,
-    unneeded: Sequence[Edit] = (),
-) -> int:
-    _show(changes, out)
-    if not args.dry_run:
-        installing.remove(place, changes)
-    changed = [str(change.path) for change in changes if change.verb == "changed"]
-    for path in changed:
-        out.note(f"{path}: changed since it was installed, so it stays; remove it yourself")
-    if not args.dry_run:
-        out.line("done" if not changed else "done, except for the changed files")
-    if unneeded:
-        out.line("hpcext had also asked for these lines; remove them if nothing else needs them:")
-    for edit in unneeded:
-        out.diff(edit.diff())
-    _document(changes, args, out, left=as_json(unneeded))
-    return 1 if changed else 0
 
 
 def status_slurm(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin status slurm``."""
-    return _status(status.of_slurm(slurm.Site(args.usr, root=args.prefix).place), args, out)
+    return show_status(status.of_slurm(slurm.Site(args.usr, root=args.prefix).place), args, out)
 
 
 def status_lsf(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin status lsf``."""
     site = lsf.Site(args.serverdir, root=args.prefix)
-    return _status(status.of_lsf(site.place, site.serverdir), args, out)
-
-
-def _status(found: Status, args: argparse.Namespace, out: Output) -> int:
-    if not found.hpcext:
-        out.line("hpcext is not installed there")
-    else:
-        built = f", for Slurm {found.built_for}" if found.built_for else ""
-        here = f"; this machine has Slurm {found.runs}" if found.runs else ""
-        out.line(f"installed by hpcext {found.hpcext}{built}{here}")
-        if not found.fits:
-            out.line(
-                "Slurm does not load a plugin that was built for another release: install it again"
-            )
-    if found.files:
-        out.table(("", "file"), [(state, str(path)) for state, path in found.files])
-    _show_edits(found.left, out)
-    for step in found.steps:
-        if step.do:
-            out.line(f"{step.daemon}: {step.do}  ({step.why})")
-        else:
-            out.line(f"{step.daemon}: not asked, {step.why}")
-    if args.json:
-        out.document(found.as_json())
-    # A package being built has no files of a site beside it.
-    return 0 if (found.whole if args.prefix != ROOT else found.complete) else 1
-
-
-def _show(changes: Sequence[FileChange], out: Output) -> None:
-    out.table(("", "file"), [(change.verb, str(change.path)) for change in changes])
-
-
-def _document(
-    changes: Sequence[FileChange], args: argparse.Namespace, out: Output, **more: Any
-) -> None:
-    if args.json:
-        done = [{"do": change.verb, "path": str(change.path)} for change in changes]
-        document = {"schema": f"hpcext.{args.command}/1", "dry_run": args.dry_run, "files": done}
-        out.document({**document, **more})
+    return show_status(status.of_lsf(site.place, site.serverdir), args, out)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -352,7 +266,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, commands = make_parser()
     completion.answer(parser)
     args = cli.arguments(parser, commands, argv)
-    for name in ("prefix", "usr", "conf_dir", "include", "hpcext", "serverdir"):
+    for name in (
+        "prefix",
+        "usr",
+        "conf_dir",
+        "include",
+        "hpcext",
+        "serverdir",
+        "broker",
+        "unit_dir",
+        "state_dir",
+    ):
         path = getattr(args, name, None)
         if path is not None and (not path.is_absolute() or ".." in path.parts):
             flag = f"--{name.replace('_', '-')}"

@@ -5,22 +5,29 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-import msgspec
+from typing import Any
 
 from hpcext import __version__
+from hpcext.broker import metrics as exported
 from hpcext.broker import service
-from hpcext.broker.settings import FILE, load
+from hpcext.broker.settings import BATCH, FILE, load
 from hpcext.cli import completion
 from hpcext.cli import main as cli
-from hpcext.cli.output import Output
+from hpcext.cli.output import Output, write_file
 from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import InputError
+from hpcext.extras import need
 from hpcext.harvest import leave
+from hpcext.render.words import duration
 
 NO_LIMIT = "none"
+
+COLUMNS = (
+    "user", "weight", "fair share", "priority", "limit", "trainers", "want", "granted", "held",
+    "owed", "held node-h", "without leave",
+)  # fmt: skip
 
 
 def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
@@ -59,6 +66,26 @@ def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
     )
     status_.add_argument("--json", action="store_true", help="print one JSON document")
     status_.set_defaults(run=status)
+    metrics_ = commands.add_parser(
+        "metrics",
+        help="write metrics of all users together for node_exporter",
+        description="For root, the account of the broker, and its administrators.",
+        epilog="example: hpcext-broker metrics --textfile /var/lib/node_exporter/broker.prom",
+    )
+    metrics_.add_argument(
+        "--textfile",
+        type=Path,
+        metavar="FILE.prom",
+        required=True,
+        help="file of node_exporter's textfile collector to write",
+    )
+    metrics_.add_argument(
+        "--users", action="store_true", help="also parts of each user, with the names"
+    )
+    metrics_.add_argument(
+        "--socket", metavar="PATH", help="socket of the broker (default: as set, or the usual one)"
+    )
+    metrics_.set_defaults(run=metrics)
     return parser, dict(commands.choices)
 
 
@@ -73,20 +100,28 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def status(args: argparse.Namespace, out: Output) -> int:
-    """Show what the broker has decided."""
+def _path(args: argparse.Namespace) -> Path:
+    """Return the socket to ask at."""
     path = leave.find(args.socket or load_settings().broker)
     if path is None:
         raise InputError(
             "this machine has no broker", where=str(leave.SOCKET), do="give --socket PATH"
         )
-    try:
-        document = msgspec.json.decode(leave.call(path, leave.AskStatus()))
-    except msgspec.DecodeError as error:
-        raise leave.BrokerError(f"answers what cannot be read ({error})", where=str(path)) from None
-    if "users" not in document:
-        why = document.get("refused") or document.get("keep") or "no status"
-        raise HpcextError(f"refuses: {why}", where=str(path), do="try again in a few seconds")
+    return path
+
+
+def _known(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a status, unless the broker that has sent it is older than this command."""
+    if not {"all", "shares"} <= document.keys():
+        raise leave.BrokerError(
+            "is of an older hpcext than this command", do="systemctl restart hpcext-broker"
+        )
+    return document
+
+
+def status(args: argparse.Namespace, out: Output) -> int:
+    """Show what the broker has decided."""
+    document = _known(leave.status(_path(args)))
     if args.json:
         out.document(document)
         return 0
@@ -94,23 +129,80 @@ def status(args: argparse.Namespace, out: Output) -> int:
     out.line(f"{document['nodes']} nodes of {document['partition']} to divide{waits}")
     if document["failed"]:
         out.note(f"the policy {document['failed']}; all keep what they have")
-    out.table(
-        ("user", "weight", "priority", "limit", "trainers", "want", "granted", "held",
-         "held node-h", "without leave"),
-        [
-            (
-                row["user"],
-                f"{row['weight']:g}",
-                f"{row['priority']:g}",
-                NO_LIMIT if row["limit"] is None else str(row["limit"]),
-                *(str(row[name]) for name in ("trainers", "want", "granted", "held")),
-                f"{row['held_node_s'] / 3600:.2f}",
-                f"{row['without_leave_node_s'] / 3600:.2f}",
-            )
-            for row in document["users"]
-        ],
-    )  # fmt: skip
+    shares = document["shares"]
+    if shares["failed"]:
+        age_s = shares["age_s"]
+        holds = "as nobody was known" if age_s is None else f"as it was {duration(age_s)} ago"
+        out.note(f"the fair share stays {holds}: {shares['failed']}")
+    out.table(COLUMNS, [_row(row, shares["from"]) for row in document["users"]])
+    if document["together"]:
+        out.table(
+            ("together", "limit", "held"),
+            [(row["name"], str(row["limit"]), str(row["held"])) for row in document["together"]],
+        )
     return 0
+
+
+def metrics(args: argparse.Namespace, out: Output) -> int:
+    """Write the file; if the broker does not answer, it says that."""
+    need("prometheus_client")
+    if args.textfile.suffix != ".prom":
+        raise InputError(
+            f"{args.textfile} would not be read by node_exporter",
+            where="--textfile",
+            valid="a name that ends in .prom",
+        )
+    path = _path(args)
+    try:
+        document = leave.status(path)
+    except leave.BrokerError as error:
+        write_file(args.textfile, _exposition(None, users=False))
+        raise error from None
+    if not _known(document)["all"]:
+        raise InputError(
+            "shows you your own part alone",
+            where=str(path),
+            valid="root, the account of the broker, or one of its administrators",
+        )
+    write_file(args.textfile, _exposition(document, users=args.users))
+    return 0
+
+
+def _exposition(document: Mapping[str, Any] | None, *, users: bool) -> bytes:
+    """Return metrics in the text format of Prometheus."""
+    from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415  (an extra)
+    from prometheus_client.core import CounterMetricFamily as Counter  # noqa: PLC0415
+    from prometheus_client.core import GaugeMetricFamily as Gauge  # noqa: PLC0415
+
+    class Once:
+        def collect(self) -> Iterator[Any]:
+            families: dict[str, Gauge | Counter] = {}
+            for name, user, value in exported.samples(document, users=users):
+                if name not in families:
+                    each = exported.METRICS.get(name) or exported.USERS[name]
+                    kind = Gauge if each.kind == "gauge" else Counter
+                    families[name] = kind(name, each.text, labels=["user"] if user else [])
+                families[name].add_metric([user] if user else [], value)
+            yield from families.values()
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Once())
+    found: bytes = generate_latest(registry)
+    return found
+
+
+def _row(row: Mapping[str, Any], shares: str) -> tuple[str, ...]:
+    counts = ("trainers", "want", "granted", "held", "owed")
+    return (
+        row["user"],
+        f"{row['weight']:.4g}",
+        f"{row['fair_share']:.2f}" if shares == BATCH else "",
+        f"{row['priority']:g}",
+        NO_LIMIT if row["limit"] is None else str(row["limit"]),
+        *(str(row[name]) for name in counts),
+        f"{row['held_node_s'] / 3600:.2f}",
+        f"{row['without_leave_node_s'] / 3600:.2f}",
+    )
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

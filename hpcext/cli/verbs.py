@@ -22,7 +22,7 @@ from hpcext.manager import directory as pilots
 from hpcext.manager.handles import chosen, find_job
 from hpcext.manager.requests import AUTO
 from hpcext.manager.views import reading
-from hpcext.manager.views.harvest_report import why_no_node
+from hpcext.manager.views.harvest_report import part, why_no_node
 from hpcext.manager.views.reading import Follower, Reading
 from hpcext.manager.views.report import run_document
 
@@ -143,6 +143,7 @@ def status(args: argparse.Namespace, out: Output) -> int:
             for said in document["jobs"]:
                 instead = why_no_node(directory, world, world.jobs[said["id"]])
                 said["why"] = instead or said["why"]
+            document["broker"] = part(found)
         out.document(document)
         return 0
     show(found, jobs, out)
@@ -175,8 +176,8 @@ def show(found: Reading, jobs: Sequence[Job], out: Output) -> None:
     view.print_failures(out, jobs)
     if sentence := view.undecided(world, alive=found.alive):
         out.line(sentence)
-    if problem := notifications.problem_of(found.directory):
-        out.line(problem)
+    for sentence in filter(None, (notifications.problem_of(found.directory), part(found))):
+        out.line(sentence)
     if any(not job.state.final for job in world.jobs.values()):
         _print_standing(found.standing, out)
 
@@ -206,12 +207,17 @@ def why(args: argparse.Namespace, out: Output) -> int:
     found = reading.read(directory)
     world = found.world
     harvests = pilots.load(directory).harvest is not None
+    leave = part(found)
     for job in [_job(world, name, out)] if name else world.jobs.values():
         instead = why_no_node(directory, world, job) if harvests else ""
+        # Said once, where that is why there is no lease.
+        leave = "" if leave in instead else leave
         for sentence in view.why(job, world.records[job.id], instead):
             out.line(sentence)
         if name and (sentence := view.before(world, job)):
             out.line(sentence)
+    if leave:
+        out.line(leave)
     waits = world.open_question is not None or world.undecided
     if waits and (sentence := view.undecided(world, alive=found.alive)):
         out.line(sentence)

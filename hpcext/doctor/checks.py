@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcext.doctor import job, lsf, machine, probe, shared, slurm, transparent
+from hpcext.doctor import broker, job, lsf, machine, probe, shared, slurm, transparent
 from hpcext.doctor.checkup import Check
 
 _TRAIN = "trainings that import it fail, or do not use the GPUs"
@@ -25,6 +25,7 @@ CHECKS: tuple[Check, ...] = (
     Check("slurm", slurm.check, _BATCH, within_s=120),
     Check("lsf", lsf.check, _BATCH, within_s=120),
     Check("lsf job", lsf.job, "jobs rely on it", within_s=lsf.JOB_S + 60),
+    Check("broker", broker.check, "harvesters ask it how many nodes they may have"),
     Check("job", job.check, "without it a preemption loses work", within_s=job.MOST_S),
     Check("probe", probe.check, "leases are taken and lost in this way", within_s=probe.MOST_S),
 )

@@ -7,17 +7,20 @@ trainers: only the sizes in which each could use nodes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
 import struct
+import time
 from pathlib import Path
-from typing import Annotated, Final, Literal, Union
+from typing import Annotated, Any, Final, Literal, Union
 
 import msgspec
 
 from hpcext import private
 from hpcext.core.errors import UNREADABLE, HpcextError
+from hpcext.text import clean
 
 SOCKET: Final = Path("/run/hpcext-broker/socket")
 """Where a broker listens, unless a setting says otherwise: only root makes its directory."""
@@ -37,10 +40,15 @@ MOST_SIZES = 128
 MOST_NODES = 10_000
 MOST_GPUS = 1024
 
+TRIES, AGAIN_S = 3, 1.0
+"""How often a status is asked for that is refused, and seconds in between."""
+
 ANSWER_S = 5.0
 """Seconds for which an answer is waited for."""
 
 SCHEMA: Final = "hpcext.broker/1"
+
+_SAID_CHARS = 200
 
 _PEER = struct.Struct("3i")
 """pid, uid and gid, as SO_PEERCRED has them (unix(7))."""
@@ -126,6 +134,10 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
         What is wrong with the message.
     elsewhere : bool
         The broker has nothing to do with this partition.
+    of : int
+        How many nodes are divided among all harvesters; 0: it does not say.
+    less : str
+        Why the harvester may have fewer than it wants; empty if it may have these.
     """
 
     nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -134,6 +146,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     keep: str = ""
     refused: str = ""
     elsewhere: bool = False
+    of: Annotated[int, msgspec.Meta(ge=0)] = 0
+    less: str = ""
 
 
 class BrokerError(HpcextError):
@@ -182,7 +196,9 @@ def call(path: Path, message: Ask | AskStatus, answer_s: float = ANSWER_S) -> by
             )
             if uid not in {0, owner}:
                 raise BrokerError(f"is served by uid {uid}, and belongs to {owner}", where=where)
-            line.sendall(msgspec.json.encode(message) + b"\n")
+            # It refuses a call before it has read it: then its answer is there all the same.
+            with contextlib.suppress(BrokenPipeError):
+                line.sendall(msgspec.json.encode(message) + b"\n")
             return _line(line, where)
     except OSError as error:
         raise BrokerError(f"does not answer ({error.strerror or error})", where=where) from None
@@ -195,6 +211,36 @@ def ask(path: Path, message: Ask, answer_s: float = ANSWER_S) -> Answer:
         return msgspec.json.decode(line, type=Answer)
     except UNREADABLE as error:
         raise BrokerError(f"answers what cannot be read ({error})", where=str(path)) from None
+
+
+def status(path: Path) -> dict[str, Any]:
+    """Return what a broker says of itself and of whoever asks; raise errors as :func:`call` does.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Of the socket.
+
+    Raises
+    ------
+    BrokerError
+        Nobody answers, or not with a status.
+    """
+    where = str(path)
+    for left in reversed(range(TRIES)):
+        try:
+            document = msgspec.json.decode(call(path, AskStatus()))
+        except UNREADABLE as error:
+            raise BrokerError(f"answers what cannot be read ({error})", where=where) from None
+        if not (left and isinstance(document, dict) and document.get("refused")):
+            break
+        # A harvester of the same user may be asking just now.
+        time.sleep(AGAIN_S)
+    if not isinstance(document, dict) or "users" not in document:
+        said = document if isinstance(document, dict) else {}
+        why = clean(str(said.get("refused") or said.get("keep") or "no status"))[:_SAID_CHARS]
+        raise BrokerError(f"refuses: {why}", where=where, do="try again in a few seconds")
+    return document
 
 
 def _line(line: socket.socket, where: str) -> bytes:

@@ -104,8 +104,7 @@ class SiteLeave:
             return self._away(f"it decides nothing now: {clean(found.keep)[:_SAID_CHARS]}", now_s)
         self._heard_s = now_s
         self._say("the site's broker says how many nodes it may have")
-        may = f"the site's broker grants it {counted(found.nodes, 'node')} now"
-        return Leave(found.nodes, found.next, found.claim, may)
+        return Leave(found.nodes, found.next, found.claim, _part(found))
 
     def _away(self, why: str, now_s: float) -> Leave | None:
         if self._heard_s is None:
@@ -122,6 +121,17 @@ class SiteLeave:
         if what != self._said:
             log.info("%s", what)
             self._said = what
+
+
+def _part(found: leave.Answer) -> str:
+    """Say what part of the nodes a harvester may have, and why no more."""
+    may = (
+        f"{found.nodes} of {counted(found.of, 'node')}"
+        if found.of
+        else counted(found.nodes, "node")
+    )
+    why = f": {clean(found.less)[:_SAID_CHARS]}" if found.less else ""
+    return f"the site's broker grants it {may} now{why}"
 
 
 def _few(sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ class LockedError(Exception):
 
 
 @contextlib.contextmanager
-def held(path: Path, *, do: str = "") -> Iterator[None]:
+def held(path: Path, *, do: str = "", mode: int = 0o644) -> Iterator[None]:
     """Hold a lock.
 
     Parameters
@@ -34,6 +34,8 @@ def held(path: Path, *, do: str = "") -> Iterator[None]:
     path : pathlib.Path
     do : str
         What the user can do if the file system has no locks.
+    mode : int
+        Permissions of the file: whoever can read it can hold the lock.
 
     Raises
     ------
@@ -44,7 +46,7 @@ def held(path: Path, *, do: str = "") -> Iterator[None]:
     """
     # Without flock, filelock would fall back to a mere marker file, which a killed manager leaves
     # behind, and in which two machines can both believe.
-    lock = filelock.UnixFileLock(path, fallback_to_soft=False)
+    lock = filelock.UnixFileLock(path, mode=mode, fallback_to_soft=False)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:

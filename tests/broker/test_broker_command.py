@@ -9,14 +9,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from site_of_test import wait_for
 
+from hpcext.broker.alone import name_for
 from hpcext.broker.division import Share
 from hpcext.broker.settings import Settings, load
 from hpcext.cli.broker import main
 from hpcext.core.errors import InputError
+from hpcext.harvest import leave
 
 WHOLE = """
 partition = "preemptible"
@@ -93,6 +96,21 @@ def test_the_first_group_of_the_file_that_somebody_is_in_counts(file: Path) -> N
         ('partition = "p"\n[users.ann]\nlimit = -1', "users: ann: limit: -1 (valid: an integer"),
         ('partition = "p"\n[everybody]\nshare = 2', "everybody: unknown key 'share'"),
         ("partition =", "line 1"),
+        ('partition = "p"\nshares = "slurm"', "shares: 'slurm' (valid: file, batch)"),
+        ('partition = "p"\nshares_unknown = 0', "shares_unknown: 0 (valid: a number"),
+        ('partition = "p"\nshares_every_s = 1', "shares_every_s: 1 (valid: a number, 10"),
+        ('partition = "p"\n[accounts.x]\nweight = 1', "accounts: x: unknown key 'weight'"),
+        ('partition = "p"\n[accounts]\nx = 1', "accounts: x: 1 is an integer (valid: a table)"),
+        (
+            'partition = "p"\n[groups.x]\ntogether = -1',
+            "groups: x: together: -1 (valid: an integer",
+        ),
+        ('partition = "p"\n[users.x]\ntogether = 1', "users: x: unknown key 'together'"),
+        (
+            'partition = "p"\nbatch = "lsf"\nshares = "batch"',
+            "lsf has no fair share or accounts that a broker can read",
+        ),
+        ('partition = "p"\nbatch = "lsf"\n[accounts.x]\ntogether = 1', "lsf has no fair share or"),
         ('partition = "p"\nbatch = "pbs"', "batch: unknown batch system 'pbs' (valid: slurm, lsf)"),
     ],
 )
@@ -146,12 +164,25 @@ class Service:
         self.socket = path / "socket"
         programs = path / "bin"
         programs.mkdir()
-        for name in ("sinfo", "squeue", "scontrol", "sacct"):
-            program = programs / name
-            program.write_text("#!/bin/sh\nexit 1\n")
-            program.chmod(0o755)
-        self.environ = {**os.environ, "PATH": f"{programs}:/usr/bin:/bin"}
+        self.programs = programs
+        for name in ("sinfo", "squeue", "scontrol", "sacct", "sshare"):
+            self.command(name, "exit 1")
+        # Of a cluster of its own, beside those of other tests.
+        conf = {"SLURM_CONF": str(path / "slurm.conf")}
+        self.environ = {**os.environ, **conf, "PATH": f"{programs}:/usr/bin:/bin"}
         self.processes: list[subprocess.Popen[str]] = []
+
+    def command(self, name: str, text: str) -> None:
+        """What a command of Slurm does from now on."""
+        draft = self.programs / f"{name}.new"
+        draft.write_text(f"#!/bin/sh\n{text}\n")
+        draft.chmod(0o755)
+        draft.replace(self.programs / name)
+
+    def status(self, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+        assert main(["status", "--socket", str(self.socket), "--json"]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
 
     def write(self, more: str = "") -> None:
         self.file.write_text(
@@ -210,3 +241,143 @@ def test_it_serves_while_the_batch_system_does_not_answer(
     assert "the settings stay as they are" in err
     assert err.count("sinfo") + err.count("squeue") <= 2
     assert not service.socket.exists()
+
+
+IDLE = "|".join(["n1", "idle", "gpu:4", "8", "8000", "up", "1-00:00:00", "gpu:0", "0/8/0/8", "0"])
+"""A node as sinfo shows it."""
+
+
+def test_decisions_go_on_while_the_fair_share_does_not_come(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It hangs, it fails, it comes; each is said, and no look waits for it."""
+    service.command("sinfo", f"echo '{IDLE}|'")
+    service.command("squeue", "exit 0")
+    asked = service.path / "asked"
+    service.command("sshare", f"echo $$ >{asked}.new; mv {asked}.new {asked}; exec sleep 1000")
+    service.write('shares = "batch"\n[users.root]\nweight = 2\n')
+    process = service.start()
+    wait_for(asked.exists, "the question")
+    wait_for(service.socket.is_socket, "the socket")
+    wait_for(lambda: service.status(capsys)["decides"], "a decision meanwhile")
+    shares = service.status(capsys)["shares"]
+    assert shares == {"from": "batch", "age_s": None, "failed": ""}
+    # Its end is not delayed either.
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    os.kill(int(asked.read_text()), signal.SIGKILL)
+    service.command("sshare", "echo 'sshare: error: slurmdbd is down' >&2; exit 1")
+    process = service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    wait_for(lambda: service.status(capsys)["shares"]["failed"], "what has failed")
+    assert "slurmdbd is down" in service.status(capsys)["shares"]["failed"]
+    assert main(["status", "--socket", str(service.socket)]) == 0
+    said = capsys.readouterr()
+    assert "the fair share stays as nobody was known: sshare failed: slurmdbd is down" in said.err
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert err.count("slurmdbd is down") == 1
+    service.command("sshare", "echo '||root'; echo 'root|0.25| root'")
+    service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    wait_for(lambda: service.status(capsys)["shares"]["age_s"] is not None, "an answer")
+    ask = leave.Ask("hpcext-me-20261124-120000-ab12", "p", 4, 1)
+    wait_for(lambda: not leave.ask(service.socket, ask).refused, "to be heard")
+    document = service.status(capsys)
+    assert document["shares"]["failed"] == ""
+    [row] = document["users"]
+    assert (row["user"], row["fair_share"], row["weight"]) == ("root", 0.25, 0.5)
+
+
+# A second broker.
+
+
+def refusal(service: Service) -> str:
+    """What another broker says, which does not run."""
+    late = service.start()
+    _, err = late.communicate(timeout=120)
+    assert late.returncode == 3
+    assert err.count("\n") == 1
+    return err
+
+
+def test_two_brokers_with_different_directories_do_not_share_a_socket(service: Service) -> None:
+    service.write()
+    service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    facts = service.socket.stat()
+    text = service.file.read_text()
+    # Another partition makes no difference.
+    for partition in ("p", "q"):
+        service.file.write_text(
+            text.replace("/state", "/other").replace(
+                'partition = "p"', f'partition = "{partition}"'
+            )
+        )
+        assert f"{service.socket}: another broker listens there; there is one" in refusal(service)
+    assert service.socket.stat().st_ino == facts.st_ino
+    # Whoever could read it could hold the lock.
+    assert service.socket.with_name("socket.lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_two_brokers_of_a_partition_with_different_sockets_are_found_out(service: Service) -> None:
+    service.write()
+    first = service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    text = service.file.read_text().replace("/state", "/other")
+    other = service.path / "socket2"
+    text = text.replace(str(service.socket), str(other))
+    service.file.write_text(text)
+    for _ in range(3):
+        err = refusal(service)
+        assert f"{other}: another broker divides partition 'p', with another socket" in err
+    assert not other.exists()
+    # It is about a partition of a cluster.
+    service.file.write_text(text.replace('partition = "p"', 'partition = "q"'))
+    service.start()
+    wait_for(other.is_socket, "the socket of another partition")
+    service.file.write_text(text.replace("/other", "/third").replace("socket2", "socket3"))
+    first.kill()
+    first.wait()
+    service.start()
+    wait_for((service.path / "socket3").is_socket, "the socket of the next one")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_a_stranger_who_takes_the_name_stops_no_broker(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.write()
+    monkeypatch.setenv("SLURM_CONF", service.environ["SLURM_CONF"])
+    words = "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX)"
+    words += "; s.bind(bytes.fromhex(sys.argv[1])); s.listen(); print(flush=True); input()"
+    name = name_for(load(service.file)).encode().hex()
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", words, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    service.processes.append(stranger)
+    assert stranger.stdout
+    assert stranger.stdout.readline() == "\n"
+    process = service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "(uid 65534) has the name by which a second broker of 'p' is found out" in err
+
+
+def test_a_socket_that_harvesters_would_not_believe_is_refused(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.write()
+    open_ = service.path / "open"
+    open_.mkdir(mode=0o700)
+    open_.chmod(0o777)
+    service.file.write_text(service.file.read_text().replace("/socket", "/open/socket"))
+    assert main(["run", "--file", str(service.file)]) == 2
+    said = capsys.readouterr().err
+    assert "harvesters would not believe a socket there" in said
+    assert said.count("\n") == 1

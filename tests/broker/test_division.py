@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcext.broker.division import Share, Wish, assign, divide
+from hpcext.broker.division import Pools, Share, Wish, assign, divide
 
 USERS = "abcd"
 
@@ -47,6 +47,17 @@ def test_nodes_without_leave_count_as_had() -> None:
     assert divide(8, wishes, {"a": Share(limit=3)}, {"a": 4}) == {"a1": 0, "b1": 8}
 
 
+def test_several_users_have_a_limit_together() -> None:
+    wishes = {f"{user}1": Wish(user, 100) for user in "abc"}
+    pools = Pools({"group x": 4}, {"a": ("group x",), "b": ("group x",)})
+    assert divide(12, wishes, {}, {}, pools) == {"a1": 2, "b1": 2, "c1": 8}
+    # Those of a member who does not ask count, too.
+    assert divide(12, wishes, {}, {"b": 3}, pools) == {"a1": 1, "b1": 0, "c1": 11}
+    assert divide(12, wishes, {}, {"b": 9}, pools) == {"a1": 0, "b1": 0, "c1": 12}
+    gone = Pools({"group x": 4}, {"a": ("group x",), "d": ("group x",)})
+    assert divide(12, {"a1": Wish("a", 9)}, {}, {"d": 3}, gone) == {"a1": 1}
+
+
 def test_the_rest_of_a_division_stays_where_it_is() -> None:
     for had in ("a1", "b1"):
         wishes = {name: Wish(name[0], 9, 2 if name == had else 1) for name in ("a1", "b1")}
@@ -68,6 +79,30 @@ def test_no_node_is_left_that_somebody_wants_and_none_is_given_twice(
     found = divide(nodes, wishes, shares, {})
     assert sum(found.values()) == min(nodes, sum(each.want for each in wishes.values()))
     assert all(found[name] <= each.want for name, each in wishes.items())
+
+
+@given(
+    st.integers(0, 60),
+    st.dictionaries(st.text(USERS, min_size=1, max_size=3), wish),
+    st.dictionaries(st.sampled_from("xy"), st.integers(0, 20), min_size=2),
+    st.dictionaries(st.sampled_from(USERS), st.sampled_from([(), ("x",), ("y",), ("x", "y")])),
+)
+def test_no_pool_has_more_than_it_may_and_no_node_is_left_that_one_may_have(
+    nodes: int,
+    wishes: dict[str, Wish],
+    limits: dict[str, int],
+    of: dict[str, tuple[str, ...]],
+) -> None:
+    found = divide(nodes, wishes, {}, {}, Pools(limits, of))
+    had = dict.fromkeys(limits, 0)
+    for name, part in found.items():
+        for pool in of.get(wishes[name].user, ()):
+            had[pool] += part
+    assert all(had[pool] <= limit for pool, limit in limits.items())
+    full = {pool for pool, limit in limits.items() if had[pool] == limit}
+    if sum(found.values()) < nodes:
+        for name, each in wishes.items():
+            assert found[name] == each.want or full & set(of.get(each.user, ()))
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 100))

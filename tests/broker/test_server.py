@@ -263,6 +263,52 @@ def test_an_answer_that_is_none_counts_as_no_answer(tmp_path: Path, said: bytes,
     thread.join()
 
 
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"nonsense\n", "cannot be read"),
+        (b"[]\n", "refuses: no status"),
+        (b'{"refused": "\\u001b[2J"}\n', "refuses: \\x1b[2J"),
+        (b'{"keep": "it could not answer"}\n', "refuses: it could not answer"),
+        (b"", "hangs up"),
+    ],
+)
+def test_a_status_that_is_none_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes, why: str
+) -> None:
+    monkeypatch.setattr(leave, "TRIES", 1)
+
+    def say(line: socket.socket) -> None:
+        line.recv(1 << 16)
+        line.sendall(said)
+
+    tmp_path.chmod(0o755)
+    thread = answering(tmp_path / "socket", say)
+    with pytest.raises(leave.BrokerError) as caught:
+        leave.status(tmp_path / "socket")
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+    thread.join()
+
+
+def test_a_status_is_asked_for_again_while_a_harvester_of_the_user_asks(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leave, "AGAIN_S", 0.01)
+    said = [{"refused": "one call at a time"}, {"refused": "too many calls"}, {"users": []}]
+
+    def reply(_peer: Peer, _message: Any) -> Any:
+        running.calls += 3600
+        return said.pop(0)
+
+    monkeypatch.setattr(running.server, "_reply", reply)
+    assert leave.status(running.path) == {"users": []}
+    said += [{"refused": "one call at a time"}] * 3
+    with pytest.raises(leave.BrokerError, match="refuses: one call at a time"):
+        leave.status(running.path)
+    assert said == []
+
+
 def test_a_broker_that_is_stopped_is_waited_for_no_longer_than_a_while(tmp_path: Path) -> None:
     over = threading.Event()
     thread = answering(tmp_path / "socket", lambda _line: over.wait(60) and None)
@@ -276,3 +322,32 @@ def test_without_a_socket_there_is_no_answer(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "socket"))
     assert "does not answer" in refusal(tmp_path / "socket")
+
+
+def test_a_call_that_is_refused_unread_is_told_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has answered and hung up before the message was sent."""
+    tmp_path.chmod(0o755)
+    closed = threading.Event()
+
+    class Late(socket.socket):
+        def sendall(self, *words: Any) -> None:
+            assert closed.wait(60)
+            super().sendall(*words)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+
+        def refuse() -> None:
+            line, _ = listener.accept()
+            line.send(b'{"refused":"too many calls"}\n')
+            line.close()
+            closed.set()
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        monkeypatch.setattr(leave.socket, "socket", Late)
+        assert leave.ask(tmp_path / "socket", an_ask()).refused == "too many calls"
+        thread.join()

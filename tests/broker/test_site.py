@@ -10,6 +10,7 @@ import pytest
 from made_sites import Machine, harvester_of, one_node_trainers, weights
 
 from hpcext.broker import harvesters
+from hpcext.broker import settings as settings_module
 from hpcext.broker import site as sites
 from hpcext.broker.division import Share
 from hpcext.broker.identity import Peer
@@ -161,6 +162,73 @@ def test_leases_without_leave_are_seen_counted_and_charged_to_their_user(tmp_pat
     rows = machine.site.status(Peer(0, "root"), machine.now_s)["users"]
     without = {row["user"]: row["without_leave_node_s"] for row in rows}
     assert without == {"bob": 0.0, "eve": 4 * 4 * machine.settings.cycle_s}
+
+
+# Why no more.
+
+
+def said(machine: Machine, user: str, want: int = LOTS) -> tuple[int, int, str]:
+    answer = machine.ask(user, want)
+    return answer.nodes, answer.of, answer.less
+
+
+def test_a_harvester_hears_its_part_and_why_it_is_no_more(tmp_path: Path) -> None:
+    shares = {"ann": Share(3), "bob": Share(1), "cid": Share(limit=1), "kim": Share(priority=1)}
+    machine = Machine(tmp_path / "b", 12, users=shares)
+    machine.grants({"ann": LOTS, "bob": 2, "cid": LOTS})
+    by_weight = "other users have the rest, by their weights"
+    assert said(machine, "ann") == (9, 12, by_weight)
+    assert said(machine, "bob", 2) == (2, 12, "")
+    assert said(machine, "cid") == (1, 12, "the limit of its user is 1")
+    machine.grants({"ann": LOTS, "bob": LOTS, "kim": 4})
+    nodes, _, why = said(machine, "bob")
+    assert nodes < 12
+    assert why == "users of a higher priority, and others by their weights, have the rest"
+    assert said(machine, "kim", 4) == (4, 12, "")
+
+
+def test_one_alone_hears_that_there_are_no_more(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "b", 3)
+    machine.grants({"ann": LOTS})
+    assert said(machine, "ann") == (3, 3, "there are no more")
+    machine = Machine(tmp_path / "c", 8, policy="equal_share")
+    for _ in range(6):
+        answer = machine.ask("ann", 8, (Trainer(1, (4,), (1, 2)),))
+        machine.look()
+    assert (answer.nodes, answer.less) == (2, "its trainers cannot use more of its part")
+
+
+def test_the_limit_of_a_group_is_named_and_no_member_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {"ann": {"physics"}, "bob": {"physics"}}
+    monkeypatch.setattr(settings_module, "_groups", lambda user: groups.get(user, set()))
+    machine = Machine(tmp_path / "b", 12, pools={"group physics": 4})
+    machine.grants({"ann": LOTS, "bob": LOTS, "cid": LOTS})
+    assert said(machine, "ann") == (2, 12, "all users of its group physics may have 4 together")
+    assert "physics" not in said(machine, "cid")[2]
+
+
+def test_who_has_not_used_his_leave_hears_that(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "b", 8)
+    machine.grants({"ann": LOTS, "eve": LOTS})
+    machine.take("ann", *machine.nodes[:4])
+    for _ in range(12):
+        machine.ask("ann", LOTS)
+        machine.ask("eve", LOTS)
+        machine.look()
+    assert "has not used what was granted before" in said(machine, "eve")[2]
+
+
+def test_no_sentence_names_another_user(tmp_path: Path) -> None:
+    names = ("annabel", "bartholomew", "cordelia")
+    machine = Machine(tmp_path / "b", 9, users={"annabel": Share(2), "cordelia": Share(priority=1)})
+    for _ in range(6):
+        answers = {name: machine.ask(name, LOTS) for name in names}
+        machine.look()
+    for user, answer in answers.items():
+        document = str(machine.site.status(machine.peer(user), machine.now_s)) + str(answer)
+        assert not [name for name in names if name != user and name in document]
 
 
 # Before it knows, and when it cannot write.

@@ -99,6 +99,20 @@ def test_of_none_it_says_who_grants_it_none(
     assert missing == "the site's broker grants it 0 nodes now"
 
 
+def test_it_says_its_part_of_how_many_and_why_it_is_no_more(
+    tmp_path: Path, slurm: ScriptedSlurm, broker: Broker
+) -> None:
+    one = Asking(tmp_path, slurm)
+    broker.answer = leave.Answer(nodes=1, of=4, less="other users have the rest")
+    one.cycle(2)
+    part = "the site's broker grants it 1 of 4 nodes now"
+    assert one.said == f"{part}: other users have the rest"
+    broker.answer = leave.Answer(nodes=1, of=4, less="\x1b[2J" + "x" * 10_000)
+    one.cycle()
+    assert "\x1b" not in one.said
+    assert len(one.said) < 300
+
+
 def test_the_broker_hears_sizes_and_no_names(
     tmp_path: Path, slurm: ScriptedSlurm, broker: Broker
 ) -> None:

@@ -46,6 +46,7 @@ from hpcext.batch.lsf import (
     reserved as lsf_reserved,
 )
 from hpcext.batch.lsf.inside import LsfJob
+from hpcext.batch.slurm import fair_share as slurm_fair_share
 from hpcext.batch.slurm import idle as slurm_idle
 from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.batch.slurm import requeued
@@ -271,6 +272,10 @@ PARSERS = {
     ),
     "how long Slurm's credentials are good": Parser(
         text(lambda said: slurm_site.requeue_delay_s({"AuthInfo": said})), (b"cred_expire=600",)
+    ),
+    "sshare's associations": Parser(
+        text(slurm_fair_share.parse_fair_share),
+        (b"||root\n|| physics\nann|0.250000|  physics\nbob|1.0|  physics\n",),
     ),
     "squeue's leases": Parser(text(slurm_idle.parse_held), recorded("slurm-*/squeue-held.txt")),
     "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("*/bhosts-*")),

@@ -182,7 +182,7 @@ REASONS = {
     "launch/trackers.py:_read": ATTEMPT,
     "launch/trackers.py:_committed": CHECKPOINTS,
     "harvest/leave.py:ask": "tests/broker/test_server.py has a broker answer nonsense",
-    "cli/broker.py:status": "the same words of root or the service, whose keys it looks for",
+    "harvest/leave.py:status": "the same words of root or the service, whose keys it looks for",
     "broker/server.py:": "tests/broker/test_server.py sends it damaged requests",
     "launch/transparent/connections.py:_plain": "an address as the kernel writes it",
     "launch/transparent/driver.py:_said": "its own helper wrote it; read by documents.read_json",

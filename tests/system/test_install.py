@@ -387,7 +387,7 @@ def test_a_command_that_users_cannot_run_is_refused(target: Target) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["install", "pbs"], "unknown system 'pbs' (valid: slurm, lsf)"),
+        (["install", "pbs"], "unknown part 'pbs' (valid: slurm, lsf, broker)"),
         (
             ["instal", "slurm"],
             "unknown command 'instal' (valid: install, uninstall, status, accept); did you mean",
@@ -658,8 +658,8 @@ def test_examples_are_what_the_installer_prints() -> None:
 def test_commands_of_the_manual_work(target: Target) -> None:
     text = (ROOT / "man" / "hpcext-admin.8.rst").read_text()
     shown = [shlex.split(line) for line in re.findall(r"^    \$ hpcext-admin (.*)", text, re.M)]
-    # The acceptance run has tests of its own.
-    shown = [words for words in shown if words[0] != "accept"]
+    # The acceptance run and the broker have tests of their own.
+    shown = [words for words in shown if words[0] != "accept" and words[1] != "broker"]
     assert len(shown) == 4
     for words in shown:
         where = ["--usr", str(target.usr)]
@@ -682,7 +682,7 @@ def test_an_installed_package_has_all_sources(target: Target) -> None:
     inside = {name.partition("/data/")[2] for name in zipfile.ZipFile(built).namelist()}
     listed = subprocess.run(
         ["git", "-c", "safe.directory=*", "-C", ROOT, "ls-files",
-         "spank_hooks", "lsf_scripts", "man"],
+         "spank_hooks", "lsf_scripts", "man", "site_configs/systemd/system"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert {f"share/hpcext/{name}" for name in listed.stdout.split()} <= inside

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hpcext.allocation import without_slurm
 from hpcext.batch import runner, slurm
-from hpcext.batch.leasing import Held, Idle, LeaseSubmission, Other
+from hpcext.batch.leasing import Association, Held, Idle, LeaseSubmission, Other
+from hpcext.batch.slurm import fair_share
 from hpcext.batch.slurm import idle as slurm_idle
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.batch.slurm.reads import reads
@@ -60,6 +61,10 @@ class SlurmLeasing:
         command = slurm_idle.others_command(partition)
         found = slurm_idle.parse_others(runner.run(command, environ=slurm.epoch_times()))
         return tuple(each for each in found if each.harvester != but)
+
+    def associations(self) -> tuple[Association, ...]:
+        """Return the fair share of all users."""
+        return fair_share.parse_fair_share(runner.run(fair_share.fair_share_command()))
 
     def script(self, agent: str, directory: Path) -> str:
         """Return the script of a lease's job."""

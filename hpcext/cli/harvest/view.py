@@ -25,6 +25,8 @@ def show(out: Output, document: Mapping[str, Any]) -> None:
     out.table(("nodes", "hours", "share"), rows)
     out.table(TRAINERS, [_trainer(each) for each in document["trainers"]])
     out.line(_efficiency(document["efficiency"]))
+    if document["broker"]:
+        out.line(document["broker"])
 
 
 def _trainer(said: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 from textual.widgets.data_table import ColumnKey
 
-from hpcext.cli import view
 from hpcext.cli.top import view as top_view
 from hpcext.cli.top.view import Look
 from hpcext.core.errors import HpcextError
@@ -286,9 +285,7 @@ class Main(Screen[None]):
         """Show why the job waits or runs as it does."""
         if found := self._job():
             reading, job = found
-            said = view.why(job, reading.world.records[job.id])
-            if sentence := view.undecided(reading.world, alive=reading.alive):
-                said.append(sentence)
+            said = top_view.why(reading, job)
             self.app.push_screen(Dialog("\n".join(map(clean, said))))
 
     def action_logs(self) -> None:

@@ -9,8 +9,9 @@ from hpcext.batch.standing import Is
 from hpcext.cli import view
 from hpcext.core.errors import HpcextError
 from hpcext.core.history.node_time import Use
-from hpcext.core.values import State
+from hpcext.core.values import Job, State
 from hpcext.executors.gpu_facts import GpuFacts
+from hpcext.manager.views.harvest_report import part
 from hpcext.manager.views.reading import Reading
 from hpcext.manager.views.report import held_gpus, offered_gpus
 
@@ -41,6 +42,19 @@ def headline(found: Sequence[Reading | HpcextError]) -> str:
     held = sum(held_gpus(each.world) for each in going)
     words = f"{len(going)} of {len(readings)} pilots run; jobs have {held} of {gpus} GPUs"
     return f"{words}; {len(errors)} cannot be read" if errors else words
+
+
+def why(reading: Reading, job: Job) -> list[str]:
+    """Return sentences on why a job waits or runs as it does, and on what its harvester may have.
+
+    Parameters
+    ----------
+    reading : Reading
+    job : Job
+    """
+    said = view.why(job, reading.world.records[job.id])
+    more = view.undecided(reading.world, alive=reading.alive), part(reading)
+    return [*said, *filter(None, more)]
 
 
 def pilot_rows(readings: Iterable[Reading]) -> Rows:

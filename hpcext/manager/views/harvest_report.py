@@ -14,6 +14,7 @@ from hpcext.core.saving import lost_exactly
 from hpcext.core.values import Job, Record, State
 from hpcext.core.world import World
 from hpcext.harvest import account as lease_account
+from hpcext.manager.views.reading import Reading
 from hpcext.manager.views.report import display_state
 from hpcext.text import are, clean
 
@@ -49,6 +50,21 @@ def why_no_node(directory: Path, world: World, job: Job) -> str:
     if any(node.gpus for node in world.nodes.values()):
         return ""
     return why_no_lease(lease_account.load(directory))
+
+
+def part(reading: Reading) -> str:
+    """Return what the broker of the site grants a harvester at work; empty if nobody asks it.
+
+    Parameters
+    ----------
+    reading : Reading
+        Of any pilot.
+    """
+    if reading.pilot.harvest is None or not reading.alive:
+        return ""
+    if all(job.state.final for job in reading.world.jobs.values()):
+        return ""
+    return clean(lease_account.load(reading.directory).broker)[:_SAID_CHARS]
 
 
 def why_no_lease(account: lease_account.Account) -> str:
@@ -95,6 +111,7 @@ def harvest_document(directory: Path, world: World, node_time: NodeTime) -> dict
         "leases": account.leases,
         "withdrawn": account.withdrawn,
         "refused": account.refused,
+        "broker": clean(account.broker)[:_SAID_CHARS],
         **{f"{key}_node_h": _hours(each) for key, each in seconds.items()},
         "trainers": [
             _trainer(job, world.records[job.id], node_time) for job in world.jobs.values()

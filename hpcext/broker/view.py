@@ -1,0 +1,78 @@
+"""What a broker shows of users: rows of its status, made of what is decided. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcext.broker.account import Had
+from hpcext.broker.division import Pools
+from hpcext.broker.fair_share import Reading
+from hpcext.broker.harvesters import Harvester
+from hpcext.broker.settings import Settings
+
+
+def shares(settings: Settings, reading: Reading, now_s: float) -> dict[str, Any]:
+    """Return where weights come from, and whether that can be read.
+
+    Parameters
+    ----------
+    settings : Settings
+    reading : Reading
+        What the batch system has said.
+    now_s : float
+    """
+    age_s = None if reading.read_s is None else round(now_s - reading.read_s, 1)
+    failed = reading.failed if settings.asks else ""
+    return {"from": settings.shares, "age_s": age_s, "failed": failed}
+
+
+def together(pools: Pools, held: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return what `pools` may have, and have, from the nodes `held` by users."""
+    sums = Counter[str]()
+    for user, nodes in held.items():
+        sums.update(dict.fromkeys(pools.of.get(user, ()), nodes))
+    return [
+        {"name": name, "limit": limit, "held": sums[name]} for name, limit in pools.limits.items()
+    ]
+
+
+def row(
+    user: str, own: Sequence[Harvester], settings: Settings, reading: Reading, *,
+    grants: Mapping[str, int], held: int, had: Had,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what is shown of a user.
+
+    Parameters
+    ----------
+    user : str
+    own : sequence of Harvester
+        Those of the user that have asked.
+    settings : Settings
+    reading : Reading
+        What the batch system has said.
+    grants : Mapping[str, int]
+        By harvester.
+    held : int
+        Nodes that the user has, as the batch system shows.
+    had : Had
+        The account of the user.
+    """
+    share, _ = settings.part(user, reading)
+    granted = sum(grants.get(one.key, 0) for one in own)
+    return {
+        "user": user,
+        "weight": share.weight,
+        "fair_share": settings.factor(user, reading),
+        "priority": share.priority,
+        "limit": share.limit,
+        "harvesters": len(own),
+        "trainers": sum(len(one.said) for one in own),
+        "want": sum(one.want for one in own),
+        "granted": granted,
+        "held": held,
+        "owed": max(0, granted - held),
+        "held_node_s": round(had.held_node_s, 1),
+        "without_leave_node_s": round(had.without_node_s, 1),
+    }
