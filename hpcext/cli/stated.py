@@ -53,7 +53,7 @@ def stated_jobs(args: argparse.Namespace, settings: Settings, out: Output) -> St
     """
     written = commands.read(args)
     if written is not None:
-        specs = parse_text(written.text, COMMAND_LINE, settings, out)
+        specs = jobs_of_text(written.text, COMMAND_LINE, settings, out)
         return StatedJobs(specs, COMMAND_LINE, "", written.name)
     if args.jobs is not None:
         specs = read_job_file(args.jobs, settings, out, empty=args.stay)
@@ -101,7 +101,7 @@ def read_job_file(
     return specs
 
 
-def parse_text(text: str, where: str, settings: Settings, out: Output) -> tuple[JobSpec, ...]:
+def jobs_of_text(text: str, where: str, settings: Settings, out: Output) -> tuple[JobSpec, ...]:
     """Read jobs that are in no file; print warnings about values that are probably mistakes.
 
     Parameters

@@ -14,7 +14,7 @@ from typing import Any
 from hpcext.cli import asking, commands, run
 from hpcext.cli.detach import BEGINS_S
 from hpcext.cli.main import parse
-from hpcext.cli.stated import StatedJobs, parse_text
+from hpcext.cli.stated import StatedJobs, jobs_of_text
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.world import World
@@ -230,7 +230,7 @@ def _begun_with(text: str, words: Sequence[str]) -> Path:
     if args.jobs is not None or args.resume is not None or commands.given(args):
         raise InputError("the jobs are stated twice", valid="options of hpcext run, and no jobs")
     settings, out = run.settings_of(args), Kept()
-    specs = parse_text(text, NOTEBOOK, settings, out)
+    specs = jobs_of_text(text, NOTEBOOK, settings, out)
     directory = run.create(StatedJobs(specs, NOTEBOOK, "", NOTEBOOK), args, settings)
     run.begin(directory, args, out)
     return _settled(directory)
