@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from virtual import calls, faults, nodes, room, shell
+from virtual import calls, faults, native, nodes, room, shell
 from virtual import kernel as kernels
 from virtual.batch import Job
 from virtual.batch_commands import Commands
@@ -105,7 +105,7 @@ class BatchRoom(room.Room):
     # Programs.
 
     def _program(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
-        if found := self.commands.program(argv):
+        if found := self._ours_first(argv) or self.commands.program(argv):
             return found
         name = argv[0].rpartition("/")[2]
         if name in shell.PROGRAMS:
@@ -138,7 +138,9 @@ class BatchRoom(room.Room):
         self.checks.launched(directory)
         self.begin(0.02, 0.1, 3.0)
         self.starting.discard(process)
-        return supervise.main()
+        code = supervise.main()
+        self.checks.ended(directory, process, code)
+        return code
 
     def manage(self, **_: Any) -> Process:
         """Have a user start a manager where it does not belong."""
@@ -189,7 +191,9 @@ class BatchRoom(room.Room):
         self.jobs = chance.randint(1, 3)
         self.save_every, self.step_s = chance.randint(1, 7), chance.choice([0.25, 0.5])
         self._report_s = chance.choice([1.0, 4.0, 60.0])
-        self.specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
+        self.specs = native.some(
+            jobs(self.jobs, steps, self.gpus, self.count, chance), self.kinds()
+        )
         self._limit = chance.choice(["", "1", "2"])
         self._requeue = chance.random() < 0.8
         self._lead_s = chance.choice([10.0, 25.0])
@@ -319,7 +323,9 @@ class HarvestRoom(BatchRoom):
         self.jobs = chance.randint(1, 3)
         self.save_every, self.step_s = chance.randint(1, 7), chance.choice([0.25, 0.5])
         self._report_s = chance.choice([1.0, 4.0])
-        self.specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
+        self.specs = native.some(
+            jobs(self.jobs, steps, self.gpus, self.count, chance), self.kinds()
+        )
         self._terms = Terms(
             partition="harvest", system=self.batch, gpus=self.gpus,
             least_s=chance.choice([60.0, 180.0]), idle_s=chance.choice([10.0, 60.0]),

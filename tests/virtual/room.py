@@ -16,7 +16,7 @@ from virtual.kernel import Kernel, Machine, Process
 
 loading.begin()
 
-from virtual import checks, faults, training  # noqa: E402
+from virtual import checks, faults, native, shell, training  # noqa: E402
 from virtual.checks import HOME, PILOT  # noqa: E402
 
 from hpcext.config import Settings  # noqa: E402
@@ -96,6 +96,10 @@ class Room:
         self.faults = self._faults()
         self.checks = checks.Checks(self)
 
+    def kinds(self) -> random.Random:
+        """Return chance for what kind each training is, of which nothing else is drawn."""
+        return random.Random(f"kinds of {self.seed}")
+
     def _build(self) -> None:
         self.machine = self.kernel.machine("node1")
         self.disk = self.machine.disk
@@ -117,8 +121,21 @@ class Room:
         if script.endswith("/launch/supervise.py"):
             return self._supervisor
         if argv[0].endswith("/train") or argv[0] == "train":
-            return lambda process: training.train(self, process)
-        return None
+            train = native.train if argv[1] == native.NATIVE else training.train
+            return lambda process: train(self, process)
+        return self._ours_first(argv)
+
+    def _ours_first(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
+        """Return a script that hpcext has put before the programs of this name, if it has."""
+        first = calls.mine().environ.get("PATH", "").partition(":")[0]
+        if "/" in argv[0] or not first.startswith(PILOT):
+            return None
+        path = f"{first}/{argv[0]}"
+        try:
+            found: Any = self.disk.find(path)
+        except OSError:
+            return None
+        return shell.script(bytes(found.data).decode(), [path, *argv[1:]])
 
     def _supervisor(self, process: Process) -> int:
         process.name = "supervisor"
@@ -129,7 +146,7 @@ class Room:
         self.begin(0.02, 0.1, 3.0)
         self.starting.discard(process)
         code = supervise.main()
-        self.checks.supervised(directory, code)
+        self.checks.supervised(directory, process, code)
         return code
 
     def begin(self, least_s: float, usual_s: float, most_s: float) -> None:
@@ -189,6 +206,11 @@ class Room:
         self.kernel.tell(f"job {job} attempt {attempt} saved step {step}")
         self.checks.saved(job, step, path)
 
+    def saved_natively(self, job: str, attempt: int, step: int) -> None:
+        """Note a checkpoint of a training without a session."""
+        self.kernel.tell(f"job {job} attempt {attempt} saved step {step} by itself")
+        self.checks.keeps(job, step)
+
     # A whole play.
 
     def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = 0) -> list[str]:
@@ -209,7 +231,7 @@ class Room:
         # What is news must not wait for a look: some look every minute only.
         self._report_s = chance.choice([1.0, 4.0, 60.0])
         steps = steps or chance.randint(LEAST_STEPS, MOST_STEPS)
-        self.specs = specs = jobs(self.jobs, steps, 2, chance)
+        self.specs = specs = native.some(jobs(self.jobs, steps, 2, chance), self.kinds())
         self.faults.befall(self.plan)
         self.bystand()
         self.manage(begin=specs, gpus=chance.randint(1, 3))
