@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from virtual import calls, faults, native, nodes, room, shell
+from virtual import asides, calls, faults, native, nodes, room, shell
 from virtual import kernel as kernels
 from virtual.batch import Job
 from virtual.batch_commands import Commands
@@ -36,6 +36,8 @@ from hpcext.manager.directory import NewPilot, create
 
 MOST_S = 3000.0
 STEPS = (5, 30)
+BROKEN = 0.25
+"""How many rooms of several nodes have one on which everything fails."""
 LATE_S = 12.0
 """Seconds that a model takes beside grace and cycles until nodes have changed hands."""
 CALM = {"main_job", "ask", "kill_manager", "end_manager", "second_manager", "slow", "fail", "late"}
@@ -90,6 +92,7 @@ class BatchRoom(room.Room):
         self.meetings: dict[tuple[str, int], Meeting] = defaultdict(Meeting)
         self.controller.seen.append(self._begins)
         self.mains: list[Job] = []
+        self.asides = asides.Asides(self)
 
     def _set_up(self, chance: random.Random) -> None:
         """Make the controller and its commands."""
@@ -142,6 +145,30 @@ class BatchRoom(room.Room):
         self.checks.ended(directory, process, code)
         return code
 
+    def _train(self, process: Process) -> int:
+        if self.asides.begins(process):
+            process.name = "training"
+            self.begin(0.02, 0.3, 3.0)
+            return asides.FAILS
+        return super()._train(process)
+
+    def replayed(self, past: Any) -> Any:
+        """Check what the journal says of nodes; return the world at its end."""
+        return self.asides.replayed(past)
+
+    def _break_a_node(self) -> None:
+        """Have whatever begins on one of several nodes fail, in some rooms."""
+        chance = random.Random(f"nodes of {self.seed}")
+        name = chance.choice(self.workers).name
+        if self.count > 1 and self.asides.room_for(name) and chance.random() < BROKEN:
+            self.asides.broken = name
+
+    def _release(self) -> None:
+        super()._release()
+        for name in (each.name for each in self.workers):
+            if ("readmit", name) not in self.asides.refused:
+                self.faults.readmit(name)
+
     def manage(self, **_: Any) -> Process:
         """Have a user start a manager where it does not belong."""
         argv = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", PILOT]
@@ -174,6 +201,7 @@ class BatchRoom(room.Room):
         kernel.most_pids = chance.choice([40, 32_768])
         steps = steps or chance.randint(*STEPS)
         self._prepare(steps)
+        self._break_a_node()
         self.faults.befall(self.plan)
         self.bystand()
         self._over, self._holds = False, 20

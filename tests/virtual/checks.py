@@ -278,7 +278,7 @@ class Checks:
         from virtual.room import Path
 
         past = journals.read(Path(path))
-        world = past.replay().world
+        world = self._room.replayed(past)
         left = self._room.left
         if left is not None and not _alike(left, world.save()):
             self.wrong("the journal does not say what its manager believed")

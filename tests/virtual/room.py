@@ -121,9 +121,12 @@ class Room:
         if script.endswith("/launch/supervise.py"):
             return self._supervisor
         if argv[0].endswith("/train") or argv[0] == "train":
-            train = native.train if argv[1] == native.NATIVE else training.train
-            return lambda process: train(self, process)
+            return self._train
         return self._ours_first(argv)
+
+    def _train(self, process: Process) -> int:
+        train = native.train if process.argv[1] == native.NATIVE else training.train
+        return train(self, process)
 
     def _ours_first(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
         """Return a script that hpcext has put before the programs of this name, if it has."""
@@ -210,6 +213,10 @@ class Room:
         """Note a checkpoint of a training without a session."""
         self.kernel.tell(f"job {job} attempt {attempt} saved step {step} by itself")
         self.checks.keeps(job, step)
+
+    def replayed(self, past: Any) -> Any:
+        """Return the world at the end of a journal."""
+        return past.replay().world
 
     # A whole play.
 
