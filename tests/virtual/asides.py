@@ -16,7 +16,7 @@ FAILS = 3
 PROVES = 2
 """Jobs that fail on a node and complete elsewhere, for which it has to be set aside."""
 
-QUIET = {"kill_manager", "stop_manager", "second_manager", "slow"}
+QUIET = {"kill_manager", "stop_manager", "second_manager", "slow", "fail", "late", "jump"}
 """Faults that hide no failure of a training from its manager for good."""
 
 

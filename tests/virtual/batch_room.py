@@ -36,7 +36,7 @@ from hpcext.manager.directory import NewPilot, create
 
 MOST_S = 3000.0
 STEPS = (5, 30)
-BROKEN = 0.25
+BROKEN = 0.4
 """How many rooms of several nodes have one on which everything fails."""
 LATE_S = 12.0
 """Seconds that a model takes beside grace and cycles until nodes have changed hands."""

@@ -129,6 +129,8 @@ class Losses:
         ran_s = ended_s - found.began_s
         true_s = ran_s if found.whole_s is None else ended_s - found.whole_s
         what = f"job {fact.job} op {fact.op} lost {true_s:.2f} s, and {told_s:.2f} s are told"
+        # A file may be dated by the clock of its server.
+        close_s = CLOSE_S + abs(found.skew_s)
         set_meanwhile = found.skew_s != found.process.machine.skew_s
         if told_s > ran_s + CLOSE_S:
             self._room.checks.wrong(f"{what}; it ran for {ran_s:.2f} s")
@@ -136,9 +138,9 @@ class Losses:
         # have written all of it, or not.
         elif set_meanwhile or found.writes:
             return
-        elif told_s < true_s - CLOSE_S:
+        elif told_s < true_s - close_s:
             self._room.checks.wrong(what)
-        elif fact.lost_exact and told_s > true_s + CLOSE_S:
+        elif fact.lost_exact and told_s > true_s + close_s:
             self._room.checks.wrong(f"{what}, as if that were known")
 
 
