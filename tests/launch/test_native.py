@@ -270,7 +270,9 @@ def test_nothing_is_said_of_a_loss_of_a_command_that_was_not_suspended(stage: St
 
 
 def test_no_more_is_lost_than_it_ran_for_whatever_the_clock_was_set_to(tmp_path: Path) -> None:
-    native = Native(msgspec.to_builtins(checkpoint({"preset": "plain", **FILE})), tmp_path, tmp_path)
+    native = Native(
+        msgspec.to_builtins(checkpoint({"preset": "plain", **FILE})), tmp_path, tmp_path
+    )
     native.begin()
     (tmp_path / "count.txt").write_text("3")
     set_forward = time.time() + 3600.0

@@ -122,4 +122,3 @@ class Asides:
             well = [job for job in jobs if world.jobs[job].state is State.COMPLETED]
             if len(well) >= PROVES:
                 self._room.checks.wrong(f"jobs {well} failed on {node}, which was never set aside")
-

@@ -196,6 +196,7 @@ class BatchRoom(room.Room):
     def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = 0) -> list[str]:
         """Run a pilot through faults; return what was wrong."""
         kernel, chance = self.kernel, self.kernel.chance
+        self.compact_soon()
         chosen = random.Random(self.seed)
         self.plan = self.faults.draw(chosen) if plan is None else list(plan)
         kernel.most_pids = chance.choice([40, 32_768])

@@ -1,4 +1,4 @@
-"""What trainings without a session have saved and lost, as they say themselves, and what is told."""
+"""What trainings without a session have saved and lost by their own word, and what is told."""
 
 from __future__ import annotations
 
@@ -102,9 +102,10 @@ class Losses:
         if found.writes and found.in_place and saves.file:
             self._room.checks.wrong(f"{what}, and was ended while it wrote a checkpoint")
         asked_s = self._asked.get(found.process)
-        if saves.exits or not (saves.exits == () or saves.plain):
-            if found.whole_s is None or (asked_s is not None and found.whole_s < asked_s):
-                self._room.checks.wrong(f"{what}, and has not saved since it was asked")
+        says = saves.exits or not (saves.exits == () or saves.plain)
+        late = found.whole_s is None or (asked_s is not None and found.whole_s < asked_s)
+        if says and late:
+            self._room.checks.wrong(f"{what}, and has not saved since it was asked")
 
     def over(self, entries: Any, records: Any) -> None:
         """Check what was told of each attempt's loss; called at the end."""

@@ -24,11 +24,13 @@ from hpcext.core.errors import HpcextError  # noqa: E402
 from hpcext.executors import nursery  # noqa: E402
 from hpcext.jobspec import Gpus, JobSpec  # noqa: E402
 from hpcext.launch import command, supervise  # noqa: E402
+from hpcext.manager import journal as journals  # noqa: E402
 from hpcext.manager import pilot as pilots  # noqa: E402
 from hpcext.manager.directory import NewPilot, create  # noqa: E402
 from hpcext.training.checkpoint import hashing  # noqa: E402
 
 Path = loading.module("pathlib").Path
+ENTRIES = journals.COMPACT_AFTER
 
 hashing._CHUNK_BYTES = 1 << 12  # a buffer of a megabyte for each small file takes longer than it
 # Each supervisor begins by itself: what a nursery saves is the start of an interpreter.
@@ -40,6 +42,8 @@ PYTHON = "/usr/bin/python3"
 COLLECT_AFTER = 500
 LEAST_STEPS, MOST_STEPS = 2, 9
 """Of a training; each costs time of the seed's, and few are needed for what goes wrong."""
+COMPACTED, COMPACT_AFTER = 0.2, 12
+"""How many journals are compacted early, and after how many entries."""
 SLOW_STARTS, AT_ONCE = 0.1, 0.2
 """How many programs take long to begin; how many managers are started again at once."""
 MOST_S = 600.0
@@ -218,6 +222,11 @@ class Room:
         """Return the world at the end of a journal."""
         return past.replay().world
 
+    def compact_soon(self) -> None:
+        """Have some pilots compact their journals now and then, as only old ones do."""
+        soon = random.Random(f"journal of {self.seed}").random() < COMPACTED
+        journals.COMPACT_AFTER = COMPACT_AFTER if soon else ENTRIES
+
     # A whole play.
 
     def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = 0) -> list[str]:
@@ -231,6 +240,7 @@ class Room:
             Of each training; 0 for as many as the seed says.
         """
         kernel, chance = self.kernel, self.kernel.chance
+        self.compact_soon()
         self.plan = self.faults.draw(random.Random(self.seed)) if plan is None else list(plan)
         kernel.most_pids = chance.choice([14, 24, 32_768])
         self.jobs = chance.choice([1, 1, 2, 2, 3])
