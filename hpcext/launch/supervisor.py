@@ -135,7 +135,9 @@ class Supervisor:
             several=self._launch.several,
         )
         self._leader = self._launch.leader(directory)
-        self._look_s = None if self._leader is None else time.monotonic()
+        # A manager cannot send news by a signal that a whole step gets, and that asks to save.
+        looks = self._leader is not None or (self._launch.notices and by is protocol.NEWS_SIGNAL)
+        self._look_s = time.monotonic() if looks else None
         self._pid = 0
         self._ending = ending.Ending(self._launch.log, self._launch.nvidia())
         # The exit code of the command, and instants for the record, in seconds since the epoch.

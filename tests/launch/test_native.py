@@ -480,3 +480,14 @@ def test_what_outlives_notices_is_still_ended_at_once(stage: Stage) -> None:
     document = ended(stage, supervisor)
     assert not document["suspended"]
     assert document["exit_code"] == -signal.SIGKILL
+
+
+def test_one_that_the_signal_of_news_asks_to_save_is_suspended_without_news(stage: Stage) -> None:
+    """In a step of Slurm the signal would come to the command as well, whatever the news."""
+    supervisor = begun(stage, by(exit=[0]), "exit=0", notices=True)
+    order = {"schema": "hpcext.order/1", "attempt": 1, "op": 7, "order": "suspend", "number": 1}
+    (stage.directory / "order.new").write_text(json.dumps(order))
+    (stage.directory / "order.new").rename(stage.directory / "order.json")
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert len(stage.said("told")) == 1
