@@ -22,6 +22,8 @@ from virtual.group import Meeting
 from virtual.kernel import Machine, Process
 from virtual.room import HOME, PILOT, Path
 
+from msgspec.structs import replace
+
 from hpcext import backends
 from hpcext.backends.base import PilotOrder
 from hpcext.batch import runner
@@ -38,6 +40,8 @@ MOST_S = 3000.0
 STEPS = (5, 30)
 BROKEN = 0.4
 """How many rooms of several nodes have one on which everything fails."""
+PROOF = 0.6
+"""In how many of these nothing else happens that could hide a failure."""
 LATE_S = 12.0
 """Seconds that a model takes beside grace and cycles until nodes have changed hands."""
 CALM = {"main_job", "ask", "kill_manager", "end_manager", "second_manager", "slow", "fail", "late"}
@@ -156,12 +160,23 @@ class BatchRoom(room.Room):
         """Check what the journal says of nodes; return the world at its end."""
         return self.asides.replayed(past)
 
-    def _break_a_node(self) -> None:
-        """Have whatever begins on one of several nodes fail, in some rooms."""
+    def _break_a_node(self, *, chosen: bool) -> None:
+        """Have whatever begins on one of several nodes fail, in some rooms.
+
+        Parameters
+        ----------
+        chosen : bool
+            Whether the faults are the room's own.
+        """
         chance = random.Random(f"nodes of {self.seed}")
         name = chance.choice(self.workers).name
         if self.count > 1 and self.asides.room_for(name) and chance.random() < BROKEN:
             self.asides.broken = name
+            if chance.random() < PROOF:
+                # So that nothing hides what speaks against it.
+                if chosen:
+                    self.plan = [fault for fault in self.plan if fault.what in asides.QUIET]
+                self.specs = [replace(spec, nodes=Nodes(1, 1)) for spec in self.specs]
 
     def _release(self) -> None:
         super()._release()
@@ -202,7 +217,7 @@ class BatchRoom(room.Room):
         kernel.most_pids = chance.choice([40, 32_768])
         steps = steps or chance.randint(*STEPS)
         self._prepare(steps)
-        self._break_a_node()
+        self._break_a_node(chosen=plan is None)
         self.faults.befall(self.plan)
         self.bystand()
         self._over, self._holds = False, 20

@@ -199,7 +199,7 @@ class Faults:
     def stop_manager(self) -> None:
         """Stop the manager for a while."""
         if manager := self._some("manager"):
-            self._stop(manager)
+            self.disturbed_at = self._kernel.now + self._stop(manager)
 
     def stop_training(self) -> None:
         """Stop a training for a while."""
