@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
 from virtual import asides, calls, faults, native, nodes, room, shell
 from virtual import kernel as kernels
 from virtual.batch import Job
@@ -21,8 +22,6 @@ from virtual.batch_faults import BatchFaults
 from virtual.group import Meeting
 from virtual.kernel import Machine, Process
 from virtual.room import HOME, PILOT, Path
-
-from msgspec.structs import replace
 
 from hpcext import backends
 from hpcext.backends.base import PilotOrder
