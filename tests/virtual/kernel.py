@@ -532,6 +532,8 @@ class Kernel:
                     last()
             except Dead:
                 return
+            except KeyboardInterrupt:
+                code = -signal.SIGINT  # as Python ends for want of a handler
             except SystemExit as error:
                 code = error.code if isinstance(error.code, int) else int(error.code is not None)
             except Exception as error:
