@@ -271,7 +271,7 @@ class Native:
         return self._said()
 
     def account(
-        self, *, acknowledged: bool, cut_off: bool, began_at: float, ended_at: float
+        self, *, acknowledged: bool, cut_off: bool, ran_s: float, ended_at: float
     ) -> dict[str, Any]:
         """Return what is known of the work that is in no checkpoint, for ``exit.json``.
 
@@ -280,10 +280,11 @@ class Native:
         acknowledged : bool
             Whether it has saved, as :meth:`acknowledged` says.
         cut_off : bool
-        began_at, ended_at : float
-            When the command did, in seconds since the epoch.
+        ran_s : float
+            How long the command ran. No more than that is lost, whatever clocks say.
+        ended_at : float
+            When it ended, in seconds since the epoch.
         """
-        ran_s = max(0.0, ended_at - began_at)
         newest = self._newest()
         if cut_off and newest is not None and os.path.realpath(newest.path) in self._open:
             newest = None

@@ -135,13 +135,18 @@ class Supervisor:
             several=self._launch.several,
         )
         self._leader = self._launch.leader(directory)
-        self._look_s = None if self._leader is None else time.monotonic()
+        # A manager cannot send news by a signal that a whole step gets, and that asks to save.
+        looks = self._leader is not None or (self._launch.notices and by is protocol.NEWS_SIGNAL)
+        self._look_s = time.monotonic() if looks else None
         self._pid = 0
         self._ending = ending.Ending(self._launch.log, self._launch.nvidia())
         # The exit code of the command, and instants for the record, in seconds since the epoch.
         self._exit_code: int | None = None
         self._cut_off = False
         self._started_at = 0.0
+        # The same by the clock that nobody sets, to know how long it ran.
+        self._started_s: float | None = None
+        self._main_ended_s: float | None = None
         self._main_ended_at: float | None = None
 
     def claim(self) -> bool:
@@ -163,7 +168,7 @@ class Supervisor:
         title = command.heading(launch.attempt, launch.gpus)
         log = command.open_log(launch.log, title)
         self._ending.begins(log)
-        self._started_at = time.time()
+        self._started_at, self._started_s = time.time(), time.monotonic()
         try:
             self._pid = self._goes_on(log) or self._begin(log)
             if self._native is not None:
@@ -340,8 +345,14 @@ class Supervisor:
     def _main_ended(self, exit_code: int) -> None:
         self._exit_code = exit_code
         self._cut_off = self._state.phase is Phase.ENDING
-        self._main_ended_at = time.time()
+        self._main_ended_at, self._main_ended_s = time.time(), time.monotonic()
         self._step(Event.MAIN_ENDED)
+
+    def _ran_s(self) -> float:
+        """Return how long the command ran, in seconds; 0 if it was never begun."""
+        if self._started_s is None:
+            return 0.0
+        return (self._main_ended_s or time.monotonic()) - self._started_s
 
     def _end_of(self, exit_code: int, *, suspended: bool) -> dict[str, Any]:
         """Return how the attempt ended."""
@@ -357,7 +368,7 @@ class Supervisor:
         checkpoint = native and native.account(
             acknowledged=suspended,
             cut_off=self._cut_off,
-            began_at=self._started_at,
+            ran_s=self._ran_s(),
             ended_at=self._main_ended_at or time.time(),
         )
         return {

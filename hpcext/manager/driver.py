@@ -165,9 +165,14 @@ class Driver:
     def _turn(self, executor: Executor) -> None:
         """Gather, step, write down, act: always in this order."""
         now_s = self.now_s()
+        # What comes while something could not be written down waits.
+        learns = not self._journal.behind
         if self._news or now_s >= self._looked_s + self._interval_s:
             self._news, self._looked_s = False, now_s
             executor.look()
+            # A request is judged by what is known by then, such as that a node is lost.
+            if learns:
+                self._learn(now_s)
             # Unanswered ones are in the spool still: they were taken, but not written down.
             for facts, answer in self._requests() if not self._answers else ():
                 self._facts.extend(facts)
@@ -176,12 +181,8 @@ class Driver:
                     # The next one is judged when this one is true.
                     self._on_news()
                     break
-        if not self._journal.behind:
-            facts = tuple(self._facts)
-            due = self._wake_s is not None and now_s >= self._wake_s
-            if facts or due:
-                del self._facts[: len(facts)]
-                self._step(now_s, facts)
+        if learns:
+            self._learn(now_s)
             self._decide(now_s)
         try:
             self._journal.commit()
@@ -201,6 +202,14 @@ class Driver:
         if self._facts:
             self._awake.set()  # they came while something could not be written down
         self._observe(self.engine, now_s)
+
+    def _learn(self, now_s: float) -> None:
+        """Give the engine the facts that have come; also without any, if it wants to wake."""
+        facts = tuple(self._facts)
+        due = self._wake_s is not None and now_s >= self._wake_s
+        if facts or due:
+            del self._facts[: len(facts)]
+            self._step(now_s, facts)
 
     def _write_the_rest(self) -> None:
         """Write down what still is not, or raise: what it believes is not all to be believed."""

@@ -43,3 +43,16 @@ def test_a_step_that_cannot_be_recorded_is_ended(monkeypatch: pytest.MonkeyPatch
 def test_a_step_that_has_ended_already_needs_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 170 of the virtual pilots: its end was seen twice."""
     assert launched(monkeypatch, None).why == ""
+
+
+@pytest.mark.parametrize(("asked_by", "news"), [("SIGUSR1", []), ("", [signal.SIGUSR1])])
+def test_news_are_not_told_by_a_signal_that_asks_to_save(asked_by: str, news: list[int]) -> None:
+    """Seed 1211 of the virtual pilots: srun sent it to a training that was still beginning."""
+    steps, sent = object.__new__(SlurmSteps), list[int]()
+    steps._told = {7}
+    files: Any = SimpleNamespace(op=7, claimed=lambda: True, asked_by=lambda: asked_by)
+    watch = Watch(files, ())
+    watch.process = SimpleNamespace(send=sent.append)  # type: ignore[assignment]
+    steps._ordered(watch)
+    assert sent == news
+    assert not steps._told

@@ -219,3 +219,18 @@ def test_a_request_is_judged_when_the_one_before_it_is_true(tmp_path: Path) -> N
     run.on_turn = lambda: None if waiting else os.kill(os.getpid(), signal.SIGTERM)
     run()
     assert held == [False, True]
+
+
+def test_a_request_is_judged_when_what_came_before_it_is_known(tmp_path: Path) -> None:
+    """As that a node is lost: another one, the last, is not to be set aside any more."""
+    run = Run(tmp_path / "j", finish=False)
+    run.engine.step(0.0, [f.NodeJoined(NODE), f.NodeJoined(v.Node("m", 2)), job(1)])
+    judged: list[set[str]] = []
+
+    def requests() -> Iterator[tuple[tuple[f.Fact, ...], Callable[[], None]]]:
+        judged.append(set(run.engine.world.offered))
+        yield (), lambda: os.kill(os.getpid(), signal.SIGTERM)
+
+    run.no_requests = requests  # type: ignore[method-assign]
+    run(f.NodeLost("m"))
+    assert judged[0] == {"n"}

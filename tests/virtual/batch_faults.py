@@ -7,7 +7,11 @@ import signal
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from virtual import faults
+from virtual import faults, loading
+from virtual.checks import PILOT
+
+from hpcext.core.errors import InputError
+from hpcext.manager import spool
 
 UNTIL_S = 150.0
 
@@ -17,6 +21,9 @@ WEIGHTS = {
     "second_manager": 1, "main_job": 6, "lose_node": 3, "kill_controller": 3, "slow": 2,
     "fail": 2, "late": 2,
 }  # fmt: skip
+
+ASIDES = (0, 0, 0, 1, 2)
+"""How many nodes a user may set aside, or have used again."""
 
 
 class BatchFaults(faults.Faults):
@@ -33,7 +40,12 @@ class BatchFaults(faults.Faults):
 
     def draw(self, chance: random.Random) -> list[faults.Fault]:
         """Draw what is to happen."""
-        return faults.draw(chance, self.weights, self.until_s, 400)
+        plan = faults.draw(chance, self.weights, self.until_s, 400)
+        # After all that was drawn, which is as it was before there were such requests.
+        for _ in range(chance.choice(ASIDES)):
+            event = chance.randint(1, 400)
+            plan.append(faults.Fault(0.0, "set_aside", chance.getrandbits(32), event))
+        return sorted(plan)
 
     def excused(self) -> bool:
         """Return True: its allocation may be over, or wait for a command."""
@@ -131,6 +143,35 @@ class BatchFaults(faults.Faults):
 
     # The rest.
 
+    def set_aside(self) -> None:
+        """Have the user set a node aside, or have it used again."""
+        node = self._chance.choice(self._room.workers).name
+        if self._chance.random() < 0.7 and self._room.asides.room_for(node):
+            self._ask_of("set_aside", node)
+        else:
+            self.readmit(node)
+
+    def readmit(self, node: str) -> None:
+        """Have the user use a node again."""
+        self._ask_of("readmit", node)
+
+    def _ask_of(self, verb: str, node: str) -> None:
+        asides = self._room.asides
+        asides.meddled = True
+
+        def ask() -> None:
+            if verb == "readmit":
+                asides.withdrawn(node)
+            try:
+                said = spool.ask(loading.module("pathlib").Path(PILOT), verb, node=node)
+            except InputError:
+                asides.refused.add((verb, node))
+                raise
+            self._tell(f"{verb} {node}: {said.get('text', said)}")
+            asides.answered(verb, node)
+
+        self._room.as_user(ask)
+
     def jump(self) -> None:
         """Set the clock of a node."""
         node = self._chance.choice(self._room.workers)
@@ -141,6 +182,7 @@ class BatchFaults(faults.Faults):
     def mend(self) -> None:
         """Let everything be well from here on."""
         super().mend()
+        self._room.asides.broken = ""
         self._room.controller.revive()
         commands = self._room.commands
         commands.slow_s, commands.fails, commands.late = 0.1, False, False

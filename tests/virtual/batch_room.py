@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from virtual import calls, faults, nodes, room, shell
+from msgspec.structs import replace
+from virtual import asides, calls, faults, native, nodes, room, shell
 from virtual import kernel as kernels
 from virtual.batch import Job
 from virtual.batch_commands import Commands
@@ -36,6 +37,10 @@ from hpcext.manager.directory import NewPilot, create
 
 MOST_S = 3000.0
 STEPS = (5, 30)
+BROKEN = 0.4
+"""How many rooms of several nodes have one on which everything fails."""
+PROOF = 0.6
+"""In how many of these nothing else happens that could hide a failure."""
 LATE_S = 12.0
 """Seconds that a model takes beside grace and cycles until nodes have changed hands."""
 CALM = {"main_job", "ask", "kill_manager", "end_manager", "second_manager", "slow", "fail", "late"}
@@ -90,6 +95,7 @@ class BatchRoom(room.Room):
         self.meetings: dict[tuple[str, int], Meeting] = defaultdict(Meeting)
         self.controller.seen.append(self._begins)
         self.mains: list[Job] = []
+        self.asides = asides.Asides(self)
 
     def _set_up(self, chance: random.Random) -> None:
         """Make the controller and its commands."""
@@ -105,7 +111,7 @@ class BatchRoom(room.Room):
     # Programs.
 
     def _program(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
-        if found := self.commands.program(argv):
+        if found := self._ours_first(argv) or self.commands.program(argv):
             return found
         name = argv[0].rpartition("/")[2]
         if name in shell.PROGRAMS:
@@ -138,7 +144,44 @@ class BatchRoom(room.Room):
         self.checks.launched(directory)
         self.begin(0.02, 0.1, 3.0)
         self.starting.discard(process)
-        return supervise.main()
+        code = supervise.main()
+        self.checks.ended(directory, process, code)
+        return code
+
+    def _train(self, process: Process) -> int:
+        if self.asides.begins(process):
+            process.name = "training"
+            self.begin(0.02, 0.3, 3.0)
+            return asides.FAILS
+        return super()._train(process)
+
+    def replayed(self, past: Any) -> Any:
+        """Check what the journal says of nodes; return the world at its end."""
+        return self.asides.replayed(past)
+
+    def _break_a_node(self, *, chosen: bool) -> None:
+        """Have whatever begins on one of several nodes fail, in some rooms.
+
+        Parameters
+        ----------
+        chosen : bool
+            Whether the faults are the room's own.
+        """
+        chance = random.Random(f"nodes of {self.seed}")
+        name = chance.choice(self.workers).name
+        if self.count > 1 and self.asides.room_for(name) and chance.random() < BROKEN:
+            self.asides.broken = name
+            if chance.random() < PROOF:
+                # So that nothing hides what speaks against it.
+                if chosen:
+                    self.plan = [fault for fault in self.plan if fault.what in asides.QUIET]
+                self.specs = [replace(spec, nodes=Nodes(1, 1)) for spec in self.specs]
+
+    def _release(self) -> None:
+        super()._release()
+        for name in (each.name for each in self.workers):
+            if ("readmit", name) not in self.asides.refused:
+                self.faults.readmit(name)
 
     def manage(self, **_: Any) -> Process:
         """Have a user start a manager where it does not belong."""
@@ -167,11 +210,13 @@ class BatchRoom(room.Room):
     def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = 0) -> list[str]:
         """Run a pilot through faults; return what was wrong."""
         kernel, chance = self.kernel, self.kernel.chance
+        self.compact_soon()
         chosen = random.Random(self.seed)
         self.plan = self.faults.draw(chosen) if plan is None else list(plan)
         kernel.most_pids = chance.choice([40, 32_768])
         steps = steps or chance.randint(*STEPS)
         self._prepare(steps)
+        self._break_a_node(chosen=plan is None)
         self.faults.befall(self.plan)
         self.bystand()
         self._over, self._holds = False, 20
@@ -189,7 +234,9 @@ class BatchRoom(room.Room):
         self.jobs = chance.randint(1, 3)
         self.save_every, self.step_s = chance.randint(1, 7), chance.choice([0.25, 0.5])
         self._report_s = chance.choice([1.0, 4.0, 60.0])
-        self.specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
+        self.specs = native.some(
+            jobs(self.jobs, steps, self.gpus, self.count, chance), self.kinds()
+        )
         self._limit = chance.choice(["", "1", "2"])
         self._requeue = chance.random() < 0.8
         self._lead_s = chance.choice([10.0, 25.0])
@@ -319,7 +366,9 @@ class HarvestRoom(BatchRoom):
         self.jobs = chance.randint(1, 3)
         self.save_every, self.step_s = chance.randint(1, 7), chance.choice([0.25, 0.5])
         self._report_s = chance.choice([1.0, 4.0])
-        self.specs = jobs(self.jobs, steps, self.gpus, self.count, chance)
+        self.specs = native.some(
+            jobs(self.jobs, steps, self.gpus, self.count, chance), self.kinds()
+        )
         self._terms = Terms(
             partition="harvest", system=self.batch, gpus=self.gpus,
             least_s=chance.choice([60.0, 180.0]), idle_s=chance.choice([10.0, 60.0]),

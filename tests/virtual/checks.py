@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from virtual.losses import Losses, attempt_of
 
 from hpcext.core.values import Job, State
 from hpcext.manager import journal as journals
@@ -52,6 +53,7 @@ class Checks:
         self._began_at: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
         room.kernel.looks_at_signals.append(self.signalled)
+        self.losses = Losses(room)
 
     def wrong(self, what: str) -> None:
         """Note a violation."""
@@ -82,7 +84,9 @@ class Checks:
                 f"and step {self._saved[job]} was saved"
             )
         # What cannot be saved in time, as the disk is full or it was stopped, is lost.
-        excused = slow or self._room.faults.disk_failed or job in self._harmed | self.deaf
+        # So is what a training without a session did after it had saved, or may lose at any time.
+        loses = spec.checkpoint is not None and spec.checkpoint.exits is None
+        excused = loses or slow or self._room.faults.disk_failed or job in self._harmed | self.deaf
         if step < self._last.get(job, 0) and not excused:
             self.wrong(
                 f"job {job} attempt {attempt} begins after step {step}, did {self._last[job]}, "
@@ -123,7 +127,9 @@ class Checks:
         if held and calm and faults.disturbed_at < held[0]:
             # One that goes on again has dropped what would stop it (SIGTSTP), and is told again.
             since_s = max(held[0], self._began_at[job] + 0.5, faults.stopped_until)
-            if self._room.kernel.now > since_s + self._room.obeys_s + 2 * self._room.step_s:
+            saves = self._room.specs[int(job) - 1].checkpoint
+            obeys_s = self._room.obeys_s + ((saves and saves.after_s) or 0.0)
+            if self._room.kernel.now > since_s + obeys_s + 2 * self._room.step_s:
                 self.wrong(f"job {job} still trains, suspended by its user at {held[0]:.1f} s")
         if step != self._last[job] + 1:
             self.wrong(f"job {job} does step {step} after step {self._last[job]}")
@@ -153,6 +159,10 @@ class Checks:
         """Note a checkpoint that was committed."""
         names = self._room.disk.find(path).entries
         self._kept(path, *(f"{path}/{name}" for name in names))
+        self.keeps(job, step)
+
+    def keeps(self, job: str, step: int) -> None:
+        """Note that a step is on the disk."""
         self._saved[job] = max(self._saved[job], step)
 
     def signalled(self, sender: Process, process: Process, signum: int) -> None:
@@ -162,8 +172,8 @@ class Checks:
 
     def launched(self, directory: str) -> None:
         """Note that a manager has an attempt started."""
-        job, attempt = directory.split("/")[-2:]
-        number = int(attempt.rpartition("-")[2])
+        attempt = directory.rpartition("/")[2]
+        job, number = attempt_of(directory)
         self._launched[job] = self._room.kernel.now
         self._decided.setdefault((job, number), self._room.kernel.now)
         self._launches[job].add(attempt)
@@ -187,10 +197,21 @@ class Checks:
             self.wrong(f"job {job} is tried again {now - before[-1]:.1f} s after it failed")
         before.append(now)
 
-    def supervised(self, directory: str, code: int) -> None:
+    def supervised(self, directory: str, process: Process, code: int) -> None:
         """Check that the end of an attempt is written down when its supervisor ends."""
         if code not in {71, 75}:
             self._kept(f"{directory}/exit.json")
+            self.ended(directory, process, code)
+
+    def ended(self, directory: str, supervisor: Process, code: int) -> None:
+        """Check that nothing of an attempt is left on a machine when its supervisor ends."""
+        job, number = attempt_of(directory)
+        mark = (job, str(number))
+        for each in supervisor.machine.processes.values():
+            marks = tuple(each.environ.get(f"HPCEXT_{name}", "") for name in ("JOB_ID", "ATTEMPT"))
+            if each.name in {"training", "daemon"} and marks == mark and not each.dead:
+                self.wrong(f"{each!r} is left by {supervisor!r}, which has ended")
+        self.losses.supervised(job, number, code)
 
     def _disturbed(self, job: str) -> bool:
         faults = self._room.faults
@@ -257,7 +278,7 @@ class Checks:
         from virtual.room import Path
 
         past = journals.read(Path(path))
-        world = past.replay().world
+        world = self._room.replayed(past)
         left = self._room.left
         if left is not None and not _alike(left, world.save()):
             self.wrong("the journal does not say what its manager believed")
@@ -277,6 +298,7 @@ class Checks:
                 self.wrong(f"job {job.id} failed, and was harmed {faults.harm[job.id]} times")
             if job.state is State.CANCELLED and job.id not in faults.cancelled:
                 self.wrong(f"job {job.id} is cancelled, and nobody asked for it")
+        self.losses.over(past.entries, world.records)
         self._left_behind()
 
     def _fails(self, job: Job) -> bool:

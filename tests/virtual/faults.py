@@ -199,7 +199,7 @@ class Faults:
     def stop_manager(self) -> None:
         """Stop the manager for a while."""
         if manager := self._some("manager"):
-            self._stop(manager)
+            self.disturbed_at = self._kernel.now + self._stop(manager)
 
     def stop_training(self) -> None:
         """Stop a training for a while."""
@@ -219,6 +219,9 @@ class Faults:
         """Send a training what its user, or a terminal, may send it."""
         if process := self._some("training"):
             signum = self._chance.choice([signal.SIGTSTP, signal.SIGUSR1, signal.SIGTERM])
+            saves = self._room.specs[int(job_of(process)) - 1].checkpoint
+            if saves is not None and saves.signal == signum.name:
+                return  # it would save and leave, as if its work were done
             self._tell(f"{process!r} gets {signum.name} from its user")
             if signum == signal.SIGTERM:
                 self._harm(process)

@@ -79,6 +79,8 @@ class Process:
     environ : dict
     code : int or None
         As wait(2) codes it, once it has ended.
+    began_s, ended_s : float or None
+        When it began and ended, in seconds.
     """
 
     def __init__(self, machine: Machine, parent: Process | None, argv: Sequence[str]) -> None:
@@ -105,6 +107,8 @@ class Process:
         self.uid = 1000
         self.stopped = False
         self.code: int | None = None
+        self.began_s = machine.kernel.now
+        self.ended_s: float | None = None
         self.loop: Any = None
         self.exits: list[Callable[[], object]] = []
         self.turn: greenlet | None = None
@@ -186,8 +190,8 @@ class Process:
         """End it, as exit(2) or a signal does: at once, wherever it is."""
         if self.dead:
             return
-        self.code = code
         kernel = self.kernel
+        self.code, self.ended_s = code, kernel.now
         kernel.happened()
         kernel.tell(f"{self!r} ends: {code}")
         for fd in list(self.fds):
@@ -528,6 +532,8 @@ class Kernel:
                     last()
             except Dead:
                 return
+            except KeyboardInterrupt:
+                code = -signal.SIGINT  # as Python ends for want of a handler
             except SystemExit as error:
                 code = error.code if isinstance(error.code, int) else int(error.code is not None)
             except Exception as error:
@@ -629,7 +635,14 @@ def proc(  # noqa: PLR0911, PLR0912  (a table)
     if process is None:
         return None
     if len(parts) == 1:
-        return ["stat", "status", "environ", "comm", "exe", "fd", "cmdline"]
+        return ["stat", "status", "environ", "comm", "exe", "fd", "fdinfo", "cmdline", "task"]
+    if parts[1] == "task":
+        # Of one thread, which is the process.
+        if len(parts) == 2:
+            return [str(process.pid)]
+        if parts[2] != str(process.pid):
+            return None
+        parts = [parts[0], *parts[3:]]
     name = process.argv[0].rpartition("/")[2][:15]
     parent = process.parent.pid if process.parent else 0
     state = "Z" if process.dead else "T" if process.stopped else "S" if process.until else "R"
@@ -661,8 +674,13 @@ def proc(  # noqa: PLR0911, PLR0912  (a table)
             return b"".join(each.encode() + b"\0" for each in process.argv)
         case "exe":
             return process.argv[0]
-        case "fd":
+        case "fd" | "fdinfo" if len(parts) == 2:
             return [*map(str, sorted(process.fds))]
+        case "fd" | "fdinfo":
+            opened = process.fds.get(int(parts[2]))
+            if opened is None or parts[1] == "fd":
+                return opened and opened.path
+            return f"pos:\t{opened.at}\nflags:\t0{opened.flags:o}\n".encode()
     return None
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from virtual import calls
 
 OURS = "hpcext"
-RERUN = ("genericpath", "posixpath", "os", "pathlib", "shutil", "tempfile", "subprocess")
+RERUN = ("genericpath", "posixpath", "os", "pathlib", "shutil", "glob", "tempfile", "subprocess")
 """Modules of the standard library that are run once more, on virtual system calls."""
 MOST_PATHS = 20_000
 

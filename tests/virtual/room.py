@@ -16,7 +16,7 @@ from virtual.kernel import Kernel, Machine, Process
 
 loading.begin()
 
-from virtual import checks, faults, training  # noqa: E402
+from virtual import checks, faults, native, shell, training  # noqa: E402
 from virtual.checks import HOME, PILOT  # noqa: E402
 
 from hpcext.config import Settings  # noqa: E402
@@ -24,11 +24,13 @@ from hpcext.core.errors import HpcextError  # noqa: E402
 from hpcext.executors import nursery  # noqa: E402
 from hpcext.jobspec import Gpus, JobSpec  # noqa: E402
 from hpcext.launch import command, supervise  # noqa: E402
+from hpcext.manager import journal as journals  # noqa: E402
 from hpcext.manager import pilot as pilots  # noqa: E402
 from hpcext.manager.directory import NewPilot, create  # noqa: E402
 from hpcext.training.checkpoint import hashing  # noqa: E402
 
 Path = loading.module("pathlib").Path
+ENTRIES = journals.COMPACT_AFTER
 
 hashing._CHUNK_BYTES = 1 << 12  # a buffer of a megabyte for each small file takes longer than it
 # Each supervisor begins by itself: what a nursery saves is the start of an interpreter.
@@ -40,6 +42,8 @@ PYTHON = "/usr/bin/python3"
 COLLECT_AFTER = 500
 LEAST_STEPS, MOST_STEPS = 2, 9
 """Of a training; each costs time of the seed's, and few are needed for what goes wrong."""
+COMPACTED, COMPACT_AFTER = 0.2, 12
+"""How many journals are compacted early, and after how many entries."""
 SLOW_STARTS, AT_ONCE = 0.1, 0.2
 """How many programs take long to begin; how many managers are started again at once."""
 MOST_S = 600.0
@@ -96,6 +100,10 @@ class Room:
         self.faults = self._faults()
         self.checks = checks.Checks(self)
 
+    def kinds(self) -> random.Random:
+        """Return chance for what kind each training is, of which nothing else is drawn."""
+        return random.Random(f"kinds of {self.seed}")
+
     def _build(self) -> None:
         self.machine = self.kernel.machine("node1")
         self.disk = self.machine.disk
@@ -117,8 +125,24 @@ class Room:
         if script.endswith("/launch/supervise.py"):
             return self._supervisor
         if argv[0].endswith("/train") or argv[0] == "train":
-            return lambda process: training.train(self, process)
-        return None
+            return self._train
+        return self._ours_first(argv)
+
+    def _train(self, process: Process) -> int:
+        train = native.train if process.argv[1] == native.NATIVE else training.train
+        return train(self, process)
+
+    def _ours_first(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
+        """Return a script that hpcext has put before the programs of this name, if it has."""
+        first = calls.mine().environ.get("PATH", "").partition(":")[0]
+        if "/" in argv[0] or not first.startswith(PILOT):
+            return None
+        path = f"{first}/{argv[0]}"
+        try:
+            found: Any = self.disk.find(path)
+        except OSError:
+            return None
+        return shell.script(bytes(found.data).decode(), [path, *argv[1:]])
 
     def _supervisor(self, process: Process) -> int:
         process.name = "supervisor"
@@ -129,7 +153,7 @@ class Room:
         self.begin(0.02, 0.1, 3.0)
         self.starting.discard(process)
         code = supervise.main()
-        self.checks.supervised(directory, code)
+        self.checks.supervised(directory, process, code)
         return code
 
     def begin(self, least_s: float, usual_s: float, most_s: float) -> None:
@@ -189,6 +213,20 @@ class Room:
         self.kernel.tell(f"job {job} attempt {attempt} saved step {step}")
         self.checks.saved(job, step, path)
 
+    def saved_natively(self, job: str, attempt: int, step: int) -> None:
+        """Note a checkpoint of a training without a session."""
+        self.kernel.tell(f"job {job} attempt {attempt} saved step {step} by itself")
+        self.checks.keeps(job, step)
+
+    def replayed(self, past: Any) -> Any:
+        """Return the world at the end of a journal."""
+        return past.replay().world
+
+    def compact_soon(self) -> None:
+        """Have some pilots compact their journals now and then, as only old ones do."""
+        soon = random.Random(f"journal of {self.seed}").random() < COMPACTED
+        journals.COMPACT_AFTER = COMPACT_AFTER if soon else ENTRIES
+
     # A whole play.
 
     def play(self, plan: Sequence[faults.Fault] | None = None, steps: int = 0) -> list[str]:
@@ -202,6 +240,7 @@ class Room:
             Of each training; 0 for as many as the seed says.
         """
         kernel, chance = self.kernel, self.kernel.chance
+        self.compact_soon()
         self.plan = self.faults.draw(random.Random(self.seed)) if plan is None else list(plan)
         kernel.most_pids = chance.choice([14, 24, 32_768])
         self.jobs = chance.choice([1, 1, 2, 2, 3])
@@ -209,7 +248,7 @@ class Room:
         # What is news must not wait for a look: some look every minute only.
         self._report_s = chance.choice([1.0, 4.0, 60.0])
         steps = steps or chance.randint(LEAST_STEPS, MOST_STEPS)
-        self.specs = specs = jobs(self.jobs, steps, 2, chance)
+        self.specs = specs = native.some(jobs(self.jobs, steps, 2, chance), self.kinds())
         self.faults.befall(self.plan)
         self.bystand()
         self.manage(begin=specs, gpus=chance.randint(1, 3))

@@ -193,11 +193,13 @@ class Parser:
 
     def _for(self) -> Compound:
         self._take("for")
-        name, words = self._name(), []
-        self._take("in")
-        while (word := self._word()) is not None:
-            words.append(word)
-        self._has(";")
+        name, words = self._name(), None
+        if self._next() == "in" or not self._has(";"):
+            words = []
+            self._take("in")
+            while (word := self._word()) is not None:
+                words.append(word)
+            self._has(";")
         self._blanks(lines=True)
         self._take("do")
         body = self._list(("done",))
@@ -415,8 +417,9 @@ class Shell:
     def _do_until(self, condition: list[Any], body: list[Any]) -> int:
         return self._do_while(condition, body, until=True)
 
-    def _do_for(self, name: str, words: list[Word], body: list[Any]) -> int:
-        for value in self._fields(words):
+    def _do_for(self, name: str, words: list[Word] | None, body: list[Any]) -> int:
+        # Without `in` it is the arguments.
+        for value in self._arguments[1:] if words is None else self._fields(words):
             self._variables[name] = value
             if self._leaves(body):
                 break

@@ -6,6 +6,7 @@ gives up after a while.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -289,7 +290,8 @@ class Commands(batch_commands.Commands):
         try:
             step = self._step(process, options, told)
         except Refused as error:
-            calls.write(2, f"srun: error: {error}\n".encode())
+            with contextlib.suppress(OSError):  # its log may be on the full disk
+                calls.write(2, f"srun: error: {error}\n".encode())
             return 1
         for name in step.shares:
             self._launch(process, step, name, command)

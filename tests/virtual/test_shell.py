@@ -27,7 +27,8 @@ case 137 in 13[45]|x) echo no ;; 136 | 137) echo yes ;; *) echo other ;; esac
     "loops": """
 for try in 1 2 3 4; do [ $try = 2 ] && continue; [ $try = 4 ] && break; echo $try; done
 while :; do break; done; echo $?; until true; do echo no; done
-for a in 1 2; do for b in 1 2; do [ $b = 2 ] && continue 2; echo $a$b; done; done""",
+for a in 1 2; do for b in 1 2; do [ $b = 2 ] && continue 2; echo $a$b; done; done
+for word; do case $word in b*) echo "b: $word" ;; [!-]*) echo "$word"; break ;; esac; done""",
     "functions": """
 say() { echo "said $1" >&2; return 3; }
 say hello 2>/dev/null; echo $?

@@ -22,6 +22,7 @@ MENDED = {
     927: "a manager told twice to end, on a failing disk: that its journal lacks the end is said",
     6196: "a clock set forward, a killed manager: a suspension has its whole time again",
     10493: "a machine that restarts while a supervisor starts: the job is not blamed for it",
+    1611: "a clock set forward: the hours that it skipped were told as work that is lost",
     # Of the room itself.
     8345: "a training that was stopped is told again to suspend itself, a second later",
     15173: "so is one that was stopped before its user wanted that",

@@ -46,7 +46,7 @@ class Training:
         environ = self._process.environ
         rank, size = int(environ.get("HPCEXT_NODE_INDEX", 0)), attempt.num_nodes
         launch = json.loads((attempt.report_dir / "launch.json").read_bytes())
-        launch["gpus"] = launch["gpus"] or _gpus(environ, self._process.machine.name)
+        launch["gpus"] = launch["gpus"] or gpus(environ, self._process.machine.name)
         if size > 1:
             self._room.checks.takes(attempt.job_id, attempt.attempt, self._process, launch)
             meeting = self._room.meetings[attempt.job_id, attempt.attempt]
@@ -62,9 +62,7 @@ class Training:
             self._room.checks.deaf.add(attempt.job_id)
             if self._room.kernel.chance.random() < 0.5:
                 calls.sigaction(signal.SIGTERM, signal.SIG_IGN)
-        if self._room.kernel.chance.random() < DAEMONS:
-            pid = calls.kernel().fork(self._daemon)
-            self._room.checks.holds(self._process.machine.processes[pid], launch)
+        leave_behind(self._room, launch)
         if rank == 0 and self._room.kernel.chance.random() < STRAYS:
             calls.kernel().fork(self._stray)
         coordinator.join(ranks)
@@ -95,13 +93,6 @@ class Training:
             data = json.loads((found.path / "count.json").read_bytes())
             assert data == {"step": step}, f"restored {data} at step {step}"
         return int(step)
-
-    def _daemon(self) -> None:
-        """Hold the GPUs in a session of its own, whatever SIGTERM says."""
-        calls.me().name = "daemon"
-        calls.setsid()
-        calls.sigaction(signal.SIGTERM, signal.SIG_IGN)
-        calls.sleep(1000.0)
 
     def _stray(self) -> None:
         """Try to write a checkpoint once a later attempt has begun."""
@@ -157,7 +148,22 @@ def train(room: Room, process: Process) -> int:
         return 1
 
 
-def _gpus(environ: Mapping[str, str], node: str) -> list[str]:
+def leave_behind(room: Room, launch: Any) -> None:
+    """Have some trainings leave a process that does not end by itself."""
+    if room.kernel.chance.random() < DAEMONS:
+        pid = calls.kernel().fork(_daemon)
+        room.checks.holds(calls.me().machine.processes[pid], launch)
+
+
+def _daemon() -> None:
+    """Hold the GPUs in a session of its own, whatever SIGTERM says."""
+    calls.me().name = "daemon"
+    calls.setsid()
+    calls.sigaction(signal.SIGTERM, signal.SIG_IGN)
+    calls.sleep(1000.0)
+
+
+def gpus(environ: Mapping[str, str], node: str) -> list[str]:
     """Return the GPUs that the batch system has given to a process."""
     said = environ.get("SLURM_STEP_GPUS") or environ.get("CUDA_VISIBLE_DEVICES", "")
     return [f"{node}:{index}" for index in said.split(",") if index]

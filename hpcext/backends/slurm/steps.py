@@ -153,7 +153,14 @@ class SlurmSteps(StepExecutor):
         self._send_news(watch)
 
     def _send_news(self, watch: Watch) -> None:
-        """Have the supervisor look for orders; one that has not begun will do so by itself."""
+        """Have the supervisor look for orders; one that has not begun will do so by itself.
+
+        So will that of a command which the signal asks to save: `srun` passes it on to all
+        processes of the step, also to those that it would end.
+        """
+        if watch.files.asked_by() == NEWS_SIGNAL.name:
+            self._told.discard(watch.files.op)
+            return
         if watch.process is not None and watch.files.claimed():
             watch.process.send(NEWS_SIGNAL)
             self._told.discard(watch.files.op)

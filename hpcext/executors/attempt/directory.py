@@ -132,6 +132,11 @@ class AttemptFiles:
         """Return what was to be run; None if nothing was."""
         return self._documents.read(protocol.LAUNCH_FILE, protocol.LAUNCH)
 
+    def asked_by(self) -> str:
+        """Return the name of the signal that asks its command to save; empty if none does."""
+        saves = (self.launch() or {}).get("checkpoint")
+        return str(saves.get("signal", "")) if isinstance(saves, dict) else ""
+
     def claimed(self) -> bool:
         """Return whether a supervisor ever took this attempt."""
         return os.path.lexists(self.directory / protocol.SUPERVISOR_FILE)

@@ -98,7 +98,7 @@ class Transparent:
         self._began_as = str(directory)
         # The work before this attempt: what goes on in it, and what was given up.
         self._before_s = self._given_up_s = 0.0
-        self._began_at = time.time()
+        self._began_s = time.monotonic()
         self._helper: Process | None = None
         self._root: Process | None = None
         self._taken_s = self._until_s = self._again_s = 0.0
@@ -149,7 +149,7 @@ class Transparent:
             # Before they run: nothing that they do from here on is ever done again.
             self._images.remove()
             say(f"goes on where it was suspended, after {self._before_s:.1f} s of work")
-            self._began_at = time.time()
+            self._began_s = time.monotonic()
             _let_go_on()
             return pid
         self._given_up_s, self._before_s = self._before_s, 0.0
@@ -163,7 +163,7 @@ class Transparent:
 
     def begin(self) -> list[str]:
         """Return the arguments to be added to the command: none."""
-        self._began_at = time.time()
+        self._began_s = time.monotonic()
         return []
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
@@ -312,7 +312,7 @@ class Transparent:
     def _facts(self) -> dict[str, Any]:
         return {
             "began_as": self._began_as,
-            "trained_s": self._before_s + max(0.0, time.time() - self._began_at),
+            "trained_s": self._before_s + time.monotonic() - self._began_s,
             "devices": self._devices,
         }
 
@@ -338,7 +338,7 @@ class Transparent:
         return self.imaged or ((self.plain or self.lost) and released)
 
     def account(
-        self, *, acknowledged: bool, cut_off: bool, began_at: float, ended_at: float
+        self, *, acknowledged: bool, cut_off: bool, ran_s: float, ended_at: float
     ) -> dict[str, Any]:
         """Return what is known of the work that is lost, for ``exit.json``.
 
@@ -346,11 +346,10 @@ class Transparent:
         ----------
         acknowledged : bool
         cut_off : bool
-        began_at, ended_at : float
+        ran_s, ended_at : float
             As those of :meth:`hpcext.launch.native.Native.account`.
         """
-        ran_s = 0.0 if self.imaged else self._before_s + max(0.0, ended_at - began_at)
-        lost_s = self._given_up_s + ran_s
+        lost_s = self._given_up_s + (0.0 if self.imaged else self._before_s + ran_s)
         return {"saved": self.imaged, "lost_s": lost_s, "exact": True, "anew": not self.imaged}
 
     # What the manager is told.
