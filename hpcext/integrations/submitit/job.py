@@ -18,6 +18,7 @@ from hpcext.manager import directory as pilots
 from hpcext.manager.views.reading import Follower, Reading
 from hpcext.manager.views.report import display_state
 from hpcext.manager.waiting import asked
+from hpcext.numerals import whole
 from hpcext.text import shown
 
 R_co = TypeVar("R_co", covariant=True)
@@ -92,7 +93,7 @@ def _infos(found: Reading, job_ids: Sequence[str]) -> Iterator[tuple[str, dict[s
 def _pilot_of(job_id: str) -> Path:
     """Return the directory of the pilot of a job, by the id that the job has in submitit."""
     pilot, _, within = job_id.rpartition(".")
-    if not pilot or not within.isdecimal():
+    if not pilot or whole(within) is None:
         raise InputError(f"{shown(job_id)} is no job of a pilot", valid="PILOT.NUMBER")
     return pilots.find(pilot, load_settings().state_dir)
 
