@@ -66,7 +66,7 @@ test-environment:
 		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server valgrind:valgrind \
 		lua5.1:lua5.1 lua5.4:lua5.4 zsh:zsh fish:fish patch:patch logrotate:logrotate chromium:chromium \
 		prometheus:prometheus prometheus-node-exporter:prometheus-node-exporter \
-		mpirun.openmpi:openmpi-bin mpiexec.hydra:mpich
+		mpirun.openmpi:openmpi-bin mpiexec.hydra:mpich systemd-analyze:systemd
 	@# Headers and modules have no command to look for.
 	@[ -e /usr/share/lmod ] || .ci/install-packages :lmod
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev

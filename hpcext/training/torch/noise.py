@@ -170,8 +170,8 @@ def _norm(
         decay = group["betas"][1] if "betas" in group else group.get("alpha")
         if decay is not None:
             # Averages begin at 0; correct that bias, as most optimizers do.
-            step = torch.as_tensor(state["step"]).to(squares.device, torch.float64)
-            squares = squares / (1.0 - decay**step).to(kind)
+            # Where the optimizer has the number: a copy to a GPU would wait, a division does not.
+            squares = squares / (1.0 - decay ** torch.as_tensor(state["step"]).double()).to(kind)
         seen = gradient.to(kind) / (squares.sqrt() + group.get("eps", 1e-8))
         # For a parameter without an earlier gradient, such as the embedding of a new word, there is
         # no divisor yet; the optimizer itself will include the present gradient.
