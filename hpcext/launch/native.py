@@ -161,7 +161,8 @@ class Native:
         """Ask the processes that do something about the signal, each once.
 
         Those below one that does are its own to tell, as ranks are a launcher's. One that would be
-        ended by the signal, since it has no handler yet, is asked when it has.
+        ended by the signal, since it has no handler yet, is asked when it has. One whose parent is
+        gone may have been that of one that was asked and has ended, and is left.
 
         Parameters
         ----------
@@ -175,15 +176,21 @@ class Native:
             self._before = self._newest()
         if self.signum is None:
             return
-        pids = {each.pid for each in below if tree.handles(each, self.signum)}
-        for process in below:
-            if process in self._told or process in self._left:
-                continue
-            if any(above.pid in pids for above in tree.ancestors(process.pid, root)):
+        new = [each for each in below if each not in self._told | self._left]
+        hears = {each for each in new if tree.handles(each, self.signum)}
+        # All of this is found out before one is told, since it may end at once.
+        above = {each: tree.ancestors(each.pid, root) for each in new}
+        orphans = not all(each.alive() for each in self._told)
+        tells = {each.pid for each in hears | self._told}
+        for process in new:
+            orphan = orphans and not above[process] and process.pid != self.main
+            if orphan or any(each.pid in tells for each in above[process]):
                 # It stays so when the one above has saved and ended.
                 self._left.add(process)
-            elif process.pid in pids:
+            elif process in hears:
                 self._told.add(process)
+        for process in new:
+            if process in self._told:
                 tree.send(process, self.signum)
 
     def notice(self, signums: Collection[int]) -> None:

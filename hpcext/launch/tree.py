@@ -78,9 +78,9 @@ def ancestors(pid: int, root: int) -> list[Process]:
     found: list[Process] = []
     while (facts := _stat(pid)) and facts[0] not in {0, root}:
         pid = facts[0]
-        parent = Process.of(pid)
-        if parent is not None:
-            found.append(parent)
+        if parent := _stat(pid):
+            # It may have ended by now, and still be above.
+            found.append(Process(pid, parent[1]))
     return found
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 from stage import Stage, end
 
 from hpcext.checkpointers import checkpoint
+from hpcext.launch import command, tree
 from hpcext.launch.native import Native
 from hpcext.process import Process
 
@@ -246,6 +247,69 @@ def test_what_is_left_of_a_command_is_not_asked_in_its_place(tmp_path: Path) -> 
             assert not native.answering()
         finally:
             os.kill(child.pid, signal.SIGKILL)
+
+
+ENDS_AT_ONCE = """
+import os, signal, subprocess, sys, time
+child = (
+    "import signal, time\\n"
+    "signal.signal(signal.SIGUSR1, lambda *_: open('heard', 'w').close())\\n"
+    "print('ready', flush=True)\\n"
+    "while True: time.sleep(1)"
+)
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
+print("ready", flush=True)
+sys.stdin.readline()
+print(subprocess.Popen([sys.executable, "-c", child]).pid, flush=True)
+while True: time.sleep(1)
+"""
+
+
+@pytest.fixture
+def reaper() -> Iterator[int]:
+    """The pid of this process, to which orphans come as to a supervisor."""
+    command.become_reaper()
+    yield os.getpid()
+    command._libc.prctl(command._PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["known", "begun since"])
+def test_one_that_ends_as_it_is_asked_leaves_nobody_to_be_asked(
+    tmp_path: Path, reaper: int, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    native = Native(msgspec.to_builtins(checkpoint(by(exit=[0]))), tmp_path, tmp_path)
+    sent = tree.send
+
+    def until_it_has_ended(process: Process, *signums: int) -> bool:
+        found = sent(process, *signums)
+        until_s = time.monotonic() + 60
+        while process.alive() and time.monotonic() < until_s:
+            time.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(tree, "send", until_it_has_ended)
+    argv = [sys.executable, "-c", ENDS_AT_ONCE]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(argv, text=True, cwd=tmp_path, **pipes) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        native.main = parent.pid
+        above = Process.of(parent.pid)
+        assert above is not None
+        parent.stdout.readline()
+        parent.stdin.write("go\n")
+        parent.stdin.flush()
+        lines = {parent.stdout.readline().strip() for _ in range(2)}
+        child = Process.of(int((lines - {"ready"}).pop()))
+        assert child is not None
+        try:
+            native.ask([above, child] if before else [above], reaper)
+            native.ask([child], reaper)
+            assert not native.answering()
+            assert not (tmp_path / "heard").exists()
+        finally:
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
 
 
 # The end of its work.
