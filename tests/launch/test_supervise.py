@@ -234,6 +234,7 @@ def test_a_job_that_ends_by_itself_is_not_suspended(stage: Stage) -> None:
     supervisor = stage.run(*stage.plain("deaf", "wait", "short"))
     stage.wait_said("importing")
     supervisor.send_signal(signal.SIGTSTP)
+    _wait_taken(stage, supervisor)
     Path(f"{stage.diary}.go").touch()
     assert end(supervisor) == 0
     document = stage.read("exit.json")
