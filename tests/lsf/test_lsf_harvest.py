@@ -183,11 +183,12 @@ def test_a_main_job_has_the_hosts_and_trainings_go_on_when_it_is_over(
     jobs = place.ends(process, *names)
     assert sum(each["suspends"] for each in jobs.values()) == 2
     assert {each["lost_steps"] for each in jobs.values()} == {0}
-    # No lease was killed for it.
+    # No lease was killed for it. On a busy machine one may have ended unused, and come again.
     ended = [each for each in place.lsf.jobs() if each.queue == "killable"]
-    assert [each.killed for each in ended] == [False] * 5
+    assert not any(each.killed for each in ended)
+    assert len(ended) >= 5
     said = place.document("harvest", "report", str(place.pilot))
-    assert said["leases"] == 5
+    assert said["leases"] == len(ended)
     assert 0 < said["training_node_h"] < said["held_node_h"] < said["offered_node_h"]
 
 
