@@ -97,6 +97,8 @@ class Step:
         Node → how the task there ended.
     left : list of str
         Nodes of which the controller has not heard that the step is over there.
+    lost : set of str
+        Nodes that have gone from below it.
     """
 
     job: Job
@@ -106,7 +108,7 @@ class Step:
     daemons: dict[str, Process] = dataclasses.field(default_factory=dict)
     codes: dict[str, int] = dataclasses.field(default_factory=dict)
     left: list[str] = dataclasses.field(default_factory=list)
-    lost: bool = False
+    lost: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def whole(self) -> str:
@@ -343,7 +345,7 @@ class Slurm(batch.Controller):
         Its srun is told, which does not take that for a failure of a task in 22.05, but in 24.11
         and 26.05.
         """
-        step.lost = True
+        step.lost.add(place.name)
         code = int(self.site.release >= (24, 11))
 
         def told() -> None:
@@ -453,7 +455,7 @@ class Slurm(batch.Controller):
                 process.handlers[int(signum)] = signal.SIG_IGN
             process.subreaper = True
             self.kernel.wait(lambda: task.dead)
-            if not step.lost:
+            if name not in step.lost:
                 step.codes[name] = task.code or 0
             self.kernel.touched()
             while left := below(process):
