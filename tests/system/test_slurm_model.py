@@ -30,7 +30,7 @@ trap 'say USR1' USR1
 trap 'say USR2' USR2
 trap 'say TERM; over=1' TERM
 say "begins ${SLURM_RESTART_COUNT-0}"
-srun --nodes=1 --ntasks=1 --mem=100 --mpi=none sh STEP &
+srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --mem=100 --mpi=none sh STEP &
 step=$!
 # The process group of the script hears what it hears; what has one of its own does not.
 while kill -0 "$step" 2>/dev/null && [ -z "$over" ]; do sleep 0.2 & wait $!; done
@@ -100,7 +100,7 @@ class Real:
             (path / name).chmod(0o755)
 
     def submit(self, *options: str) -> str:
-        words = ("sbatch", "--parsable", "--nodes=1", "--mem=200", "--output=/dev/null")
+        words = ("sbatch", "--parsable", "--mem=200", "--output=/dev/null")
         said = self._cluster.as_user(*words, *options, str(self._path / "job.sh"))
         assert said.returncode == 0, said
         return said.stdout.strip()
@@ -172,7 +172,7 @@ class Model:
         return bytes(self._node.disk.find("/tmp/said").data).decode()
 
     def submit(self, *options: str) -> str:
-        words = ("sbatch", "--parsable", "--nodes=1", "--mem=200", "--output=/dev/null")
+        words = ("sbatch", "--parsable", "--mem=200", "--output=/dev/null")
         return self._said(*words, *options, "/home/job.sh").strip()
 
     def urgent(self) -> None:
@@ -280,9 +280,21 @@ def node_down(system: System) -> str:
     return job
 
 
+def one_node_of_two_down(system: System) -> str:
+    """The job goes on without it, its step does not, and its srun ends."""
+    job = system.submit("--partition=batch", "--nodelist=n1,n2", "--nodes=2", "--no-kill")
+    begun(system, 2)
+    system.down("n2")
+    system.until(lambda: any("step ended" in line for line in system.lines()), "its end")
+    system.run("scancel", job)
+    over(system, job)
+    return job
+
+
 SCENARIOS = (
     preempted,
     node_down,
+    one_node_of_two_down,
     signalled,
     *(
         pytest.param(scenario, marks=pytest.mark.slow)
