@@ -35,7 +35,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +50,9 @@ STORE = "store"
 
 SHARED = "ranks"
 """Name of the directory, in the attempt's, in which ranks of several nodes meet."""
+
+FULL_PAUSE_S = 0.5
+"""Seconds until a failed write is repeated."""
 
 _GROUP = "group.json"
 _FORMED = "formed.json"
@@ -291,3 +295,16 @@ class Rendezvous:
             document: dict[str, Any] = json.loads((self.directory / name).read_bytes())
             return document
         return None
+
+
+def write_repeatedly(write: Callable[[], None]) -> None:
+    """Write a file that the other ranks wait for; on a full disk, repeat until there is room.
+
+    If the launcher gives up, it ends this process, and the job goes on from its last checkpoint.
+    """
+    while True:
+        try:
+            write()
+            return
+        except OSError:
+            time.sleep(FULL_PAUSE_S)

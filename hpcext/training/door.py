@@ -20,9 +20,9 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from hpcext.rendezvous import Rendezvous, ServiceAddress
+from hpcext.rendezvous import Rendezvous, ServiceAddress, write_repeatedly
 from hpcext.training.forwarding import (
     Ends,
     Reading,
@@ -35,9 +35,6 @@ from hpcext.training.forwarding import (
 )
 from hpcext.training.keyed import NUMBER_BYTES, Seals
 from hpcext.training.sockets import LOOPBACK, is_loopback, listening_on, nameless, only, user_of
-
-FULL_PAUSE_S = 0.5
-"""Seconds until a failed write is repeated."""
 
 PROOF_S = 10.0
 """Seconds within which a peer must prove that it has the key."""
@@ -301,19 +298,6 @@ def unreached(places: Sequence[tuple[str, int]], why: BaseException | None) -> R
         f"rank 0 of this job cannot be reached at {where} ({what}): let the nodes of a job connect "
         "to each other on all ports"
     )
-
-
-def write_repeatedly(write: Callable[[], None]) -> None:
-    """Write a file that the other ranks wait for; on a full disk, repeat until there is room.
-
-    If the launcher gives up, it ends this process, and the job goes on from its last checkpoint.
-    """
-    while True:
-        try:
-            write()
-            return
-        except OSError:
-            time.sleep(FULL_PAUSE_S)
 
 
 def places(place: Rendezvous, name: str, pause_s: float) -> tuple[Sequence[tuple[str, int]], str]:

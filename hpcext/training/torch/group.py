@@ -8,7 +8,6 @@ the group, behind a door (:mod:`hpcext.training.door`).
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,17 +16,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from hpcext.protocol import environ
-from hpcext.rendezvous import Formed, Group, Rendezvous
+from hpcext.rendezvous import Group, Rendezvous
 from hpcext.training.checkpoint import CheckpointError
-from hpcext.training.door import Door, LocalDoor, places, write_repeatedly
+from hpcext.training.door import Door, LocalDoor, places
+from hpcext.training.membership import Membership
 from hpcext.training.ranks import Ranks
-from hpcext.training.signals import News
 from hpcext.training.sockets import LOOPBACK, own_socket
 from hpcext.training.torch.ranks import TorchRanks, init
 from hpcext.training.torch.state import mapped
-
-PAUSE_S, FAR_PAUSE_S = 0.002, 0.02
-"""Seconds between two checks whether the others are ready, on one node and on several."""
 
 BUCKET_BYTES = 1 << 20
 """Bytes of a bucket in which small tensors are sent; larger ones are sent alone, uncopied."""
@@ -35,8 +31,8 @@ BUCKET_BYTES = 1 << 20
 _TENSOR = "hpcext.tensor"
 
 
-class Member:
-    """One rank of those that ``hpcext launch`` started: this process.
+class Member(Membership):
+    """The membership of this process in process groups of PyTorch.
 
     Parameters
     ----------
@@ -45,30 +41,16 @@ class Member:
         Rank and number of ranks at its start.
     device : torch.device
         The device of this rank, which determines the backend.
-
-    Attributes
-    ----------
-    rank : int
-    group : Group
-        The group to which it belongs, or that it should join.
-    joining : bool
-        Whether it was started to join a running training, and has not joined it yet.
     """
 
     def __init__(
         self, rendezvous: Rendezvous, *, rank: int, size: int, device: torch.device
     ) -> None:
-        self.rank = rank
-        self.group = Group(rendezvous.joins, size)
-        self.joining = rendezvous.joins > 0
-        self._rendezvous = rendezvous
+        super().__init__(rendezvous, rank=rank, size=size)
         self._device = device
-        self._news = News()
-        self._next: Group | None = None
         self._store: Store | None = None
         self._kept: Store | None = None  # on rank 0, the store of all ranks
         self._services: list[Door | LocalDoor] = []
-        self._pause_s = FAR_PAUSE_S if rendezvous.host else PAUSE_S
 
     @classmethod
     def here(cls, device: torch.device) -> Member | None:
@@ -79,40 +61,6 @@ class Member:
         env = environ()
         return cls(rendezvous, rank=int(env["RANK"]), size=int(env["WORLD_SIZE"]), device=device)
 
-    def ranks(self) -> Ranks:
-        """Form the first group with the others; a rank that joins later is alone at first."""
-        if not self.joining:
-            return self.form(self.group)
-        alone = Ranks()
-        alone.rank, alone.size = self.rank, self.group.size
-        return alone
-
-    def wait(self) -> None:
-        """Report that this rank is ready to join, and wait until the others form the group."""
-        self._rendezvous.ready(self.rank)
-        while not self._rendezvous.has_begun(self.group.number):
-            # If the launcher gives the change up, it ends this process.
-            time.sleep(self._pause_s)
-        self.joining = False
-
-    def proposal(self) -> Group | None:
-        """Return the group that the launcher proposes, which only rank 0 is told."""
-        if self._news.came():
-            found = self._rendezvous.group()
-            self._next = found if found and found.number > self.group.number else None
-        return self._next
-
-    def proposed(self, number: int) -> Group:
-        """Return the group with this number, once rank 0 has told the ranks of it."""
-        while True:
-            found = self._rendezvous.group()
-            if found and found.number == number:
-                return found
-            if not self._rendezvous.host:
-                raise RuntimeError(f"{self._rendezvous.directory}: there is no group {number}")
-            # Another node may see the file a moment later.
-            time.sleep(self._pause_s)
-
     def leave(self) -> None:
         """Leave the present group."""
         if dist.is_initialized():
@@ -122,18 +70,8 @@ class Member:
             service.close()
         self._services, self._kept = [], None
 
-    def begin(self, group: Group) -> None:
-        """Call the new ranks, on rank 0, which has left the old group."""
-        write_repeatedly(lambda: self._rendezvous.begin(group.number))
-
-    def form(self, group: Group) -> Ranks:
-        """Form a group with its other members; this waits for them."""
-        if self.group.number < group.number:
-            # A rank that stays may have another number now.
-            self.rank = group.stay.index(self.rank)
-        self.group, self._next = group, None
-        if group.size == 1:
-            return Ranks()
+    def connect(self, group: Group) -> Ranks:
+        """Connect with the other members of a group; this waits for them."""
         self._store = self._meet(group) if self._rendezvous.host else self._file()
         init(
             self._device,
@@ -159,23 +97,6 @@ class Member:
         window = LocalDoor(*places(self._rendezvous, file, self._pause_s))
         self._services.append(window)
         return TCPStore(LOOPBACK, window.port, is_master=False, wait_for_workers=False)
-
-    def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
-        """Tell the launcher that the change is done, or that there will be none and why.
-
-        Parameters
-        ----------
-        why : str
-            Why there will be no change; empty if it is done.
-        stall_s : float, optional
-            Seconds without progress that the change cost.
-        """
-        number = self._next.number if self._next else self.group.number
-        self._rendezvous.formed(Formed(number, why, stall_s))
-        if why and self._next:
-            # The launcher does not propose it again.
-            self.group = Group(number, self.group.size)
-            self._next = None
 
 
 def _store_at(port: int, listening: int) -> TCPStore:

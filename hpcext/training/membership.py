@@ -1,0 +1,116 @@
+"""The membership of a process in the groups of ranks that ``hpcext launch`` starts."""
+
+from __future__ import annotations
+
+import abc
+import time
+
+from hpcext.rendezvous import Formed, Group, Rendezvous, write_repeatedly
+from hpcext.training.ranks import Ranks
+from hpcext.training.signals import News
+
+PAUSE_S, FAR_PAUSE_S = 0.002, 0.02
+"""Seconds between two checks whether the others are ready, on one node and on several."""
+
+
+class Membership(abc.ABC):
+    """The membership of this process; how its ranks communicate is up to a subclass.
+
+    Parameters
+    ----------
+    rendezvous : Rendezvous
+    rank, size : int
+        Rank and number of ranks at its start.
+
+    Attributes
+    ----------
+    rank : int
+    group : Group
+        The group to which it belongs, or that it should join.
+    joining : bool
+        Whether it was started to join a running training, and has not joined it yet.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, *, rank: int, size: int) -> None:
+        self.rank = rank
+        self.group = Group(rendezvous.joins, size)
+        self.joining = rendezvous.joins > 0
+        self._rendezvous = rendezvous
+        self._news = News()
+        self._next: Group | None = None
+        self._pause_s = FAR_PAUSE_S if rendezvous.host else PAUSE_S
+
+    # What a framework does in its own way.
+
+    @abc.abstractmethod
+    def connect(self, group: Group) -> Ranks:
+        """Connect with the other members of a group of several ranks; this waits for them."""
+
+    @abc.abstractmethod
+    def leave(self) -> None:
+        """Leave the present group."""
+
+    # The way into a group, and from one into the next.
+
+    def ranks(self) -> Ranks:
+        """Form the first group with the others; a rank that joins later is alone at first."""
+        if not self.joining:
+            return self.form(self.group)
+        alone = Ranks()
+        alone.rank, alone.size = self.rank, self.group.size
+        return alone
+
+    def wait(self) -> None:
+        """Report that this rank is ready to join, and wait until the others form the group."""
+        self._rendezvous.ready(self.rank)
+        while not self._rendezvous.has_begun(self.group.number):
+            # If the launcher gives the change up, it ends this process.
+            time.sleep(self._pause_s)
+        self.joining = False
+
+    def proposal(self) -> Group | None:
+        """Return the group that the launcher proposes, which only rank 0 is told."""
+        if self._news.came():
+            found = self._rendezvous.group()
+            self._next = found if found and found.number > self.group.number else None
+        return self._next
+
+    def proposed(self, number: int) -> Group:
+        """Return the group with this number, once rank 0 has told the ranks of it."""
+        while True:
+            found = self._rendezvous.group()
+            if found and found.number == number:
+                return found
+            if not self._rendezvous.host:
+                raise RuntimeError(f"{self._rendezvous.directory}: there is no group {number}")
+            # Another node may see the file a moment later.
+            time.sleep(self._pause_s)
+
+    def begin(self, group: Group) -> None:
+        """Call the new ranks, on rank 0, which has left the old group."""
+        write_repeatedly(lambda: self._rendezvous.begin(group.number))
+
+    def form(self, group: Group) -> Ranks:
+        """Form a group with its other members; this waits for them."""
+        if self.group.number < group.number:
+            # A rank that stays may have another number now.
+            self.rank = group.stay.index(self.rank)
+        self.group, self._next = group, None
+        return Ranks() if group.size == 1 else self.connect(group)
+
+    def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
+        """Tell the launcher that the change is done, or that there will be none and why.
+
+        Parameters
+        ----------
+        why : str
+            Why there will be no change; empty if it is done.
+        stall_s : float, optional
+            Seconds without progress that the change cost.
+        """
+        number = self._next.number if self._next else self.group.number
+        self._rendezvous.formed(Formed(number, why, stall_s))
+        if why and self._next:
+            # The launcher does not propose it again.
+            self.group = Group(number, self.group.size)
+            self._next = None

@@ -1,0 +1,156 @@
+"""The change of the number of ranks in living processes, whatever their framework."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from hpcext.rendezvous import Group
+from hpcext.training.checkpoint.state import Tree
+from hpcext.training.feature import Resizing
+from hpcext.training.leave import leave
+from hpcext.training.membership import Membership
+from hpcext.training.ranks import Ranks
+from hpcext.training.stall import Stall
+
+
+class Sent(NamedTuple):
+    """What rank 0 sends to new ranks.
+
+    Attributes
+    ----------
+    facts : Mapping
+        What checkpoints and reports say of the training.
+    objects : Tree or None
+        The state of the objects that are saved.
+    """
+
+    facts: Mapping[str, Any]
+    objects: Tree | None
+
+
+class InPlace(Resizing):
+    """The ranks that ``hpcext launch`` adds and removes in place."""
+
+    def __init__(self) -> None:
+        self._stall = Stall()
+        self._received: Tree | None = None
+
+    # What a framework does in its own way.
+
+    @property
+    @abc.abstractmethod
+    def member(self) -> Membership | None:
+        """The membership of this process; None if ``hpcext launch`` did not start it."""
+
+    @abc.abstractmethod
+    def why_not(self) -> str:
+        """Return why the number of ranks cannot change in place; empty if it can."""
+
+    @abc.abstractmethod
+    def dissolve(self) -> None:
+        """Take apart what belongs to the present group."""
+
+    @abc.abstractmethod
+    def send(self, facts: Mapping[str, Any], group: Group) -> None:
+        """Send the state from rank 0 to new ranks; all ranks of the group call it.
+
+        Parameters
+        ----------
+        facts : Mapping
+            What the others need to know of the training.
+        group : Group
+        """
+
+    @abc.abstractmethod
+    def receive(self, group: Group) -> Sent:
+        """Receive, on a new rank, what rank 0 sends."""
+
+    # The change.
+
+    @property
+    def joining(self) -> bool:
+        """Whether this process was started to join a running training, and has not joined yet."""
+        return self.member is not None and self.member.joining
+
+    @property
+    def possible(self) -> bool:
+        """Whether the number of ranks can change now."""
+        return self.member is not None and not self.why_not()
+
+    def join(self, regroup: Callable[[Ranks], object]) -> Mapping[str, Any] | None:
+        """Join the other ranks, if this process should; return the facts of their training."""
+        member = self.member
+        if member is None or not member.joining:
+            return None
+        member.wait()
+        group = member.proposed(member.group.number)
+        regroup(member.form(group))
+        facts, self._received = self.receive(group)
+        return facts
+
+    def received(self) -> Tree | None:
+        """Return, once, the objects that rank 0 has sent; None if there are none."""
+        received, self._received = self._received, None
+        return received
+
+    def next_group(self) -> int:
+        """Return the number of the group into which the ranks should change; 0 for none."""
+        member = self.member
+        if member is None or self.coordinator.ranks.rank != 0:
+            return 0
+        stall_s = self._stall.boundary()
+        if stall_s is not None:
+            member.answer(stall_s=stall_s)
+        group = member.proposal()
+        if group is None:
+            return 0
+        why = self.why_not()
+        if why:
+            member.answer(why=why)
+        return 0 if why else group.number
+
+    def change(
+        self,
+        number: int,
+        regroup: Callable[[Ranks], object],
+        facts: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        """Join the group with this number, or leave the training; send new ranks the state.
+
+        Parameters
+        ----------
+        number : int
+            The number of the group.
+        regroup : callable
+            Takes the new ranks into use.
+        facts : callable
+            Returns what checkpoints and reports say of the training.
+        """
+        member, rank = self.member, self.coordinator.ranks.rank
+        assert member is not None
+        group = member.proposed(number)
+        self._stall.begin()
+        self.dissolve()
+        member.leave()
+        if rank not in group.stay:
+            leave(0)
+        if rank == 0:
+            member.begin(group)
+        regroup(member.form(group))
+        if group.kept < group.size:
+            # Sent by rank 0, which is the same process in both groups.
+            self.send(facts(), group)
+
+    # The hooks of a feature.
+
+    def validating(self) -> None:
+        """Report the cost of a change of ranks that no step followed."""
+        stall_s = self._stall.end()
+        if stall_s is not None and self.member is not None and self.coordinator.ranks.rank == 0:
+            self.member.answer(stall_s=stall_s)
+
+    def finishing(self) -> None:
+        """Report the cost of a change of ranks that no step followed."""
+        self.validating()
