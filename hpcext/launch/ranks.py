@@ -270,7 +270,11 @@ def launch(argv: Sequence[str], per_node: int, environ: Mapping[str, str]) -> in
             "where their ranks meet"
         )
         return USAGE
-    directory = Path(tempfile.mkdtemp(prefix="hpcext-ranks-"))
+    try:
+        directory = Path(tempfile.mkdtemp(prefix="hpcext-ranks-"))
+    except OSError as error:
+        stderr.say(f"launch: no directory for the ranks to meet in: {error}")
+        return os.EX_CANTCREAT
     try:
         return Launcher(argv, (0,) * per_node, Rendezvous(directory), attempt).run()
     finally:

@@ -92,7 +92,7 @@ class BatchRoom(room.Room):
         self.gpus = chance.randint(1, 3)
         self.grace_s = chance.choice([0.0, 30.0, 60.0])
         self._set_up(chance)
-        self.meetings: dict[tuple[str, int], Meeting] = defaultdict(Meeting)
+        self.meetings: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
         self.controller.seen.append(self._begins)
         self.mains: list[Job] = []
         self.asides = asides.Asides(self)

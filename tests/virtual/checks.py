@@ -97,7 +97,7 @@ class Checks:
 
     def takes(self, job: str, attempt: int, process: Process, launch: Any) -> None:
         """Check that the GPUs of a process belong to nobody else."""
-        for gpu in launch["gpus"]:
+        for gpu in launch.get("holds", launch["gpus"]):
             holders = [each for each in self._gpus[gpu] if not each[0].dead]
             for holder, other_job, other_attempt in holders:
                 if (other_job, other_attempt) != (job, attempt):
@@ -114,7 +114,7 @@ class Checks:
 
     def holds(self, process: Process, launch: Any) -> None:
         """Note a process that holds the GPUs of a training, too."""
-        for gpu in launch["gpus"]:
+        for gpu in launch.get("holds", launch["gpus"]):
             self._gpus[gpu].append((process, launch["job"], launch["attempt"]))
 
     def did(self, job: str, attempt: int, step: int, process: Process) -> None:
@@ -209,7 +209,7 @@ class Checks:
         mark = (job, str(number))
         for each in supervisor.machine.processes.values():
             marks = tuple(each.environ.get(f"HPCEXT_{name}", "") for name in ("JOB_ID", "ATTEMPT"))
-            if each.name in {"training", "daemon"} and marks == mark and not each.dead:
+            if each.name in {"launcher", "training", "daemon"} and marks == mark and not each.dead:
                 self.wrong(f"{each!r} is left by {supervisor!r}, which has ended")
         self.losses.supervised(job, number, code)
 
@@ -320,7 +320,8 @@ class Checks:
 
     def _left_behind(self) -> None:
         for process in self._room.processes():
-            ours = process.name in {"supervisor", "training", "daemon", "manager"}
+            names = {"supervisor", "launcher", "training", "daemon", "manager"}
+            ours = process.name in names
             # A second supervisor that has yet to begin will find that it is not wanted.
             if ours and not process.dead and process not in self._room.starting:
                 self.wrong(f"{process!r} is left")

@@ -58,7 +58,8 @@ def begin() -> None:
         atexit=types.SimpleNamespace(register=_at_exit),
         _posixsubprocess=types.SimpleNamespace(fork_exec=calls.fork_exec),
         fcntl=types.SimpleNamespace(LOCK_EX=2, flock=calls.flock),
-        **{name: _refused(name) for name in ("socket", "multiprocessing")},
+        socket=_socket(),
+        multiprocessing=_refused("multiprocessing"),
     )
     for name in RERUN:
         _modules[name] = _rerun(name)
@@ -229,6 +230,27 @@ def _refused(name: str) -> types.ModuleType:
             raise NotImplementedError(f"{name}.{what} is not virtual")
 
     return Refused(name)
+
+
+def _socket() -> types.ModuleType:
+    """Return sockets with which a free port can be found, and nothing else be done."""
+
+    class Probe:
+        def __enter__(self) -> Probe:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def bind(self, address: tuple[str, int]) -> None:
+            self._host = address[0]
+
+        def getsockname(self) -> tuple[str, int]:
+            return self._host, calls.kernel().chance.randint(32_768, 60_999)
+
+    found: Any = _refused("socket")
+    found.socket = Probe
+    return found  # type: ignore[no-any-return]
 
 
 def _ctypes() -> Any:

@@ -76,9 +76,12 @@ class Room:
         The most seconds until a training is suspended, if nothing is in its way.
     hands_over_s : float
         The most seconds from a decision to start an attempt to the begin of its supervisor.
+    steps_of, gpus_of : tuple of int
+        The fewest and most steps of a training, and GPUs of the machine.
     """
 
     obeys_s, hands_over_s = 1.0, 0.1
+    steps_of, gpus_of = (LEAST_STEPS, MOST_STEPS), (1, 3)
     _left = 0
 
     def __init__(self, seed: int) -> None:
@@ -103,6 +106,10 @@ class Room:
     def kinds(self) -> random.Random:
         """Return chance for what kind each training is, of which nothing else is drawn."""
         return random.Random(f"kinds of {self.seed}")
+
+    def _of_kinds(self, specs: list[JobSpec]) -> list[JobSpec]:
+        """Have some trainings be of another kind."""
+        return native.some(specs, self.kinds())
 
     def _build(self) -> None:
         self.machine = self.kernel.machine("node1")
@@ -247,11 +254,11 @@ class Room:
         self.save_every, self.step_s = chance.randint(1, 4), chance.choice([0.25, 0.5, 1.5])
         # What is news must not wait for a look: some look every minute only.
         self._report_s = chance.choice([1.0, 4.0, 60.0])
-        steps = steps or chance.randint(LEAST_STEPS, MOST_STEPS)
-        self.specs = specs = native.some(jobs(self.jobs, steps, 2, chance), self.kinds())
+        steps = steps or chance.randint(*self.steps_of)
+        self.specs = specs = self._of_kinds(jobs(self.jobs, steps, 2, chance))
         self.faults.befall(self.plan)
         self.bystand()
-        self.manage(begin=specs, gpus=chance.randint(1, 3))
+        self.manage(begin=specs, gpus=chance.randint(*self.gpus_of))
         self._over, self._holds = False, 3
         self._look_after(specs)
         try:

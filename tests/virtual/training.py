@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from virtual import calls
 from virtual.group import Broken, Group
 
+from hpcext import protocol
 from hpcext.training.checkpoint import CheckpointError, FencedError
 from hpcext.training.coordinator import Coordinator
+from hpcext.training.feature import Resizing
 from hpcext.training.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -36,25 +38,19 @@ class Training:
         self._coordinator = Coordinator(
             checkpoint_every_s=None, checkpoint_every_steps=room.save_every
         )
+        attempt = self._coordinator.attempt
+        assert attempt is not None
+        self._attempt: protocol.Attempt = attempt
+        self._resizing: Resizing = Resizing()
 
     def run(self) -> int:
         """Train from the newest checkpoint to the end."""
-        coordinator = self._coordinator
-        store, attempt = coordinator.store, coordinator.attempt
-        assert store is not None
-        assert attempt is not None
-        environ = self._process.environ
-        rank, size = int(environ.get("HPCEXT_NODE_INDEX", 0)), attempt.num_nodes
-        launch = json.loads((attempt.report_dir / "launch.json").read_bytes())
-        launch["gpus"] = launch["gpus"] or gpus(environ, self._process.machine.name)
-        if size > 1:
-            self._room.checks.takes(attempt.job_id, attempt.attempt, self._process, launch)
-            meeting = self._room.meetings[attempt.job_id, attempt.attempt]
-            ranks: Ranks = Group(meeting, rank, size, self._process)
-        else:
-            ranks = Ranks()
-        step = self._restore(store) if rank == 0 else 0
-        step = int(ranks.broadcast(str(step).encode()))
+        coordinator, attempt = self._coordinator, self._attempt
+        launch = self._launch()
+        ranks = self._join(launch)
+        rank = ranks.rank
+        coordinator.join(ranks)
+        step = self._begin(ranks)
         if rank == 0:
             self._room.restored(attempt.job_id, attempt.attempt, step, self._process, launch)
         if self._deaf:
@@ -65,25 +61,53 @@ class Training:
         leave_behind(self._room, launch)
         if rank == 0 and self._room.kernel.chance.random() < STRAYS:
             calls.kernel().fork(self._stray)
-        coordinator.join(ranks)
         coordinator.step, coordinator.done = step, float(step)
         coordinator.begin()
-        coordinator.reporter.register()
+        coordinator.reporter.register(in_place=self._resizing.possible)
         while step < self._steps:
             calls.sleep(self._room.step_s * self._room.kernel.chance.uniform(0.5, 1.5))
             step += 1
-            if rank == 0:
+            if coordinator.ranks.rank == 0:
                 self._room.did(attempt.job_id, attempt.attempt, step, self._process)
             coordinator.stepped(step, float(step))
-            if step == self._steps:
-                break
-            agreed = coordinator.agree()
-            if agreed.suspend and not self._deaf:
-                coordinator.suspend(self._write)
-            elif agreed.save:
-                coordinator.save(self._write)
+            if step < self._steps:
+                self._boundary()
+        self._resizing.finishing()
         coordinator.save_last(self._write)
         return 0
+
+    def _launch(self) -> Any:
+        """Return what the manager says of the attempt, with the GPUs that this process holds."""
+        launch = json.loads((self._attempt.report_dir / "launch.json").read_bytes())
+        launch["gpus"] = launch["gpus"] or gpus(self._process.environ, self._process.machine.name)
+        return launch
+
+    def _join(self, launch: Any) -> Ranks:
+        """Join the other ranks, if there are any."""
+        attempt, size = self._attempt, self._attempt.num_nodes
+        if size == 1:
+            return Ranks()
+        rank = int(self._process.environ.get("HPCEXT_NODE_INDEX", 0))
+        self._room.checks.takes(attempt.job_id, attempt.attempt, self._process, launch)
+        meeting = self._room.meetings[attempt.job_id, attempt.attempt, 0]
+        return Group(meeting, rank, size, self._process)
+
+    def _begin(self, ranks: Ranks) -> int:
+        """Restore the newest checkpoint; return its step."""
+        step = self._restore(self._coordinator.store) if ranks.rank == 0 else 0
+        return int(ranks.broadcast(str(step).encode()))
+
+    def _boundary(self) -> None:
+        """Do between two steps what all ranks agree on."""
+        coordinator = self._coordinator
+        agreed = coordinator.agree(self._resizing.next_group())
+        if agreed.suspend and not self._deaf:
+            coordinator.suspend(self._write)
+        elif agreed.save:
+            coordinator.save(self._write)
+        if agreed.resize:
+            step = {"step": coordinator.step}
+            self._resizing.change(agreed.resize, coordinator.regroup, lambda: step)
 
     def _restore(self, store: Any) -> int:
         store.open()
@@ -127,7 +151,7 @@ class Training:
         return checkpoint
 
 
-def train(room: Room, process: Process) -> int:
+def train(room: Room, process: Process, kind: type[Training] = Training) -> int:
     """Run one; a checkpoint that cannot be used is said, as a script would."""
     process.name = "training"
     room.begin(0.02, 0.3, 3.0)
@@ -135,7 +159,7 @@ def train(room: Room, process: Process) -> int:
         room.checks.failing(process.environ["HPCEXT_JOB_ID"], process.environ["HPCEXT_ATTEMPT"])
         return FAILS
     try:
-        return Training(room, process).run()
+        return kind(room, process).run()
     except Broken as error:
         room.kernel.tell(f"{process!r}: {error}")
         return 1

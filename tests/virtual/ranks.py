@@ -1,0 +1,189 @@
+"""A room whose trainings have several ranks on one node, of which there are more or fewer later."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from virtual import faults, room, training
+from virtual.group import Group, Meeting
+
+from hpcext import protocol
+from hpcext.jobspec import Gpus, JobSpec
+from hpcext.launch import ranks as launcher
+from hpcext.rendezvous import Group as Next
+from hpcext.rendezvous import Rendezvous
+from hpcext.training import resizing
+from hpcext.training.membership import Membership
+from hpcext.training.ranks import Ranks
+from hpcext.training.resizing import Sent
+
+if TYPE_CHECKING:
+    import random
+
+    from virtual.kernel import Process
+
+LAUNCH = (room.PYTHON, "-I", "-S", launcher.__file__, "0")
+"""What ``hpcext launch`` runs, before the command of a rank."""
+REFUSES = 0.1
+"""How many trainings cannot change in place, which they find out when they are to."""
+WEIGHTS = {**faults.WEIGHTS, "kill_ranks": 2, "stop_ranks": 1, "resize": 14}
+SEVERAL, MOST_GPUS = 0.8, 3
+"""How many trainings have ranks, and how many GPUs these can use."""
+
+
+class Member(Membership):
+    """The membership of a rank, which meets the others in memory."""
+
+    def __init__(self, place: Rendezvous, where: room.Room, process: Process, job: Any) -> None:
+        environ = process.environ
+        super().__init__(place, rank=int(environ["RANK"]), size=int(environ["WORLD_SIZE"]))
+        self._room, self._process, self._job = where, process, job
+
+    def connect(self, group: Next) -> Ranks:
+        """Connect with the other members of a group; this waits for them."""
+        meeting = self._room.meetings[(*self._job, group.number)]
+        return Group(meeting, self.rank, group.size, self._process)
+
+    def leave(self) -> None:
+        """Leave the present group."""
+
+
+class InPlace(resizing.InPlace):
+    """The change of their number, of which nothing but the communication is made for the room."""
+
+    def __init__(self, member: Member, refuses: Callable[[], bool]) -> None:
+        super().__init__()
+        self._member, self._refuses = member, refuses
+
+    @property
+    def member(self) -> Member:
+        """The membership of this process."""
+        return self._member
+
+    def why_not(self) -> str:
+        """Return why the number of ranks cannot change in place; empty if it can."""
+        return "it cannot" if self._refuses() else ""
+
+    def dissolve(self) -> None:
+        """Take nothing apart."""
+
+    def send(self, facts: Mapping[str, Any], group: Next) -> None:
+        """Send the state from rank 0 to new ranks."""
+        self.coordinator.ranks.broadcast(json.dumps(facts).encode())
+
+    def receive(self, group: Next) -> Sent:
+        """Receive, on a new rank, what rank 0 sends."""
+        return Sent(json.loads(self.coordinator.ranks.broadcast(b"")), None)
+
+
+class Training(training.Training):
+    """One rank."""
+
+    def _join(self, launch: Any) -> Ranks:
+        attempt, environ = self._attempt, self._process.environ
+        place = Rendezvous.from_environ(environ)
+        assert place is not None
+        job = (attempt.job_id, attempt.attempt)
+        member = Member(place, self._room, self._process, job)
+        begun = bool(place.joins)
+        refuses = self._room.kernel.chance.random() < REFUSES
+        # As a session that finds out with its first validation.
+        self._resizing = InPlace(member, lambda: refuses and self._coordinator.step > 1)
+        self._resizing.attach(self._coordinator, None)  # type: ignore[arg-type]
+        held = self._asked()["gpus"] if begun else launch["gpus"]
+        launch["holds"] = [held[member.rank]]
+        self._room.checks.takes(*job, self._process, launch)
+        return member.ranks()
+
+    def _asked(self) -> Any:
+        path = self._attempt.report_dir / protocol.RESCALE_FILE
+        return json.loads(path.read_bytes())
+
+    def _begin(self, ranks: Ranks) -> int:
+        facts = self._resizing.join(self._coordinator.regroup)
+        return super()._begin(ranks) if facts is None else int(facts["step"])
+
+    def _boundary(self) -> None:
+        ranks, step = self._coordinator.ranks, self._coordinator.step
+        if ranks.smallest(step) != step:
+            self._room.checks.wrong(f"{self._process!r} is at step {step}, and others are not")
+        super()._boundary()
+
+
+class Faults(faults.Faults):
+    """What befalls them: more requests, and what may become of a launcher."""
+
+    def draw(self, chance: random.Random) -> list[faults.Fault]:
+        """Draw what is to happen."""
+        return faults.draw(chance, WEIGHTS, self.until_s)
+
+    def resize(self) -> None:
+        """Ask for another number of GPUs."""
+        job, size = self._chance.randint(1, self._room.jobs), self._chance.randint(1, MOST_GPUS)
+        self._send("resize", {"job": str(job), "gpus": size})
+
+    def kill_ranks(self) -> None:
+        """Kill a launcher of ranks."""
+        if process := self._some("launcher"):
+            self._tell(f"{process!r} is killed")
+            self._harm(process)
+            process.signal(9)
+
+    def stop_ranks(self) -> None:
+        """Stop a launcher of ranks for a while."""
+        if process := self._some("launcher"):
+            seconds = self._stop(process)
+            self.stopped_until = max(self.stopped_until, self._kernel.now + seconds)
+            self._room.checks.stopped(process, seconds)
+
+
+class RanksRoom(room.Room):
+    """A room with a local pilot whose trainings ``hpcext launch`` starts."""
+
+    steps_of, gpus_of = (4, 14), (2, 4)
+
+    def __init__(self, seed: int) -> None:
+        self.meetings: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
+        super().__init__(seed)
+
+    def _faults(self) -> faults.Faults:
+        return Faults(self)
+
+    def _program(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
+        if len(argv) > len(LAUNCH) and argv[3] == launcher.__file__:
+            return self._launcher
+        return super()._program(argv)
+
+    def _launcher(self, process: Process) -> int:
+        process.name = "launcher"
+        self.begin(0.02, 0.1, 1.0)
+        return launcher.launch(process.argv[5:], int(process.argv[4]), protocol.environ())
+
+    def _train(self, process: Process) -> int:
+        if process.environ.get("HPCEXT_RENDEZVOUS"):
+            return training.train(self, process, Training)
+        return super()._train(process)
+
+    def _of_kinds(self, specs: list[JobSpec]) -> list[JobSpec]:
+        """Have most of the trainings be of several ranks."""
+        chance = self.kinds()
+        return [
+            _of_ranks(spec) if trains(spec) and chance.random() < SEVERAL else spec
+            for spec in specs
+        ]
+
+
+def trains(spec: JobSpec) -> bool:
+    """Return whether a job is a training that can succeed."""
+    return spec.command[0] == "train" and spec.command[1] != "fails"
+
+
+def _of_ranks(spec: JobSpec) -> JobSpec:
+    return msgspec.structs.replace(
+        spec, command=(*LAUNCH, *spec.command), gpus=Gpus(1, MOST_GPUS),
+        scaling={1: 1.0, 2: 1.6, MOST_GPUS: 2.0},
+    )  # fmt: skip
