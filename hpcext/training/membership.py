@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import time
 
 from hpcext.rendezvous import Formed, Group, Rendezvous, write_repeatedly
@@ -38,6 +39,7 @@ class Membership(abc.ABC):
         self._rendezvous = rendezvous
         self._news = News()
         self._next: Group | None = None
+        self._unsaid: Formed | None = None
         self._pause_s = FAR_PAUSE_S if rendezvous.host else PAUSE_S
 
     # What a framework does in its own way.
@@ -62,7 +64,7 @@ class Membership(abc.ABC):
 
     def wait(self) -> None:
         """Report that this rank is ready to join, and wait until the others form the group."""
-        self._rendezvous.ready(self.rank)
+        write_repeatedly(lambda: self._rendezvous.ready(self.rank))
         while not self._rendezvous.has_begun(self.group.number):
             # If the launcher gives the change up, it ends this process.
             time.sleep(self._pause_s)
@@ -70,6 +72,7 @@ class Membership(abc.ABC):
 
     def proposal(self) -> Group | None:
         """Return the group that the launcher proposes, which only rank 0 is told."""
+        self._say()
         if self._news.came():
             found = self._rendezvous.group()
             self._next = found if found and found.number > self.group.number else None
@@ -101,6 +104,8 @@ class Membership(abc.ABC):
     def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
         """Tell the launcher that the change is done, or that there will be none and why.
 
+        On a full disk this is repeated with each call of :meth:`proposal`.
+
         Parameters
         ----------
         why : str
@@ -109,8 +114,15 @@ class Membership(abc.ABC):
             Seconds without progress that the change cost.
         """
         number = self._next.number if self._next else self.group.number
-        self._rendezvous.formed(Formed(number, why, stall_s))
+        self._unsaid = Formed(number, why, stall_s)
+        self._say()
         if why and self._next:
             # The launcher does not propose it again.
             self.group = Group(number, self.group.size)
             self._next = None
+
+    def _say(self) -> None:
+        if self._unsaid is not None:
+            with contextlib.suppress(OSError):
+                self._rendezvous.formed(self._unsaid)
+                self._unsaid = None

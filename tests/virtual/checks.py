@@ -49,6 +49,7 @@ class Checks:
         self.wishes: Counter[str] = Counter()
         self._launched: dict[str, float] = {}
         self._decided: dict[tuple[str, int], float] = {}  # when each attempt was first launched
+        self._beside: set[tuple[str, int]] = set()  # attempts that began while others had GPUs
         self._launches: dict[str, set[str]] = defaultdict(set)
         self._began_at: dict[str, float] = {}
         self._promised: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
@@ -72,7 +73,7 @@ class Checks:
             self.wrong(f"job {job} attempt {attempt} has {len(launch['gpus'])} GPUs")
         report_dir = launch["environ"]["HPCEXT_REPORT_DIR"]
         self._kept(f"{report_dir}/launch.json", f"{report_dir}/supervisor.json")
-        self._journal_kept()
+        self._journal_kept(sooner=True)
         other = self._running.get(job)
         if other is not None and other is not process and not other.dead:
             self.wrong(f"job {job}: attempt {attempt} runs beside an earlier one, {other!r}")
@@ -104,13 +105,10 @@ class Checks:
                     self.wrong(f"{gpu} belongs to jobs {other_job} and {job} at once: {holder!r}")
             self._gpus[gpu] = [*holders, (process, job, attempt)]
 
-    def _due(self, job: str, gpus: int, asked: int) -> bool:
-        """Return whether a job may have so many GPUs, asked for another number.
-
-        It gets that as soon as they are free, and goes on with fewer as long as others have some.
-        """
+    def _others_hold(self, job: str) -> bool:
+        """Return whether other jobs have GPUs."""
         others = (each for holders in self._gpus.values() for each in holders if each[1] != job)
-        return gpus == asked or (gpus < asked and any(not holder.dead for holder, *_ in others))
+        return any(not holder.dead for holder, *_ in others)
 
     def holds(self, process: Process, launch: Any) -> None:
         """Note a process that holds the GPUs of a training, too."""
@@ -177,6 +175,8 @@ class Checks:
         self._launched[job] = self._room.kernel.now
         self._decided.setdefault((job, number), self._room.kernel.now)
         self._launches[job].add(attempt)
+        if self._others_hold(job):
+            self._beside.add((job, number))
         if self._room.faults.disk_failed:
             journal = self._room.disk.find(f"{PILOT}/journal.jsonl")
             # What follows the last newline was never written to its end.
@@ -226,11 +226,20 @@ class Checks:
                 if not disk.keeps(path):
                     self.wrong(f"{path} would not survive a loss of power")
 
-    def _journal_kept(self) -> None:
-        """Check that all that is acted on is on the disk; mere progress need not be."""
+    def _journal_kept(self, *, sooner: bool = False) -> None:
+        """Check that all that is acted on is on the disk; mere progress need not be.
+
+        Parameters
+        ----------
+        sooner : bool
+            Whether that was decided before: what a manager writes just now is something else.
+        """
+        disk = self._room.disk
         if self._room.faults.disk_failed:
             return
-        journal = self._room.disk.find(f"{PILOT}/journal.jsonl")
+        journal = disk.find(f"{PILOT}/journal.jsonl")
+        if sooner and journal.mtime >= disk._now():
+            return
         written = bytes(journal.data)
         rest = written[len(journal.durable) :].splitlines()
         if not written.startswith(journal.durable) or any(
@@ -268,7 +277,10 @@ class Checks:
                 continue
             if verb != "resize":
                 self.wrong(f"job {job} attempt {attempt} begins after {verb} at {at:.1f} s")
-            elif not self._due(job, len(launch["gpus"]), words["gpus"]):
+            elif len(launch["gpus"]) != words["gpus"] and not (
+                # It gets that as soon as they are free, and begins with fewer while others have some.
+                len(launch["gpus"]) < words["gpus"] and (job, attempt) in self._beside
+            ):
                 self.wrong(f"job {job} gets {len(launch['gpus'])} GPUs, was to get {words['gpus']}")
 
     # At the end.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from virtual import faults, room, training
+from virtual import faults, loading, room, training
 from virtual.group import Group, Meeting
 
 from hpcext import protocol
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from virtual.kernel import Process
 
+tempfile: Any = loading.module("tempfile")
 LAUNCH = (room.PYTHON, "-I", "-S", launcher.__file__, "0")
 """What ``hpcext launch`` runs, before the command of a rank."""
 REFUSES = 0.1
@@ -148,6 +149,8 @@ class RanksRoom(room.Room):
 
     def __init__(self, seed: int) -> None:
         self.meetings: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
+        # It remembers both, from one play to the next.
+        tempfile.tempdir, tempfile._name_sequence = "/tmp", None
         super().__init__(seed)
 
     def _faults(self) -> faults.Faults:
