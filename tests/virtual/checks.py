@@ -21,6 +21,8 @@ OURS = {"manager", "supervisor", "training", "user", ""}
 
 HOME = "/home/user"
 PILOT = f"{HOME}/pilot"
+JUST_S = 0.001
+"""Seconds within which a write is not on the disk yet, as it is being synchronised."""
 ANSWERS_S = 2.0
 """The most seconds until a request is answered."""
 
@@ -104,6 +106,13 @@ class Checks:
                 if (other_job, other_attempt) != (job, attempt):
                     self.wrong(f"{gpu} belongs to jobs {other_job} and {job} at once: {holder!r}")
             self._gpus[gpu] = [*holders, (process, job, attempt)]
+
+    def _due(self, job: str, attempt: int, gpus: int, asked: int) -> bool:
+        """Return whether an attempt may have so many GPUs, asked for another number.
+
+        It gets that as soon as they are free, and begins with fewer while others have some.
+        """
+        return gpus == asked or (gpus < asked and (job, attempt) in self._beside)
 
     def _others_hold(self, job: str) -> bool:
         """Return whether other jobs have GPUs."""
@@ -238,7 +247,7 @@ class Checks:
         if self._room.faults.disk_failed:
             return
         journal = disk.find(f"{PILOT}/journal.jsonl")
-        if sooner and journal.mtime >= disk._now():
+        if sooner and journal.mtime > disk._now() - JUST_S:
             return
         written = bytes(journal.data)
         rest = written[len(journal.durable) :].splitlines()
@@ -277,10 +286,7 @@ class Checks:
                 continue
             if verb != "resize":
                 self.wrong(f"job {job} attempt {attempt} begins after {verb} at {at:.1f} s")
-            elif len(launch["gpus"]) != words["gpus"] and not (
-                # It gets that as soon as they are free, and begins with fewer while others have some.
-                len(launch["gpus"]) < words["gpus"] and (job, attempt) in self._beside
-            ):
+            elif not self._due(job, attempt, len(launch["gpus"]), words["gpus"]):
                 self.wrong(f"job {job} gets {len(launch['gpus'])} GPUs, was to get {words['gpus']}")
 
     # At the end.
