@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from virtual import faults, loading, room, training
+from virtual import calls, faults, loading, room, training
 from virtual.group import Group, Meeting
 
 from hpcext import protocol
@@ -31,6 +31,8 @@ LAUNCH = (room.PYTHON, "-I", "-S", launcher.__file__, "0")
 """What ``hpcext launch`` runs, before the command of a rank."""
 REFUSES = 0.1
 """How many trainings cannot change in place, which they find out when they are to."""
+SLOW = 0.2
+"""How many ranks take long to leave their group."""
 WEIGHTS = {**faults.WEIGHTS, "kill_ranks": 2, "stop_ranks": 1, "resize": 14}
 SEVERAL, MOST_GPUS = 0.8, 3
 """How many trainings have ranks, and how many GPUs these can use."""
@@ -50,7 +52,10 @@ class Member(Membership):
         return Group(meeting, self.rank, group.size, self._process)
 
     def leave(self) -> None:
-        """Leave the present group."""
+        """Leave the present group, which may take a while."""
+        chance = self._room.kernel.chance
+        if chance.random() < SLOW:
+            calls.sleep(chance.uniform(0.2, 3.0))
 
 
 class InPlace(resizing.InPlace):
@@ -113,6 +118,10 @@ class Training(training.Training):
         if ranks.smallest(step) != step:
             self._room.checks.wrong(f"{self._process!r} is at step {step}, and others are not")
         super()._boundary()
+        now = self._coordinator.ranks
+        if now is not ranks and now.rank == 0:
+            job = self._attempt.job_id
+            self._room.kernel.tell(f"job {job} had {ranks.size} ranks, and has {now.size}")
 
 
 class Faults(faults.Faults):

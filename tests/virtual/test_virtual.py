@@ -45,6 +45,15 @@ MENDED_ON_LSF = {
 }
 """Those of pilots on LSF."""
 
+MENDED_WITH_RANKS = {
+    30: "a full disk as the launcher made its directory: a traceback",
+    163: "a full disk as the ranks had changed in place: the training ended",
+    # Of the room itself.
+    1157: "what a manager writes just now is on the disk a moment later",
+    2246: "a job began with what was free, and another one ended before it had begun",
+}
+"""Those of trainings with ranks."""
+
 
 def play(*words: str) -> tuple[int, str]:
     """Run the command of docs/testing.md; its status and what it said."""
@@ -67,6 +76,24 @@ def test_what_was_found_stays_mended() -> None:
 def test_what_was_found_on_lsf_stays_mended() -> None:
     code, said = play(",".join(map(str, MENDED_ON_LSF)), "--jobs=1", "--room=lsf-pilot")
     assert code == 0, said
+
+
+def test_what_was_found_with_ranks_stays_mended() -> None:
+    code, said = play(",".join(map(str, MENDED_WITH_RANKS)), "--jobs=1", "--room=ranks")
+    assert code == 0, said
+
+
+def test_nothing_is_lost_while_ranks_come_and_go() -> None:
+    code, said = play("0-149", "--room=ranks")
+    assert code == 0, said
+    assert len(re.findall(r"\d+ seeds, 0 failed", said)) >= 1
+
+
+def test_ranks_come_and_go() -> None:
+    """Otherwise nothing is tried there."""
+    code, said = play("163", "--room=ranks")
+    assert code == 0, said
+    assert "had 3 ranks, and has 2" in said
 
 
 def test_a_seed_is_played_again_to_the_bit() -> None:
