@@ -31,6 +31,8 @@ LAUNCH = (room.PYTHON, "-I", "-S", launcher.__file__, "0")
 """What ``hpcext launch`` runs, before the command of a rank."""
 REFUSES = 0.1
 """How many trainings cannot change in place, which they find out when they are to."""
+SHRINKS_S = 5.0
+"""Seconds, and three steps, in which a training gives GPUs up."""
 SLOW = 0.2
 """How many ranks take long to leave their group."""
 WEIGHTS = {**faults.WEIGHTS, "kill_ranks": 2, "stop_ranks": 1, "resize": 14}
@@ -89,6 +91,8 @@ class InPlace(resizing.InPlace):
 class Training(training.Training):
     """One rank."""
 
+    _room: RanksRoom
+
     def _join(self, launch: Any) -> Ranks:
         attempt, environ = self._attempt, self._process.environ
         place = Rendezvous.from_environ(environ)
@@ -103,6 +107,8 @@ class Training(training.Training):
         held = self._asked()["gpus"] if begun else launch["gpus"]
         launch["holds"] = [held[member.rank]]
         self._room.checks.takes(*job, self._process, launch)
+        if member.rank == 0 and not refuses:
+            self._room.sizes[job] = member.group.size
         return member.ranks()
 
     def _asked(self) -> Any:
@@ -122,6 +128,7 @@ class Training(training.Training):
         if now is not ranks and now.rank == 0:
             job = self._attempt.job_id
             self._room.kernel.tell(f"job {job} had {ranks.size} ranks, and has {now.size}")
+            self._room.sizes[job, self._attempt.attempt] = now.size
 
 
 class Faults(faults.Faults):
@@ -152,7 +159,15 @@ class Faults(faults.Faults):
 
 
 class RanksRoom(room.Room):
-    """A room with a local pilot whose trainings ``hpcext launch`` starts."""
+    """A room with a local pilot whose trainings ``hpcext launch`` starts.
+
+    Attributes
+    ----------
+    meetings : dict
+        Job, attempt and number of a group → where its ranks meet.
+    sizes : dict
+        Job and attempt → ranks, of those that can change in place.
+    """
 
     steps_of, gpus_of = (4, 14), (2, 4)
 
@@ -160,6 +175,7 @@ class RanksRoom(room.Room):
         self.meetings: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
         # It remembers both, from one play to the next.
         tempfile.tempdir, tempfile._name_sequence = "/tmp", None
+        self.sizes: dict[tuple[str, int], int] = {}
         super().__init__(seed)
 
     def _faults(self) -> faults.Faults:
@@ -179,6 +195,18 @@ class RanksRoom(room.Room):
         if process.environ.get("HPCEXT_RENDEZVOUS"):
             return training.train(self, process, Training)
         return super()._train(process)
+
+    def did(self, job: str, attempt: int, step: int, process: Process) -> None:
+        """Note a step, and check that a training which is to have fewer ranks gives them up."""
+        super().did(job, attempt, step, process)
+        at, words = self.checks._promised.get(("resize", job), (0.0, {}))
+        size = self.sizes.get((job, attempt), 0)
+        if not words or size <= words["gpus"] or self.faults.disk_failed:
+            return
+        since_s = max(at, self.checks._began_at[job], self.faults.disturbed_at)
+        if self.kernel.now > since_s + SHRINKS_S + 3 * self.step_s:
+            asked = f"was to have {words['gpus']} at {at:.1f} s"
+            self.checks.wrong(f"job {job} still has {size} ranks, {asked}")
 
     def _of_kinds(self, specs: list[JobSpec]) -> list[JobSpec]:
         """Have most of the trainings be of several ranks."""
