@@ -343,7 +343,7 @@ class Slurm(batch.Controller):
         """End a step of which a node is lost: it does not go on with the others.
 
         Its srun is told, which does not take that for a failure of a task in 22.05, but in 24.11
-        and 26.05.
+        and 26.05, where it is the status with which it ends.
         """
         step.lost.add(place.name)
         code = int(self.site.release >= (24, 11))
@@ -456,7 +456,8 @@ class Slurm(batch.Controller):
             process.subreaper = True
             self.kernel.wait(lambda: task.dead)
             if name not in step.lost:
-                step.codes[name] = task.code or 0
+                aborted = step.lost and self.site.release >= (24, 11)
+                step.codes[name] = 1 if aborted else task.code or 0
             self.kernel.touched()
             while left := below(process):
                 for each in left:
