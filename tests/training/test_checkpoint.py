@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -135,6 +136,24 @@ def test_an_older_attempt_is_fenced_off(tmp_path: Path) -> None:
     with pytest.raises(FencedError):
         opened(tmp_path, attempt=3)
     assert newest_step(new) == 10
+
+
+def test_one_that_could_not_be_marked_is_marked_with_its_next_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = opened(tmp_path, attempt=1)
+    put(old, 1)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "touch", full)
+        new = opened(tmp_path, attempt=2)
+    assert "cannot mark attempt 2 (No space left on device)" in capsys.readouterr().err
+    put(new, 2)
+    with pytest.raises(FencedError):
+        put(old, 3)
 
 
 def test_fenced_while_it_writes(tmp_path: Path) -> None:

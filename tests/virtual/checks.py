@@ -49,6 +49,7 @@ class Checks:
         self._failures: dict[str, list[float]] = defaultdict(list)
         self._failed: set[tuple[str, str]] = set()
         self.wishes: Counter[str] = Counter()
+        self.asking: Counter[str] = Counter()  # requests that are not answered yet
         self._launched: dict[str, float] = {}
         self._decided: dict[tuple[str, int], float] = {}  # when each attempt was first launched
         self._beside: set[tuple[str, int]] = set()  # attempts that began while others had GPUs

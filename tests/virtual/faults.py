@@ -299,7 +299,10 @@ class Faults:
             process.name = "user"
             if verb in {"resume", "resize"}:
                 self._room.checks.withdrawn(verb, words["job"])
-            wishes = self._room.checks.wishes[words["job"]]
+            # Of two at once it is not known which is the later one.
+            asking = self._room.checks.asking
+            wishes = -1 if asking[words["job"]] else self._room.checks.wishes[words["job"]]
+            asking[words["job"]] += 1
             since_s = self._kernel.now
             try:
                 said = spool.ask(Path(PILOT), verb, **words)
@@ -312,6 +315,8 @@ class Faults:
                 if "did not answer" in str(error) and not self.excused():
                     self._room.checks.wrong(f"{verb} {words}: {error}")
                 return 1
+            finally:
+                asking[words["job"]] -= 1
             self._tell(f"{verb} {words}: {said.get('text', said)}")
             if not self.excused():
                 self._room.checks.waited(since_s, f"{verb} {words}")

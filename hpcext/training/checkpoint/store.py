@@ -109,6 +109,7 @@ class Store:
         self._keep = keep
         self._given_run_id = run_id
         self._broken: set[Path] = set()
+        self._fenced = False
 
     def open(self) -> None:
         """Begin an attempt: fence off the older ones and remove their drafts.
@@ -134,7 +135,8 @@ class Store:
         try:
             self._fence()
         except OSError as error:
-            # Probably a full disk: reading still works, and so does the order of attempts.
+            # Probably a full disk: reading still works, and so does the order of attempts. The next
+            # checkpoint marks it.
             warn(f"{self.directory}: cannot mark attempt {self.attempt} ({error.strerror})")
         self._clear_drafts()
 
@@ -158,6 +160,8 @@ class Store:
         OSError
             The disk is full, or fails; nothing was committed, and older checkpoints are untouched.
         """
+        if not self._fenced:
+            self._fence()
         name = self._free_name(step)
         draft = Draft(Path(tempfile.mkdtemp(prefix=f".draft-{name}.", dir=self.directory)))
         try:
@@ -304,6 +308,7 @@ class Store:
         path = self.directory / f"attempt-{self.attempt:04d}.opened"
         path.touch()
         sync_directory(self.directory)
+        self._fenced = True
         for name in os.listdir(self.directory):
             match = _FENCE.fullmatch(name)
             if match and int(match[1]) < self.attempt:
