@@ -1,0 +1,68 @@
+"""Whose part is rounded up, so that over hours users have what their weights say. No I/O.
+
+Nodes are whole. Where weights entitle fifty users to 7.8 nodes each, some have eight and others
+seven, and without this always the same ones. A user who has got behind by :data:`DUE_NODE_S` has
+the next node, until he is even again; one who is ahead by as much goes without it. A node changes
+hands for that once in an hour or so, and nobody is behind by more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DUE_NODE_S = 1800.0
+"""Node-seconds behind or ahead from which parts are rounded otherwise."""
+
+MOST_NODE_S = 2 * DUE_NODE_S
+"""More is forgotten: what users missed long ago, for whatever reason, they do not get later."""
+
+UP, DOWN = 0.5, -0.5
+
+
+class Rounding:
+    """What the parts of users were, beside what weights entitled them to.
+
+    Attributes
+    ----------
+    behind : dict of str to float
+        As :func:`~hpcext.broker.division.divide` takes it.
+    """
+
+    def __init__(self) -> None:
+        self.behind: dict[str, float] = {}
+        self._due: dict[str, float] = {}
+        self._entitled: Mapping[str, float] = {}
+        self._parts: Mapping[str, int] = {}
+        self._since_s: float | None = None
+
+    def pass_to(self, now_s: float) -> None:
+        """Count until now what was decided last."""
+        since_s, self._since_s = self._since_s, now_s
+        if since_s is None:
+            return
+        passed_s = now_s - since_s
+        due = {}
+        for user, entitled in self._entitled.items():
+            more = (entitled - self._parts.get(user, 0)) * passed_s
+            due[user] = max(-MOST_NODE_S, min(MOST_NODE_S, self._due.get(user, 0.0) + more))
+        self._due = due
+        self.behind = {
+            user: way for user, node_s in due.items() if (way := self._way(user, node_s))
+        }
+
+    def decided(self, entitled: Mapping[str, float], parts: Mapping[str, int]) -> None:
+        """Take up what holds from now on, by user.
+
+        Parameters
+        ----------
+        entitled : Mapping[str, float]
+        parts : Mapping[str, int]
+        """
+        self._entitled, self._parts = entitled, parts
+
+    def _way(self, user: str, node_s: float) -> float:
+        if abs(node_s) >= DUE_NODE_S:
+            return UP if node_s > 0 else DOWN
+        # On the way back until even: else a node would come and go at the limit.
+        was = self.behind.get(user, 0.0)
+        return was if was * node_s > 0 else 0.0
