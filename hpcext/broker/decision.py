@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpcext.broker.division import NO_POOLS, Pools, Reserved, Share, Wish, assign, divide
 from hpcext.broker.entitlement import entitled
 from hpcext.core.engine import Policy
-from hpcext.core.values import NO_RUN, Grant, Job, Node, Snapshot, State, Target, suits
+from hpcext.core.values import NO_RUN, Alloc, Grant, Job, Node, Snapshot, State, Target, suits
 
 
 class Party(NamedTuple):
@@ -186,16 +186,21 @@ def _on(job: Job, nodes: Mapping[str, Node]) -> Job:
 
     If it cannot, it is to begin anew.
     """
-    have = {**job.held, **(job.goal or {})}
-    left = {node: gpus for node, gpus in have.items() if node in nodes}
-    fit = all(gpus <= nodes[node].gpus for node, gpus in left.items())
-    if fit and len(left) == len(have):
-        return job
-    left = {node: gpus for node, gpus in left.items() if node in job.held}
+    goal = job.held if job.goal is None else job.goal
+    held, left = _on_nodes(job.held, nodes), _on_nodes(goal, nodes)
+    if len(left) == len(goal):
+        return job if held == job.held else replace(job, held=held)
     trains = job.state in {State.RUNNING, State.RESCALING} and job.run.elastic
-    if fit and trains and left and suits(job, left):
-        return replace(job, state=State.RUNNING, goal=left, held=left)
+    if trains and not left.keys().isdisjoint(held) and suits(job, left):
+        return replace(job, state=State.RUNNING, goal=left, held=held)
     return replace(job, state=State.PENDING, goal=None, held={}, gpus=(), run=NO_RUN)
+
+
+def _on_nodes(alloc: Alloc, nodes: Mapping[str, Node]) -> Alloc:
+    """Return what of an allocation is on these nodes."""
+    return {
+        node: gpus for node, gpus in alloc.items() if node in nodes and gpus <= nodes[node].gpus
+    }
 
 
 def _nodes(target: Target) -> set[str]:

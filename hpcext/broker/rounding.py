@@ -8,6 +8,7 @@ hands for that once in an hour or so, and nobody is behind by more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 DUE_NODE_S = 1800.0
@@ -17,6 +18,9 @@ MOST_NODE_S = 2 * DUE_NODE_S
 """More is forgotten: what users missed long ago, for whatever reason, they do not get later."""
 
 UP, DOWN = 0.5, -0.5
+
+LEAST_RATE = 1e-6
+"""Nodes; a smaller difference from what weights entitle to is one of arithmetic."""
 
 
 class Rounding:
@@ -59,6 +63,18 @@ class Rounding:
         parts : Mapping[str, int]
         """
         self._entitled, self._parts = entitled, parts
+
+    def turns_s(self) -> float:
+        """Return the seconds until a part is to be rounded otherwise, if nothing else happens."""
+        return min((self._turns_s(user) for user in self._entitled), default=math.inf)
+
+    def _turns_s(self, user: str) -> float:
+        rate = self._entitled[user] - self._parts.get(user, 0)
+        due, was = self._due.get(user, 0.0), self.behind.get(user, 0.0)
+        if abs(rate) < LEAST_RATE or was * rate > 0:
+            return math.inf
+        until = 0.0 if was else math.copysign(DUE_NODE_S, rate)
+        return (until - due) / rate
 
     def _way(self, user: str, node_s: float) -> float:
         if abs(node_s) >= DUE_NODE_S:

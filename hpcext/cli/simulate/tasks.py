@@ -9,20 +9,27 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from hpcext.broker import settings as broker
+from hpcext.broker.reservations import instant
+from hpcext.broker.simulated.task import UsersTask
+from hpcext.checks import at
 from hpcext.cli.fits import check_jobs, check_specs
+from hpcext.cli.output import Output
 from hpcext.config import load_settings
-from hpcext.core.band import read_band
+from hpcext.core.band import NONE, read_band
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.policies import find_policy
+from hpcext.sim.evaluate.users import ALONE, EQUAL, WEIGHTS
 from hpcext.sim.pilots.recording import read_recording
 from hpcext.sim.replay.mainqueue import EASY
 from hpcext.sim.replay.sources import MOST_GPUS
 from hpcext.sim.replay.tasks import NodeSource, Task
 from hpcext.sim.workloads.find import RECORDING, job_file
-from hpcext.text import shown
+from hpcext.sim.workloads.workload import user_name
+from hpcext.text import clean, listed, shown
 
 ON_NODES = ("exclusive", "marble", "equal_share", "bftrainer", "optimus", "pollux")
 ON_HOLES = ("equal_share", "exclusive", "marble", "bftrainer", "pollux")
@@ -39,15 +46,79 @@ REPORT_S = 30.0
 """Seconds between reports of progress, as in a live training, with ``--learn``."""
 
 
-def tasks_of(args: argparse.Namespace) -> list[Task]:
+def tasks_of(args: argparse.Namespace, out: Output) -> Sequence[Task]:
     """Return a task for every policy with every seed, all of them checked.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+    out : Output
+        Is told what is valid and may be a mistake.
 
     Raises
     ------
     InputError
         An option or a file is invalid, options contradict one another, or a job can never run.
     """
-    base = _task(args)
+    if args.users is not None:
+        return _of_users(args, out)
+    if args.date is not None:
+        raise InputError("has no meaning without --users", where="--date", do="leave it out")
+    if len(args.workload) > 1:
+        do = "give one, or say with --users how users divide the nodes"
+        raise InputError(f"{len(args.workload)} of them", where="WORKLOAD", do=do)
+    return _variants(args, _task(args, args.workload[0], load_settings().policy))
+
+
+def _of_users(args: argparse.Namespace, out: Output) -> list[UsersTask]:
+    """Return the tasks for users who share nodes; those of one policy and seed together."""
+    settings = broker.read(args.users)
+    if args.autoscale != NONE:
+        raise InputError("cannot be given together with --users", where="--autoscale")
+    if bool(settings.reservations) != (args.date is not None):
+        if args.date is None:
+            do = "say when the simulation begins, as --date 2026-12-01T08:00"
+            what = f"is missing, and {args.users} has reservations"
+            raise InputError(what, where="--date", do=do)
+        do = "leave it out"
+        raise InputError(f"has no meaning: {args.users} has no reservations", where="--date", do=do)
+    with at("--date"):
+        zero_at = 0.0 if args.date is None else instant(args.date)
+    owned = tuple(map(_owned, args.workload))
+    users = [user for user, _ in owned if user]
+    if len(set(users)) < len(users):
+        twice = next(user for user in users if users.count(user) > 1)
+        raise InputError(f"user {twice} has two", where="WORKLOAD", do="put them into one file")
+    found = []
+    for text in dict.fromkeys(text for _, text in owned):
+        found = _variants(args, _task(args, text, settings.policy))
+    tasks = [
+        UsersTask(
+            **{field: getattr(task, field) for field in Task.__struct_fields__},
+            users=str(args.users),
+            division=division,
+            owned=owned,
+            zero_at=zero_at,
+        )
+        for division in (ALONE, EQUAL, WEIGHTS)
+        for task in found
+    ]
+    names = tasks[0].names(tasks[0].place.find())
+    if unknown := sorted(settings.users.keys() - set(names)):
+        out.note(f"{args.users} has users without jobs: {listed(map(clean, unknown))}")
+    return sorted(tasks, key=lambda task: [each.policy for each in found].index(task.policy))
+
+
+def _owned(text: str) -> tuple[str, str]:
+    """Return the user and the workload of ``USER=WORKLOAD``; no user if it names none."""
+    user, between, workload = text.partition("=")
+    if between and workload and user_name(user):
+        return user, workload
+    return "", text
+
+
+def _variants(args: argparse.Namespace, base: Task) -> list[Task]:
+    """Return a task for every policy with every seed, checked."""
     if args.compare and args.policy:
         do = "leave out one of the two: several --policy options are compared anyway"
         raise InputError("cannot be given together with --policy", where="--compare", do=do)
@@ -66,13 +137,13 @@ def tasks_of(args: argparse.Namespace) -> list[Task]:
     return tasks
 
 
-def _task(args: argparse.Namespace) -> Task:
-    """Return the task under the policy of the settings, of which all others are variants."""
-    place, settings = _node_source(args), load_settings()
+def _task(args: argparse.Namespace, workload: str, policy: str) -> Task:
+    """Return the task under the usual policy, of which all others are variants."""
+    place, settings = _node_source(args, workload), load_settings()
     profiles = profiles_for(settings.state_dir / "profiles")
     return Task(
-        workload=args.workload,
-        policy=settings.policy,
+        workload=workload,
+        policy=policy,
         place=place,
         learn=args.learn,
         oracle=args.oracle,
@@ -98,7 +169,7 @@ def _usual_policies(task: Task) -> Sequence[str]:
     return ON_HOLES if task.place.harvest else ON_NODES
 
 
-def _node_source(args: argparse.Namespace) -> NodeSource:
+def _node_source(args: argparse.Namespace, workload: str) -> NodeSource:
     """Return where the jobs run; refuse options that have no meaning there."""
     for name, value, given in (
         ("--main-nodes", args.main_nodes, args.main),
@@ -115,7 +186,7 @@ def _node_source(args: argparse.Namespace) -> NodeSource:
         do = "give the number of nodes of the machine"
         raise InputError("is missing", where="--main-nodes", do=do)
     return NodeSource(
-        _nodes(args),
+        _nodes(args, workload),
         args.idle or "",
         args.main or "",
         args.main_nodes or 0,
@@ -127,14 +198,14 @@ def _node_source(args: argparse.Namespace) -> NodeSource:
     )
 
 
-def _nodes(args: argparse.Namespace) -> str:
+def _nodes(args: argparse.Namespace, workload: str) -> str:
     """Return the machine: as the option says, or that of a recorded pilot."""
     if args.nodes or args.idle or args.main:
         return args.nodes or ""
-    if not args.workload.endswith(RECORDING):
+    if not workload.endswith(RECORDING) or args.users is not None:
         do = "say where the jobs run, for example --nodes 4x4, --idle TRACE or --main LOG"
         raise InputError("is missing", where="--nodes", do=do)
-    return read_recording(Path(args.workload)).machine
+    return read_recording(Path(workload)).machine
 
 
 def _check(tasks: Sequence[Task]) -> None:
