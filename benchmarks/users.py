@@ -97,6 +97,12 @@ def main() -> None:
         rows = of_users([found])
         if (user := farthest(rows)) is not None:
             away = sorted(abs(each.difference or 0.0) for each in rows)
+            for each in rows:
+                if abs(each.difference or 0.0) > 0.02:
+                    print(
+                        f"         {each.user}: {each.difference:+.2%} of "
+                        f"{each.entitled_node_h:.1f} node-h"
+                    )
             print(
                 f"         farthest from the fair share: {user.user}, {user.difference:+.2%} of "
                 f"{user.entitled_node_h:.1f} node-h; median {away[len(away) // 2]:.2%}; "

@@ -1,9 +1,9 @@
 """Whose part is rounded up, so that over hours users have what their weights say. No I/O.
 
 Nodes are whole. Where weights entitle fifty users to 7.8 nodes each, some have eight and others
-seven, and without this always the same ones. A user who has got behind by :data:`DUE_NODE_S` has
-the next node, until he is even again; one who is ahead by as much goes without it. A node changes
-hands for that once in an hour or so, and nobody is behind by more.
+seven, and without this always the same ones. A user who has got behind by :data:`SHARE` of what he
+has been entitled to so far has the next node, until he is even again; one who is ahead by as much
+goes without it. In the long run a node changes hands for that once in hours.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-DUE_NODE_S = 1800.0
-"""Node-seconds behind or ahead from which parts are rounded otherwise."""
+SHARE, LEAST_NODE_S, DUE_NODE_S = 0.01, 120.0, 3600.0
+"""Parts are rounded otherwise from so large a share of what a user has been entitled to since he
+came, but not from fewer node-seconds (a node takes some to change hands), and from so many at the
+latest."""
 
 MOST_NODE_S = 2 * DUE_NODE_S
 """More is forgotten: what users missed long ago, for whatever reason, they do not get later."""
@@ -35,6 +37,8 @@ class Rounding:
     def __init__(self) -> None:
         self.behind: dict[str, float] = {}
         self._due: dict[str, float] = {}
+        # Since a user came, in node-seconds.
+        self._sums: dict[str, float] = {}
         self._entitled: Mapping[str, float] = {}
         self._parts: Mapping[str, int] = {}
         self._since_s: float | None = None
@@ -45,11 +49,12 @@ class Rounding:
         if since_s is None:
             return
         passed_s = now_s - since_s
-        due = {}
+        due, sums = {}, {}
         for user, entitled in self._entitled.items():
             more = (entitled - self._parts.get(user, 0)) * passed_s
             due[user] = max(-MOST_NODE_S, min(MOST_NODE_S, self._due.get(user, 0.0) + more))
-        self._due = due
+            sums[user] = self._sums.get(user, 0.0) + entitled * passed_s
+        self._due, self._sums = due, sums
         self.behind = {
             user: way for user, node_s in due.items() if (way := self._way(user, node_s))
         }
@@ -73,12 +78,16 @@ class Rounding:
         due, was = self._due.get(user, 0.0), self.behind.get(user, 0.0)
         if abs(rate) < LEAST_RATE or was * rate > 0:
             return math.inf
-        until = 0.0 if was else math.copysign(DUE_NODE_S, rate)
+        until = 0.0 if was else math.copysign(self._limit(user), rate)
         return (until - due) / rate
 
     def _way(self, user: str, node_s: float) -> float:
-        if abs(node_s) >= DUE_NODE_S:
+        if abs(node_s) >= self._limit(user):
             return UP if node_s > 0 else DOWN
         # On the way back until even: else a node would come and go at the limit.
         was = self.behind.get(user, 0.0)
         return was if was * node_s > 0 else 0.0
+
+    def _limit(self, user: str) -> float:
+        """Return the node-seconds behind or ahead from which a part is rounded otherwise."""
+        return max(LEAST_NODE_S, min(DUE_NODE_S, SHARE * self._sums.get(user, 0.0)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcext.broker.division import Pools, Reserved, Share, Wish, divide
 from hpcext.broker.entitlement import entitled
-from hpcext.broker.rounding import DUE_NODE_S, MOST_NODE_S, Rounding
+from hpcext.broker.rounding import DUE_NODE_S, LEAST_NODE_S, MOST_NODE_S, Rounding
 
 USERS = "abcde"
 LOTS = 1000
@@ -119,19 +119,35 @@ def test_a_part_is_rounded_up_from_some_time_behind_until_even() -> None:
     rounding = Rounding()
     rounding.pass_to(0.0)
     rounding.decided({"a": 1.5, "b": 1.5}, {"a": 1, "b": 2})
-    rounding.pass_to(2 * DUE_NODE_S - 2)
+    assert rounding.turns_s() == pytest.approx(2 * LEAST_NODE_S)
+    rounding.pass_to(2 * LEAST_NODE_S - 2)
     assert rounding.behind == {}
-    rounding.pass_to(2 * DUE_NODE_S)
+    rounding.pass_to(2 * LEAST_NODE_S)
     assert rounding.behind == {"a": 0.5, "b": -0.5}
     assert (
         divide(3, {"a": Wish("a", 9, 1), "b": Wish("b", 9, 2)}, {}, {}, behind=rounding.behind)["a"]
         == 2
     )
     rounding.decided({"a": 1.5, "b": 1.5}, {"a": 2, "b": 1})
-    rounding.pass_to(4 * DUE_NODE_S - 2)
+    rounding.pass_to(4 * LEAST_NODE_S - 2)
     assert rounding.behind == {"a": 0.5, "b": -0.5}
-    rounding.pass_to(4 * DUE_NODE_S + 2)
+    rounding.pass_to(4 * LEAST_NODE_S + 2)
     assert rounding.behind == {}
+
+
+def test_who_has_had_much_is_behind_later() -> None:
+    """A node changes hands the less often, the less it matters to its user."""
+    rounding = Rounding()
+    rounding.pass_to(0.0)
+    rounding.decided({"a": 20.0, "b": 0.5}, {"a": 20, "b": 0})
+    rounding.pass_to(7200.0)
+    assert rounding.behind == {"b": 0.5}
+    rounding.decided({"a": 20.5}, {"a": 20})
+    assert rounding.turns_s() > 2 * LEAST_NODE_S
+    rounding.pass_to(7200.0 + 4 * LEAST_NODE_S)
+    assert rounding.behind == {}
+    rounding.pass_to(7200.0 + 2 * DUE_NODE_S)
+    assert rounding.behind == {"a": 0.5}
 
 
 def test_long_ago_is_forgotten_and_so_is_who_has_gone() -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from hpcext.broker import settings as broker
 from hpcext.broker.reservations import instant
+from hpcext.broker.settings import Settings
 from hpcext.broker.simulated.task import UsersTask
 from hpcext.checks import at
 from hpcext.cli.fits import check_jobs, check_specs
@@ -75,38 +76,53 @@ def _of_users(args: argparse.Namespace, out: Output) -> list[UsersTask]:
     settings = broker.read(args.users)
     if args.autoscale != NONE:
         raise InputError("cannot be given together with --users", where="--autoscale")
-    if bool(settings.reservations) != (args.date is not None):
-        if args.date is None:
-            do = "say when the simulation begins, as --date 2026-12-01T08:00"
-            what = f"is missing, and {args.users} has reservations"
-            raise InputError(what, where="--date", do=do)
-        do = "leave it out"
-        raise InputError(f"has no meaning: {args.users} has no reservations", where="--date", do=do)
-    with at("--date"):
-        zero_at = 0.0 if args.date is None else instant(args.date)
+    zero_at = _zero_at(args, settings)
+    base = _task(args, args.workload[0], settings.policy)
     owned = tuple(map(_owned, args.workload))
     users = [user for user, _ in owned if user]
     if len(set(users)) < len(users):
         twice = next(user for user in users if users.count(user) > 1)
         raise InputError(f"user {twice} has two", where="WORKLOAD", do="put them into one file")
-    found = []
-    for text in dict.fromkeys(text for _, text in owned):
-        found = _variants(args, _task(args, text, settings.policy))
-    tasks = [
-        UsersTask(
-            **{field: getattr(task, field) for field in Task.__struct_fields__},
-            users=str(args.users),
-            division=division,
-            owned=owned,
-            zero_at=zero_at,
-        )
-        for division in (ALONE, EQUAL, WEIGHTS)
-        for task in found
-    ]
-    names = tasks[0].names(tasks[0].place.find())
+    task = UsersTask(
+        **{name: getattr(base, name) for name in Task.__struct_fields__},
+        users=str(args.users),
+        owned=owned,
+        zero_at=zero_at,
+    )
+    names = task.names(task.place.find())
     if unknown := sorted(settings.users.keys() - set(names)):
         out.note(f"{args.users} has users without jobs: {listed(map(clean, unknown))}")
-    return sorted(tasks, key=lambda task: [each.policy for each in found].index(task.policy))
+    policies: dict[str, list[Task]] = {}
+    for text in dict.fromkeys(text for _, text in owned):
+        policies = _by_policy(_variants(args, _task(args, text, settings.policy)))
+    return [
+        replace(task, policy=each.policy, seed=each.seed, division=division)
+        for variants in policies.values()
+        for division in (ALONE, EQUAL, WEIGHTS)
+        for each in variants
+    ]
+
+
+def _zero_at(args: argparse.Namespace, settings: Settings) -> float:
+    """Return when the simulation begins, in seconds since the epoch; 0 if it does not matter."""
+    if args.date is None:
+        if not settings.reservations:
+            return 0.0
+        do = "say when the simulation begins, as --date 2026-12-01T08:00"
+        what = f"is missing, and {args.users} has reservations"
+        raise InputError(what, where="--date", do=do)
+    with at("--date"):
+        if not settings.reservations:
+            what = f"has no meaning: {args.users} has no reservations"
+            raise InputError(what, do="leave it out")
+        return instant(args.date)
+
+
+def _by_policy(tasks: Sequence[Task]) -> dict[str, list[Task]]:
+    found: dict[str, list[Task]] = {}
+    for task in tasks:
+        found.setdefault(task.policy, []).append(task)
+    return found
 
 
 def _owned(text: str) -> tuple[str, str]:

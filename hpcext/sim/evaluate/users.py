@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -89,35 +89,37 @@ def farthest(users: Iterable[UserSummary]) -> UserSummary | None:
 def table(users: Sequence[UserSummary]) -> Table:
     """Return a line for each user of a label, and one of all together."""
     time = time_scale(max((each.wait_mean_s or 0.0 for each in users), default=0.0))
+    columns: dict[str, Callable[[UserSummary], str]] = {
+        "User": lambda each: each.user,
+        "Weight": lambda each: f"{each.weight:g}" if each.weight else "",
+    }
+    if any(each.priority for each in users):
+        columns["Priority"] = lambda each: f"{each.priority:g}" if each.weight else ""
+    if any(each.limit is not None for each in users):
+        columns["Limit"] = lambda each: "" if each.limit is None else str(each.limit)
+    columns |= {
+        "Jobs": lambda each: f"{each.jobs:g}",
+        "Completed": lambda each: f"{each.completed:g}",
+        f"Wait ({time.unit})": lambda each: (
+            UNKNOWN if each.wait_mean_s is None else number(each.wait_mean_s / time.divisor)
+        ),
+        "Wanted": lambda each: _hours(each.wanted_node_h),
+        "Fair share": lambda each: _hours(each.entitled_node_h),
+        "Had": lambda each: _hours(each.had_node_h),
+        "Difference": lambda each: (
+            UNKNOWN if each.difference is None else f"{100 * each.difference:+.1f} %"
+        ),
+        "In equal parts": lambda each: _hours(each.equal_node_h),
+        "As one user": lambda each: _hours(each.alone_node_h),
+    }
+    lines = (*users, *_all(users))
     return Table(
-        (
-            "User", "Weight", "Priority", "Limit", "Jobs", "Completed", f"Wait ({time.unit})",
-            "Wanted", "Fair share", "Had", "Difference", "In equal parts", "As one user",
-        ),
-        tuple(_line(each, time.divisor) for each in (*users, *_all(users))),
-    )  # fmt: skip
-
-
-def _line(each: UserSummary, divisor: float) -> tuple[str, ...]:
-    wait_s = each.wait_mean_s
-    return (
-        each.user,
-        f"{each.weight:g}" if each.weight else "",
-        f"{each.priority:g}" if each.weight else "",
-        "" if each.limit is None else str(each.limit),
-        number(each.jobs),
-        number(each.completed),
-        UNKNOWN if wait_s is None else number(wait_s / divisor),
-        *(
-            UNKNOWN if hours is None else f"{hours:,.1f}"
-            for hours in (each.wanted_node_h, each.entitled_node_h, each.had_node_h)
-        ),
-        UNKNOWN if each.difference is None else f"{100 * each.difference:+.1f} %",
-        *(
-            UNKNOWN if hours is None else f"{hours:,.1f}"
-            for hours in (each.equal_node_h, each.alone_node_h)
-        ),
+        tuple(columns), tuple(tuple(cell(each) for cell in columns.values()) for each in lines)
     )
+
+
+def _hours(node_h: float | None) -> str:
+    return UNKNOWN if node_h is None else f"{node_h:,.2f}"
 
 
 def _all(users: Sequence[UserSummary]) -> list[UserSummary]:

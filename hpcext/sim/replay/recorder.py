@@ -81,6 +81,10 @@ class Timeline:
                 found.append(Stretch(start_s, end_s, means))
         return found
 
+    def spans(self) -> tuple[Span, ...]:
+        """Return the same for levels of a recorder."""
+        return tuple(Span(each.start_s, each.end_s, *each.means) for each in self.stretches())
+
     def _halve(self) -> None:
         """Halve the number of spans by doubling their length."""
         self._width_s *= 2
@@ -154,8 +158,7 @@ class Recorder:
             if job.id in self._physics:
                 self._end(now_s, job)
         rows = sorted(self._rows, key=lambda row: row.submitted_s)
-        spans = (Span(each.start_s, each.end_s, *each.means) for each in self._timeline.stretches())
-        return tuple(rows), tuple(spans)
+        return tuple(rows), self._timeline.spans()
 
     def _count(
         self, now_s: float, shares: FairShares, facts: tuple[Fact, ...], actions: tuple[Action, ...]
