@@ -121,8 +121,8 @@ def granted(jobs: Iterable[Job]) -> dict[str, set[str]]:
     return found
 
 
-def decide(now: Snapshot, standing: Standing, policy: Policy) -> Target:
-    """Divide all nodes among harvesters, and each part among its trainers.
+def decide(now: Snapshot, standing: Standing, policy: Policy, parts: Mapping[str, int]) -> Target:
+    """Divide each part among its trainers, and what they leave among the other harvesters.
 
     Parameters
     ----------
@@ -131,9 +131,10 @@ def decide(now: Snapshot, standing: Standing, policy: Policy) -> Target:
     standing : Standing
     policy : Policy
         Of the site.
+    parts : Mapping[str, int]
+        All nodes as `standing` divides them, by harvester.
     """
     site = _Site(now, standing, policy)
-    parts = standing.divided(len(now.nodes))
     targets = site.ask(parts, now.nodes, granted(now.jobs))
     used = {name: _nodes(target) for name, target in targets.items()}
     full = {name for name in parts if parts[name] and len(used[name]) == parts[name]}

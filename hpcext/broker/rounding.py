@@ -66,6 +66,7 @@ class Rounding:
         ----------
         entitled : Mapping[str, float]
         parts : Mapping[str, int]
+            As nodes were divided: what a user makes of his part does not matter.
         """
         self._entitled, self._parts = entitled, parts
 

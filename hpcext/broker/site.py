@@ -7,7 +7,6 @@ a pilot's before anybody is told.
 
 from __future__ import annotations
 
-import heapq
 import logging
 import os
 import time
@@ -23,6 +22,7 @@ from hpcext.broker.account import Account
 from hpcext.broker.decision import Standing, decide, granted
 from hpcext.broker.division import Pools, Share
 from hpcext.broker.fair_share import Reading
+from hpcext.broker.handover import may_have
 from hpcext.broker.harvesters import Harvesters
 from hpcext.broker.identity import Peer, name_of
 from hpcext.broker.nodes import Nodes
@@ -103,6 +103,7 @@ class Site:
         self._standing = Standing({}, {}, {}, {})
         self._clock = clock
         self._rounding = Rounding()
+        self._parts: Mapping[str, int] = {}
         self.fair_share = Reading()
         self._next: frozenset[str] = frozenset()
         self._beyond: tuple[str, ...] = ()
@@ -197,7 +198,7 @@ class Site:
         self._settle(tuple(facts), now_s)
         self._grants = self._granted()
         self._rounding.decided(
-            self._standing.entitled(self._divided), self._standing.of_users(self._grants)
+            self._standing.entitled(self._divided), self._standing.of_users(self._parts)
         )
         waits = Counter(
             keys.get((each.user, each.harvester), "")
@@ -252,7 +253,8 @@ class Site:
         self._write(at_s)
 
     def _decided(self, now: Snapshot) -> Target:
-        target = decide(now, self._standing, self._policy)
+        self._parts = self._standing.divided(len(now.nodes))
+        target = decide(now, self._standing, self._policy, self._parts)
         return replace(target, wake_s=now.now_s + SOON_S)
 
     def _refuse(self, failed: str) -> None:
@@ -379,36 +381,6 @@ class Site:
             reservations=settings.reservations,
         )
         self._policy = settings.decider()
-
-
-def may_have(
-    grants: Mapping[str, int], have: Mapping[str, int], waits: Mapping[str, int]
-) -> dict[str, int]:
-    """Return how many nodes each harvester is told that it may have.
-
-    That is its grant, or what it has, as long as nobody who is granted more than he has waits for
-    a node in the queue: words alone take no node from anybody.
-
-    Parameters
-    ----------
-    grants, have, waits : Mapping[str, int]
-        By harvester: nodes granted, nodes held, leases that wait in the queue.
-    """
-    owed = sum(
-        max(0, min(may - have.get(name, 0), waits.get(name, 0))) for name, may in grants.items()
-    )
-    told = {
-        name: max(grants.get(name, 0), have.get(name, 0)) for name in grants.keys() | have.keys()
-    }
-    over = [(grants.get(name, 0) - told[name], name) for name in sorted(told)]
-    heapq.heapify(over)
-    for _ in range(owed):
-        less, name = over[0]
-        if less >= 0:
-            break
-        told[name] -= 1
-        heapq.heapreplace(over, (less + 1, name))
-    return told
 
 
 def short(saved: Saved) -> Saved:

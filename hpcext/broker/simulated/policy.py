@@ -97,11 +97,8 @@ class ByWeights:
         self._rounding.pass_to(now.now_s)
         at_s = self._zero_at + now.now_s
         standing = standing_of(now.jobs, now.nodes, self._settings, at_s, self._rounding.behind)
-        target = decide(now, standing, self._policy)
-        granted: dict[str, set[str]] = defaultdict(set)
-        for job, grant in target.grants.items():
-            granted[user_of(job)].update(grant.alloc)
-        parts = {user: len(nodes) for user, nodes in granted.items()}
+        parts = standing.divided(len(now.nodes))
+        target = decide(now, standing, self._policy, parts)
         self._rounding.decided(standing.entitled(len(now.nodes)), parts)
         return replace(target, wake_s=self._wake_s(now.now_s, target.wake_s))
 
