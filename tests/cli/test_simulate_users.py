@@ -121,6 +121,16 @@ def test_rounding_goes_round(capsys: pytest.CaptureFixture[str], here: Path) -> 
         assert found[user]["entitled_node_h"] == pytest.approx(36)
 
 
+def test_a_run_ends_where_nobody_can_use_what_is_left(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    (here / "wide.csv").write_text(f"{HEAD}a,{LONG.replace('0,1,8', '0,5,8')}")
+    (here / "idle.csv").write_text("time_s,joined,left\n0,0-2,\n600,,0\n601,0,\n")
+    found = users(capsys, "ann=wide.csv", "bob=wide.csv", "--idle", "idle.csv")
+    assert [found[user]["had_node_h"] for user in ("ann", "bob")] == [0, 0]
+    assert found["ann"]["wait_mean_s"] is None
+
+
 def test_a_table_names_users_and_so_does_a_log(
     capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
@@ -191,6 +201,7 @@ def test_policies_are_compared_each_in_all_divisions(
     ("words", "said"),
     [
         (("a=long.csv", "b=long.csv"), "2 of them; give one, or say with --users"),
+        (("a=long.csv",), "'a=long.csv' names a user; say with --users how users divide"),
         (("long.csv", "--date", "2026-12-01T08:00"), "--date: has no meaning without --users"),
         (("long.csv", "--users", "broker.toml"), "no column user"),
         (("broker.toml", "--users", "broker.toml"), "jobs of 'broker.toml' name no users"),

@@ -27,6 +27,9 @@ from hpcext.sim.workloads.workload import user_of
 NOBODY_SAYS = Reading()
 """What the batch system says of users: a simulation does not ask it."""
 
+PAST_S = 1e-3
+"""Seconds after an edge of a reservation, which is then past by any arithmetic."""
+
 LEAST_S = 1.0
 """Seconds between two decisions of which only the time has come."""
 
@@ -100,12 +103,14 @@ class ByWeights:
         parts = standing.divided(len(now.nodes))
         target = decide(now, standing, self._policy, parts)
         self._rounding.decided(standing.entitled(len(now.nodes)), parts)
-        return replace(target, wake_s=self._wake_s(now.now_s, target.wake_s))
+        return replace(target, wake_s=self._wake_s(now.now_s, target))
 
-    def _wake_s(self, now_s: float, policy_s: float | None) -> float | None:
+    def _wake_s(self, now_s: float, target: Target) -> float | None:
         """Return when to decide again although nothing has happened."""
         edge_at = next_change(self._settings.reservations, self._zero_at + now_s)
-        edge_s = math.inf if edge_at is None else edge_at - self._zero_at
-        turn_s = now_s + max(LEAST_S, self._rounding.turns_s())
-        wake_s = min(edge_s, turn_s, math.inf if policy_s is None else policy_s)
+        edge_s = math.inf if edge_at is None else edge_at - self._zero_at + PAST_S
+        # Where nobody can use a node, no other rounding is of any use, and the run is to end.
+        turns_s = self._rounding.turns_s() if target.grants else math.inf
+        turn_s = now_s + max(LEAST_S, turns_s)
+        wake_s = min(edge_s, turn_s, math.inf if target.wake_s is None else target.wake_s)
         return wake_s if math.isfinite(wake_s) else None

@@ -68,7 +68,11 @@ def tasks_of(args: argparse.Namespace, out: Output) -> Sequence[Task]:
     if len(args.workload) > 1:
         do = "give one, or say with --users how users divide the nodes"
         raise InputError(f"{len(args.workload)} of them", where="WORKLOAD", do=do)
-    return _variants(args, _task(args, args.workload[0], load_settings().policy))
+    (workload,) = args.workload
+    if _owned(workload)[0] and not Path(workload).exists():
+        do = "say with --users how users divide the nodes"
+        raise InputError(f"{shown(workload)} names a user", where="WORKLOAD", do=do)
+    return _variants(args, _task(args, workload, load_settings().policy))
 
 
 def _of_users(args: argparse.Namespace, out: Output) -> list[UsersTask]:
@@ -92,6 +96,8 @@ def _of_users(args: argparse.Namespace, out: Output) -> list[UsersTask]:
     names = task.names(task.place.find())
     if unknown := sorted(settings.users.keys() - set(names)):
         out.note(f"{args.users} has users without jobs: {listed(map(clean, unknown))}")
+    if settings.asks:
+        out.note("Slurm is not asked: fair shares are alike, and accounts have no members")
     policies: dict[str, list[Task]] = {}
     for text in dict.fromkeys(text for _, text in owned):
         policies = _by_policy(_variants(args, _task(args, text, settings.policy)))
