@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-SHARE, LEAST_NODE_S, DUE_NODE_S = 0.01, 120.0, 3600.0
+SHARE, LEAST_NODE_S, DUE_NODE_S = 0.01, 600.0, 3600.0
 """Parts are rounded otherwise from so large a share of what a user has been entitled to since he
-came, but not from fewer node-seconds (a node takes some to change hands), and from so many at the
-latest."""
+came, but not from fewer node-seconds, since a node that changes hands costs two trainings time, and
+from so many at the latest."""
 
 MOST_NODE_S = 2 * DUE_NODE_S
 """More is forgotten: what users missed long ago, for whatever reason, they do not get later."""
