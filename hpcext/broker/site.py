@@ -354,6 +354,8 @@ class Site:
 
         Of those of a group or an account, only administrators see what its members have.
         """
+        if not self.settings.reservations:
+            return []
         everything = self.sees_all(peer)
         users = self._users_held if everything else (peer.user,)
         names = {user: names_of(user, self.fair_share) for user in users}

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_sites import Machine, weights
 
+from hpcext.broker import settings as settings_module
 from hpcext.broker.division import Pools, Reserved, Share, Wish, divide
+from hpcext.broker.fair_share import Reading
 from hpcext.broker.reservations import Reservation, next_change, when
 from hpcext.broker.settings import Settings, load
 from hpcext.cli.broker import main
@@ -221,6 +223,32 @@ def test_times_are_told_without_the_date_of_today() -> None:
 def test_the_next_change_is_the_next_edge() -> None:
     two = (Reservation("user", "a", 1, 10, 30), Reservation("user", "a", 1, 20, 40))
     assert [next_change(two, at) for at in (0, 10, 35, 40)] == [10, 20, 40, None]
+
+
+def test_members_of_a_group_and_of_an_account_have_it_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def groups(user: str, _time: int) -> frozenset[str]:
+        return frozenset({"physics"} if user == "bob" else {user})
+
+    monkeypatch.setattr(settings_module, "_groups_at", groups)
+    reading = Reading(accounts={"ann": frozenset({"thesis"}), "cat": frozenset({"thesis"})})
+    settings = Settings(
+        "p",
+        reservations=(
+            Reservation("account", "thesis", 5, 0.0, 100.0),
+            Reservation("group", "physics", 6, 0.0, 100.0),
+            # A user who is called as a group, and a group that is called as a user.
+            Reservation("user", "physics", 7, 0.0, 100.0),
+            Reservation("group", "ann", 8, 100.0, 200.0),
+        ),
+    )
+    found = settings.reserved(["ann", "bob", "cat", "physics"], reading, 50.0)
+    assert [(each.nodes, set(each.users)) for each in found] == [
+        (5, {"ann", "cat"}),
+        (6, {"bob", "physics"}),
+        (7, {"physics"}),
+    ]
 
 
 # The broker.
