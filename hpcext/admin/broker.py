@@ -82,6 +82,13 @@ priority = 0
 # [users.ann]
 # weight = 4
 # limit = 128
+
+# Nodes that a user, or all members of a group or an account together, have before all others.
+# [[reservations]]
+# user = "ann"
+# nodes = 16
+# from = 2026-12-01T08:00:00
+# to = 2026-12-01T18:00:00
 """
 
 

@@ -7,18 +7,17 @@ use; and nodes that a policy leaves unused go to those who want more.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from hpcext.broker.division import NO_POOLS, Pools, Share, Wish, assign, divide
+from hpcext.broker.division import NO_POOLS, Pools, Reserved, Share, Wish, assign, divide
+from hpcext.broker.entitlement import entitled
 from hpcext.core.engine import Policy
-from hpcext.core.values import NO_RUN, Grant, Job, Node, Snapshot, State, Target
-
-SOON_S = 1e-3
-"""Seconds after a decision from which the next look leads to one: wishes are no facts."""
+from hpcext.core.values import NO_RUN, Alloc, Grant, Job, Node, Snapshot, State, Target, suits
 
 
 class Party(NamedTuple):
@@ -52,6 +51,10 @@ class Standing(NamedTuple):
         Nodes that users hold by harvesters that did not ask.
     pools : Pools
         What several users may have together.
+    reserved : tuple of Reserved
+        What is reserved for users now.
+    behind : Mapping[str, float]
+        By user, as :func:`~hpcext.broker.division.divide` takes it.
     """
 
     parties: Mapping[str, Party]
@@ -59,6 +62,8 @@ class Standing(NamedTuple):
     held: Mapping[str, str]
     without: Mapping[str, int]
     pools: Pools = NO_POOLS
+    reserved: tuple[Reserved, ...] = ()
+    behind: Mapping[str, float] = MappingProxyType({})
 
     def of(self, user: str) -> list[str]:
         """Return the harvesters of a user."""
@@ -66,7 +71,30 @@ class Standing(NamedTuple):
 
     def divided(self, nodes: int, most: Mapping[str, int] | None = None) -> dict[str, int]:
         """Return the part of each harvester of so many nodes; `most` is as in :meth:`wishes`."""
-        return divide(nodes, self.wishes(most), self.shares, self.without, self.pools)
+        return divide(
+            nodes,
+            self.wishes(most),
+            self.shares,
+            self.without,
+            self.pools,
+            reserved=self.reserved,
+            behind=self.behind,
+        )
+
+    def entitled(self, nodes: int) -> dict[str, float]:
+        """Return what users are entitled to of so many nodes, if these could be divided."""
+        wants = Counter[str]()
+        for party in self.parties.values():
+            wants[party.user] += party.want
+        return entitled(nodes, wants, self.shares, self.without, self.pools, reserved=self.reserved)
+
+    def of_users(self, parts: Mapping[str, int]) -> Counter[str]:
+        """Return the sums of parts of harvesters, by user."""
+        found = Counter[str]()
+        for name, part in parts.items():
+            if name in self.parties:
+                found[self.parties[name].user] += part
+        return found
 
     def wishes(self, most: Mapping[str, int] | None = None) -> dict[str, Wish]:
         """Return what each wants, or less where `most` says so."""
@@ -93,8 +121,8 @@ def granted(jobs: Iterable[Job]) -> dict[str, set[str]]:
     return found
 
 
-def decide(now: Snapshot, standing: Standing, policy: Policy) -> Target:
-    """Divide all nodes among harvesters, and each part among its trainers.
+def decide(now: Snapshot, standing: Standing, policy: Policy, parts: Mapping[str, int]) -> Target:
+    """Divide each part among its trainers, and what they leave among the other harvesters.
 
     Parameters
     ----------
@@ -103,9 +131,10 @@ def decide(now: Snapshot, standing: Standing, policy: Policy) -> Target:
     standing : Standing
     policy : Policy
         Of the site.
+    parts : Mapping[str, int]
+        All nodes as `standing` divides them, by harvester.
     """
     site = _Site(now, standing, policy)
-    parts = standing.divided(len(now.nodes))
     targets = site.ask(parts, now.nodes, granted(now.jobs))
     used = {name: _nodes(target) for name, target in targets.items()}
     full = {name for name in parts if parts[name] and len(used[name]) == parts[name]}
@@ -116,7 +145,7 @@ def decide(now: Snapshot, standing: Standing, policy: Policy) -> Target:
         gain = {name: more[name] for name in full if more[name] > parts[name]}
         taken = {node for name in used if name not in gain for node in used[name]}
         targets.update(site.ask(gain, now.nodes.keys() - taken, used))
-    return _merged(targets, now.now_s + SOON_S)
+    return _merged(targets)
 
 
 class _Site:
@@ -154,25 +183,37 @@ def _with(node: Node, gpus: int) -> Node:
 
 
 def _on(job: Job, nodes: Mapping[str, Node]) -> Job:
-    """Return a job as it is on these nodes: one that has others is to begin anew.
+    """Return a job as it is on these nodes: one that has others goes on with the rest of its own.
 
-    That costs nothing, since leave is no process.
+    If it cannot, it is to begin anew.
     """
-    have = {**job.held, **(job.goal or {})}
-    if all(node in nodes and gpus <= nodes[node].gpus for node, gpus in have.items()):
-        return job
+    goal = job.held if job.goal is None else job.goal
+    held, left = _on_nodes(job.held, nodes), _on_nodes(goal, nodes)
+    if len(left) == len(goal):
+        return job if held == job.held else replace(job, held=held)
+    trains = job.state in {State.RUNNING, State.RESCALING} and job.run.elastic
+    if trains and not left.keys().isdisjoint(held) and suits(job, left):
+        return replace(job, state=State.RUNNING, goal=left, held=held)
     return replace(job, state=State.PENDING, goal=None, held={}, gpus=(), run=NO_RUN)
+
+
+def _on_nodes(alloc: Alloc, nodes: Mapping[str, Node]) -> Alloc:
+    """Return what of an allocation is on these nodes."""
+    return {
+        node: gpus for node, gpus in alloc.items() if node in nodes and gpus <= nodes[node].gpus
+    }
 
 
 def _nodes(target: Target) -> set[str]:
     return {node for grant in target.grants.values() for node in grant.alloc}
 
 
-def _merged(targets: Mapping[str, Target], wake_s: float) -> Target:
+def _merged(targets: Mapping[str, Target]) -> Target:
     grants: dict[str, Grant] = {}
     waits: dict[str, str] = {}
     for target in targets.values():
         grants.update(target.grants)
         waits.update(target.waits)
     memo = {name: target.memo for name, target in targets.items() if target.memo is not None}
-    return Target(grants, waits, wake_s, memo or None)
+    wakes = [target.wake_s for target in targets.values() if target.wake_s is not None]
+    return Target(grants, waits, min(wakes, default=None), memo or None)

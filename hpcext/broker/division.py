@@ -1,7 +1,7 @@
 """The division of nodes among users by their weights, and of a user's among harvesters. No I/O.
 
 What a user says counts as a wish alone: it bounds what the user gets, and takes nothing from others
-beyond the weights that the administrator has given.
+beyond the weights and the reservations that the administrator has given.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -57,6 +58,26 @@ class Pools(NamedTuple):
 NO_POOLS = Pools()
 
 
+class Reserved(NamedTuple):
+    """Nodes that some users have before all others, at this moment.
+
+    Attributes
+    ----------
+    nodes : int
+        So many at most, of all these users together; no more than they want.
+    users : frozenset of str
+    ends_at : float
+        When that ends, in seconds since the epoch.
+    until : str
+        The same, in words for those who wait.
+    """
+
+    nodes: int
+    users: frozenset[str]
+    ends_at: float = 0.0
+    until: str = ""
+
+
 class Wish(NamedTuple):
     """What a harvester wants.
 
@@ -80,6 +101,7 @@ class _Claim(NamedTuple):
     have: int
     begin: int = 0
     pools: tuple[str, ...] = ()
+    behind: float = 0.0
 
 
 def divide(
@@ -88,8 +110,15 @@ def divide(
     shares: Mapping[str, Share],
     without: Mapping[str, int],
     pools: Pools = NO_POOLS,
+    *,
+    reserved: Iterable[Reserved] = (),
+    behind: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Divide nodes among harvesters.
+
+    Reserved nodes come first, in the order of `reserved`: a user who has more than his part by
+    weight for that reason gets no more until others have theirs. So nobody else has less than his
+    weight gives of the other nodes.
 
     Parameters
     ----------
@@ -103,6 +132,11 @@ def divide(
         Nodes that a user's other harvesters hold without leave: they count as had.
     pools : Pools
         What several users may have together.
+    reserved : iterable of Reserved
+        Those of now.
+    behind : Mapping[str, float]
+        By how much of a node the part of a user is rounded up rather than to the nearest, from -½
+        (always down) to ½ (always up); see :mod:`hpcext.broker.rounding`.
     """
     of_user: dict[str, dict[str, Wish]] = defaultdict(dict)
     for name, wish in wishes.items():
@@ -110,51 +144,103 @@ def divide(
     claims = {}
     for user, own in of_user.items():
         share, begin = shares.get(user, Share()), without.get(user, 0)
-        want = begin + sum(each.want for each in own.values())
-        want = want if share.limit is None else min(want, max(begin, share.limit))
+        want = most(share, begin, sum(each.want for each in own.values()))
         have = begin + sum(each.have for each in own.values())
-        claims[user] = _Claim(share, want, have, begin, pools.of.get(user, ()))
-    parts = _dealt(nodes, claims, pools.left(without))
-    found = {}
+        pooled = pools.of.get(user, ())
+        claims[user] = _Claim(share, want, have, begin, pooled, behind.get(user, 0.0))
+    deal = _Deal(claims, pools.left(without))
+    for part, users in unmet(reserved, without):
+        nodes -= deal.give(min(nodes, part), users)
+    deal.give(nodes)
+    parts, found = deal.gained(), {}
     for user, own in of_user.items():
-        equal = {name: _Claim(Share(), each.want, each.have) for name, each in own.items()}
-        found.update(_dealt(parts[user], equal))
+        within = _Deal({name: _Claim(Share(), each.want, each.have) for name, each in own.items()})
+        within.give(parts[user])
+        found.update(within.gained())
     return found
 
 
-def _dealt(
-    nodes: int, claims: Mapping[str, _Claim], left: Mapping[str, int] = NO_POOLS.limits
-) -> dict[str, int]:
-    """Give each node to the one that has least at that point by weight; return what each gained.
+def most(share: Share, begin: int, want: int) -> int:
+    """Return the most nodes that a user may come to, who has some without leave.
+
+    Parameters
+    ----------
+    share : Share
+    begin : int
+        Nodes without leave.
+    want : int
+        Those that his harvesters want besides.
+    """
+    want += begin
+    return want if share.limit is None else min(want, max(begin, share.limit))
+
+
+def unmet(
+    reserved: Iterable[Reserved], without: Mapping[str, int]
+) -> Iterator[tuple[int, frozenset[str]]]:
+    """Yield how many nodes of each reservation its users do not hold without leave, and the users.
+
+    A node counts for one reservation of its user alone: several add up.
+    """
+    had = Counter(without)
+    for each in reserved:
+        left = each.nodes
+        for user in sorted(each.users & had.keys()):
+            counts = min(left, had[user])
+            had[user] -= counts
+            left -= counts
+        yield left, each.users
+
+
+class _Deal:
+    """Nodes that are given one by one, each to whoever has least at that point by weight.
 
     The next node goes where ``(n + 1/2) / weight`` is smallest (the method of Webster), so that
     parts are proportional up to rounding; a tie stays where the node is. `left` is how many nodes
     pools may have; whoever is in one that has none left gets no more.
     """
-    left = dict(left)
-    counts = {name: claim.begin for name, claim in claims.items()}
 
-    def place(name: str) -> tuple[float, float, bool, str]:
-        share, there = claims[name].share, counts[name]
-        return -share.priority, (there + 0.5) / share.weight, there >= claims[name].have, name
+    def __init__(
+        self, claims: Mapping[str, _Claim], left: Mapping[str, int] = NO_POOLS.limits
+    ) -> None:
+        self._claims = claims
+        self._left = dict(left)
+        self._counts = {name: claim.begin for name, claim in claims.items()}
 
-    able = [place(name) for name, claim in claims.items() if claim.want > claim.begin]
-    heapq.heapify(able)
-    while able and nodes > 0:
-        name = able[0][-1]
-        pools = claims[name].pools
-        if any(left[pool] <= 0 for pool in pools):
-            heapq.heappop(able)
-            continue
-        nodes -= 1
-        counts[name] += 1
-        for pool in pools:
-            left[pool] -= 1
-        if counts[name] < claims[name].want:
-            heapq.heapreplace(able, place(name))
-        else:
-            heapq.heappop(able)
-    return {name: counts[name] - claim.begin for name, claim in claims.items()}
+    def give(self, nodes: int, among: Set[str] | None = None) -> int:
+        """Give nodes to some of the users, or to all; return how many were given."""
+        claims, counts, left = self._claims, self._counts, self._left
+        able = [
+            self._place(name)
+            for name, claim in claims.items()
+            if counts[name] < claim.want and (among is None or name in among)
+        ]
+        heapq.heapify(able)
+        given = 0
+        while able and given < nodes:
+            name = able[0][-1]
+            pools = claims[name].pools
+            if any(left[pool] <= 0 for pool in pools):
+                heapq.heappop(able)
+                continue
+            given += 1
+            counts[name] += 1
+            for pool in pools:
+                left[pool] -= 1
+            if counts[name] < claims[name].want:
+                heapq.heapreplace(able, self._place(name))
+            else:
+                heapq.heappop(able)
+        return given
+
+    def gained(self) -> dict[str, int]:
+        """Return how many nodes each was given."""
+        return {name: self._counts[name] - claim.begin for name, claim in self._claims.items()}
+
+    def _place(self, name: str) -> tuple[float, float, bool, str]:
+        claim, there = self._claims[name], self._counts[name]
+        level = (there + 0.5 - claim.behind) / claim.share.weight
+        return -claim.share.priority, level, there >= claim.have, name
 
 
 def assign(

@@ -41,6 +41,7 @@ METRICS = {
     "hpcext_broker_without_leave_seconds_total": Metric(
         "counter", "Node time of leases that it did not grant."
     ),
+    "hpcext_broker_reserved_nodes": Metric("gauge", "Nodes that are reserved for users now."),
     "hpcext_broker_fair_share_failed": Metric(
         "gauge", "Whether the fair share could not be read the last time."
     ),
@@ -99,6 +100,8 @@ def samples(status: Mapping[str, Any] | None, *, users: bool) -> Iterator[Sample
     yield Sample("hpcext_broker_users", "", float(sum(row["harvesters"] > 0 for row in rows)))
     for name, key in _SUMS.items():
         yield Sample(name, "", float(sum(row[key] for row in rows)))
+    reserved = sum(each["nodes"] for each in status["reservations"] if each["holds"])
+    yield Sample("hpcext_broker_reserved_nodes", "", float(reserved))
     failed = bool(status["shares"]["failed"])
     yield Sample("hpcext_broker_fair_share_failed", "", float(failed))
     for row in rows if users else ():

@@ -56,12 +56,21 @@ def _limit(user: str, own: int, standing: Standing, grants: Mapping[str, int]) -
 
 
 def _of_others(user: str, standing: Standing, grants: Mapping[str, int]) -> str:
+    if until := _reserved(user, standing, grants):
+        return f"others have a reservation until {until}, and the rest is divided by weights"
     mine = standing.shares.get(user, Share()).priority
     for name, party in standing.parties.items():
         theirs = standing.shares.get(party.user, Share()).priority
         if theirs > mine and grants.get(name, 0):
             return "users of a higher priority, and others by their weights, have the rest"
     return "other users have the rest, by their weights"
+
+
+def _reserved(user: str, standing: Standing, grants: Mapping[str, int]) -> str:
+    """Return until when others have nodes by a reservation; empty if none have."""
+    have = {party.user for name, party in standing.parties.items() if grants.get(name, 0)}
+    theirs = [each for each in standing.reserved if user not in each.users and each.users & have]
+    return max(theirs, key=lambda each: each.ends_at).until if theirs else ""
 
 
 def _pooled(pool: str, standing: Standing, grants: Mapping[str, int]) -> int:

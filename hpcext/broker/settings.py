@@ -7,14 +7,16 @@ import grp
 import os
 import pwd
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcext import backends, private
 from hpcext.batch.leasing import FairShared
-from hpcext.broker.division import Share
+from hpcext.broker import reservations
+from hpcext.broker.division import Reserved, Share
 from hpcext.broker.fair_share import Reading
+from hpcext.broker.reservations import Reservation
 from hpcext.checks import at, integer, known_keys, number, string, wrong
 from hpcext.core.engine import Policy
 from hpcext.core.errors import InputError
@@ -68,6 +70,8 @@ class Settings(NamedTuple):
         The factor of users whom the batch system does not know, or has not told yet.
     pools : Mapping[str, int]
         Limits of all members together: of ``group NAME`` and ``account NAME``.
+    reservations : tuple of Reservation
+        Nodes that some users have first, between two instants.
     """
 
     partition: str
@@ -86,11 +90,19 @@ class Settings(NamedTuple):
     shares_every_s: float = 300.0
     shares_unknown: float = 0.5
     pools: Mapping[str, int] = {}
+    reservations: tuple[Reservation, ...] = ()
 
     @property
     def asks(self) -> bool:
         """Whether the batch system is asked for its fair share, or for members of accounts."""
-        return self.shares == BATCH or any(name.startswith(ACCOUNT) for name in self.pools)
+        return self.shares == BATCH or self.has_accounts
+
+    @property
+    def has_accounts(self) -> bool:
+        """Whether members of accounts of the batch system matter."""
+        return any(name.startswith(ACCOUNT) for name in self.pools) or any(
+            each.kind == reservations.ACCOUNT for each in self.reservations
+        )
 
     def part(self, user: str, now: Reading) -> tuple[Share, tuple[str, ...]]:
         """Return what a user has, and the pools in which his nodes count.
@@ -106,9 +118,27 @@ class Settings(NamedTuple):
             share = share._replace(weight=share.weight * self.factor(user, now))
         if not self.pools:
             return share, ()
-        names = {f"{GROUP}{name}" for name in _groups(user)}
-        names.update(f"{ACCOUNT}{name}" for name in now.accounts.get(user, ()))
+        names = names_of(user, now)
         return share, tuple(name for name in self.pools if name in names)
+
+    def reserved(self, users: Iterable[str], now: Reading, at_s: float) -> tuple[Reserved, ...]:
+        """Return what is reserved for some of these users at an instant.
+
+        Parameters
+        ----------
+        users : iterable of str
+        now : Reading
+            What the batch system says.
+        at_s : float
+            Seconds since the epoch.
+        """
+        holding = [each for each in self.reservations if each.holds(at_s)]
+        if not holding:
+            return ()
+        names = {user: names_of(user, now) for user in users}
+        return tuple(
+            each.of((user for user in names if each.owner in names[user]), at_s) for each in holding
+        )
 
     def factor(self, user: str, now: Reading) -> float:
         """Return by what the weight of a user is multiplied."""
@@ -124,9 +154,29 @@ class Settings(NamedTuple):
         theirs = _groups(user)
         return next((self.groups[name] for name in self.groups if name in theirs), self.everybody)
 
+    def most(self, reservation: Reservation) -> int | None:
+        """Return the limit of whom a reservation is for; None if there is none."""
+        if reservation.kind == reservations.USER:
+            return self.share(reservation.name).limit
+        return self.pools.get(reservation.owner)
+
     def decider(self) -> Policy:
         """Return the site's policy."""
         return find_policy(self.policy, "policy")
+
+
+def names_of(user: str, now: Reading) -> set[str]:
+    """Return the names of limits and reservations that are for a user, also with others.
+
+    Parameters
+    ----------
+    user : str
+    now : Reading
+        What the batch system says.
+    """
+    names = {f"{GROUP}{name}" for name in _groups(user)}
+    names.update(f"{ACCOUNT}{name}" for name in now.accounts.get(user, ()))
+    return names | {f"{reservations.USER} {user}"}
 
 
 def _groups(user: str) -> frozenset[str]:
@@ -207,11 +257,11 @@ _SHARE: Mapping[str, Callable[[Any], Any]] = {
 TOGETHER = "together"
 """The key of the limit of all members of a group or an account."""
 
-_TABLES = ("everybody", "users", "groups", "accounts")
+_TABLES = ("everybody", "users", "groups", "accounts", "reservations")
 
 
 def load(path: Path) -> Settings:
-    """Read the file.
+    """Read the file of a broker that obeys it.
 
     Parameters
     ----------
@@ -229,6 +279,22 @@ def load(path: Path) -> Settings:
         raise InputError(error.strerror or str(error), where=where) from None
     if weak:
         raise InputError(weak.what, where=clean(str(weak.place)), do=weak.remedy)
+    return read(path)
+
+
+def read(path: Path) -> Settings:
+    """Read the file, whoever it belongs to.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+
+    Raises
+    ------
+    InputError
+        It is invalid.
+    """
+    where = clean(str(path))
     table = parse_toml(read_text(path), where)
     with at(where):
         known_keys(table, (*_OWN, *_TABLES))
@@ -253,14 +319,18 @@ def load(path: Path) -> Settings:
     for name, tables in (("users", table.get("users", {})), ("groups", groups)):
         with at(where, name):
             found[name] = _shares(tables, found.get("everybody", Share()))
+    with at(where, "reservations"):
+        found["reservations"] = reservations.read(table.get("reservations", []))
     settings = Settings(**found, pools=pools)
+    with at(where, "reservations"):
+        reservations.check(settings.reservations, settings.most)
     with at(where):
         settings.decider()
         system = backends.leasing(settings.batch)
         if settings.asks and not isinstance(system, FairShared):
             raise InputError(
                 f"{settings.batch} has no fair share or accounts that a broker can read",
-                valid=f'shares = "{FILE_ALONE}", and no table accounts',
+                valid=f'shares = "{FILE_ALONE}", and no table or reservation of accounts',
                 do="give weights in the tables users and groups",
             )
     return settings

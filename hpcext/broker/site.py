@@ -7,12 +7,11 @@ a pilot's before anybody is told.
 
 from __future__ import annotations
 
-import heapq
 import logging
 import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,18 +19,20 @@ from msgspec.structs import replace
 from hpcext.batch.leasing import Idle, Other
 from hpcext.broker import paper, reasons, view
 from hpcext.broker.account import Account
-from hpcext.broker.decision import SOON_S, Standing, decide, granted
+from hpcext.broker.decision import Standing, decide, granted
 from hpcext.broker.division import Pools, Share
 from hpcext.broker.fair_share import Reading
+from hpcext.broker.handover import may_have
 from hpcext.broker.harvesters import Harvesters
 from hpcext.broker.identity import Peer, name_of
 from hpcext.broker.nodes import Nodes
-from hpcext.broker.settings import Settings
+from hpcext.broker.rounding import Rounding
+from hpcext.broker.settings import Settings, names_of
 from hpcext.core.engine import Engine, answer_of
 from hpcext.core.errors import JournalError
 from hpcext.core.facts import Fact
 from hpcext.core.saved import Saved
-from hpcext.core.values import Target
+from hpcext.core.values import Snapshot, Target
 from hpcext.harvest import leave
 from hpcext.manager.journal import Journal
 
@@ -39,6 +40,9 @@ log = logging.getLogger(__name__)
 
 SETTLE = 3.0
 """Of a cycle: after a start nothing is decided for so long, until harvesters have asked again."""
+
+SOON_S = 1e-3
+"""Seconds after a decision from which the next look leads to one: wishes are no facts."""
 
 LOOKS = 2
 """Looks at the partition that are needed for a decision."""
@@ -66,6 +70,8 @@ class Site:
         Seconds of a clock that never goes back, as in all methods.
     name_of : callable
         The name of a user, by uid.
+    clock : callable
+        Seconds since the epoch, by which reservations hold; it may be set.
 
     Attributes
     ----------
@@ -80,6 +86,8 @@ class Site:
         account: Account,
         now_s: float,
         name_of: Callable[[int], str] = name_of,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings
         self.account = account
@@ -93,6 +101,9 @@ class Site:
         self._nodes = Nodes(settings)
         self._harvesters = Harvesters(self._engine.world, name_of, now_s)
         self._standing = Standing({}, {}, {}, {})
+        self._clock = clock
+        self._rounding = Rounding()
+        self._parts: Mapping[str, int] = {}
         self.fair_share = Reading()
         self._next: frozenset[str] = frozenset()
         self._beyond: tuple[str, ...] = ()
@@ -182,10 +193,13 @@ class Site:
         }
         facts += self._nodes.news(world, nodes, {*free, *held})
         self._left = ()
-        shares, pools = self._shares({*self._harvesters.users(), *without})
-        self._standing = Standing(self._harvesters.parties(now_s), shares, held, without, pools)
+        self._rounding.pass_to(now_s)
+        self._standing = self._standing_of(held, without, now_s)
         self._settle(tuple(facts), now_s)
         self._grants = self._granted()
+        self._rounding.decided(
+            self._standing.entitled(self._divided), self._standing.of_users(self._parts)
+        )
         waits = Counter(
             keys.get((each.user, each.harvester), "")
             for each in others
@@ -193,6 +207,21 @@ class Site:
         )
         self._told = may_have(self._grants, Counter(held.values()), waits)
         self._see_ahead()
+
+    def _standing_of(
+        self, held: Mapping[str, str], without: Mapping[str, int], now_s: float
+    ) -> Standing:
+        users = {*self._harvesters.users(), *without}
+        shares, pools = self._shares(users)
+        return Standing(
+            self._harvesters.parties(now_s),
+            shares,
+            held,
+            without,
+            pools,
+            self.settings.reserved(users, self.fair_share, self._clock()),
+            self._rounding.behind,
+        )
 
     def _shares(self, users: Iterable[str]) -> tuple[dict[str, Share], Pools]:
         """Return what users have now, and what several of them have together."""
@@ -212,8 +241,7 @@ class Site:
             decided: tuple[Fact, ...] = ()
             if (question := self._engine.wants) is not None:
                 if target is None:
-                    answer = partial(decide, standing=self._standing, policy=self._policy)
-                    target = answer_of(answer, question.now)
+                    target = answer_of(self._decided, question.now)
                 fact = self._engine.answer(target, terse=True)
                 self._refuse(fact.failed)
                 if fact.failed:
@@ -223,6 +251,11 @@ class Site:
             if not facts:
                 break
         self._write(at_s)
+
+    def _decided(self, now: Snapshot) -> Target:
+        self._parts = self._standing.divided(len(now.nodes))
+        target = decide(now, self._standing, self._policy, self._parts)
+        return replace(target, wake_s=now.now_s + SOON_S)
 
     def _refuse(self, failed: str) -> None:
         if failed and failed != self._refused:
@@ -301,6 +334,7 @@ class Site:
             "shares": view.shares(self.settings, self.fair_share, now_s),
             "all": self.sees_all(peer),
             "together": view.together(pools, self._users_held) if self.sees_all(peer) else [],
+            "reservations": self._reservations(peer),
             "users": [
                 view.row(
                     user,
@@ -314,6 +348,22 @@ class Site:
                 for user in sorted(known)
             ],
         }
+
+    def _reservations(self, peer: Peer) -> list[dict[str, Any]]:
+        """Return the reservations that hold or are to come; for others than administrators theirs.
+
+        Of those of a group or an account, only administrators see what its members have.
+        """
+        if not self.settings.reservations:
+            return []
+        everything = self.sees_all(peer)
+        users = self._users_held if everything else (peer.user,)
+        names = {user: names_of(user, self.fair_share) for user in users}
+        return [
+            view.reservation(each, self._clock(), names, self._users_held, all_=everything)
+            for each in self.settings.reservations
+            if each.ends_at > self._clock() and (everything or each.owner in names[peer.user])
+        ]
 
     def sees_all(self, peer: Peer) -> bool:
         """Return whether somebody may see all users."""
@@ -330,38 +380,9 @@ class Site:
             shares=settings.shares,
             shares_unknown=settings.shares_unknown,
             pools=settings.pools,
+            reservations=settings.reservations,
         )
         self._policy = settings.decider()
-
-
-def may_have(
-    grants: Mapping[str, int], have: Mapping[str, int], waits: Mapping[str, int]
-) -> dict[str, int]:
-    """Return how many nodes each harvester is told that it may have.
-
-    That is its grant, or what it has, as long as nobody who is granted more than he has waits for
-    a node in the queue: words alone take no node from anybody.
-
-    Parameters
-    ----------
-    grants, have, waits : Mapping[str, int]
-        By harvester: nodes granted, nodes held, leases that wait in the queue.
-    """
-    owed = sum(
-        max(0, min(may - have.get(name, 0), waits.get(name, 0))) for name, may in grants.items()
-    )
-    told = {
-        name: max(grants.get(name, 0), have.get(name, 0)) for name in grants.keys() | have.keys()
-    }
-    over = [(grants.get(name, 0) - told[name], name) for name in sorted(told)]
-    heapq.heapify(over)
-    for _ in range(owed):
-        less, name = over[0]
-        if less >= 0:
-            break
-        told[name] -= 1
-        heapq.heapreplace(over, (less + 1, name))
-    return told
 
 
 def short(saved: Saved) -> Saved:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from hpcext.broker.account import Had
 from hpcext.broker.division import Pools
 from hpcext.broker.fair_share import Reading
 from hpcext.broker.harvesters import Harvester
+from hpcext.broker.reservations import USER, Reservation
 from hpcext.broker.settings import Settings
 
 
@@ -36,6 +37,35 @@ def together(pools: Pools, held: Mapping[str, int]) -> list[dict[str, Any]]:
     return [
         {"name": name, "limit": limit, "held": sums[name]} for name, limit in pools.limits.items()
     ]
+
+
+def reservation(
+    each: Reservation, at_s: float, names: Mapping[str, Set[str]], held: Mapping[str, int], *,
+    all_: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what is shown of a reservation.
+
+    Parameters
+    ----------
+    each : Reservation
+    at_s : float
+        Now, in seconds since the epoch.
+    names : Mapping[str, set of str]
+        User → the names of limits and reservations that are for this user.
+    held : Mapping[str, int]
+        Nodes of users.
+    all_ : bool
+        Whether nodes of other users are shown.
+    """
+    users = [user for user in names if each.owner in names[user]]
+    return {
+        "for": each.owner,
+        "nodes": each.nodes,
+        "begins_at": each.begins_at,
+        "ends_at": each.ends_at,
+        "holds": each.holds(at_s),
+        "held": sum(held[user] for user in users) if all_ or each.kind == USER else None,
+    }
 
 
 def row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from hpcext import __version__
 from hpcext.broker import metrics as exported
 from hpcext.broker import service
+from hpcext.broker.reservations import when
 from hpcext.broker.settings import BATCH, FILE, load
 from hpcext.cli import completion
 from hpcext.cli import main as cli
@@ -20,7 +22,8 @@ from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.extras import need
 from hpcext.harvest import leave
-from hpcext.render.words import duration
+from hpcext.render.words import UNKNOWN, duration
+from hpcext.text import are, counted
 
 NO_LIMIT = "none"
 
@@ -94,6 +97,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     settings = load(args.file)
     if args.check:
         out.line(f"{args.file} is valid")
+        over = sum(each.ends_at <= time.time() for each in settings.reservations)
+        if over:
+            out.note(f"{counted(over, 'reservation')} {are(over)} over already")
         return 0
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="hpcext-broker: %(message)s")
     service.run(settings, args.file, out.line)
@@ -112,7 +118,7 @@ def _path(args: argparse.Namespace) -> Path:
 
 def _known(document: dict[str, Any]) -> dict[str, Any]:
     """Return a status, unless the broker that has sent it is older than this command."""
-    if not {"all", "shares"} <= document.keys():
+    if not {"all", "shares", "reservations"} <= document.keys():
         raise leave.BrokerError(
             "is of an older hpcext than this command", do="systemctl restart hpcext-broker"
         )
@@ -140,7 +146,23 @@ def status(args: argparse.Namespace, out: Output) -> int:
             ("together", "limit", "held"),
             [(row["name"], str(row["limit"]), str(row["held"])) for row in document["together"]],
         )
+    if document["reservations"]:
+        out.table(
+            ("reservation", "nodes", "held", "from", "to", "in force"),
+            [_reservation(row) for row in document["reservations"]],
+        )
     return 0
+
+
+def _reservation(row: Mapping[str, Any]) -> tuple[str, ...]:
+    now_s = time.time()
+    return (
+        row["for"],
+        str(row["nodes"]),
+        UNKNOWN if row["held"] is None else str(row["held"]),
+        *(when(row[edge], now_s) for edge in ("begins_at", "ends_at")),
+        "yes" if row["holds"] else "no",
+    )
 
 
 def metrics(args: argparse.Namespace, out: Output) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hpcext.batch.leasing import Idle, Other
@@ -28,13 +29,21 @@ def one_node_trainers(number: int, gpus: int = 4) -> tuple[Trainer, ...]:
 class Machine:
     """A site on some nodes of four GPUs, whose time a test passes."""
 
-    def __init__(self, path: Path, nodes: int, **settings: object) -> None:
+    def __init__(
+        self,
+        path: Path,
+        nodes: int,
+        *,
+        clock: Callable[[], float] = time.time,
+        **settings: object,
+    ) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
         self.path = path
         self.nodes = [f"n{each:04d}" for each in range(nodes)]
         self.waits: list[str] = []
         self.held: dict[str, tuple[str, str]] = {}
         self.now_s = 1000.0
+        self.clock = clock
         self.uids: dict[str, int] = {}
         self.settings = Settings(PARTITION, **settings)  # type: ignore[arg-type]
         self.account = Account()
@@ -44,7 +53,14 @@ class Machine:
         """A broker begins, or another one in its place."""
         self.journal = Journal(self.path / "journal.jsonl", Header(began_at=0.0, policy="x"))
         names = {uid: user for user, uid in self.uids.items()}
-        self.site = Site(self.settings, self.journal, self.account, self.now_s, names.__getitem__)
+        self.site = Site(
+            self.settings,
+            self.journal,
+            self.account,
+            self.now_s,
+            names.__getitem__,
+            clock=self.clock,
+        )
 
     def again(self) -> None:
         """The broker dies, and another one begins."""

@@ -217,14 +217,18 @@ def test_it_serves_while_the_batch_system_does_not_answer(
     service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line of log, a status, other settings at a signal, and an end without a trace."""
-    service.write("[users.root]\nweight = 2\n")
+    service.write(f"[users.root]\nweight = 2\n{RESERVED}")
     process = service.start()
     wait_for(service.socket.is_socket, "the socket")
     assert main(["status", "--socket", str(service.socket), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["decides"] is False
     assert main(["status", "--socket", str(service.socket)]) == 0
-    assert "0 nodes of p to divide; decides nothing yet" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "0 nodes of p to divide; decides nothing yet" in out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "reservation nodes held from to in force" in lines
+    assert "group thesis 16 0 2001-12-01 08:00 2901-12-01 18:00 yes" in lines
     second = service.start()
     _, err = second.communicate(timeout=120)
     assert second.returncode == 3
@@ -242,6 +246,14 @@ def test_it_serves_while_the_batch_system_does_not_answer(
     assert err.count("sinfo") + err.count("squeue") <= 2
     assert not service.socket.exists()
 
+
+RESERVED = """
+[[reservations]]
+group = "thesis"
+nodes = 16
+from = 2001-12-01T08:00:00
+to = 2901-12-01T18:00:00
+"""
 
 IDLE = "|".join(["n1", "idle", "gpu:4", "8", "8000", "up", "1-00:00:00", "gpu:0", "0/8/0/8", "0"])
 """A node as sinfo shows it."""

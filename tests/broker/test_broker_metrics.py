@@ -16,6 +16,7 @@ from test_server import Running
 
 from hpcext.broker.identity import Peer
 from hpcext.broker.metrics import METRICS, UP, USERS
+from hpcext.broker.reservations import Reservation
 from hpcext.cli.broker import main
 
 LOTS = 100
@@ -26,7 +27,10 @@ class Site:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.peer = Peer(0, "root")
-        machine = Machine(path / "b", 8, administrators=("adm",))
+        reserved = tuple(
+            Reservation("user", "bartholomew", 2, begins_at, 1e11) for begins_at in (0.0, 9e10)
+        )
+        machine = Machine(path / "b", 8, administrators=("adm",), reservations=reserved)
         machine.grants({"annabel": LOTS, "bartholomew": LOTS})
         machine.take("annabel", *machine.nodes[:3])
         machine.take("rogue", *machine.nodes[6:])
@@ -72,7 +76,8 @@ def test_all_users_together_without_their_names(site: Site) -> None:
     wanted = {
         UP: 1, "hpcext_broker_decides": 1, "hpcext_broker_users": 2,
         "hpcext_broker_harvesters": 2, "hpcext_broker_wanted_nodes": 200,
-        "hpcext_broker_held_nodes": 5, "hpcext_broker_fair_share_failed": 0,
+        "hpcext_broker_held_nodes": 5, "hpcext_broker_reserved_nodes": 2,
+        "hpcext_broker_fair_share_failed": 0,
     }  # fmt: skip
     assert {name: found[name][""] for name in wanted} == wanted
     granted, owed = (found[f"hpcext_broker_{name}_nodes"][""] for name in ("granted", "owed"))

@@ -13,6 +13,7 @@ from hpcext.broker import harvesters
 from hpcext.broker import settings as settings_module
 from hpcext.broker import site as sites
 from hpcext.broker.division import Share
+from hpcext.broker.handover import may_have
 from hpcext.broker.identity import Peer
 from hpcext.harvest.leave import Ask, Trainer
 
@@ -414,8 +415,8 @@ def test_words_that_come_and_go_take_no_node_from_anybody(tmp_path: Path) -> Non
 
 def test_those_give_back_who_have_most_beyond_their_part() -> None:
     grants, have = {"a": 2, "b": 2, "c": 4}, {"a": 5, "b": 3}
-    assert sites.may_have(grants, have, {}) == {"a": 5, "b": 3, "c": 4}
-    assert sites.may_have(grants, have, {"c": 2}) == {"a": 3, "b": 3, "c": 4}
-    assert sites.may_have(grants, have, {"c": 9}) == {"a": 2, "b": 2, "c": 4}
+    assert may_have(grants, have, {}) == {"a": 5, "b": 3, "c": 4}
+    assert may_have(grants, have, {"c": 2}) == {"a": 3, "b": 3, "c": 4}
+    assert may_have(grants, have, {"c": 9}) == {"a": 2, "b": 2, "c": 4}
     # Whoever has his part, and waits for the next node, is owed none.
-    assert sites.may_have(grants, have, {"a": 3, "": 7}) == {"a": 5, "b": 3, "c": 4}
+    assert may_have(grants, have, {"a": 3, "": 7}) == {"a": 5, "b": 3, "c": 4}

@@ -64,7 +64,7 @@ class Broker:
         self.socket = site.path / "socket"
         self.file = site.path / "broker.toml"
 
-    def write(self, **weights: float) -> None:
+    def write(self, tables: str = "", **weights: float) -> None:
         lines = [
             'partition = "harvest"',
             f'socket = "{self.socket}"',
@@ -72,7 +72,7 @@ class Broker:
             "cycle_s = 1.5",
         ]
         lines += [f'[users."{user}"]\nweight = {weight}' for user, weight in weights.items()]
-        self.file.write_text("\n".join(lines) + "\n")
+        self.file.write_text("\n".join([*lines, tables]) + "\n")
 
     def start(self) -> subprocess.Popen[str]:
         process = self.site.start("run", "--file", str(self.file), python=PROGRAM)
@@ -164,6 +164,32 @@ def test_shares_follow_weights_and_no_training_minds_the_death_of_the_broker(
     assert numbers(place) | numbers(other) == before
     all_end(slurm, {place: first, other: second})
     assert pwd.getpwuid(Path(broker.socket).stat().st_uid).pw_name == broker.site.user
+
+
+@pytest.mark.slow
+def test_a_reservation_moves_nodes_from_others_once_it_is_read(
+    slurm: Cluster, place: Site, other: Site, broker: Broker
+) -> None:
+    """By a lease that waits: no training loses a step, and who has less is told until when."""
+    broker.write()
+    process = broker.start()
+    for one in (place, other):
+        one.environ["HPCEXT_BROKER"] = str(broker.socket)
+        trainers(one)
+    first, second = harvest(place), harvest(other)
+    half = Counter({slurm.user: 2, "root": 2})
+    slurm.wait_for(lambda: leases_of(slurm) == half, "halves", 300)
+    broker.write(
+        f'[[reservations]]\nuser = "{slurm.user}"\nnodes = 3\n'
+        "from = 2001-12-01T08:00:00\nto = 2901-12-01T18:00:00"
+    )
+    process.send_signal(signal.SIGHUP)
+    most = Counter({slurm.user: 3, "root": 1})
+    slurm.wait_for(lambda: leases_of(slurm) == most, "what is reserved", 300)
+    said = "others have a reservation until 2901-12-01 18:00"
+    slurm.wait_for(lambda: said in said_of_broker(other), "the reason")
+    assert "reservation" not in said_of_broker(place)
+    all_end(slurm, {place: first, other: second})
 
 
 @pytest.mark.slow

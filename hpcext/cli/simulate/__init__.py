@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hpcext.broker.simulated.task import UsersTask
 from hpcext.cli.output import Output
 from hpcext.cli.simulate.runs import each
 from hpcext.cli.simulate.tasks import tasks_of
@@ -17,6 +18,7 @@ from hpcext.numerals import whole
 from hpcext.sim.evaluate.comparison import Watts, compared
 from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.evaluate.store import Key, RunStore, digest
+from hpcext.sim.evaluate.users import of_users
 from hpcext.sim.replay.mainqueue import BACKFILLS
 from hpcext.sim.replay.tasks import Task
 from hpcext.sim.report import files
@@ -34,6 +36,15 @@ KNOWN = (
 AUTOSCALED = (
     "Nodes are held only as far as the jobs' speeds, as policies know them, make them worth it; "
     "what is offered is what was held. Nobody waits for a node."
+)
+USERS = (
+    "Each user has one harvester, which asks for as many nodes as the user's trainers can use "
+    "together, uses the policy of the run, and gives back at once what goes to another user. In "
+    "equal parts weights, priorities, limits and reservations do not count, and as one user there "
+    "is no division at all."
+)
+UNASKED = (
+    "Slurm is not asked: nobody's fair share differs from another's, and accounts have no members."
 )
 MEASURED = (
     "Trainings are measured ones. Unless the workload says adapt, they choose their batch size "
@@ -54,9 +65,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "workload",
         metavar="WORKLOAD",
+        nargs="+",
         help="a job file, a recorded pilot (.json), a log (.swf, .swf.gz), trainers or measured "
         "trainings (.csv), or made-up jobs: philly, capes:CONTENTION, marble:SET, "
-        "poisson:jobs=N,mean_s=S",
+        "poisson:jobs=N,mean_s=S; with --users also several, each as USER=WORKLOAD",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -100,6 +112,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--compare",
         action="store_true",
         help="compare the usual policies, marble and exclusive among them",
+    )
+    parser.add_argument(
+        "--users",
+        type=Path,
+        metavar="FILE",
+        help="divide nodes among users by the settings of a broker, see hpcext-broker(8)",
+    )
+    parser.add_argument(
+        "--date",
+        metavar="TIME",
+        help="local time at which the simulation begins, as 2026-12-01T08:00, for reservations",
     )
     parser.add_argument(
         "--seed",
@@ -179,7 +202,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Run the simulations that the command line states; return 1 if some job did not complete."""
     if args.report:
         need("matplotlib", "--report")
-    tasks = tasks_of(args)
+    tasks = tasks_of(args, out)
     store = RunStore(args.report) if args.report else None
     try:
         runs = _run_all(tasks, store, args.workers, out)
@@ -190,16 +213,15 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 "the others"
             )
         raise
-    rows = compared(runs, args.watts)
+    rows, users = compared(runs, args.watts), of_users(runs)
+    about = About(watts=args.watts, assumed=_assumptions(tasks[0]), users=users)
     if store:
-        page = files.write(
-            store.folder, runs, About(watts=args.watts, assumed=_assumptions(tasks[0]))
-        )
+        page = files.write(store.folder, runs, about)
         out.note(f"the report is {page}")
     if args.json:
-        out.document(files.summary(rows, About(watts=args.watts, assumed=_assumptions(tasks[0]))))
+        out.document(files.summary(rows, about))
     else:
-        show(out, rows)
+        show(out, rows, users)
         _note_incomplete(runs, out)
     return 0 if all(job.state == "completed" for run_ in runs for job in run_.jobs) else 1
 
@@ -254,6 +276,10 @@ def _assumptions(task: Task) -> tuple[str, ...]:
         said.append(KNOWN)
     if task.autoscale is not None:
         said.append(AUTOSCALED)
+    if isinstance(task, UsersTask):
+        said.append(USERS)
+        if task.settings().asks:
+            said.append(UNASKED)
     if task.jobs(task.place.find()).measured:
         said.append(MEASURED)
     if task.place.harvest:

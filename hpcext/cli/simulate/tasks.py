@@ -9,20 +9,28 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from hpcext.broker import settings as broker
+from hpcext.broker.reservations import instant
+from hpcext.broker.settings import Settings
+from hpcext.broker.simulated.task import UsersTask
+from hpcext.checks import at
 from hpcext.cli.fits import check_jobs, check_specs
+from hpcext.cli.output import Output
 from hpcext.config import load_settings
-from hpcext.core.band import read_band
+from hpcext.core.band import NONE, read_band
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.policies import find_policy
+from hpcext.sim.evaluate.users import ALONE, EQUAL, WEIGHTS
 from hpcext.sim.pilots.recording import read_recording
 from hpcext.sim.replay.mainqueue import EASY
 from hpcext.sim.replay.sources import MOST_GPUS
 from hpcext.sim.replay.tasks import NodeSource, Task
 from hpcext.sim.workloads.find import RECORDING, job_file
-from hpcext.text import shown
+from hpcext.sim.workloads.workload import user_name
+from hpcext.text import clean, listed, shown
 
 ON_NODES = ("exclusive", "marble", "equal_share", "bftrainer", "optimus", "pollux")
 ON_HOLES = ("equal_share", "exclusive", "marble", "bftrainer", "pollux")
@@ -39,15 +47,100 @@ REPORT_S = 30.0
 """Seconds between reports of progress, as in a live training, with ``--learn``."""
 
 
-def tasks_of(args: argparse.Namespace) -> list[Task]:
+def tasks_of(args: argparse.Namespace, out: Output) -> Sequence[Task]:
     """Return a task for every policy with every seed, all of them checked.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+    out : Output
+        Is told what is valid and may be a mistake.
 
     Raises
     ------
     InputError
         An option or a file is invalid, options contradict one another, or a job can never run.
     """
-    base = _task(args)
+    if args.users is not None:
+        return _of_users(args, out)
+    if args.date is not None:
+        raise InputError("has no meaning without --users", where="--date", do="leave it out")
+    if len(args.workload) > 1:
+        do = "give one, or say with --users how users divide the nodes"
+        raise InputError(f"{len(args.workload)} of them", where="WORKLOAD", do=do)
+    (workload,) = args.workload
+    if _owned(workload)[0] and not Path(workload).exists():
+        do = "say with --users how users divide the nodes"
+        raise InputError(f"{shown(workload)} names a user", where="WORKLOAD", do=do)
+    return _variants(args, _task(args, workload, load_settings().policy))
+
+
+def _of_users(args: argparse.Namespace, out: Output) -> list[UsersTask]:
+    """Return the tasks for users who share nodes; those of one policy and seed together."""
+    settings = broker.read(args.users)
+    if args.autoscale != NONE:
+        raise InputError("cannot be given together with --users", where="--autoscale")
+    zero_at = _zero_at(args, settings)
+    base = _task(args, args.workload[0], settings.policy)
+    owned = tuple(map(_owned, args.workload))
+    users = [user for user, _ in owned if user]
+    if len(set(users)) < len(users):
+        twice = next(user for user in users if users.count(user) > 1)
+        raise InputError(f"user {twice} has two", where="WORKLOAD", do="put them into one file")
+    task = UsersTask(
+        **{name: getattr(base, name) for name in Task.__struct_fields__},
+        users=str(args.users),
+        owned=owned,
+        zero_at=zero_at,
+    )
+    names = task.names(task.place.find())
+    if unknown := sorted(settings.users.keys() - set(names)):
+        out.note(f"{args.users} has users without jobs: {listed(map(clean, unknown))}")
+    if settings.asks:
+        out.note("Slurm is not asked: fair shares are alike, and accounts have no members")
+    policies: dict[str, list[Task]] = {}
+    for text in dict.fromkeys(text for _, text in owned):
+        policies = _by_policy(_variants(args, _task(args, text, settings.policy)))
+    return [
+        replace(task, policy=each.policy, seed=each.seed, division=division)
+        for variants in policies.values()
+        for division in (ALONE, EQUAL, WEIGHTS)
+        for each in variants
+    ]
+
+
+def _zero_at(args: argparse.Namespace, settings: Settings) -> float:
+    """Return when the simulation begins, in seconds since the epoch; 0 if it does not matter."""
+    if args.date is None:
+        if not settings.reservations:
+            return 0.0
+        do = "say when the simulation begins, as --date 2026-12-01T08:00"
+        what = f"is missing, and {args.users} has reservations"
+        raise InputError(what, where="--date", do=do)
+    with at("--date"):
+        if not settings.reservations:
+            what = f"has no meaning: {args.users} has no reservations"
+            raise InputError(what, do="leave it out")
+        return instant(args.date)
+
+
+def _by_policy(tasks: Sequence[Task]) -> dict[str, list[Task]]:
+    found: dict[str, list[Task]] = {}
+    for task in tasks:
+        found.setdefault(task.policy, []).append(task)
+    return found
+
+
+def _owned(text: str) -> tuple[str, str]:
+    """Return the user and the workload of ``USER=WORKLOAD``; no user if it names none."""
+    user, between, workload = text.partition("=")
+    if between and workload and user_name(user):
+        return user, workload
+    return "", text
+
+
+def _variants(args: argparse.Namespace, base: Task) -> list[Task]:
+    """Return a task for every policy with every seed, checked."""
     if args.compare and args.policy:
         do = "leave out one of the two: several --policy options are compared anyway"
         raise InputError("cannot be given together with --policy", where="--compare", do=do)
@@ -66,13 +159,13 @@ def tasks_of(args: argparse.Namespace) -> list[Task]:
     return tasks
 
 
-def _task(args: argparse.Namespace) -> Task:
-    """Return the task under the policy of the settings, of which all others are variants."""
-    place, settings = _node_source(args), load_settings()
+def _task(args: argparse.Namespace, workload: str, policy: str) -> Task:
+    """Return the task under the usual policy, of which all others are variants."""
+    place, settings = _node_source(args, workload), load_settings()
     profiles = profiles_for(settings.state_dir / "profiles")
     return Task(
-        workload=args.workload,
-        policy=settings.policy,
+        workload=workload,
+        policy=policy,
         place=place,
         learn=args.learn,
         oracle=args.oracle,
@@ -98,7 +191,7 @@ def _usual_policies(task: Task) -> Sequence[str]:
     return ON_HOLES if task.place.harvest else ON_NODES
 
 
-def _node_source(args: argparse.Namespace) -> NodeSource:
+def _node_source(args: argparse.Namespace, workload: str) -> NodeSource:
     """Return where the jobs run; refuse options that have no meaning there."""
     for name, value, given in (
         ("--main-nodes", args.main_nodes, args.main),
@@ -115,7 +208,7 @@ def _node_source(args: argparse.Namespace) -> NodeSource:
         do = "give the number of nodes of the machine"
         raise InputError("is missing", where="--main-nodes", do=do)
     return NodeSource(
-        _nodes(args),
+        _nodes(args, workload),
         args.idle or "",
         args.main or "",
         args.main_nodes or 0,
@@ -127,14 +220,14 @@ def _node_source(args: argparse.Namespace) -> NodeSource:
     )
 
 
-def _nodes(args: argparse.Namespace) -> str:
+def _nodes(args: argparse.Namespace, workload: str) -> str:
     """Return the machine: as the option says, or that of a recorded pilot."""
     if args.nodes or args.idle or args.main:
         return args.nodes or ""
-    if not args.workload.endswith(RECORDING):
+    if not workload.endswith(RECORDING) or args.users is not None:
         do = "say where the jobs run, for example --nodes 4x4, --idle TRACE or --main LOG"
         raise InputError("is missing", where="--nodes", do=do)
-    return read_recording(Path(args.workload)).machine
+    return read_recording(Path(workload)).machine
 
 
 def _check(tasks: Sequence[Task]) -> None:

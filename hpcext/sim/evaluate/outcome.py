@@ -136,6 +136,35 @@ class Reliability(msgspec.Struct, frozen=True):
         return sum(abs(each.expected - each.stayed) for each in self.bins) / self.nodes
 
 
+class UserRow(msgspec.Struct, frozen=True):
+    """What a user had of a partition that several users share.
+
+    Attributes
+    ----------
+    user : str
+    weight, priority : float
+    limit : int or None
+        As the administrator has set them.
+    wanted_node_s : float
+        Node-seconds that the user's trainings could have used.
+    entitled_node_s : float
+        Those that the weights entitle the user to, given what each wanted at each instant.
+    had_node_s : float
+    entitled, had : tuple of float
+        The mean number of nodes in each stretch of the run, for a plot.
+    """
+
+    user: str
+    weight: float
+    priority: float
+    limit: int | None
+    wanted_node_s: float
+    entitled_node_s: float
+    had_node_s: float
+    entitled: tuple[float, ...] = ()
+    had: tuple[float, ...] = ()
+
+
 class SimulatedRun(msgspec.Struct, frozen=True):
     """One simulated run.
 
@@ -162,6 +191,12 @@ class SimulatedRun(msgspec.Struct, frozen=True):
         None if unknown. A_s of BFTrainer §4.1, the denominator of its utilisation efficiency.
     stays : tuple of Reliability
         For nodes that come and go: how long they stay, predicted and observed.
+    division : str
+        If several users share the nodes: how these are divided among them.
+    users : tuple of UserRow
+        Those users.
+    edges_s : tuple of float
+        The beginnings of the stretches in `users`, and the end of the last one.
     """
 
     label: str
@@ -177,6 +212,9 @@ class SimulatedRun(msgspec.Struct, frozen=True):
     done: float = 0.0
     ideal: float | None = None
     stays: tuple[Reliability, ...] = ()
+    division: str = ""
+    users: tuple[UserRow, ...] = ()
+    edges_s: tuple[float, ...] = ()
 
     @property
     def finished(self) -> bool:

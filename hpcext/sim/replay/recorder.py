@@ -6,6 +6,7 @@ Only the jobs add to it, by a row for each at the end.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,8 +22,17 @@ from hpcext.sim.replay.physics import Physics
 MOST_SPANS = 2048
 FIRST_SPAN_S = 1.0
 
-Levels = tuple[float, float, float, float, float]
-"""Offered, held, training, running, waiting, as in :class:`~hpcext.sim.evaluate.outcome.Span`."""
+Levels = tuple[float, ...]
+"""Of a recorder: offered, held, training, running, waiting, as in
+:class:`~hpcext.sim.evaluate.outcome.Span`."""
+
+
+class Stretch(NamedTuple):
+    """A stretch of a timeline: its beginning, its end, and the mean of each level."""
+
+    start_s: float
+    end_s: float
+    means: Levels
 
 
 class Timeline:
@@ -42,6 +52,7 @@ class Timeline:
         until_s : float
             The end of the levels.
         levels : Levels
+            As many as in all calls.
         """
         while until_s > self._most * self._width_s:
             self._halve()
@@ -59,15 +70,20 @@ class Timeline:
                 sums[number] += level * span_s
             self._until_s = end_s
 
-    def spans(self) -> tuple[Span, ...]:
-        """Return all spans; the last one ends where the timeline does."""
+    def stretches(self) -> list[Stretch]:
+        """Return all stretches; the last one ends where the timeline does."""
         found = []
         for at, sums in enumerate(self._sums):
             start_s = at * self._width_s
             end_s = min(start_s + self._width_s, self._until_s)
             if end_s > start_s:
-                found.append(Span(start_s, end_s, *(each / (end_s - start_s) for each in sums)))
-        return tuple(found)
+                means = tuple(each / (end_s - start_s) for each in sums)
+                found.append(Stretch(start_s, end_s, means))
+        return found
+
+    def spans(self) -> tuple[Span, ...]:
+        """Return the same for levels of a recorder."""
+        return tuple(Span(each.start_s, each.end_s, *each.means) for each in self.stretches())
 
     def _halve(self) -> None:
         """Halve the number of spans by doubling their length."""

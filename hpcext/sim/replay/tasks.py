@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from hpcext.core.band import Band
-from hpcext.core.engine import Engine
+from hpcext.core.engine import Engine, Policy
+from hpcext.core.facts import Fact
+from hpcext.core.values import Action
 from hpcext.jobfile import read_jobs
 from hpcext.jobspec import JobSpec
 from hpcext.policies import find_policy
@@ -19,6 +22,7 @@ from hpcext.sim.evaluate.calibration import Calibration
 from hpcext.sim.evaluate.ideal import ideal
 from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay import sources
+from hpcext.sim.replay.heap import Observe
 from hpcext.sim.replay.mainqueue import EASY
 from hpcext.sim.replay.physics import Faults
 from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
@@ -86,6 +90,16 @@ class NodeSource(msgspec.Struct, frozen=True):
         )
 
 
+class RunObserver(Protocol):
+    """What observes a run, and adds to its outcome."""
+
+    def begin(self, engine: Engine) -> Observe:
+        """Return what is told of each step of an engine, before its first one."""
+
+    def completed(self, found: SimulatedRun) -> SimulatedRun:
+        """Return the outcome with what was observed."""
+
+
 class Task(msgspec.Struct, frozen=True):
     """One run to simulate.
 
@@ -136,8 +150,20 @@ class Task(msgspec.Struct, frozen=True):
 
     def jobs(self, source: Source) -> Workload:
         """Return the workload."""
+        return find_workload(self.workload, self.setting(source))
+
+    def decider(self) -> Policy:
+        """Return the policy, which a run or its ideal asks from its beginning on."""
+        return find_policy(self.policy)
+
+    def observer(self, _: Source) -> RunObserver | None:
+        """Return what observes a run and adds to its outcome, if anything does."""
+        return None
+
+    def setting(self, source: Source) -> Setting:
+        """Return the setting for which the jobs are made."""
         widest = max((node.gpus for node in source.nodes), default=self.place.gpus)
-        setting = Setting(
+        return Setting(
             gpus=widest,
             nodes=len(source.nodes) or None,
             per_node=self.place.per_node if self.place.per_node > 1 else None,
@@ -149,7 +175,6 @@ class Task(msgspec.Struct, frozen=True):
             profiles=self._store(),
             data=Path(self.data) if self.data else None,
         )
-        return find_workload(self.workload, setting)
 
     @property
     def label(self) -> str:
@@ -202,16 +227,27 @@ def simulate_task(task: Task) -> tuple[SimulatedRun, float]:
     )
     named = Named(task.policy, workload.text, source.text, task.label)
     calibrations: list[Calibration] = []
+    harvest, observer = task.place.harvest, task.observer(source)
 
-    def watcher(engine: Engine) -> Calibration:
-        calibrations.append(Calibration(engine.world))
-        return calibrations[0]
+    def watcher(engine: Engine) -> Observe:
+        told: list[Observe] = []
+        if harvest:
+            calibrations.append(Calibration(engine.world))
+            told.append(calibrations[0])
+        if observer is not None:
+            told.append(observer.begin(engine))
 
-    harvest = task.place.harvest
-    found = run(scenario, find_policy(task.policy), named, how, watcher if harvest else None)
+        def watch(now_s: float, facts: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
+            for each in told:
+                each(now_s, facts, actions)
+
+        return watch
+
+    found = run(scenario, task.decider(), named, how, watcher)
     if harvest:
         free = replace(task, launch_s=0.0, rescale=0.0, fail_s=None).jobs(source)
-        jobs, policy = free.jobs(task.seed), find_policy(task.policy)
-        ideally = ideal(found, jobs, policy, task.place.gpus, how)
+        ideally = ideal(found, free.jobs(task.seed), task.decider(), task.place.gpus, how)
         found = replace(found, ideal=ideally, stays=calibrations[0].found())
+    if observer is not None:
+        found = observer.completed(found)
     return found, time.perf_counter() - began

@@ -17,7 +17,8 @@ from hpcext.sim.evaluate.comparison import Row, compared
 from hpcext.sim.evaluate.measures import MEASURES
 from hpcext.sim.evaluate.metrics import by_label, figures
 from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun, Span
-from hpcext.sim.report.page import About, page
+from hpcext.sim.evaluate.users import UserSummary
+from hpcext.sim.report.page import USERS, About, page
 
 PAGE = "report.html"
 SUMMARY = "hpcext.summary/1"
@@ -25,6 +26,8 @@ SUMMARY = "hpcext.summary/1"
 
 def write(folder: Path, runs: Sequence[SimulatedRun], about: About) -> Path:
     """Write the page, and jobs.csv, spans.csv, summary.csv and summary.json beside it.
+
+    If users share the nodes, there is users.csv, too.
 
     Parameters
     ----------
@@ -57,6 +60,8 @@ def write(folder: Path, runs: Sequence[SimulatedRun], about: About) -> Path:
         # Not by msgspec, which cannot encode bytes of a command line that are not UTF-8.
         "summary.json": json.dumps(summary(rows, about), indent=2).encode() + b"\n",
     }
+    if about.users:
+        made[USERS] = as_csv(_user_lines(about.users))
     for name, data in made.items():
         try:
             write_file(folder / name, data, mode=0o644)
@@ -77,10 +82,11 @@ def summary(rows: Sequence[Row], about: About) -> dict[str, Any]:
         "baseline": rows[0].label if rows else None,
         "measures": [measure._asdict() for measure in MEASURES],
         "policies": [_plain(row) for row in rows],
+        **({"users": [_plain(user) for user in about.users]} if about.users else {}),
     }
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: Row | UserSummary) -> dict[str, Any]:
     return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(row).items()}
 
 
@@ -96,6 +102,12 @@ def _span_lines(runs: Iterable[SimulatedRun]) -> Iterator[Sequence[object]]:
     for run in runs:
         for span in run.spans:
             yield (run.label, run.seed, *msgspec.structs.astuple(span))
+
+
+def _user_lines(users: Iterable[UserSummary]) -> Iterator[Sequence[object]]:
+    yield UserSummary.__struct_fields__
+    for user in users:
+        yield msgspec.structs.astuple(user)
 
 
 def _summary_lines(runs: Iterable[SimulatedRun]) -> Iterator[Sequence[object]]:

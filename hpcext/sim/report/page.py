@@ -13,11 +13,15 @@ from hpcext.sim.evaluate import tables
 from hpcext.sim.evaluate.comparison import Row, Watts, compared
 from hpcext.sim.evaluate.metrics import by_label
 from hpcext.sim.evaluate.outcome import SimulatedRun
-from hpcext.sim.report import charts, stays
+from hpcext.sim.evaluate.users import UserSummary
+from hpcext.sim.report import charts, shares, stays
 from hpcext.text import listed
 
 FILES = ("jobs.csv", "spans.csv", "summary.csv", "summary.json")
 """Names of the files that are written beside the page."""
+
+USERS = "users.csv"
+"""The name of a further one, where users share nodes."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -32,12 +36,15 @@ class About(msgspec.Struct, frozen=True):
         All else that is needed to reproduce it: options, digests of files.
     watts : Watts or None
         Power of a GPU; if given, the page has the energy.
+    users : tuple of UserSummary
+        Users who share the nodes by weights, if any do.
     """
 
     title: str = "Simulated runs"
     assumed: tuple[str, ...] = ()
     stated: dict[str, str] = {}
     watts: Watts | None = None
+    users: tuple[UserSummary, ...] = ()
 
 
 def page(runs: Iterable[SimulatedRun], about: About, rows: Sequence[Row] | None = None) -> str:
@@ -69,6 +76,7 @@ def page(runs: Iterable[SimulatedRun], about: About, rows: Sequence[Row] | None 
         charts.efficiency(rows),
         charts.allocation(every),
         charts.fairness(every),
+        shares.section(every),
         stays.section(every),
         _all_figures(rows),
         _delayed(rows),
@@ -163,7 +171,8 @@ def _made(rows: Sequence[Row], about: About) -> str:
         "Made by": [f"hpcext {__version__}, simulate"],
     }
     assumed = markup.bullets(about.assumed) if about.assumed else ""
-    files = ", ".join(f'<a href="{name}">{name}</a>' for name in FILES)
+    names = FILES + ((USERS,) if about.users else ())
+    files = ", ".join(f'<a href="{name}">{name}</a>' for name in names)
     return markup.section(
         "made",
         "How it was made",

@@ -32,7 +32,7 @@ from hpcext.sim.workloads.jobfiles import read_job_file
 from hpcext.sim.workloads.logged import read_logged
 from hpcext.sim.workloads.recorded import recorded_jobs
 from hpcext.sim.workloads.workload import Setting, Workload, changed
-from hpcext.text import did_you_mean, shown
+from hpcext.text import clean, did_you_mean, shown
 
 VALID = (
     "a job file (.toml), a recording of a pilot (.json), a log (.swf, .swf.gz), trainers or "
@@ -63,6 +63,9 @@ def find_workload(text: str, setting: Setting) -> Workload:
 
 def _found(text: str, setting: Setting) -> Workload:
     path = Path(text)
+    if setting.users and not text.endswith((".swf", ".swf.gz", *TABLES)):
+        do = f"say whose they are: USER={clean(text)}"
+        raise InputError(f"jobs of {shown(text)} name no users", where="WORKLOAD", do=do)
     if found := generated(text, setting):
         return found
     if path.suffix == JOB_FILE:
@@ -74,7 +77,9 @@ def _found(text: str, setting: Setting) -> Workload:
     if text.endswith((".swf", ".swf.gz")):
         return Workload(
             text,
-            lambda _: read_logged(path, gpus=setting.gpus, per_node=setting.per_node),
+            lambda _: read_logged(
+                path, gpus=setting.gpus, per_node=setting.per_node, users=setting.users
+            ),
             (path,),
         )
     if text.endswith(TABLES):
@@ -97,6 +102,9 @@ def _table(text: str, path: Path, given: str, setting: Setting) -> Workload:
     """Return the workload of a CSV file, by its header."""
     columns, where, _ = table_of(path, read_lines(path, trainers.MOST_BYTES))
     if not set(columns).isdisjoint(philly.OWN_COLUMNS):
+        if setting.users:
+            do = f"say whose they are: USER={clean(text)}"
+            raise InputError("measured trainings name no users", where=where, do=do)
         return _measured(text, path, given, setting)
     if not any(column in trainers.OWN_COLUMNS or column.startswith("rate_") for column in columns):
         raise InputError(
@@ -107,7 +115,11 @@ def _table(text: str, path: Path, given: str, setting: Setting) -> Workload:
         )
     if given:
         raise InputError("a file of trainers takes no options", where=f"WORKLOAD {shown(text)}")
-    return Workload(text, lambda _: trainers.read_trainers(path, gpus=setting.gpus), (path,))
+    return Workload(
+        text,
+        lambda _: trainers.read_trainers(path, gpus=setting.gpus, users=setting.users),
+        (path,),
+    )
 
 
 def _measured(text: str, path: Path, given: str, setting: Setting) -> Workload:

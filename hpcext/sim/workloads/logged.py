@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.traces.swf import read_swf
+from hpcext.sim.workloads.workload import of_user
+from hpcext.text import clean
 
 
 def read_logged(
-    path: Path, *, gpus: int, per_node: int | None = None
+    path: Path, *, gpus: int, per_node: int | None = None, users: bool = False
 ) -> Iterator[tuple[Job, Physics]]:
     """Read the jobs of a log in the Standard Workload Format, one at a time.
 
@@ -26,6 +29,14 @@ def read_logged(
         GPUs of a node.
     per_node : int or None
         Processors of a node, if the log counts processors; None: the log counts nodes.
+    users : bool
+        Whether each belongs to its user, by the number that the log has. Such jobs share nodes that
+        can be taken from them, so each of them can be suspended.
+
+    Raises
+    ------
+    InputError
+        A job has no user, and each should have one.
     """
     first_s = None
     for order, logged in enumerate(read_swf(path)):
@@ -33,15 +44,19 @@ def read_logged(
         if logged.wanted < 1 or logged.run_s <= 0:
             continue
         nodes = -(-logged.wanted // (per_node or 1))
+        if users and logged.user < 0:
+            do = f"say whose jobs these are: USER={clean(str(path))}"
+            raise InputError(f"job {logged.number} has no user", where=clean(str(path)), do=do)
+        number = str(logged.number)
         job = Job(
-            str(logged.number),
+            of_user(str(logged.user), number) if users else number,
             f"job{logged.number}",
             order,
             (gpus,),
             gpus,
             nodes=(nodes, nodes),
             walltime_s=logged.walltime_s if logged.walltime_s > 0 else None,
-            suspendable=False,
+            suspendable=users,
             submitted_s=logged.submit_s - first_s,
             estimate=Estimate(stated={gpus * nodes: 1.0}, work=logged.run_s),
         )

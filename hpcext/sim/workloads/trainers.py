@@ -5,7 +5,8 @@
     name,submit_s,n_min,n_max,rescale_up_s,rescale_down_s,samples,rate_1,rate_2,rate_4,...
 
 The columns are the range of its nodes, the seconds that a change costs it, the samples to train,
-and samples per second by number of nodes.
+and samples per second by number of nodes. Where several users share nodes, a column ``user`` says
+whose trainer it is.
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.numerals import whole
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.traces.lines import TableRow, read_lines, table_of
-from hpcext.text import listed, shown
+from hpcext.sim.workloads.workload import of_user, user_name
+from hpcext.text import clean, listed, shown
 
 COLUMNS = ("name", "submit_s", "n_min", "n_max", "rescale_up_s", "rescale_down_s", "samples")
 
 OWN_COLUMNS = COLUMNS[1:]
 """The columns by which such a table is recognised."""
+
+USER = "user"
+USERS = "a user's name"
 
 MOST_NODES = 1_000_000
 MOST_BYTES = 10_000
@@ -97,7 +104,9 @@ def simulated(trainer: Trainer, order: int, gpus: int = 1) -> tuple[Job, Physics
     return job, physics
 
 
-def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]:
+def read_trainers(
+    path: Path, *, gpus: int = 1, users: bool = False
+) -> Iterator[tuple[Job, Physics]]:
     """Read trainers, one at a time.
 
     A trainer restores its newest checkpoint within the seconds that it takes to grow, like a new
@@ -109,6 +118,8 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
     path : Path
     gpus : int
         GPUs of a node; a trainer uses all of them, and its speeds are those of whole nodes.
+    users : bool
+        Whether each belongs to the user in the column ``user``.
 
     Raises
     ------
@@ -121,6 +132,9 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
     if missing or not rates:
         wanted = missing[0] if missing else f"{_RATE}1"
         raise InputError(f"no column {wanted}", where=where, valid=listed(COLUMNS))
+    if users and USER not in names:
+        do = f"add it, or say whose trainers these are: USER={clean(str(path))}"
+        raise InputError(f"no column {USER}", where=where, do=do)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"column {shown(twice)} occurs twice", where=where)
@@ -132,7 +146,16 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
             what, do = "submitted before the row above", "sort the rows by submit_s"
             raise InputError(what, where=row.where, do=do)
         before_s = job.submitted_s
+        if users:
+            job = replace(job, id=of_user(_user(row), job.id))
         yield job, physics
+
+
+def _user(row: TableRow) -> str:
+    user = user_name(row.cells[USER])
+    if user is None:
+        raise InputError(f"{USER} {shown(row.cells[USER])}", where=row.where, valid=USERS)
+    return user
 
 
 def _trainer(row: TableRow, order: int, rates: Mapping[str, int], gpus: int) -> tuple[Job, Physics]:

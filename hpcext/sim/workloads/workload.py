@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from hpcext.profiles import Profiles
 from hpcext.sim.replay.physics import Physics
 
 Jobs = Iterable[tuple[Job, Physics]]
+
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 
 
 class Workload(NamedTuple):
@@ -87,6 +90,8 @@ class Setting(NamedTuple):
         The store in which a job file's ``scaling = "NAME"`` is looked up.
     data : Path or None
         The folder of recorded data.
+    users : bool
+        Whether jobs belong to users, and their ids are ``USER/ID``.
     """
 
     gpus: int = 1
@@ -99,6 +104,22 @@ class Setting(NamedTuple):
     costs: Costs = Costs()
     profiles: Profiles | None = None
     data: Path | None = None
+    users: bool = False
+
+
+def of_user(user: str, job_id: str) -> str:
+    """Return the id of a job that belongs to a user."""
+    return f"{user}/{job_id}"
+
+
+def user_of(job_id: str) -> str:
+    """Return the user to whom a job belongs; empty if it belongs to none."""
+    return job_id.rpartition("/")[0]
+
+
+def user_name(text: str) -> str | None:
+    """Return the name of a user; None if it cannot be one."""
+    return text if _USER.fullmatch(text) else None
 
 
 def changed(jobs: Jobs, setting: Setting) -> Iterator[tuple[Job, Physics]]:
