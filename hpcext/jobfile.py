@@ -10,10 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import checkpointers, shells
+import msgspec
+
+from hpcext import checkpointers, containers, shells
 from hpcext import jobfields as fields
 from hpcext.checkpointers import Checkpointer
 from hpcext.checks import at, boolean, kind_of, known_keys, placed
+from hpcext.containers import Container
 from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
 from hpcext.jobspec import Gpus, JobSpec, Nodes
@@ -35,6 +38,7 @@ def read_jobs(
     path: Path,
     *,
     suspend_timeout_s: float = 60.0,
+    container_runtime: str = containers.AUTO,
     profiles: Profiles | None = None,
     empty: bool = False,
     warnings: list[str] | None = None,
@@ -46,6 +50,8 @@ def read_jobs(
     path : pathlib.Path
     suspend_timeout_s : float
         Default, in seconds, for jobs that do not state one.
+    container_runtime : str
+        What runs the containers of jobs that do not state it.
     profiles : Profiles, optional
         The store in which ``scaling = "NAME"`` is looked up.
     empty : bool
@@ -69,7 +75,13 @@ def read_jobs(
     if empty and not parse_toml(text, where):
         return ()
     return parse_jobs(
-        text, where, base, suspend_timeout_s=suspend_timeout_s, profiles=profiles, warnings=warnings
+        text,
+        where,
+        base,
+        suspend_timeout_s=suspend_timeout_s,
+        container_runtime=container_runtime,
+        profiles=profiles,
+        warnings=warnings,
     )
 
 
@@ -80,6 +92,7 @@ def parse_jobs(
     *,
     known: Collection[str] = (),
     suspend_timeout_s: float = 60.0,
+    container_runtime: str = containers.AUTO,
     profiles: Profiles | None = None,
     warnings: list[str] | None = None,
 ) -> tuple[JobSpec, ...]:
@@ -96,6 +109,8 @@ def parse_jobs(
         Names of jobs outside the file that `after` may refer to.
     suspend_timeout_s : float
         Default, in seconds, for jobs that do not state one.
+    container_runtime : str
+        What runs the containers of jobs that do not state it.
     profiles : Profiles, optional
         The store in which ``scaling = "NAME"`` is looked up.
     warnings : list of str, optional
@@ -113,6 +128,8 @@ def parse_jobs(
     for number, table in enumerate(tables, start=1):
         stated = place(where, number, table.get("name") if isinstance(table, dict) else None)
         spec = _job(table, stated, defaults, base, profiles)
+        if spec.container is not None:
+            spec = _contained(spec, spec.container, stated, base, container_runtime)
         if spec.name in numbers:
             raise InputError(
                 f"{spec.name!r} is already the name of [[job]] {numbers[spec.name]}",
@@ -198,6 +215,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "trial": fields.trial,
     "trackers": boolean,
     "checkpoint": checkpointers.checkpoint,
+    "container": containers.container,
 }
 
 KEYS = tuple(_FIELDS)
@@ -268,6 +286,30 @@ def _natively(saves: Checkpointer, table: Mapping[str, Any]) -> dict[str, Any]:
             do="leave one of them out",
         )
     return {"suspend_timeout_s": timeout_s}
+
+
+def _contained(
+    spec: JobSpec, container: Container, stated: str, base: Path, runtime: str
+) -> JobSpec:
+    """Check the container of a job against its other keys; return the job with all of it stated."""
+    with at(f"{stated}: container"):
+        if spec.checkpoint is not None and spec.checkpoint.transparent:
+            raise InputError(
+                'stated beside checkpoint = "transparent": no container is suspended as it is',
+                do="leave one of them out, or say how the training saves",
+            )
+        image = container.image
+        if container.path:
+            image = os.path.normpath(base / os.path.expanduser(container.path))
+            if not os.path.exists(image):
+                raise InputError(
+                    f"there is no image {shown(image)}",
+                    valid="a file or directory; a relative path starts at the job file's directory",
+                )
+    with at(f"{stated}: workdir"):
+        containers.check_bound(spec.workdir)
+    whole = msgspec.structs.replace(container, image=image, runtime=container.runtime or runtime)
+    return msgspec.structs.replace(spec, container=whole)
 
 
 def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import msgspec
 
 from hpcext import jobfields as fields
 from hpcext.checkpointers import Checkpointer
+from hpcext.containers import Container
 from hpcext.core.trials import Trial
 from hpcext.scaling.curve import fewest_near_best
 
@@ -83,6 +84,8 @@ class JobSpec(msgspec.Struct, frozen=True):
         The longest time that an attempt takes, in seconds; None: not stated.
     trackers : bool
         Whether its attempts continue one run of an experiment tracker.
+    container : Container or None
+        What the command runs in.
     """
 
     name: str
@@ -114,6 +117,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     hang_after_s: float = 60.0
     walltime_s: float | None = None
     trackers: bool = True
+    container: Container | None = None
 
 
 def optimum(spec: JobSpec) -> int:

@@ -28,6 +28,7 @@ from hpcext.launch.supervisor_files import SupervisorFiles
 from hpcext.process import Process
 
 if TYPE_CHECKING:
+    from hpcext.launch.container import Container
     from hpcext.launch.mps import Seat
     from hpcext.launch.native import Native
     from hpcext.launch.transparent.saver import Transparent
@@ -128,7 +129,10 @@ class Supervisor:
         # What asks a command to save is not to be mistaken for what only says that it is time.
         by = None if self._native is None else self._native.signum
         self._spared = self._launch.notices and self._native is not None and by != signal.SIGTERM
-        self._processes = AttemptProcesses(self._me, self._seat, self._native, spared=self._spared)
+        self._container = self._launch.container(directory)
+        self._processes = AttemptProcesses(
+            self._me, self._seat, self._native, spared=self._spared, container=self._container
+        )
         self._state = AttemptState(
             kill_grace_s=self._launch.kill_grace_s,
             suspend_timeout_s=self._launch.suspend_timeout_s,
@@ -183,15 +187,32 @@ class Supervisor:
     def _begin(self, log: int) -> int:
         """Start the command anew; return its pid."""
         launch, native = self._launch, self._native
+        argv = [*launch.argv, *(native.begin() if native is not None else ())]
+        environ = self._environ()
+        if self._container is not None:
+            argv = self._contained(self._container, argv, environ, log)
         return command.start(
-            [*launch.argv, *(native.begin() if native is not None else ())],
-            self._environ(),
+            argv,
+            environ,
             cwd=launch.cwd,
             log=log,
             notices=launch.notices,
             spared=self._spared,
             asked_by=native.signum if native is not None else None,
             no_new_privs=native is not None and native.no_new_privs,
+        )
+
+    def _contained(
+        self, container: Container, argv: list[str], environ: Mapping[str, str], log: int
+    ) -> list[str]:
+        """Return the command that runs another one in a container."""
+        by = None if self._native is None else self._native.signum
+        return container.begin(
+            argv,
+            environ,
+            environment.added(self._launch, environ),
+            command.ignored(self._launch.notices, spared=self._spared, asked_by=by),
+            lambda what: command.write_line(log, self._launch.log, f"hpcext: {what}"),
         )
 
     def _goes_on(self, log: int) -> int | None:
@@ -327,7 +348,7 @@ class Supervisor:
         it recognises one that it has had already.
         """
         if self._pid and self._files.resized():
-            main = Process.of(self._pid)
+            main = self._processes.command(self._pid)
             if main is not None and self._exit_code is None:
                 tree.tell(main, protocol.NEWS_SIGNAL)
 

@@ -1,0 +1,151 @@
+"""The job key ``container``: the image in which the command of a job runs, and what it sees there.
+
+How such a command begins, and what a supervisor makes of its processes, is in
+:mod:`hpcext.launch.container`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from hpcext.checks import at, known_keys, string, wrong
+from hpcext.core.errors import InputError
+from hpcext.launch.container import AUTO, NOT_BOUND, PROGRAMS
+from hpcext.text import did_you_mean, shown
+
+RUNTIMES = (AUTO, *PROGRAMS)
+"""What runs containers; ``auto``: the first of the others that is on the node."""
+
+SCHEMES = ("docker", "library", "oras", "shub", "https", "http")
+"""Where Apptainer and Singularity fetch images from, by the beginning of a URI."""
+
+MAX_BINDS = 256
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_URI = re.compile(r"[a-z]+://[!-~]+")
+_KEYS = ("image", "binds", "runtime")
+
+
+class Container(msgspec.Struct, frozen=True):
+    """The container of a job.
+
+    Attributes
+    ----------
+    image : str
+        An absolute path of an image file or a directory, or a URI.
+    binds : tuple of str
+        What else of the node is visible in it: ``PATH``, ``PATH:THERE`` or ``PATH:THERE:ro``.
+    runtime : str
+        One of :data:`RUNTIMES`; empty: that of the settings.
+    """
+
+    image: str
+    binds: tuple[str, ...] = ()
+    runtime: str = ""
+
+    @property
+    def path(self) -> str:
+        """The path of the image; empty if it is fetched."""
+        return "" if _SCHEME.match(self.image) else self.image
+
+
+def container(value: Any) -> Container:
+    """Check the key ``container`` of a job: an image, or a table.
+
+    Parameters
+    ----------
+    value : Any
+
+    Returns
+    -------
+    Container
+        Its image may be a path relative to the directory of the job file.
+
+    Raises
+    ------
+    InputError
+        It is neither.
+    """
+    if isinstance(value, str):
+        return Container(_image(value))
+    if not isinstance(value, dict) or not value:
+        raise wrong(value, 'an image, as "train.sif", or a table, as {image = "train.sif"}')
+    known_keys(value, _KEYS)
+    if "image" not in value:
+        raise InputError("image is missing", do='add image = "train.sif"')
+    with at("image"):
+        image = _image(string(value["image"]))
+    with at("binds"):
+        binds = _binds(value.get("binds", []))
+    with at("runtime"):
+        chosen = runtime(value["runtime"]) if "runtime" in value else ""
+    return Container(image, binds, chosen)
+
+
+def runtime(value: Any) -> str:
+    """Check the name of what runs containers."""
+    if value == "pyxis":
+        raise InputError(
+            "pyxis adds options to srun, which begins no trainings of hpcext",
+            valid=", ".join(RUNTIMES),
+            do="see docs/containers.md for what is possible on such a site",
+        )
+    if value not in RUNTIMES:
+        raise InputError(
+            shown(value), valid=", ".join(RUNTIMES), do=did_you_mean(str(value), RUNTIMES)
+        )
+    return str(value)
+
+
+def check_bound(path: str) -> str:
+    """Refuse a path that cannot be made visible in a container; return it."""
+    if found := NOT_BOUND.search(path):
+        raise InputError(
+            f"{shown(path)} has a {shown(found[0])}, which no bind of a container can name",
+            valid="a path without comma, colon, quotation mark, backslash or line break",
+        )
+    return path
+
+
+def _image(value: str) -> str:
+    text = string(value)
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        if not text:
+            raise InputError("empty", valid="the path of an image, or a URI as docker://NAME:TAG")
+        return text
+    if scheme[1] == "instance":
+        raise InputError(
+            f"{shown(text)} runs already, and would not end with the job",
+            valid="the path of an image, or a URI as docker://NAME:TAG",
+        )
+    if scheme[1] not in SCHEMES or not _URI.fullmatch(text):
+        raise InputError(
+            f"{shown(text)} is no URI of an image",
+            valid=", ".join(f"{each}://..." for each in SCHEMES),
+            do=did_you_mean(scheme[1], SCHEMES),
+        )
+    return text
+
+
+def _binds(value: Any) -> tuple[str, ...]:
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or len(listed) > MAX_BINDS:
+        raise wrong(value, f'an array of at most {MAX_BINDS} paths, as ["/data", "/scratch:/in"]')
+    return tuple(_bind(string(each)) for each in listed)
+
+
+def _bind(text: str) -> str:
+    here, *there = text.split(":")
+    mode = there[1:]
+    paths = [here, *there[:1]]
+    if mode not in ([], ["ro"], ["rw"]) or not all(path.startswith("/") for path in paths):
+        raise InputError(
+            shown(text), valid="PATH, PATH:THERE or PATH:THERE:ro, with absolute paths"
+        )
+    for path in paths:
+        check_bound(path)
+    return text
