@@ -84,7 +84,10 @@ esac
 case $ranks in
 *[!0-9]* | "") echo "hpcext: --ranks: $ranks (valid: a number)" >&2; exit 2 ;;
 esac
-[ $# -gt 0 ] || {{ echo "hpcext: no command (valid: hpcext launch [--ranks N] COMMAND ...)" >&2; exit 2; }}
+if [ $# -eq 0 ]; then
+    echo "hpcext: no command (valid: hpcext launch [--ranks N] COMMAND ...)" >&2
+    exit 2
+fi
 exec python3 -I -S {ranks} "$ranks" "$@"
 """
 
