@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 from site_of_test import COUNTER, Site, wait_for
+
+from hpcext import protocol
 
 TESTS = Path(__file__).parents[1]
 TRAIN = TESTS / "rescaling" / "train.py"
@@ -84,15 +87,23 @@ def test_the_flag_is_the_key(site: Site, image: dict[str, Any]) -> None:
     assert "/bin/sh" in site.run("why", "p", "p").out
 
 
+def has_news(pid: int) -> bool:
+    """Whether SIGUSR1 is pending in a process; proc(5)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)", status, re.M)
+    return any(int(mask, 16) >> (protocol.NEWS_SIGNAL - 1) & 1 for mask in pending)
+
+
 @pytest.mark.slow
 def test_ranks_in_it_change_in_number_without_stopping(site: Site, image: dict[str, Any]) -> None:
     directory = site.path / "grows"
-    directory.mkdir()
+    (directory / "tmp").mkdir(parents=True)
     command = ["hpcext", "launch", "--", sys.executable, str(TRAIN), str(directory)]
     job = {
         "name": "grows",
         "command": [*command, "--global-batch=12", "--gates", "10", "50"],
         "gpus": {"min": 1, "max": 2, "optimal": 1},
+        "env": {"TMPDIR": f"{directory}/tmp"},
         "container": image,
     }
     site.write_jobs(job)
@@ -105,6 +116,8 @@ def test_ranks_in_it_change_in_number_without_stopping(site: Site, image: dict[s
 
     wait_for(account, "its first step")
     site.run_until_done("resize", str(site.pilot), "grows", "2")
+    wait_for(lambda: list(directory.glob("tmp/*/group.json")), "new ranks")
+    wait_for(lambda: has_news(account()[0]["pid"]), "the news of them")
     (directory / "gate-10").touch()
     wait_for(lambda: account()[-1]["size"] == 2, "steps on two GPUs")
     (directory / "gate-50").touch()
