@@ -6,17 +6,22 @@ How such a command begins, and what a supervisor makes of its processes, is in
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hpcext.checkpointers import Checkpointer
 from hpcext.checks import at, known_keys, string, wrong
 from hpcext.core.errors import InputError
-from hpcext.launch.container import AUTO, NOT_BOUND, PROGRAMS
+from hpcext.launch import container as launched
 from hpcext.text import did_you_mean, shown
 
-RUNTIMES = (AUTO, *PROGRAMS)
+AUTO = launched.AUTO
+
+RUNTIMES = (AUTO, *launched.PROGRAMS)
 """What runs containers; ``auto``: the first of the others that is on the node."""
 
 SCHEMES = ("docker", "library", "oras", "shub", "https", "http")
@@ -102,12 +107,53 @@ def runtime(value: Any) -> str:
 
 def check_bound(path: str) -> str:
     """Refuse a path that cannot be made visible in a container; return it."""
-    if found := NOT_BOUND.search(path):
+    if found := launched.NOT_BOUND.search(path):
         raise InputError(
             f"{shown(path)} has a {shown(found[0])}, which no bind of a container can name",
             valid="a path without comma, colon, quotation mark, backslash or line break",
         )
     return path
+
+
+def settle(
+    container: Container, workdir: str, saves: Checkpointer | None, *, base: Path, runtime: str
+) -> Container:
+    """Check a container against the other keys of its job; return it with all that they left open.
+
+    Parameters
+    ----------
+    container : Container
+    workdir : str
+        Where the command runs.
+    saves : Checkpointer or None
+        How it saves by its own means.
+    base : pathlib.Path
+        The directory at which the path of an image starts.
+    runtime : str
+        What runs it unless the job states that.
+
+    Raises
+    ------
+    InputError
+        The job cannot run in it.
+    """
+    if saves is not None and saves.transparent:
+        raise InputError(
+            'stated beside checkpoint = "transparent": no container is suspended as it is',
+            do="leave one of them out, or say how the training saves",
+        )
+    with at("workdir"):
+        check_bound(workdir)
+    image = container.image
+    if container.path:
+        # Not Path.resolve, because the path of a link should stay as the user wrote it.
+        image = os.path.normpath(base / os.path.expanduser(container.path))
+        if not os.path.exists(image):
+            raise InputError(
+                f"there is no image {shown(image)}",
+                valid="a file or directory; a relative path starts at the job file's directory",
+            )
+    return msgspec.structs.replace(container, image=image, runtime=container.runtime or runtime)
 
 
 def _image(value: str) -> str:

@@ -10,16 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hpcext import checkpointers, containers, shells
 from hpcext import jobfields as fields
 from hpcext.checkpointers import Checkpointer
 from hpcext.checks import at, boolean, kind_of, known_keys, placed
-from hpcext.containers import Container
 from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
-from hpcext.jobspec import Gpus, JobSpec, Nodes
+from hpcext.jobspec import Gpus, JobSpec, Nodes, contained
 from hpcext.profiles import Profiles
 from hpcext.scaling.kinds import curve_of
 from hpcext.text import SHOWN_CHARS, clean, counted, did_you_mean, listed, shown
@@ -128,8 +125,8 @@ def parse_jobs(
     for number, table in enumerate(tables, start=1):
         stated = place(where, number, table.get("name") if isinstance(table, dict) else None)
         spec = _job(table, stated, defaults, base, profiles)
-        if spec.container is not None:
-            spec = _contained(spec, spec.container, stated, base, container_runtime)
+        with at(stated, "container"):
+            spec = contained(spec, base, container_runtime)
         if spec.name in numbers:
             raise InputError(
                 f"{spec.name!r} is already the name of [[job]] {numbers[spec.name]}",
@@ -286,30 +283,6 @@ def _natively(saves: Checkpointer, table: Mapping[str, Any]) -> dict[str, Any]:
             do="leave one of them out",
         )
     return {"suspend_timeout_s": timeout_s}
-
-
-def _contained(
-    spec: JobSpec, container: Container, stated: str, base: Path, runtime: str
-) -> JobSpec:
-    """Check the container of a job against its other keys; return the job with all of it stated."""
-    with at(f"{stated}: container"):
-        if spec.checkpoint is not None and spec.checkpoint.transparent:
-            raise InputError(
-                'stated beside checkpoint = "transparent": no container is suspended as it is',
-                do="leave one of them out, or say how the training saves",
-            )
-        image = container.image
-        if container.path:
-            image = os.path.normpath(base / os.path.expanduser(container.path))
-            if not os.path.exists(image):
-                raise InputError(
-                    f"there is no image {shown(image)}",
-                    valid="a file or directory; a relative path starts at the job file's directory",
-                )
-    with at(f"{stated}: workdir"):
-        containers.check_bound(spec.workdir)
-    whole = msgspec.structs.replace(container, image=image, runtime=container.runtime or runtime)
-    return msgspec.structs.replace(spec, container=whole)
 
 
 def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str, Any]:

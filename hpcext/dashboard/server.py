@@ -93,7 +93,7 @@ def read_peers(text: str) -> Peers:
     InputError
         One of them is no address, or there is no limit in it.
     """
-    found = []
+    found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
     for each in filter(None, text.split(",")):
         try:
             network = ipaddress.ip_network(each.strip(), strict=False)

@@ -14,6 +14,7 @@ from hpcext.launch.native import Native
 
 if TYPE_CHECKING:
     from hpcext.launch.container import Container
+    from hpcext.launch.mps import Seat
     from hpcext.launch.transparent.saver import Transparent
 
 
@@ -74,6 +75,7 @@ class Launch:
         self._leader = str(document.get("leader", "none"))
         self._checkpoint = document.get("checkpoint")
         self._container = document.get("container")
+        self._mps = document.get("mps")
 
     def native(self, directory: Path, environ: Mapping[str, str]) -> Native | Transparent | None:
         """Return how the command saves by its own means; None if nothing is stated of that.
@@ -114,6 +116,15 @@ class Launch:
         from hpcext.launch import container  # noqa: PLC0415
 
         return container.Container(self._container, directory, self.cwd, self.attempt)
+
+    def seat(self) -> Seat | None:
+        """Return the way to the attempt's seat on a shared GPU, if that is where it runs."""
+        if not self._mps:
+            return None
+        # Imported here, since few attempts share a GPU, and the others need not load this.
+        from hpcext.launch import mps  # noqa: PLC0415
+
+        return mps.Seat(self._mps)
 
     def nvidia(self) -> str | None:
         """Return its NVIDIA GPUs, as in ``CUDA_VISIBLE_DEVICES``; empty if it has none."""

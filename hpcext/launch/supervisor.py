@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ from hpcext.launch.supervisor_files import SupervisorFiles
 from hpcext.process import Process
 
 if TYPE_CHECKING:
-    from hpcext.launch.container import Container
     from hpcext.launch.mps import Seat
     from hpcext.launch.native import Native
     from hpcext.launch.transparent.saver import Transparent
@@ -123,7 +122,7 @@ class Supervisor:
         self._me = Process.me()
         self._launch = Launch(launch, index)
         self._files = SupervisorFiles(directory, launch, self._launch.index)
-        self._seat = _seat(launch.get("mps"))
+        self._seat = self._launch.seat()
         self._compiled = Compiled(self._launch.environ)
         self._native = self._launch.native(directory, protocol.environ())
         # What asks a command to save is not to be mistaken for what only says that it is time.
@@ -189,8 +188,15 @@ class Supervisor:
         launch, native = self._launch, self._native
         argv = [*launch.argv, *(native.begin() if native is not None else ())]
         environ = self._environ()
+        asked_by = native.signum if native is not None else None
         if self._container is not None:
-            argv = self._contained(self._container, argv, environ, log)
+            argv = self._container.begin(
+                argv,
+                environ,
+                environment.added(launch, environ),
+                command.ignored(launch.notices, spared=self._spared, asked_by=asked_by),
+                lambda what: command.write_line(log, launch.log, f"hpcext: {what}"),
+            )
         return command.start(
             argv,
             environ,
@@ -198,21 +204,8 @@ class Supervisor:
             log=log,
             notices=launch.notices,
             spared=self._spared,
-            asked_by=native.signum if native is not None else None,
+            asked_by=asked_by,
             no_new_privs=native is not None and native.no_new_privs,
-        )
-
-    def _contained(
-        self, container: Container, argv: list[str], environ: Mapping[str, str], log: int
-    ) -> list[str]:
-        """Return the command that runs another one in a container."""
-        by = None if self._native is None else self._native.signum
-        return container.begin(
-            argv,
-            environ,
-            environment.added(self._launch, environ),
-            command.ignored(self._launch.notices, spared=self._spared, asked_by=by),
-            lambda what: command.write_line(log, self._launch.log, f"hpcext: {what}"),
         )
 
     def _goes_on(self, log: int) -> int | None:
@@ -405,13 +398,3 @@ class Supervisor:
             **({"checkpoint": checkpoint} if checkpoint else {}),
             **({} if suspended or not exit_code else self._ending.failure()),
         }
-
-
-def _seat(document: Mapping[str, str] | None) -> Seat | None:
-    """Return the way to an attempt's seat on a shared GPU, if that is where it runs."""
-    if not document:
-        return None
-    # Imported here, since few attempts share a GPU, and the others need not load this.
-    from hpcext.launch import mps  # noqa: PLC0415
-
-    return mps.Seat(document)

@@ -244,9 +244,7 @@ def test_an_image_that_is_fetched_and_no_directory_but_the_job_s(
     ]
 
 
-@pytest.mark.parametrize(
-    ("variable", "option"), [(devices.CUDA, "--nv"), (devices.ROCR, "--rocm")]
-)
+@pytest.mark.parametrize(("variable", "option"), [(devices.CUDA, "--nv"), (devices.ROCR, "--rocm")])
 def test_the_gpus_of_the_machine_are_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, option: str
 ) -> None:

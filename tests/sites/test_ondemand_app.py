@@ -44,7 +44,8 @@ host=127.0.0.1
 ./script.sh &
 SCRIPT_PID=$!
 [[ -e after.sh ]] && source after.sh
-(umask 077; printf 'token: %s\\nhost: %s\\nport: %s\\npassword: x\\n' "$token" "$host" "$port" >connection.yml)
+umask 077
+printf 'token: %s\\nhost: %s\\nport: %s\\npassword: x\\n' "$token" "$host" "$port" >connection.yml
 wait $SCRIPT_PID || clean_up 1
 clean_up
 """
