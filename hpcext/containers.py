@@ -152,6 +152,7 @@ def settle(
             raise InputError(
                 f"there is no image {shown(image)}",
                 valid="a file or directory; a relative path starts at the job file's directory",
+                do="say docker://... if it is the name of one in a registry",
             )
     return msgspec.structs.replace(container, image=image, runtime=container.runtime or runtime)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import documents, private
+from hpcext import documents, private, protocol
 from hpcext.launch import devices, tree
 from hpcext.launch.command import NOT_EXECUTABLE, NOT_FOUND, CommandError
 from hpcext.process import Process
@@ -106,17 +106,28 @@ class Container:
     cwd : str
         Where the command runs.
     attempt : int
+    index : int
+        The index of this node.
     """
 
     def __init__(
-        self, document: Mapping[str, Any], directory: Path, cwd: str, attempt: int
+        self,
+        document: Mapping[str, Any],
+        directory: Path,
+        cwd: str,
+        *,
+        attempt: int,
+        index: int = 0,
     ) -> None:
         self._image = str(document["image"])
         self._binds = [str(each) for each in document.get("binds", ())]
         self._runtime = str(document.get("runtime") or AUTO)
         self._directory = directory
+        # Nodes have GPUs and a supervisor of their own, and write at the same time.
+        self._own = protocol.node_directory(directory, index)
         self._cwd = cwd
         self._attempt = attempt
+        self._first = index == 0
 
     def begin(
         self,
@@ -190,11 +201,11 @@ class Container:
 
     @property
     def _python(self) -> Path:
-        return self._directory / "python"
+        return self._own / "python"
 
     def _write(self, added: Mapping[str, str], ignored: Collection[signal.Signals]) -> Path:
         """Write what the shell in the container runs first; return where it is."""
-        programs = self._directory / "bin"
+        programs = self._own / "bin"
         for path in (programs, self._python, self._python / _PACKAGE.name):
             private.make(path)
         ranks = self._python / _PACKAGE.name / "launch" / "ranks.py"
@@ -203,11 +214,12 @@ class Container:
         names = " ".join(sorted(each.name.removeprefix("SIG") for each in ignored))
         text = _INSIDE.format(
             exports="\n".join(_exports(added)),
-            bin=shlex.quote(str(programs)),
+            # A command that asks to be requeued finds its scontrol in that of the attempt.
+            bin=":".join(shlex.quote(str(each / "bin")) for each in (self._own, self._directory)),
             python=shlex.quote(str(self._python)),
             traps=f"trap '' {names}" if names else "",
         )
-        path = self._directory / "inside.sh"
+        path = self._own / "inside.sh"
         documents.write_file(path, os.fsencode(text))
         return path
 
@@ -229,8 +241,9 @@ class Container:
                 f"the container image {self._image}{other} is not the one in which attempt "
                 f"{before['attempt']} ran: what is resumed now may need the other one"
             )
-        document = {"schema": IMAGE, "attempt": self._attempt, **now}
-        documents.write_json(self._directory.parent / IMAGE_FILE, document, durable=False)
+        if self._first:
+            document = {"schema": IMAGE, "attempt": self._attempt, **now}
+            documents.write_json(self._directory.parent / IMAGE_FILE, document, durable=False)
 
     def _before(self) -> dict[str, Any]:
         """Return what the image was in the last attempt; empty if it is unknown."""

@@ -115,7 +115,9 @@ class Launch:
         # Imported here, since few commands are in containers, and the others need not load it.
         from hpcext.launch import container  # noqa: PLC0415
 
-        return container.Container(self._container, directory, self.cwd, self.attempt)
+        return container.Container(
+            self._container, directory, self.cwd, attempt=self.attempt, index=self.index
+        )
 
     def seat(self) -> Seat | None:
         """Return the way to the attempt's seat on a shared GPU, if that is where it runs."""

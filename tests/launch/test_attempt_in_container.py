@@ -258,3 +258,19 @@ def test_the_stand_in_refuses_what_it_does_not_know(words: list[str]) -> None:
     done = subprocess.run([FAKES / "apptainer", "exec", *words], capture_output=True, check=False)
     assert done.returncode == 255
     assert b"unknown" in done.stderr
+
+
+def test_nodes_of_an_attempt_do_not_write_over_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{FAKES}{os.pathsep}{os.environ['PATH']}")
+    image, attempt = tmp_path / "image", tmp_path / "attempt-0001"
+    for directory in (image, attempt, attempt / "node-0001"):
+        directory.mkdir()
+    for index, own in ((1, attempt / "node-0001"), (0, attempt)):
+        place = container.Container({"image": str(image)}, attempt, "/", attempt=1, index=index)
+        words = place.begin(["true"], dict(os.environ), {"NODE": str(index)}, (), print)
+        assert words[-2:] == [str(own / "inside.sh"), "true"]
+        assert f"export NODE={index}\n" in (own / "inside.sh").read_text()
+        assert (tmp_path / "image.json").exists() == (index == 0)
+    assert "export NODE=1\n" in (attempt / "node-0001" / "inside.sh").read_text()
