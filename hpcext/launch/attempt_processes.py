@@ -92,8 +92,9 @@ class AttemptProcesses:
         pid : int
             Of the process that was started.
         """
-        below = self.find() if self._container is not None else []
-        return below[0] if below else Process.of(pid)
+        if self._container is None:
+            return Process.of(pid)
+        return next(iter(self.find()), None)
 
     def _below(self) -> list[Process]:
         """Return all processes below the supervisor, without what it has started itself."""
@@ -131,6 +132,9 @@ class AttemptProcesses:
             self._native.abandon()
         # The processes are searched again, because a tree may have forked.
         processes = self.find(around=signal.SIGKILL in signums)
+        if not processes and signal.SIGTERM in signums:
+            # Its container is being made, perhaps of an image that takes long to fetch.
+            processes = self.find(around=True)
         if signal.SIGKILL in signums:
             # The end of a parent would let go on what is stopped below it: setpgid(2).
             processes.reverse()

@@ -44,6 +44,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _OWN = frozenset(
     {
+        "apptainer",
+        "singularity",
         "starter",
         "starter-suid",
         "appinit",
@@ -177,15 +179,14 @@ class Container:
         ]
 
     def inside(self, processes: Sequence[Process]) -> list[Process]:
-        """Return those processes that are in the container; all of them while it has none yet.
+        """Return those processes that are in the container; none while it is being made.
 
         Parameters
         ----------
         processes : sequence of Process
             All processes of the attempt.
         """
-        found = [each for each in processes if tree.title(each) not in _OWN]
-        return found or list(processes)
+        return [each for each in processes if tree.title(each) not in _OWN]
 
     def _visible(self) -> list[str]:
         """Return what of the node is to be visible inside, each after what it lies in."""

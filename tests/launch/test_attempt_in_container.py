@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -274,3 +275,38 @@ def test_nodes_of_an_attempt_do_not_write_over_each_other(
         assert f"export NODE={index}\n" in (own / "inside.sh").read_text()
         assert (tmp_path / "image.json").exists() == (index == 0)
     assert "export NODE=1\n" in (attempt / "node-0001" / "inside.sh").read_text()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTSTP, signal.SIGTERM])
+def test_while_its_image_is_fetched_it_can_be_ended_and_is_asked_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, signum: signal.Signals
+) -> None:
+    """What passes signals on would pass one on to a command that does not handle it yet."""
+    monkeypatch.setenv("FAKE_APPTAINER_FETCHED", str(stage.path / "fetched"))
+    monkeypatch.setenv("PATH", f"{FAKES}{os.pathsep}{os.environ['PATH']}")
+    place = Contained(stage, "stand-in")
+    script = stage.path / "train.sh"
+    script.write_text("trap 'exit 143' USR1; echo ready; while :; do sleep 0.1; done\n")
+    saves = {"signal": "SIGUSR1", "exits": [143]}
+    supervisor = place.run("sh", str(script), checkpoint=saves, kill_grace_s=60)
+    fetching = stage.wait_for(
+        lambda: [each for each in stage.processes() if each.name() == "apptainer"], "its start"
+    )
+    supervisor.send_signal(signum)
+    if signum == signal.SIGTERM:
+        assert end(supervisor) == 143
+        assert stage.read("exit.json")["suspended"] is False
+        return
+    # The request has been looked at.
+    stage.wait_for(lambda: not has(supervisor.pid, signum), "the request")
+    assert fetching[0].is_running()
+    (stage.path / "fetched").touch()
+    assert end(supervisor) == 85, place.log()
+    assert "ready" in place.log()
+
+
+def has(pid: int, signum: signal.Signals) -> bool:
+    """Whether a signal is pending; proc(5)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    masks = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)", status, re.M)
+    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
