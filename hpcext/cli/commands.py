@@ -79,11 +79,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--retries", type=int, metavar="N", help="how many failures in a row are retried"
     )
     add_checkpoint(group)
-    group.add_argument(
-        "--container",
-        metavar="IMAGE",
-        help="the container in which to run the commands: a path, or a URI as docker://NAME:TAG",
-    )
+    add_container(group)
     group.add_argument(
         "--no-trackers",
         action="store_true",
@@ -98,6 +94,15 @@ def add_checkpoint(parser: Any) -> None:
         "--checkpoint",
         metavar="HOW",
         help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
+    )
+
+
+def add_container(parser: Any) -> None:
+    """Add the option that names the image in which commands run."""
+    parser.add_argument(
+        "--container",
+        metavar="IMAGE",
+        help="run in a container: the path of an image, or a URI as docker://NAME:TAG",
     )
 
 

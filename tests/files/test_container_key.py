@@ -15,6 +15,7 @@ from hpcext.executors.attempt.launch_file import launch_document
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.jobfile import parse_jobs
 from hpcext.jobspec import JobSpec
+from hpcext.manager import suspendable
 
 
 def job(tmp_path: Path, lines: str, **options: str) -> JobSpec:
@@ -104,3 +105,20 @@ def test_its_supervisor_is_told_all_of_it(tmp_path: Path) -> None:
         "binds": ["/data"],
         "runtime": "auto",
     }
+
+
+def test_a_suspendable_command_has_one_by_its_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sif").touch()
+    settings = load_settings(environ={"HPCEXT_CONTAINER_RUNTIME": "singularity"})
+    one = suspendable.spec(["true"], 2, 120)
+    inside = suspendable.in_container(one, "train.sif", settings)
+    assert inside.container == containers.Container(str(tmp_path / "train.sif"), (), "singularity")
+    with pytest.raises(InputError, match="--container: there is no image"):
+        suspendable.in_container(one, "other.sif", settings)
+    saves = suspendable.checkpointer_of("transparent", 120)
+    imaged = suspendable.spec(["true"], 2, 120, saves)
+    with pytest.raises(InputError, match='--container: stated beside checkpoint = "transparent"'):
+        suspendable.in_container(imaged, "train.sif", settings)
