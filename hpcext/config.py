@@ -265,7 +265,7 @@ class Settings:
     container_runtime: str = _setting(
         containers.AUTO,
         containers.runtime,
-        "what runs jobs with a container: apptainer, singularity, or auto, the first that is there",
+        "what runs jobs with a container: apptainer, singularity, pyxis, or auto, the first there",
     )
     # Not HPCEXT_NOTIFY, because the supervisor sets that variable for its training.
     notify: str = _setting(

@@ -21,8 +21,8 @@ from hpcext.text import did_you_mean, shown
 
 AUTO = launched.AUTO
 
-RUNTIMES = (AUTO, *launched.PROGRAMS)
-"""What runs containers; ``auto``: the first of the others that is on the node."""
+RUNTIMES = (AUTO, *launched.PROGRAMS, launched.PYXIS)
+"""What runs containers; ``auto``: the first of the others that is there."""
 
 SCHEMES = ("docker", "library", "oras", "shub", "https", "http")
 """Where Apptainer and Singularity fetch images from, by the beginning of a URI."""
@@ -92,12 +92,6 @@ def container(value: Any) -> Container:
 
 def runtime(value: Any) -> str:
     """Check the name of what runs containers."""
-    if value == "pyxis":
-        raise InputError(
-            "pyxis adds options to srun, which begins no trainings of hpcext",
-            valid=", ".join(RUNTIMES),
-            do="see docs/containers.md for what is possible on such a site",
-        )
     if value not in RUNTIMES:
         raise InputError(
             shown(value), valid=", ".join(RUNTIMES), do=did_you_mean(str(value), RUNTIMES)
@@ -154,7 +148,15 @@ def settle(
                 valid="a file or directory; a relative path starts at the job file's directory",
                 do="say docker://... if it is the name of one in a registry",
             )
-    return msgspec.structs.replace(container, image=image, runtime=container.runtime or runtime)
+    chosen = container.runtime or runtime
+    if chosen == launched.PYXIS and not (
+        os.path.isfile(image) if container.path else image.startswith("docker://")
+    ):
+        raise InputError(
+            f"pyxis makes no container of {shown(image)}",
+            valid="a squashfs file, as enroot import makes it, or docker://IMAGE:TAG",
+        )
+    return msgspec.structs.replace(container, image=image, runtime=chosen)
 
 
 def _image(value: str) -> str:

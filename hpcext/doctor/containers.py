@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcext import protocol
+from hpcext.batch.slurm import pyxis
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.launch import container
 from hpcext.text import clean, shown
@@ -23,10 +24,17 @@ _DO = "docs/containers.md says what it needs; a job without the key container ne
 
 
 def check(asked: CheckOptions) -> Iterator[Finding]:
-    """Run a program of this machine in a container whose image is an empty directory."""
+    """Run a program of this machine in a container whose image is an empty directory.
+
+    Pyxis, which only a job could try, is asked for.
+    """
     runtime = asked.settings.container_runtime if asked.settings else container.AUTO
     program = container.find(runtime, protocol.environ())
     if not program:
+        if runtime in {container.AUTO, container.PYXIS} and pyxis.offered():
+            says = "srun has the options of pyxis: pilots on Slurm run containers (not tried)"
+            yield Finding(NAME, "ok", says)
+            return
         names = " nor ".join(container.PROGRAMS) if runtime == container.AUTO else runtime
         says = f"{'neither ' if runtime == container.AUTO else 'no '}{names} is in PATH"
         yield Finding(NAME, "note", says, _DO)

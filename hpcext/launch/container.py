@@ -7,6 +7,9 @@ own and others are evaluated on the way (``APPTAINERENV_``); signals that are ig
 sets them to their default actions; and hpcext itself, which is bound to a directory in that of the
 attempt.
 
+By pyxis, a plugin of Slurm, the step of an attempt begins in the container itself, and its
+supervisor with it, which needs no more of the image than Python (:meth:`Container.step`).
+
 Apptainer's own processes are not the command's. Its first one passes every signal on and stops
 itself at SIGTSTP (monitor_linux.go), and a signal would end what has the image mounted
 (``squashfuse``), and so the command in the middle of its checkpoint.
@@ -14,6 +17,7 @@ itself at SIGTSTP (monitor_linux.go), and a signal would end what has the image 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -31,6 +35,9 @@ AUTO = "auto"
 
 PROGRAMS = ("apptainer", "singularity")
 """The commands that run containers, the one to be preferred first. Both have the same options."""
+
+PYXIS = "pyxis"
+"""The plugin of Slurm that begins a step in a container."""
 
 IMAGE = "hpcext.image/1"
 IMAGE_FILE = "image.json"
@@ -161,6 +168,8 @@ class Container:
         OSError
             What it needs cannot be written.
         """
+        if self._in_step:
+            return ["/bin/sh", str(self._write(added, ignored)), *argv]
         program = find(self._runtime, environ)
         if not program:
             raise CommandError(NOT_FOUND, _no_runtime(self._runtime))
@@ -177,6 +186,47 @@ class Container:
             str(inside),
             *argv,
         ]
+
+    def step(self, say: Callable[[str], object]) -> tuple[list[str], list[str]]:
+        """Prepare a step in the container, which pyxis makes.
+
+        Parameters
+        ----------
+        say : callable
+            Writes a line into the log.
+
+        Returns
+        -------
+        tuple of list of str
+            The options of srun, and the beginning of the command of a supervisor.
+
+        Raises
+        ------
+        OSError
+            There is no such image, or what the step needs cannot be made.
+        """
+        try:
+            self._look_at_image(say)
+            visible = self._visible()
+        except CommandError as error:
+            raise OSError(errno.ENOENT, str(error)) from None
+        package = self._python / _PACKAGE.name
+        for path in (self._python, package):
+            private.make(path)
+        options = [
+            f"--container-image={self._image.removeprefix('docker://')}",
+            f"--container-mounts={','.join(map(_mount, visible))}",
+            f"--container-workdir={self._cwd}",
+            # Otherwise files of this user are root's there, or an entry point is in the way.
+            "--no-container-remap-root",
+            "--no-container-entrypoint",
+        ]
+        return options, ["python3", "-I", "-S", str(package / "launch" / "supervise.py")]
+
+    @property
+    def _in_step(self) -> bool:
+        """Whether this process is in the container already: its own package is bound there."""
+        return (self._directory / "python").resolve() == _PACKAGE.parent
 
     def inside(self, processes: Sequence[Process]) -> list[Process]:
         """Return those processes that are in the container; none while it is being made.
@@ -207,9 +257,11 @@ class Container:
     def _write(self, added: Mapping[str, str], ignored: Collection[signal.Signals]) -> Path:
         """Write what the shell in the container runs first; return where it is."""
         programs = self._own / "bin"
-        for path in (programs, self._python, self._python / _PACKAGE.name):
-            private.make(path)
-        ranks = self._python / _PACKAGE.name / "launch" / "ranks.py"
+        python = _PACKAGE.parent if self._in_step else self._python
+        for path in (programs, python, python / _PACKAGE.name):
+            if not path.is_dir():
+                private.make(path)
+        ranks = python / _PACKAGE.name / "launch" / "ranks.py"
         launcher = _HPCEXT.format(ranks=shlex.quote(str(ranks)))
         documents.write_file(programs / "hpcext", launcher.encode(), mode=0o700)
         names = " ".join(sorted(each.name.removeprefix("SIG") for each in ignored))
@@ -217,7 +269,7 @@ class Container:
             exports="\n".join(_exports(added)),
             # A command that asks to be requeued finds its scontrol in that of the attempt.
             bin=":".join(shlex.quote(str(each / "bin")) for each in (self._own, self._directory)),
-            python=shlex.quote(str(self._python)),
+            python=shlex.quote(str(python)),
             traps=f"trap '' {names}" if names else "",
         )
         path = self._own / "inside.sh"
@@ -267,7 +319,7 @@ def find(runtime: str, environ: Mapping[str, str]) -> str:
     """
     import shutil  # noqa: PLC0415  (slow to import, and few commands are in containers)
 
-    names = PROGRAMS if runtime == AUTO else (runtime,)
+    names = PROGRAMS if runtime == AUTO else {runtime}.intersection(PROGRAMS)
     found = (shutil.which(name, path=environ.get("PATH", os.defpath)) for name in names)
     return next(filter(None, found), "")
 
@@ -281,6 +333,11 @@ def _exports(added: Mapping[str, str]) -> list[str]:
     ]
 
 
+def _mount(bind: str) -> str:
+    """Return a bind as pyxis takes it, which wants both paths."""
+    return bind if ":" in bind else f"{bind}:{bind}"
+
+
 def _gpus() -> list[str]:
     """Return the option that makes the GPUs of this machine visible."""
     if not devices.present():
@@ -289,6 +346,8 @@ def _gpus() -> list[str]:
 
 
 def _no_runtime(runtime: str) -> str:
+    if runtime == PYXIS:
+        return "cannot run a container: pyxis begins steps of pilots on Slurm, and nothing else"
     names = " nor ".join(PROGRAMS) if runtime == AUTO else runtime
     is_there = "neither " if runtime == AUTO else "no "
     return f"cannot run a container: {is_there}{names} is in PATH here"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from hpcext.batch.slurm import pyxis
 from hpcext.config import load_settings
 from hpcext.doctor import containers
 from hpcext.doctor.checkup import CheckOptions, Finding
 
+PROGRAMS = {"env": "/usr/bin/env", "python3": os.path.realpath(sys.executable)}
 FAKES = Path(__file__).parents[1] / "fakes" / "containers"
 
 
@@ -37,3 +40,21 @@ def test_one_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = found()
     assert finding.verdict == "note"
     assert finding.says.endswith("container creation failed: no user namespaces here")
+
+
+def test_pyxis_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("env", "python3"):
+        (tmp_path / name).symlink_to(PROGRAMS[name])
+    (tmp_path / "srun").symlink_to(FAKES / "srun")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    pyxis.offered.cache_clear()
+    try:
+        for runtime in ("auto", "pyxis"):
+            finding = found(HPCEXT_CONTAINER_RUNTIME=runtime)
+            assert (finding.verdict, "pyxis" in finding.says) == ("ok", True)
+        assert found(HPCEXT_CONTAINER_RUNTIME="singularity").verdict == "note"
+        pyxis.offered.cache_clear()
+        (tmp_path / "srun").unlink()
+        assert found(HPCEXT_CONTAINER_RUNTIME="pyxis").says == "no pyxis is in PATH"
+    finally:
+        pyxis.offered.cache_clear()

@@ -73,8 +73,12 @@ def test_a_uri_stays_as_it_is(tmp_path: Path, scheme: str) -> None:
         ('container = {image = ".", binds = ["/a:/b:exec"]}', "container: binds: '/a:/b:exec'"),
         ('container = {image = ".", binds = ["/a,/b"]}', "has a ','"),
         ('container = {image = ".", binds = [3]}', "binds: 3 is an integer"),
-        ('container = {image = ".", runtime = "docker"}', "valid: auto, apptainer, singularity"),
-        ('container = {image = ".", runtime = "pyxis"}', "see docs/containers.md"),
+        (
+            'container = {image = ".", runtime = "docker"}',
+            "valid: auto, apptainer, singularity, pyxis",
+        ),
+        ('container = {image = ".", runtime = "pyxis"}', "pyxis makes no container of"),
+        ('container = {image = "oras://a/b", runtime = "pyxis"}', "pyxis makes no container of"),
         ('container = "."\ncheckpoint = "transparent"', 'stated beside checkpoint = "transparent"'),
         ('container = "."\nworkdir = "a,b"', "workdir: "),
     ],
@@ -90,8 +94,8 @@ def test_the_setting_is_for_all_that_state_none(tmp_path: Path) -> None:
     assert load_settings(environ={}).container_runtime == "auto"
     environ = {"HPCEXT_CONTAINER_RUNTIME": "singularity"}
     assert load_settings(environ=environ).container_runtime == "singularity"
-    with pytest.raises(InputError, match="HPCEXT_CONTAINER_RUNTIME: pyxis adds options to srun"):
-        load_settings(environ={"HPCEXT_CONTAINER_RUNTIME": "pyxis"})
+    with pytest.raises(InputError, match=r"HPCEXT_CONTAINER_RUNTIME: 'apptaner'.* did you mean"):
+        load_settings(environ={"HPCEXT_CONTAINER_RUNTIME": "apptaner"})
 
 
 def test_its_supervisor_is_told_all_of_it(tmp_path: Path) -> None:
