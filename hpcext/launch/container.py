@@ -22,6 +22,7 @@ import os
 import re
 import shlex
 import signal
+import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -287,7 +288,7 @@ class Container:
             ran = f"; attempt {before['attempt']} ran in it: put it back" if before else ""
             what = f"no container image {self._image!r}: {error.strerror}{ran}"
             raise CommandError(NOT_FOUND, what) from None
-        now = {"image": self._image, "size": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+        now = {"image": self._image, **_identity(facts)}
         if before and any(before.get(key) != value for key, value in now.items()):
             other = "" if before.get("image") == self._image else f" in place of {before['image']}"
             say(
@@ -305,6 +306,13 @@ class Container:
             return {**found, "attempt": int(found["attempt"]), "image": str(found["image"])}
         except documents.UNFIT:
             return {}
+
+
+def _identity(facts: os.stat_result) -> dict[str, int]:
+    """Return what tells an image from another one; of a directory, the files in it do not."""
+    if stat.S_ISDIR(facts.st_mode):
+        return {"inode": facts.st_ino}
+    return {"size": facts.st_size, "mtime_ns": facts.st_mtime_ns}
 
 
 def find(runtime: str, environ: Mapping[str, str]) -> str:

@@ -53,6 +53,7 @@ def test_one_is_suspended_resumed_and_cancelled(site: Site, image: dict[str, Any
     assert (only["state"], only["suspends"], only["lost_steps"]) == ("completed", 1, 0)
     assert jobs["endless"]["state"] == "cancelled"
     site.check_account({"only": 40})
+    assert "not the one" not in site.run("logs", "p", "only").out
     assert not site.left_behind()
 
 
