@@ -101,7 +101,7 @@ fi
 exec python3 -I -S {ranks} "$ranks" "$@"
 """
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(os.path.abspath(__file__)).parents[1]
 
 
 class Container:
@@ -227,7 +227,7 @@ class Container:
     @property
     def _in_step(self) -> bool:
         """Whether this process is in the container already: its own package is bound there."""
-        return (self._directory / "python").resolve() == _PACKAGE.parent
+        return self._directory / "python" == _PACKAGE.parent
 
     def inside(self, processes: Sequence[Process]) -> list[Process]:
         """Return those processes that are in the container; none while it is being made.
