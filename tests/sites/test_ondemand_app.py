@@ -53,6 +53,7 @@ clean_up
 STUB = """#!/bin/bash
 # In the place of hpcext: notes its arguments.
 printf '%s\\0' "$@" >>"$ARGUMENTS"; printf '\\n' >>"$ARGUMENTS"
+umask >>"$ARGUMENTS.umask"
 [[ $1 != dashboard ]] || echo "http://node:4321/a_token-of/"
 [[ $1 != "$FAILING" ]]
 """
@@ -161,6 +162,7 @@ def start(path: Path, session: Path, environ: dict[str, str]) -> subprocess.Pope
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=0o022,
         )
 
 
@@ -207,6 +209,8 @@ def test_what_is_typed_is_a_word(tmp_path: Path, hostile: str, batch: str) -> No
     assert connection == "token: a_token-of\nhost: 127.0.0.1\nport: 4321\npassword: x\n"
     assert (out / "connection.yml").stat().st_mode & 0o077 == 0
     assert (out / "address").stat().st_mode & 0o077 == 0
+    # Slurm hands that of who submits on to the trainings.
+    assert set((tmp_path / "arguments.umask").read_text().split()) == {"0022"}
 
 
 def test_without_a_job_file_it_only_shows(tmp_path: Path) -> None:
