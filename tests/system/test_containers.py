@@ -91,15 +91,18 @@ def test_preempted_a_training_in_a_container_goes_on(
 
 @pytest.mark.usefixtures("apptainer")
 def test_preempted_a_suspendable_command_with_an_image_goes_on(slurm: Cluster, place: Site) -> None:
-    image, bound = image_in(slurm, place)
+    _, bound = image_in(slurm, place)
     batch = Batch(slurm, place)
-    # Apptainer's own variable, as many sites have it.
-    place.environ["APPTAINER_BIND"] = ",".join(bound)
     counter = shlex.join(place.counter("only", gated=True)["command"])
     own = f"LD_LIBRARY_PATH={slurm.root}/lib"
     command = ["sh", "-c", f"test -e /etc/of-the-image && exec env {own} {counter}"]
     options = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
-    batch.submit([shlex.join(command)], *options, words=("--container", str(image)))
+    # Apptainer's own variable, as many sites have it.
+    script = (
+        f"#!/bin/sh\nexport APPTAINER_BIND={','.join(bound)}\n"
+        f"exec hpcext suspendable --container image -- {shlex.join(command)}\n"
+    )
+    batch.id = int(batch.sbatch(*options, script=script).stdout)
     wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
     batch.preempt("n1")
     requeued(slurm, batch.id)
