@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hpcext import protocol, seams
+from hpcext import containers, protocol, seams
 from hpcext.checks import at, integer, known_keys, number, string, unknown
 from hpcext.core import notification_methods
 from hpcext.core.band import NONE, read_band
@@ -167,6 +167,8 @@ class Settings:
         ``none``, or a band of utility; see :mod:`hpcext.core.band`.
     broker : str
         ``auto``, ``none``, or the absolute path of a socket.
+    container_runtime : str
+        One of :data:`hpcext.containers.RUNTIMES`.
     notify : str
         ``none``, or how the user is notified; see :mod:`hpcext.core.notification_methods`. It may
         contain a secret.
@@ -259,6 +261,11 @@ class Settings:
         _broker,
         "socket of the site's broker, which says how many nodes a harvester may have; auto: the "
         "usual one if it exists; or none",
+    )
+    container_runtime: str = _setting(
+        containers.AUTO,
+        containers.runtime,
+        "what runs jobs with a container: apptainer, singularity, pyxis, or auto, the first there",
     )
     # Not HPCEXT_NOTIFY, because the supervisor sets that variable for its training.
     notify: str = _setting(

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import checkpointers, shells
+from hpcext import checkpointers, containers, shells
 from hpcext import jobfields as fields
 from hpcext.checkpointers import Checkpointer
 from hpcext.checks import at, boolean, kind_of, known_keys, placed
 from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
-from hpcext.jobspec import Gpus, JobSpec, Nodes
+from hpcext.jobspec import Gpus, JobSpec, Nodes, contained
 from hpcext.profiles import Profiles
 from hpcext.scaling.kinds import curve_of
 from hpcext.text import SHOWN_CHARS, clean, counted, did_you_mean, listed, shown
@@ -35,6 +35,7 @@ def read_jobs(
     path: Path,
     *,
     suspend_timeout_s: float = 60.0,
+    container_runtime: str = containers.AUTO,
     profiles: Profiles | None = None,
     empty: bool = False,
     warnings: list[str] | None = None,
@@ -46,6 +47,8 @@ def read_jobs(
     path : pathlib.Path
     suspend_timeout_s : float
         Default, in seconds, for jobs that do not state one.
+    container_runtime : str
+        What runs the containers of jobs that do not state it.
     profiles : Profiles, optional
         The store in which ``scaling = "NAME"`` is looked up.
     empty : bool
@@ -69,7 +72,13 @@ def read_jobs(
     if empty and not parse_toml(text, where):
         return ()
     return parse_jobs(
-        text, where, base, suspend_timeout_s=suspend_timeout_s, profiles=profiles, warnings=warnings
+        text,
+        where,
+        base,
+        suspend_timeout_s=suspend_timeout_s,
+        container_runtime=container_runtime,
+        profiles=profiles,
+        warnings=warnings,
     )
 
 
@@ -80,6 +89,7 @@ def parse_jobs(
     *,
     known: Collection[str] = (),
     suspend_timeout_s: float = 60.0,
+    container_runtime: str = containers.AUTO,
     profiles: Profiles | None = None,
     warnings: list[str] | None = None,
 ) -> tuple[JobSpec, ...]:
@@ -96,6 +106,8 @@ def parse_jobs(
         Names of jobs outside the file that `after` may refer to.
     suspend_timeout_s : float
         Default, in seconds, for jobs that do not state one.
+    container_runtime : str
+        What runs the containers of jobs that do not state it.
     profiles : Profiles, optional
         The store in which ``scaling = "NAME"`` is looked up.
     warnings : list of str, optional
@@ -113,6 +125,8 @@ def parse_jobs(
     for number, table in enumerate(tables, start=1):
         stated = place(where, number, table.get("name") if isinstance(table, dict) else None)
         spec = _job(table, stated, defaults, base, profiles)
+        with at(stated, "container"):
+            spec = contained(spec, base, container_runtime)
         if spec.name in numbers:
             raise InputError(
                 f"{spec.name!r} is already the name of [[job]] {numbers[spec.name]}",
@@ -198,6 +212,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "trial": fields.trial,
     "trackers": boolean,
     "checkpoint": checkpointers.checkpoint,
+    "container": containers.container,
 }
 
 KEYS = tuple(_FIELDS)

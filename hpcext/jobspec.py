@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from hpcext import containers
 from hpcext import jobfields as fields
 from hpcext.checkpointers import Checkpointer
+from hpcext.containers import Container
 from hpcext.core.trials import Trial
 from hpcext.scaling.curve import fewest_near_best
 
@@ -83,6 +86,8 @@ class JobSpec(msgspec.Struct, frozen=True):
         The longest time that an attempt takes, in seconds; None: not stated.
     trackers : bool
         Whether its attempts continue one run of an experiment tracker.
+    container : Container or None
+        What the command runs in.
     """
 
     name: str
@@ -114,6 +119,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     hang_after_s: float = 60.0
     walltime_s: float | None = None
     trackers: bool = True
+    container: Container | None = None
 
 
 def optimum(spec: JobSpec) -> int:
@@ -142,3 +148,27 @@ def optimum(spec: JobSpec) -> int:
         if gpus % nodes == 0 and low <= gpus // nodes <= high
     }
     return fewest_near_best(usable) if usable else high
+
+
+def contained(spec: JobSpec, base: Path, runtime: str) -> JobSpec:
+    """Return a job whose container, if it has one, is fully stated.
+
+    Parameters
+    ----------
+    spec : JobSpec
+    base : pathlib.Path
+        The directory at which the path of an image starts.
+    runtime : str
+        What runs containers of jobs that do not state it.
+
+    Raises
+    ------
+    InputError
+        The job cannot run in it.
+    """
+    if spec.container is None:
+        return spec
+    whole = containers.settle(
+        spec.container, spec.workdir, spec.checkpoint, base=base, runtime=runtime
+    )
+    return msgspec.structs.replace(spec, container=whole)

@@ -198,7 +198,7 @@ def fork(
     pid = os.fork()
     os.close(writing if pid else reading)
     if pid == 0:
-        command._prepare(parent, log, blocked, command._told(notices, spared=False))
+        command._prepare(parent, log, blocked, command.ignored(notices))
         # As an interpreter has them when it begins.
         for signum in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(signum, signal.SIG_IGN)

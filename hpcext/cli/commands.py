@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from hpcext import checkpointers, shells
+from hpcext import checkpointers, containers, shells
 from hpcext import jobfields as fields
 from hpcext.checks import at
 from hpcext.cli import ranges
@@ -34,7 +34,7 @@ _SCRIPTS = frozenset(
 
 _OPTIONS = (
     "commands", "gpus_per_job", "workdir", "env", "shell", "retries", "checkpoint", "no_trackers",
-    "after",
+    "container", "after",
 )  # fmt: skip
 
 
@@ -79,6 +79,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--retries", type=int, metavar="N", help="how many failures in a row are retried"
     )
     add_checkpoint(group)
+    add_container(group)
     group.add_argument(
         "--no-trackers",
         action="store_true",
@@ -93,6 +94,15 @@ def add_checkpoint(parser: Any) -> None:
         "--checkpoint",
         metavar="HOW",
         help="how a command without a session saves: a preset, or a table, as in hpcext-jobs(5)",
+    )
+
+
+def add_container(parser: Any) -> None:
+    """Add the option that names the image in which commands run."""
+    parser.add_argument(
+        "--container",
+        metavar="IMAGE",
+        help="run in a container: the path of an image, or a URI as docker://NAME:TAG",
     )
 
 
@@ -160,6 +170,9 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
     if args.checkpoint is not None:
         with at("--checkpoint"):
             found["checkpoint"] = checkpointers.stated(args.checkpoint)
+    if args.container is not None:
+        with at("--container"):
+            found["container"] = containers.container(args.container).image
     if args.no_trackers:
         found["trackers"] = False
     return {**found, "shell": True} if args.shell else found

@@ -28,7 +28,17 @@ def add(subparsers: Any) -> None:
         "--port", type=int, default=0, help="port to listen on (default: 0, any free one)"
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", metavar="ADDRESS", help="a loopback address to listen on"
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="a loopback address to listen on; with --from, any address of this machine",
+    )
+    parser.add_argument(
+        "--from",
+        dest="peers",
+        default="",
+        metavar="ADDRESS[,ADDRESS...]",
+        help="proxies on other machines, which alone may then connect",
     )
     parser.add_argument(
         "--root-path",
@@ -47,10 +57,15 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.document(msgspec.structs.asdict(now(read)))
         return 0
     # The server is slow to import, and only used here.
-    from hpcext.dashboard.server import Server, check_host, read_root  # noqa: PLC0415
+    from hpcext.dashboard.server import (  # noqa: PLC0415
+        Server,
+        check_host,
+        read_peers,
+        read_root,
+    )
 
-    root = read_root(args.root_path)
-    with Server(Pages(read), check_host(args.host), args.port, root) as server:
+    root, peers = read_root(args.root_path), read_peers(args.peers)
+    with Server(Pages(read), check_host(args.host, peers), args.port, root, peers) as server:
         serve(
             server,
             server.address,

@@ -90,6 +90,7 @@ def read_job_file(
     specs = read_jobs(
         path,
         suspend_timeout_s=settings.suspend_timeout_s,
+        container_runtime=settings.container_runtime,
         profiles=profiles_for(settings.state_dir / "profiles"),
         empty=empty,
         warnings=warnings,
@@ -124,6 +125,7 @@ def jobs_of_text(text: str, where: str, settings: Settings, out: Output) -> tupl
         where,
         Path.cwd(),
         suspend_timeout_s=settings.suspend_timeout_s,
+        container_runtime=settings.container_runtime,
         profiles=profiles_for(settings.state_dir / "profiles"),
         warnings=warnings,
     )

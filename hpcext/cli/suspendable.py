@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcext import backends
 from hpcext.backends.batch_job import LEAD_S
-from hpcext.cli.commands import add_checkpoint
+from hpcext.cli.commands import add_checkpoint, add_container
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
@@ -25,7 +25,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "suspendable",
         help="in a batch script: run a command so that it survives preemptions and the time limit",
-        usage="hpcext suspendable [--lead SECONDS] [--checkpoint HOW] -- COMMAND [ARGUMENT...]",
+        usage="hpcext suspendable [--lead SECONDS] [--checkpoint HOW] [--container IMAGE] "
+        "-- COMMAND [ARGUMENT...]",
         epilog="example: hpcext suspendable --lead 300 -- python train.py",
     )
     parser.add_argument(
@@ -33,6 +34,7 @@ def add(commands: Any) -> None:
         help=f"suspend this many seconds before the end of the job (default: {LEAD_S})",
     )
     add_checkpoint(parser)
+    add_container(parser)
     parser.add_argument(
         "--shell",
         type=int,
@@ -59,7 +61,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
         )
     job = backend.suspendable(args.rest, args.shell)
     lead_s = suspendable.lead_of(args.lead)
-    script = suspendable.prepare(job, lead_s, settings, checkpoint=args.checkpoint)
+    script = suspendable.prepare(
+        job, lead_s, settings, checkpoint=args.checkpoint, container=args.container
+    )
     suspendable.append()
     if args.shell is None:
         os.execv("/bin/sh", ["/bin/sh", str(script)])

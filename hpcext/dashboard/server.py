@@ -1,4 +1,7 @@
-"""The server of the dashboard: on a loopback address, read-only, with one token.
+"""The server of the dashboard: read-only, with one token, on a loopback address.
+
+It listens on another address only for the proxies that are named (:class:`Peers`), since what they
+send is not encrypted, and a token is all that it shows.
 
 The token is a part of the path and not a cookie, because browsers send the cookies of a host to all
 its ports, and on a login node servers there are other users'. No log contains the token.
@@ -7,8 +10,9 @@ its ports, and on a login node servers there are other users'. No log contains t
 from __future__ import annotations
 
 import ipaddress
+import socket
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from hpcext.core.errors import InputError
@@ -75,8 +79,47 @@ def read_root(text: str) -> Root:
     return Root(parts.path.rstrip("/"), host, origin)
 
 
-def check_host(text: str) -> str:
-    """Return the loopback address to listen on.
+Peers = tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+"""Those who may connect; empty: everybody who can."""
+
+MAX_PEERS = 64
+
+
+def read_peers(text: str) -> Peers:
+    """Parse ``--from``: addresses and networks, with commas.
+
+    Raises
+    ------
+    InputError
+        One of them is no address, or there is no limit in it.
+    """
+    found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+    for each in filter(None, text.split(",")):
+        try:
+            network = ipaddress.ip_network(each.strip(), strict=False)
+        except ValueError:
+            network = None
+        if network is None or network.prefixlen == 0 or len(found) == MAX_PEERS:
+            raise InputError(
+                shown(each),
+                where="--from",
+                valid=f"at most {MAX_PEERS} addresses or networks of proxies, such as 10.0.0.7 or "
+                "10.0.1.0/24",
+            )
+        found.append(network)
+    if text and not found:
+        raise InputError("no address", where="--from", valid="the addresses of proxies")
+    return tuple(found)
+
+
+def check_host(text: str, peers: Peers = ()) -> str:
+    """Return the address to listen on.
+
+    Parameters
+    ----------
+    text : str
+    peers : Peers
+        Who may connect. If nobody is named, only a loopback address is valid.
 
     Raises
     ------
@@ -85,15 +128,19 @@ def check_host(text: str) -> str:
     """
     address = "127.0.0.1" if text == "localhost" else text
     try:
-        loopback = ipaddress.ip_address(address).is_loopback
+        good = bool(peers) or ipaddress.ip_address(address).is_loopback
+        ipaddress.ip_address(address)
     except ValueError:
-        loopback = False
-    if not loopback:
+        good = False
+    if not good:
         raise InputError(
-            f"{shown(text)} is not a loopback address",
+            f"{shown(text)} is not {'an' if peers else 'a loopback'} address",
             where="--host",
-            valid="127.0.0.1, ::1 or localhost",
-            do="reach it from elsewhere through ssh -L or a proxy on this machine",
+            valid="0.0.0.0, or an address of this machine"
+            if peers
+            else "127.0.0.1, ::1 or localhost",
+            do="reach it from elsewhere through ssh -L or a proxy on this machine; or let a proxy "
+            "on another machine connect: --from",
         )
     return address
 
@@ -105,10 +152,12 @@ class Server(BoundedServer):
     ----------
     pages : Pages
     host : str
-        A loopback address.
+        An address that :func:`check_host` accepts.
     port : int
         0 for any free port.
     root : Root
+    peers : Peers
+        Who may connect.
 
     Raises
     ------
@@ -117,18 +166,36 @@ class Server(BoundedServer):
     """
 
     def __init__(
-        self, pages: Pages, host: str = "127.0.0.1", port: int = 0, root: Root = NO_PROXY
+        self,
+        pages: Pages,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        root: Root = NO_PROXY,
+        peers: Peers = (),
     ) -> None:
         self.pages = pages
         self.root = root
-        self.hosts = {host, "localhost", root.host} - {""}
+        self._peers = peers
+        # Nobody's browser connects where only proxies may, which send names of their own.
+        self.hosts = () if peers else {host, "localhost", root.host} - {""}
         do = "--port 0 takes one that is free"
         super().__init__(Handler, host, port, where="--port", do=do)
 
     @property
     def address(self) -> str:
         """The address to open in a browser, on this machine or through the proxy."""
-        return f"{self.root.origin or self.origin}{self.root.prefix}/{self.token}/"
+        origin = self.origin
+        if ipaddress.ip_address(self.server_name).is_unspecified:
+            origin = f"http://{socket.gethostname()}:{self.server_port}"
+        return f"{self.root.origin or origin}{self.root.prefix}/{self.token}/"
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return whether this client may connect; the connection is closed if not."""
+        if not self._peers:
+            return True
+        client = ipaddress.ip_address(str(client_address[0]).partition("%")[0])
+        client = getattr(client, "ipv4_mapped", None) or client
+        return any(client in network for network in self._peers)
 
 
 class Handler(BoundedHandler):

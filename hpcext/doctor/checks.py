@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hpcext.doctor import broker, job, lsf, machine, probe, shared, slurm, transparent
+from hpcext.doctor import broker, containers, job, lsf, machine, probe, shared, slurm, transparent
 from hpcext.doctor.checkup import Check
 
 _TRAIN = "trainings that import it fail, or do not use the GPUs"
 _AS_IT_IS = 'jobs with checkpoint = "transparent" begin anew at each suspension'
+_CONTAINED = "jobs with the key container run in it"
 _BATCH = "hpcext pilot submit, suspendable, trainer and harvest use its commands"
 
 CHECKS: tuple[Check, ...] = (
@@ -17,6 +18,7 @@ CHECKS: tuple[Check, ...] = (
     Check("tensorflow", machine.tensorflow, _TRAIN, within_s=machine.IMPORT_S + 20),
     Check("jax", machine.jax, _TRAIN, within_s=machine.IMPORT_S + 20),
     Check("transparent", transparent.check, _AS_IT_IS, within_s=200),
+    Check("containers", containers.check, _CONTAINED, within_s=2 * containers.WITHIN_S),
     Check("settings", machine.settings, "every command reads them, and ends with status 2"),
     Check("state_dir", machine.state_directory, "all that a manager knows lies there"),
     Check("pilots", machine.pilots, "their files are never removed automatically"),

@@ -13,6 +13,7 @@ from hpcext.protocol import SUSPEND_SIGNAL
 
 if TYPE_CHECKING:
     from hpcext.launch.attempt_facts import AttemptFacts
+    from hpcext.launch.container import Container
     from hpcext.launch.mps import Seat
     from hpcext.launch.native import Native
     from hpcext.launch.transparent.saver import Transparent
@@ -39,6 +40,8 @@ class AttemptProcesses:
     spared : bool
         Whether they began to ignore SIGTERM, since the batch system sends it before they are saved.
         Those that ignore it still are sent SIGKILL in its place: they would be ended by it.
+    container : Container or None
+        The container of the command.
     """
 
     def __init__(
@@ -48,20 +51,30 @@ class AttemptProcesses:
         native: Native | Transparent | None = None,
         *,
         spared: bool = False,
+        container: Container | None = None,
     ) -> None:
         self._supervisor = supervisor
         self._seat = seat
         self._native = native
         self._spared = spared
+        self._container = container
         self._script = Script(supervisor)
 
-    def find(self) -> list[Process]:
+    def find(self, *, around: bool = False) -> list[Process]:
         """Return all of them; none if the machine has no descriptors left.
 
         Suspensions and kills are repeated, so those will come later.
+
+        Parameters
+        ----------
+        around : bool
+            Whether to include what has made the container of the command, which ends with it, and
+            which signals would end too early.
         """
         try:
             below = self._below()
+            if self._container is not None and not around:
+                below = self._container.inside(below)
             if not any(tree.program(process) == "srun" for process in below):
                 return below
             # Processes of a script's step on this node are not descendants of its srun.
@@ -70,6 +83,18 @@ class AttemptProcesses:
         except OSError as error:
             stderr.say(f"no signal was sent: {error}")
             return []
+
+    def command(self, pid: int) -> Process | None:
+        """Return the process of the command, which in a container is not the one that was started.
+
+        Parameters
+        ----------
+        pid : int
+            Of the process that was started.
+        """
+        if self._container is None:
+            return Process.of(pid)
+        return next(iter(self.find()), None)
 
     def _below(self) -> list[Process]:
         """Return all processes below the supervisor, without what it has started itself."""
@@ -106,7 +131,10 @@ class AttemptProcesses:
         if self._native is not None and not {signal.SIGTERM, signal.SIGKILL}.isdisjoint(signums):
             self._native.abandon()
         # The processes are searched again, because a tree may have forked.
-        processes = self.find()
+        processes = self.find(around=signal.SIGKILL in signums)
+        if not processes and signal.SIGTERM in signums:
+            # Its container is being made, perhaps of an image that takes long to fetch.
+            processes = self.find(around=True)
         if signal.SIGKILL in signums:
             # The end of a parent would let go on what is stopped below it: setpgid(2).
             processes.reverse()

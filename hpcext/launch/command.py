@@ -148,7 +148,7 @@ def start(
 
     def child() -> NoReturn:
         try:
-            _prepare(parent, log, blocked, _told(notices, spared=spared) - {asked_by})
+            _prepare(parent, log, blocked, ignored(notices, spared=spared, asked_by=asked_by))
             if no_new_privs:
                 _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             _execute(argv, environ, cwd)
@@ -175,6 +175,22 @@ def fork(child: Callable[[], NoReturn]) -> int:
     return pid
 
 
+def ignored(
+    notices: bool, *, spared: bool = False, asked_by: signal.Signals | None = None
+) -> set[signal.Signals]:
+    """Return the signals that others send to a command, which end what does not know of them.
+
+    Parameters
+    ----------
+    notices, spared, asked_by
+        As of :func:`start`.
+    """
+    told = {SUSPEND_SIGNAL, NEWS_SIGNAL}
+    told |= {NOTICE_SIGNAL, signal.SIGINT} if notices else set()
+    told |= {signal.SIGTERM} if spared else set()
+    return {each for each in told if each != asked_by}
+
+
 def _prepare(
     parent: int,
     log: int | None,
@@ -199,13 +215,6 @@ def _prepare(
     # Linux keeps a blocked signal pending even if it is ignored: ignored, so that a program that
     # unblocks it is not stopped; blocked, so that a session finds it.
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _told(notices: bool, *, spared: bool) -> set[signal.Signals]:
-    """Return the signals that others send to a command, which end what does not know of them."""
-    told = {SUSPEND_SIGNAL, NEWS_SIGNAL}
-    told |= {NOTICE_SIGNAL, signal.SIGINT} if notices else set()
-    return told | ({signal.SIGTERM} if spared else set())
 
 
 def _execute(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> NoReturn:

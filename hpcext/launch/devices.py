@@ -25,6 +25,11 @@ def name() -> str:
     return ROCR if _AMD.exists() and not _NVIDIA.exists() else CUDA
 
 
+def present() -> bool:
+    """Return whether this machine has GPUs that a driver offers."""
+    return _NVIDIA.exists() or _AMD.exists()
+
+
 def said(environ: Mapping[str, str]) -> str | None:
     """Return what an environment says of the available GPUs; None if it says nothing.
 

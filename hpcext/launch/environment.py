@@ -49,6 +49,30 @@ def of_command(
     return environ
 
 
+def added(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a command's environment has beside that of this machine.
+
+    These variables have to hold in a container, too, whose image may set others: those of the job
+    and of its attempt, and which GPUs there are.
+
+    Parameters
+    ----------
+    launch : Launch
+    environ : Mapping of str to str
+        The complete environment of the command.
+    """
+    here = protocol.environ()
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in launch.environ
+        or name.startswith("HPCEXT_")
+        or name in devices.NAMES
+        # The programs of this machine are not those of the image.
+        or (name != "PATH" and here.get(name) != value)
+    }
+
+
 def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:
     """Return the GPUs to make visible: some of those that this host has for us."""
     said = devices.said(environ)

@@ -13,6 +13,8 @@ from hpcext.launch.leader import Leader, RemoteLeader
 from hpcext.launch.native import Native
 
 if TYPE_CHECKING:
+    from hpcext.launch.container import Container
+    from hpcext.launch.mps import Seat
     from hpcext.launch.transparent.saver import Transparent
 
 
@@ -72,6 +74,8 @@ class Launch:
         self.agent = index is not None and not nodes
         self._leader = str(document.get("leader", "none"))
         self._checkpoint = document.get("checkpoint")
+        self._container = document.get("container")
+        self._mps = document.get("mps")
 
     def native(self, directory: Path, environ: Mapping[str, str]) -> Native | Transparent | None:
         """Return how the command saves by its own means; None if nothing is stated of that.
@@ -97,6 +101,32 @@ class Launch:
                 self.suspend_timeout_s,
             )
         return Native(self._checkpoint, Path(self.cwd), directory)
+
+    def container(self, directory: Path) -> Container | None:
+        """Return the container of the command; None if it runs in none.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+            The directory of the attempt.
+        """
+        if self._container is None:
+            return None
+        # Imported here, since few commands are in containers, and the others need not load it.
+        from hpcext.launch import container  # noqa: PLC0415
+
+        return container.Container(
+            self._container, directory, self.cwd, attempt=self.attempt, index=self.index
+        )
+
+    def seat(self) -> Seat | None:
+        """Return the way to the attempt's seat on a shared GPU, if that is where it runs."""
+        if not self._mps:
+            return None
+        # Imported here, since few attempts share a GPU, and the others need not load this.
+        from hpcext.launch import mps  # noqa: PLC0415
+
+        return mps.Seat(self._mps)
 
     def nvidia(self) -> str | None:
         """Return its NVIDIA GPUs, as in ``CUDA_VISIBLE_DEVICES``; empty if it has none."""

@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,13 +122,16 @@ class Supervisor:
         self._me = Process.me()
         self._launch = Launch(launch, index)
         self._files = SupervisorFiles(directory, launch, self._launch.index)
-        self._seat = _seat(launch.get("mps"))
+        self._seat = self._launch.seat()
         self._compiled = Compiled(self._launch.environ)
         self._native = self._launch.native(directory, protocol.environ())
         # What asks a command to save is not to be mistaken for what only says that it is time.
         by = None if self._native is None else self._native.signum
         self._spared = self._launch.notices and self._native is not None and by != signal.SIGTERM
-        self._processes = AttemptProcesses(self._me, self._seat, self._native, spared=self._spared)
+        self._container = self._launch.container(directory)
+        self._processes = AttemptProcesses(
+            self._me, self._seat, self._native, spared=self._spared, container=self._container
+        )
         self._state = AttemptState(
             kill_grace_s=self._launch.kill_grace_s,
             suspend_timeout_s=self._launch.suspend_timeout_s,
@@ -183,14 +186,25 @@ class Supervisor:
     def _begin(self, log: int) -> int:
         """Start the command anew; return its pid."""
         launch, native = self._launch, self._native
+        argv = [*launch.argv, *(native.begin() if native is not None else ())]
+        environ = self._environ()
+        asked_by = native.signum if native is not None else None
+        if self._container is not None:
+            argv = self._container.begin(
+                argv,
+                environ,
+                environment.added(launch, environ),
+                command.ignored(launch.notices, spared=self._spared, asked_by=asked_by),
+                lambda what: command.write_line(log, launch.log, f"hpcext: {what}"),
+            )
         return command.start(
-            [*launch.argv, *(native.begin() if native is not None else ())],
-            self._environ(),
+            argv,
+            environ,
             cwd=launch.cwd,
             log=log,
             notices=launch.notices,
             spared=self._spared,
-            asked_by=native.signum if native is not None else None,
+            asked_by=asked_by,
             no_new_privs=native is not None and native.no_new_privs,
         )
 
@@ -327,7 +341,7 @@ class Supervisor:
         it recognises one that it has had already.
         """
         if self._pid and self._files.resized():
-            main = Process.of(self._pid)
+            main = self._processes.command(self._pid)
             if main is not None and self._exit_code is None:
                 tree.tell(main, protocol.NEWS_SIGNAL)
 
@@ -384,13 +398,3 @@ class Supervisor:
             **({"checkpoint": checkpoint} if checkpoint else {}),
             **({} if suspended or not exit_code else self._ending.failure()),
         }
-
-
-def _seat(document: Mapping[str, str] | None) -> Seat | None:
-    """Return the way to an attempt's seat on a shared GPU, if that is where it runs."""
-    if not document:
-        return None
-    # Imported here, since few attempts share a GPU, and the others need not load this.
-    from hpcext.launch import mps  # noqa: PLC0415
-
-    return mps.Seat(document)

@@ -111,6 +111,15 @@ def program(process: Process) -> str:
         return ""
 
 
+def title(process: Process) -> str:
+    """Return the name that a process has given itself, of at most 15 bytes; proc(5).
+
+    Everybody may read it, also of a set-uid program, whose file may not be known.
+    """
+    found = re.search(rb"^Name:\t(.*)$", _status(process), re.MULTILINE)
+    return os.fsdecode(found[1]) if found else ""
+
+
 def send(process: Process, *signums: int) -> bool:
     """Send signals to this very process, even if its first thread is dead; return if it exists."""
     try:

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from hpcext import __version__, documents, private, state
-from hpcext.config import DECISION_TIMEOUT_S, Settings
+from hpcext.config import AUTO, DECISION_TIMEOUT_S, Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.core.values import Node
 from hpcext.executors.seats import Shared, machine_of, memory
@@ -106,6 +106,8 @@ class Pilot(NewPilot, frozen=True, kw_only=True):
     began_at : float
     profiles : str
         Directory of the stored scaling curves that its jobs name and refine.
+    container_runtime : str
+        A setting that it was begun with.
     """
 
     schema: Literal["hpcext.pilot/1"] = SCHEMA
@@ -119,6 +121,7 @@ class Pilot(NewPilot, frozen=True, kw_only=True):
     began_at: float
     decision_timeout_s: float = DECISION_TIMEOUT_S
     profiles: str = ""
+    container_runtime: str = AUTO
     version: str = __version__
 
     @property
@@ -195,6 +198,7 @@ def _pilot(new: NewPilot, settings: Settings) -> Pilot:
         decision_timeout_s=settings.decision_timeout_s,
         began_at=time.time(),
         profiles=str(settings.state_dir.absolute() / "profiles"),
+        container_runtime=settings.container_runtime,
     )
 
 

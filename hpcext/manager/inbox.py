@@ -82,6 +82,7 @@ class Inbox:
             Path(base),
             known=self._submissions.names,
             suspend_timeout_s=self._pilot.suspend_timeout_s,
+            container_runtime=self._pilot.container_runtime,
             profiles=self._profiles,
             warnings=warnings,
         )

@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import checkpointers, protocol, state
+import msgspec
+
+from hpcext import checkpointers, containers, protocol, state
 from hpcext.backends import batch_job
 from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.backends.suspendable_job import SuspendableJob
@@ -24,7 +26,7 @@ from hpcext.checkpointers import Checkpointer
 from hpcext.checks import at
 from hpcext.config import Settings
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.jobspec import Gpus, JobSpec
+from hpcext.jobspec import Gpus, JobSpec, contained
 from hpcext.manager import directory as directories
 from hpcext.manager import spool
 from hpcext.numerals import whole
@@ -93,7 +95,9 @@ def prepare(
     lead_s: int,
     settings: Settings,
     hpcext: Sequence[str] = batch_job.HPCEXT,
+    *,
     checkpoint: str | None = None,
+    container: str | None = None,
 ) -> Path:
     """Make the pilot of a job, if it has none yet; return the script that runs in its place.
 
@@ -107,6 +111,8 @@ def prepare(
         How hpcext is run there. A site's may be a script that sets what its Python needs.
     checkpoint : str or None
         How its command saves by its own means, as a flag says it.
+    container : str or None
+        The image in which its command runs.
 
     Raises
     ------
@@ -127,6 +133,8 @@ def prepare(
         stamp = time.strftime("%Y%m%d-%H%M%S")
         directory = settings.state_dir / "suspendable" / f"{job.key}-{stamp}"
         first = spec(job.command(directory), job.gpus or 1, lead_s, saves)
+        if container is not None:
+            first = in_container(first, container, settings)
         name = f"job-{job.key}"
         create(first, job.gpus, settings, directory, name=name, lead_s=lead_s, batch=job.batch)
     try:
@@ -165,6 +173,26 @@ def spec(
         suspend_timeout_s=float(lead_s),
         checkpoint=saves,
     )
+
+
+def in_container(job: JobSpec, image: str, settings: Settings) -> JobSpec:
+    """Return a job whose command runs in a container.
+
+    Parameters
+    ----------
+    job : JobSpec
+    image : str
+        A path, from the working directory of the job, or a URI.
+    settings : Settings
+
+    Raises
+    ------
+    InputError
+        There is no such image, or the job cannot run in it.
+    """
+    with at("--container"):
+        inside = msgspec.structs.replace(job, container=containers.container(image))
+        return contained(inside, Path(job.workdir), settings.container_runtime)
 
 
 def create(job: JobSpec, gpus: int, settings: Settings, directory: Path, **more: Any) -> None:

@@ -18,7 +18,7 @@ from site_of_test import Site
 from hpcext.cli import main as cli
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.dashboard.pages import Pages
-from hpcext.dashboard.server import HEADERS, Root, Server, check_host, read_root
+from hpcext.dashboard.server import HEADERS, Root, Server, check_host, read_peers, read_root
 from hpcext.manager.views.reading import Reading
 
 PROXY = "https://ondemand.example.org/node/h/1"
@@ -249,3 +249,65 @@ def test_the_command_serves_until_interrupted(site: Site, signum: int) -> None:
         0,
         "hpcext: anyone who has this address can see the pilots; Ctrl-C stops the server\n",
     )
+
+
+@pytest.mark.parametrize("text", ["proxy", "10.0.0.0/0", "::/0", ",", "10.0.0.1,", "1,2,x"])
+def test_who_may_connect_is_said_by_addresses(text: str) -> None:
+    if text == "10.0.0.1,":
+        assert [str(each) for each in read_peers(text)] == ["10.0.0.1/32"]
+        return
+    with pytest.raises(InputError, match="--from"):
+        read_peers(text)
+
+
+def test_not_more_than_can_be_looked_through() -> None:
+    with pytest.raises(InputError, match="at most 64"):
+        read_peers(",".join(f"10.0.{each}.1" for each in range(65)))
+    assert read_peers("") == ()
+
+
+def test_with_proxies_it_may_listen_elsewhere() -> None:
+    peers = read_peers("10.0.0.7,10.0.1.0/24")
+    assert check_host("0.0.0.0", peers) == "0.0.0.0"
+    assert check_host("localhost", peers) == "127.0.0.1"
+    with pytest.raises(InputError, match="is not an address"):
+        check_host("node.example.org", peers)
+    with pytest.raises(InputError, match="is not a loopback address"):
+        check_host("0.0.0.0")
+
+
+def test_only_they_may_connect_by_whatever_name() -> None:
+    peers = read_peers("127.0.0.2,127.1.0.0/16")
+    with Server(Pages(reads), host="0.0.0.0", peers=peers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            assert server.address.startswith(f"http://{socket.gethostname()}:{server.server_port}/")
+            for source, answered in {
+                "127.0.0.2": True,
+                "127.1.2.3": True,
+                "127.0.0.1": False,
+                "127.2.0.1": False,
+            }.items():
+                browser = http.client.HTTPConnection(
+                    "127.0.0.1", server.server_port, timeout=100, source_address=(source, 0)
+                )
+                try:
+                    headers = {"Host": f"n1.example.org:{server.server_port}"}
+                    browser.request("GET", f"/{server.token}/", headers=headers)
+                    assert (browser.getresponse().status, answered) == (200, True), source
+                except ConnectionError:
+                    assert not answered, source
+                finally:
+                    browser.close()
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_proxy_is_known_by_either_form_of_its_address() -> None:
+    with Server(Pages(reads), peers=read_peers("10.0.0.7,fe80::1")) as server:
+        assert server.verify_request(None, ("10.0.0.7", 1))
+        assert server.verify_request(None, ("::ffff:10.0.0.7", 1, 0, 0))
+        assert server.verify_request(None, ("fe80::1%eth0", 1, 0, 2))
+        assert not server.verify_request(None, ("::ffff:10.0.0.8", 1, 0, 0))

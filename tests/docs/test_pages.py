@@ -60,6 +60,9 @@ NVIDIA = ROOT / "tests" / "fakes" / "nvidia"
 
 def machine(page: Path, environ: dict[str, str]) -> dict[str, str]:
     """The same where a page is about hardware that no test has: with what stands for it."""
+    if page.stem == "containers":
+        path = os.pathsep.join([str(NVIDIA.with_name("containers")), environ["PATH"]])
+        return {**environ, "PATH": path}
     if page.stem != "mps":
         return environ
     del environ["CUDA_VISIBLE_DEVICES"]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hpcext import jobfile
 from hpcext.admission import admit
 from hpcext.checkpointers import PRESETS, Checkpointer
+from hpcext.containers import Container
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.trials import Trial
@@ -50,6 +51,7 @@ shell = false
 trial = {sweep = "lr", settings = {lr = "1"}, metric = "loss", goal = "max", first = 9, factor = 2}
 checkpoint = {signal = "SIGUSR1", done = {exit = [0, 143], file = "*.pt"}, resume = "--from {file}"}
 trackers = false
+container = {image = "docker://python:3.12", binds = ["/data:/in:ro"], runtime = "apptainer"}
 
 [[job]]
 name = "first"
@@ -111,6 +113,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             "SIGUSR1", exits=(0, 143), file="*.pt", newer=True, resume=("--from", "{file}")
         ),
         trackers=False,
+        container=Container("docker://python:3.12", ("/data:/in:ro",), "apptainer"),
     )  # fmt: skip
     assert list(cnn.scaling) == [1, 2, 4]
 

@@ -53,12 +53,13 @@ from hpcext.batch.slurm import requeued
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
+from hpcext.dashboard import server as dashboard
 from hpcext.doctor import rehearsed
 from hpcext.executors import gpus
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.harvest import account as lease_account
 from hpcext.harvest import lease
-from hpcext.launch import sweep
+from hpcext.launch import container, sweep
 from hpcext.launch.leader import Leader
 from hpcext.launch.supervisor_files import SupervisorFiles
 from hpcext.manager import journal, locks, spool, suspendable, tickets
@@ -204,6 +205,12 @@ def in_mind(directory: Path) -> object:
 def registered(directory: Path) -> object:
     """What a supervisor takes for the session of its training."""
     return SupervisorFiles(directory, {"attempt": 3, "op": 7}, 0).session()
+
+
+def image_before(directory: Path) -> object:
+    """What a supervisor takes for the image of the attempt before."""
+    place = {"image": str(directory)}
+    return container.Container(place, directory / "attempt-0004", "/", attempt=4)._before()
 
 
 def checkpoint(path: Path) -> object:
@@ -360,6 +367,16 @@ PARSERS = {
     "the account of leases": Parser(
         placed(lease_account.FILE, lease_account.load),
         (b'{"schema": "hpcext.harvest/1", "seen_s": 5.0, "held_node_s": 4.0, "leases": 1}',),
+    ),
+    "what the image of a container was": Parser(
+        placed(container.IMAGE_FILE, image_before),
+        (
+            b'{"schema": "hpcext.image/1", "attempt": 3, "image": "/a.sif", "size": 7, '
+            b'"mtime_ns": 1}',
+        ),
+    ),
+    "the addresses of proxies": Parser(
+        text(dashboard.read_peers), (b"10.0.0.7,10.0.1.0/24,fe80::1", b"::1")
     ),
     "the manifest of an installation": Parser(
         placed(manifest.NAME, lambda place: manifest.load(place, trusted=False)),

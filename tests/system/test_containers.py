@@ -1,4 +1,4 @@
-"""Containers as the command of a training, as docs/site.md has it.
+"""Containers by the key of a job, and as the command of a training, as docs/site.md has it.
 
 Apptainer is installed by the test, where it can be had. Debian's sid has it: ``in-release 26.05
 pytest -m slow tests/system/test_containers.py``. A pid namespace, which some containers have, can
@@ -33,8 +33,8 @@ def apptainer() -> str:
     return "apptainer"
 
 
-def inside(slurm: Cluster, place: Site, apptainer: str, *options: str) -> list[str]:
-    """A counter in a container whose image is a directory; what it needs is bound into it."""
+def image_in(slurm: Cluster, place: Site) -> tuple[Path, list[str]]:
+    """An image that is a directory, and what has to be bound into it."""
     image = place.path / "image"
     for name in ("etc", "proc", "sys", "dev", "tmp", "var/tmp", "home", "usr"):
         (image / name).mkdir(parents=True)
@@ -44,7 +44,13 @@ def inside(slurm: Cluster, place: Site, apptainer: str, *options: str) -> list[s
     # Nobody but its user need read it.
     subprocess.run(["chown", "-R", f"{slurm.user}:", str(image)], check=True)
     libraries = Path(pytest.__file__).parents[1]
-    binds = ",".join(map(str, ("/usr", slurm.root, REPOSITORY, libraries)))
+    return image, [str(each) for each in ("/usr", slurm.root, REPOSITORY, libraries)]
+
+
+def inside(slurm: Cluster, place: Site, apptainer: str, *options: str) -> list[str]:
+    """A counter in a container; what it needs is bound into it."""
+    image, bound = image_in(slurm, place)
+    binds = ",".join(bound)
     counter = shlex.join(place.counter("only", gated=True)["command"])
     # That of the outside stays there.
     own = f"LD_LIBRARY_PATH={slurm.root}/lib"
@@ -76,6 +82,52 @@ def test_preempted_a_training_in_a_container_goes_on(
         wait_for(lambda: "is suspended" in place.run(*why).out, "suspension")
         assert place.run("resume", str(place.pilot), "only").code == 0
         again(place, "1", 2)
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    place.open("only")
+    batch.wait_is("COMPLETED")
+    assert batch.counted() == list(range(1, 41))
+
+
+@pytest.mark.usefixtures("apptainer")
+def test_preempted_a_suspendable_command_with_an_image_goes_on(slurm: Cluster, place: Site) -> None:
+    _, bound = image_in(slurm, place)
+    batch = Batch(slurm, place)
+    counter = shlex.join(place.counter("only", gated=True)["command"])
+    own = f"LD_LIBRARY_PATH={slurm.root}/lib"
+    command = ["sh", "-c", f"test -e /etc/of-the-image && exec env {own} {counter}"]
+    options = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
+    # Apptainer's own variable, as many sites have it.
+    script = (
+        f"#!/bin/sh\nexport APPTAINER_BIND={','.join(bound)}\n"
+        f"exec hpcext suspendable --container image -- {shlex.join(command)}\n"
+    )
+    batch.id = int(batch.sbatch(*options, script=script).stdout)
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    place.open("only")
+    batch.wait_is("COMPLETED")
+    assert batch.counted() == list(range(1, 41))
+
+
+@pytest.mark.usefixtures("apptainer")
+def test_preempted_a_job_with_an_image_goes_on(slurm: Cluster, place: Site) -> None:
+    """In a pilot; its user suspends and resumes it before."""
+    image, bound = image_in(slurm, place)
+    job = place.counter("only", gated=True, gpus=1)
+    # That of the outside is not there.
+    env = {**job["env"], "LD_LIBRARY_PATH": f"{slurm.root}/lib"}
+    place.write_jobs({**job, "env": env, "container": {"image": str(image), "binds": bound}})
+    batch = Batch(slurm, place)
+    where = ("--partition=harvest", "--nodelist=n1")
+    batch.id = submit(place, *where, nodes=1, words=("--requeue",))
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    place.run_until_done("suspend", str(place.pilot), "only")
+    why = ("why", str(place.pilot), "only")
+    wait_for(lambda: "is suspended" in place.run(*why).out, "suspension")
+    assert place.run("resume", str(place.pilot), "only").code == 0
+    again(place, "1", 2)
     batch.preempt("n1")
     requeued(slurm, batch.id)
     place.open("only")

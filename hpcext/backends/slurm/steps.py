@@ -13,10 +13,13 @@ import logging
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from hpcext import private, protocol
 from hpcext.allocation import without_slurm
 from hpcext.batch import runner, slurm
+from hpcext.batch.slurm import pyxis
 from hpcext.batch.slurm.reads import reads
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
@@ -24,11 +27,13 @@ from hpcext.core.values import Action
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
-from hpcext.launch import supervise
+from hpcext.launch import command, container, supervise
 from hpcext.process import Process
 from hpcext.protocol import NEWS_SIGNAL
 
 log = logging.getLogger(__name__)
+
+_SUPERVISE = ("-I", "-S", supervise.__file__)
 
 BEGIN_S = 120.0
 """Seconds after which a step that has not begun gives its GPUs back.
@@ -64,6 +69,39 @@ class Share:
         if self.memory_mb:
             words.append(f"--mem={max(1, self.memory_mb * gpus // self.gpus)}")
         return words
+
+
+def in_image(files: AttemptFiles) -> tuple[list[str], list[str]] | None:
+    """Return how an attempt begins in a container of pyxis; None if it does not.
+
+    Parameters
+    ----------
+    files : AttemptFiles
+
+    Returns
+    -------
+    tuple of list of str, or None
+        As :meth:`hpcext.launch.container.Container.step`.
+
+    Raises
+    ------
+    OSError
+        There is no such image, or what the step needs cannot be made.
+    """
+    launch = files.launch() or {}
+    stated = launch.get("container")
+    if not stated:
+        return None
+    runtime, environ = str(stated.get("runtime")), protocol.environ()
+    if runtime == container.AUTO and not container.find(runtime, environ) and pyxis.offered():
+        runtime = container.PYXIS
+    if runtime != container.PYXIS:
+        return None
+    place = container.Container(stated, files.directory, str(launch["cwd"]), attempt=files.attempt)
+    own = Path(launch["log"])
+    with open(private.open_log(own), "ab") as its_log:
+        fd = its_log.fileno()
+        return place.step(lambda what: command.write_line(fd, own, f"hpcext: {what}"))
 
 
 class SlurmSteps(StepExecutor):
@@ -109,6 +147,7 @@ class SlurmSteps(StepExecutor):
         files = watch.files
         alloc = self._allocs[files.op]
         count = str(len(alloc))
+        options, supervisor = in_image(files) or ([], [sys.executable, *_SUPERVISE])
         return [
             "srun",
             f"--jobid={self._number}",
@@ -124,10 +163,8 @@ class SlurmSteps(StepExecutor):
             "--mpi=none",
             "--unbuffered",
             "--quiet",
-            sys.executable,
-            "-I",
-            "-S",
-            supervise.__file__,
+            *options,
+            *supervisor,
             str(files.directory),
         ]
 

@@ -86,6 +86,7 @@ def launch_document(
         "nodes": list(where.nodes),
         "mps": dict(where.mps) if where.mps else None,
         **_saves(spec, told),
+        **({"container": msgspec.to_builtins(spec.container)} if spec.container else {}),
     }
 
 
