@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcext.addresses import Address, DropAddress, MungeAddress
+from hpcext.addresses import MungeAddress
 from hpcext.broker.desk import Desk, Door
 from hpcext.broker.drop import Drop
 from hpcext.broker.identity import PeerCredentials
@@ -14,12 +14,8 @@ from hpcext.broker.settings import Settings
 def doors(settings: Settings, desk: Desk) -> list[Door]:
     """Return all doors: the socket, and those for other hosts."""
     local = Server(settings.socket, PeerCredentials(), desk)
-    return [local, *(_door(each, desk) for each in settings.listen)]
-
-
-def _door(address: Address, desk: Desk) -> Door:
-    if isinstance(address, MungeAddress):
-        return Remote(address, desk)
-    if isinstance(address, DropAddress):
-        return Drop(address.directory, desk)
-    return Server(address.path, PeerCredentials(), desk)
+    far: list[Door] = [
+        Remote(each, desk) if isinstance(each, MungeAddress) else Drop(each.directory, desk)
+        for each in settings.listen
+    ]
+    return [local, *far]

@@ -29,7 +29,13 @@ from hpcext.core.errors import InputError, refused
 from hpcext.harvest.leave import MOST_BYTES, BrokerError
 from hpcext.harvest.ways import places
 from hpcext.harvest.ways.drop import (
-    ANSWERS, BEAT, MOST_NAME_BYTES, QUESTIONS, framed, parse_name, unframed,
+    ANSWERS,
+    BEAT,
+    MOST_NAME_BYTES,
+    QUESTIONS,
+    framed,
+    parse_name,
+    unframed,
 )  # fmt: skip
 from hpcext.numerals import whole
 from hpcext.text import clean
@@ -176,22 +182,22 @@ class Drop:
             try:
                 self._look_at(name, of_user)
             except OSError as error:
-                # Such as of a full disk: others are still to be heard.
+                # Such as of a full disk: others are heard all the same.
                 failed = error
         for name in directories:
             with contextlib.suppress(OSError):
                 os.rmdir(self._questions / name)
         self._tidy()
+        self.beat()
         if failed is not None:
             raise failed
-        self.beat()
         return more
 
     def _look_at(self, name: str, of_user: Counter[int]) -> None:
         path = self._questions / name
         try:
             facts = path.lstat()
-        except FileNotFoundError:
+        except OSError:
             return
         of_user[facts.st_uid] += 1
         stale = self._now_s() - facts.st_mtime > STALE_S
@@ -205,8 +211,8 @@ class Drop:
         except NoQuestionError as error:
             log.debug("%s of uid %d is no question: %s", clean(name), facts.st_uid, error)
             question = None
-        # Once is enough, and before the answer is there, so that nobody is heard twice.
-        with contextlib.suppress(FileNotFoundError):
+        # Once is enough. What somebody makes impossible to remove harms nobody else.
+        with contextlib.suppress(OSError):
             os.unlink(path)
         if question is not None and name not in self._answered:
             self._answered[name] = self._now_s()

@@ -72,17 +72,13 @@ async def _run(argv: Sequence[str], data: bytes) -> tuple[int, bytes, bytes]:
     """Run a program, which is killed if it takes too long or nobody waits for it any more."""
     pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=pipe, stdout=pipe, stderr=pipe
-        )
+        process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe)
     except OSError as error:
         raise munge.MungeError(f"{argv[0]} cannot be run ({error.strerror})") from None
     try:
         said, complaint = await asyncio.wait_for(process.communicate(data), munge.PROGRAM_S)
     except asyncio.TimeoutError:
-        raise munge.MungeError(
-            f"{argv[0]} has not ended in {munge.PROGRAM_S:.0f} s"
-        ) from None
+        raise munge.MungeError(f"{argv[0]} has not ended in {munge.PROGRAM_S:.0f} s") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -100,9 +96,7 @@ class Remote:
     callers : Callers, optional
     """
 
-    def __init__(
-        self, address: MungeAddress, desk: Desk, callers: Callers | None = None
-    ) -> None:
+    def __init__(self, address: MungeAddress, desk: Desk, callers: Callers | None = None) -> None:
         self._address = address
         self._desk = desk
         self._callers = callers or Callers()

@@ -19,7 +19,8 @@ from hpcext.broker.division import Share
 from hpcext.broker.settings import Settings, load
 from hpcext.cli.broker import main
 from hpcext.core.errors import InputError
-from hpcext.harvest import leave
+from hpcext.harvest import leave, ways
+from hpcext.harvest.ways.local import Local
 
 WHOLE = """
 partition = "preemptible"
@@ -282,7 +283,7 @@ def test_decisions_go_on_while_the_fair_share_does_not_come(
     wait_for(service.socket.is_socket, "the socket")
     wait_for(lambda: service.status(capsys)["shares"]["age_s"] is not None, "an answer")
     ask = leave.Ask("hpcext-me-20261124-120000-ab12", "p", 4, 1)
-    wait_for(lambda: not leave.ask(service.socket, ask).refused, "to be heard")
+    wait_for(lambda: not ways.ask(Local(service.socket), ask).refused, "to be heard")
     document = service.status(capsys)
     assert document["shares"]["failed"] == ""
     [row] = document["users"]

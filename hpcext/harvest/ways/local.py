@@ -43,15 +43,15 @@ class Local:
                     line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
                 )
                 if uid not in {0, owner}:
-                    raise BrokerError(f"is served by uid {uid}, and belongs to {owner}", where=where)
+                    raise BrokerError(
+                        f"is served by uid {uid}, and belongs to {owner}", where=where
+                    )
                 # It refuses a call before it has read it: then its answer is there all the same.
                 with contextlib.suppress(BrokenPipeError):
                     line.sendall(message)
                 return read_line(line, where, most=MOST_ANSWER_BYTES, answer_s=answer_s)
         except OSError as error:
-            raise BrokerError(
-                f"does not answer ({error.strerror or error})", where=where
-            ) from None
+            raise BrokerError(f"does not answer ({error.strerror or error})", where=where) from None
 
     def _owner(self) -> int:
         """Return the uid that the socket belongs to, if nobody else could have put one there."""

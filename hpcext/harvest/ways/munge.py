@@ -227,9 +227,7 @@ def decode(line: bytes, socket: str) -> Said:
 
 def _run(argv: Sequence[str], data: bytes) -> tuple[int, bytes, bytes]:
     try:
-        done = subprocess.run(
-            argv, input=data, capture_output=True, timeout=PROGRAM_S, check=False
-        )
+        done = subprocess.run(argv, input=data, capture_output=True, timeout=PROGRAM_S, check=False)
     except subprocess.TimeoutExpired:
         raise MungeError(f"{argv[0]} has not ended in {PROGRAM_S:.0f} s") from None
     except OSError as error:

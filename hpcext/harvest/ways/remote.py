@@ -45,12 +45,12 @@ class Remote:
                 line.sendall(credential)
                 said = read_line(line, where, most=munge.MOST_BYTES, answer_s=answer_s)
             if not munge.is_credential(said):
-                raise BrokerError(f"does not prove who it is, and says: {_shown(said)}", where=where)
+                raise BrokerError(
+                    f"does not prove who it is, and says: {_shown(said)}", where=where
+                )
             found = munge.decode(said, at.socket)
         except OSError as error:
-            raise BrokerError(
-                f"does not answer ({error.strerror or error})", where=where
-            ) from None
+            raise BrokerError(f"does not answer ({error.strerror or error})", where=where) from None
         except munge.MungeError as error:
             raise BrokerError(f"cannot be asked by MUNGE: {error}", where=where) from None
         if found.uid != uid:
