@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from hpcext.core.errors import InputError
 from hpcext.numerals import whole
@@ -85,7 +85,7 @@ class DropAddress(NamedTuple):
         return f"{DROP}{self.directory}"
 
 
-Address = Union[SocketAddress, MungeAddress, DropAddress]
+Address = SocketAddress | MungeAddress | DropAddress
 
 
 def read_address(text: str) -> Address:

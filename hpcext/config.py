@@ -262,8 +262,8 @@ class Settings:
         AUTO,
         _broker,
         "socket of the site's broker, which says how many nodes a harvester may have, or "
-        "munge://HOST:PORT or drop://DIRECTORY of one on another host; auto: the usual socket if it "
-        "exists; or none",
+        "munge://HOST:PORT or drop://DIRECTORY of one on another host; auto: the usual socket if "
+        "it exists; or none",
     )
     # Not HPCEXT_NOTIFY, because the supervisor sets that variable for its training.
     notify: str = _setting(

@@ -1,7 +1,7 @@
 """What all doors of a broker lead to: the bound on each user, and the answer to his line.
 
-A *door* is a way for harvesters to reach the broker (:mod:`hpcext.harvest.ways` has the other side).
-It finds out who speaks; what he may say, and what is said to it, is the same whatever the door is.
+A *door* is a way for harvesters to reach the broker, whose other side :mod:`hpcext.harvest.ways`
+has. It finds out who speaks; what he may say, and what he is told, is the same at all doors.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The broker's side of a shared directory: questions of users are files, and so are the answers.
 
-The owner of a file is who asks: as the descriptor says from which it is read, of a regular file with
-one name that nobody else could write. The broker owns the directory, so it can remove whatever
-somebody puts there; of very many files it looks at some, whichever they are, and removes what is no
-question, so that a flood ends. All that happens in a thread of its own, for which no decision and no
-other door waits.
+The owner of a file is who asks: as the descriptor says from which it is read, of a regular file
+with one name that nobody else could write. The broker owns the directory, so it can remove what
+somebody puts there; of very many files it looks at some, whichever they are, and removes what is
+no question, so that a flood ends. All that happens in a thread of its own, for which no decision
+and no other door waits.
 """
 
 from __future__ import annotations

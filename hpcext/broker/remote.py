@@ -1,8 +1,8 @@
 """The broker's port, for harvesters on other hosts: a credential of MUNGE in, and one out.
 
-Nothing is looked at but credentials, by a few programs at a time; each ends soon. Until then nothing
-is believed of a caller but his address (:mod:`hpcext.broker.callers`); from then on the bounds of his
-user hold. The loop of the service waits for none of it.
+Nothing is looked at but credentials, by a few programs at a time; each ends soon. Until then
+nothing is known of a caller but his address (:mod:`hpcext.broker.callers`); from then on the bounds
+of his user hold. The loop of the service waits for none of it.
 """
 
 from __future__ import annotations

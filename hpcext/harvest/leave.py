@@ -1,8 +1,8 @@
 """The words between harvesters and the broker of their site.
 
 A call is one line of JSON each way. The broker knows who asks by the way on which the line came
-(:mod:`hpcext.harvest.ways`), so that no message says it. A message has no names, paths, arguments or
-speeds of trainers: only the sizes in which each could use nodes.
+(:mod:`hpcext.harvest.ways`), so that no message says it. A message has no names, paths, arguments
+or speeds of trainers: only the sizes in which each could use nodes.
 """
 
 from __future__ import annotations

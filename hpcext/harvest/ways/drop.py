@@ -1,9 +1,9 @@
 """The way to a broker through a directory that hosts share: the owner of a file is who asks.
 
-In the directory, which belongs to the broker's account, are ``questions/``, into which everybody may
-put files and which nobody can list; ``answers/``, into which only the broker can write and which
-nobody can list either; and ``beat``, a number that the broker raises whenever it has answered all
-that was there. Question and answer have the same name, ``UID.NUMBER``, whose number nobody can
+In the directory, which belongs to the broker's account, are ``questions/``, into which everybody
+may put files and which nobody can list; ``answers/``, into which only the broker can write and
+which nobody can list either; and ``beat``, a number that the broker raises whenever it has answered
+all that was there. Question and answer have the same name, ``UID.NUMBER``, whose number nobody can
 guess; each contains it, too, so that a file under another name is none.
 
 Clocks of hosts do not matter: what is too old, the times of files say, which all are the file
@@ -38,7 +38,7 @@ MOST_NAME_BYTES = 64
 """The longest name, with the end of its line."""
 
 BEATS = 2
-"""A beat later all is answered that was there when the one before it began; one may be under way."""
+"""After so many beats all is answered that is there now: one look may be under way."""
 
 _LOOK_S = 0.1
 

@@ -1,4 +1,4 @@
-"""MUNGE, by its programs: who has written some bytes, as the key that all hosts of a site share says.
+"""MUNGE, by its programs: who has written some bytes, as the key that all hosts share says.
 
 A credential *contains* what is said, so that it cannot be put beside other words; one account alone
 can decode it, and only for a minute. munged refuses one that it has decoded before: but the munged

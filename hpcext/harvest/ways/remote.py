@@ -19,8 +19,8 @@ class Remote:
     """A port of a host.
 
     What the other end says is believed if the account of the broker has said it, to this user, and
-    to this question. Whoever listens there instead, or is in between, can do no more than be silent:
-    it can neither read a question nor make an answer.
+    to this question. Whoever listens there instead, or is in between, can do no more than be
+    silent: it can neither read a question nor make an answer.
 
     Parameters
     ----------
