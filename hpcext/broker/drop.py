@@ -254,7 +254,7 @@ class Drop:
         fd = os.open(self._directory / BEAT, flags, 0o644)
         try:
             os.fchmod(fd, 0o644)
-            os.pwrite(fd, b"%020d\n" % self._beat, 0)
+            os.pwrite(fd, b"%018d\n" % self._beat, 0)
             os.fsync(fd)
             self._server_s, self._own_s = os.fstat(fd).st_mtime, time.monotonic()
         finally:

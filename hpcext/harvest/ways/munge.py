@@ -18,6 +18,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from hpcext.core.errors import HpcextError
 from hpcext.numerals import whole
 from hpcext.text import clean
 
@@ -48,7 +49,7 @@ _FACT = re.compile(rb"([A-Z_]{1,32}):[ ]+([0-9]{1,10})\Z")
 _SAID_CHARS = 200
 
 
-class MungeError(Exception):
+class MungeError(HpcextError):
     """The error that something cannot be encoded, or is not believed."""
 
 
