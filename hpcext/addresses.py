@@ -22,12 +22,15 @@ VALID = (
 
 _MUNGE = re.compile(
     r"(?:(?P<account>[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})@)?"
-    r"(?:\[(?P<six>[0-9A-Fa-f:.]{2,45})\]|(?P<host>[A-Za-z0-9_.-]{1,253})):(?P<port>[0-9]{1,5})"
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]{2,45})\]|(?P<host>[\w-]{1,63}(?:\.[\w-]{1,63})*))"
+    r":(?P<port>[0-9]{1,5})"
     r"(?P<socket>/.*)?\Z",
-    re.DOTALL,
+    re.ASCII | re.DOTALL,
 )
 
 _MOST_PORT = 65_535
+
+_MOST_HOST_CHARS = 253
 
 
 class SocketAddress(NamedTuple):
@@ -112,7 +115,8 @@ def read_address(text: str) -> Address:
 def _munge(text: str) -> MungeAddress:
     found = _MUNGE.match(text.removeprefix(MUNGE))
     port = whole(found["port"]) if found else None
-    if found is None or port is None or not 0 < port <= _MOST_PORT:
+    long = found is not None and len(found["host"] or "") > _MOST_HOST_CHARS
+    if found is None or long or port is None or not 0 < port <= _MOST_PORT:
         raise InputError(
             shown(text),
             valid=f"{MUNGE}HOST:PORT with a port from 1 to {_MOST_PORT}; ACCOUNT@ may come before "

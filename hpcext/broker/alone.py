@@ -117,7 +117,7 @@ def _sole_in(directory: Path) -> Iterator[None]:
         except locks.LockedError:
             raise NoManagerError("another broker answers there", where=where, do=_DO) from None
         except OSError as error:
-            raise refused(error, where) from None
+            raise drop.unusable(error, directory) from None
         yield
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import random
@@ -25,7 +26,7 @@ from typing import NamedTuple
 from hpcext import documents, private
 from hpcext.broker.desk import Desk
 from hpcext.broker.identity import Peer, name_of
-from hpcext.core.errors import InputError, refused
+from hpcext.core.errors import HpcextError, InputError, refused
 from hpcext.harvest.leave import MOST_BYTES, BrokerError
 from hpcext.harvest.ways import places
 from hpcext.harvest.ways.drop import (
@@ -128,7 +129,7 @@ class Drop:
         try:
             await asyncio.to_thread(self.prepare)
         except OSError as error:
-            raise refused(error, clean(str(self))) from None
+            raise unusable(error, self._directory) from None
         # A daemon, so that no file server is waited for at the end.
         threading.Thread(target=self._work, name="shared directory", daemon=True).start()
 
@@ -255,7 +256,7 @@ class Drop:
         try:
             os.fchmod(fd, 0o644)
             os.pwrite(fd, b"%018d\n" % self._beat, 0)
-            os.fsync(fd)
+            # NFS writes it out before it says when that was.
             self._server_s, self._own_s = os.fstat(fd).st_mtime, time.monotonic()
         finally:
             os.close(fd)
@@ -280,6 +281,15 @@ class Drop:
         if why != self._failing:
             log.warning("%s", clean(why) or f"{self} can be used again")
         self._failing = why
+
+
+def unusable(error: OSError, directory: Path) -> HpcextError:
+    """Return the error for a directory to which the broker cannot write."""
+    found = refused(error, clean(f"drop://{directory}"))
+    if error.errno == errno.EROFS:
+        # So it is for a service, unless its unit says otherwise (systemd.exec(5), ProtectSystem).
+        found.do = f"systemctl edit hpcext-broker: ReadWritePaths={clean(str(directory))}"
+    return found
 
 
 def check(directory: Path) -> None:

@@ -33,7 +33,7 @@ PROVE_S = 15.0
 """Seconds within which a caller must have had his turn, and proved who he is."""
 
 SAY_S = 60.0
-"""Seconds between two lines of the log about callers who prove nothing."""
+"""Seconds between two lines of the log about calls without an answer."""
 
 MOST_LINE_BYTES = (MOST_BYTES + 1024) * 4 // 3 + 1024
 """The longest credential of a harvester: its message, which base64 makes longer."""
@@ -102,7 +102,7 @@ class Remote:
         self._callers = callers or Callers()
         self._munge: Munge | None = None
         self._server: asyncio.AbstractServer | None = None
-        self._unproven = 0
+        self._unanswered = 0
         self._said_s: float | None = None
 
     def __str__(self) -> str:
@@ -202,14 +202,14 @@ class Remote:
         return await self._munge.encode(munge.answer(said.payload, line), said.uid)
 
     def _count(self, address: str, why: str) -> None:
-        """Say from time to time that somebody proves nothing, however often that is."""
-        self._unproven += 1
+        """Say from time to time that calls are not answered, however many they are."""
+        self._unanswered += 1
         now_s = time.monotonic()
         if self._said_s is None or now_s - self._said_s >= SAY_S:
             log.warning(
-                "calls that prove nothing: %d, the last one from %s: %s",
-                self._unproven,
+                "calls without an answer: %d, the last one from %s: %s",
+                self._unanswered,
                 address,
                 clean(why),
             )
-            self._unproven, self._said_s = 0, now_s
+            self._unanswered, self._said_s = 0, now_s

@@ -42,6 +42,7 @@ def test_it_is_read_and_written_as_it_is(text: str, address: Address) -> None:
         "munge://@login1:7420", "munge://ann:secret@login1:7420", "munge://-x@login1:7420",
         "munge://login1:7420x", "munge://login1:7420/a/../b", "munge://login1:7420/a\0",
         "munge://login1:7420\n", "munge://2001:db8::1:7420", "http://login1:7420", "login1:7420",
+        f"munge://{'a' * 64}:7420", "munge://a..b:7420", f"munge://{'a.' * 127}b:7420",
     ],
 )  # fmt: skip
 def test_what_is_no_address_is_one_line(text: str, monkeypatch: pytest.MonkeyPatch) -> None:

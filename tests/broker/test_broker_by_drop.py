@@ -452,6 +452,16 @@ def test_a_directory_that_harvesters_would_not_believe_is_refused(
     assert "\n" not in str(caught.value)
 
 
+def test_what_a_unit_is_to_say_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(place))
+
+    monkeypatch.setattr(Path, "mkdir", fails)
+    with pytest.raises(InputError) as caught:
+        RunningDoors(lambda desk: Drop(place, desk))
+    assert "systemctl edit hpcext-broker: ReadWritePaths=" in str(caught.value)
+
+
 @ROOT_ONLY
 def test_a_directory_of_another_account_is_refused(place: Path) -> None:
     os.chown(place, STRANGER.uid, STRANGER.uid)

@@ -6,10 +6,10 @@ which nobody can list either; and ``beat``, a number that the broker raises when
 all that was there. Question and answer have the same name, ``UID.NUMBER``, whose number nobody can
 guess; each contains it, too, so that a file under another name is none.
 
-Clocks of hosts do not matter: what is too old, the times of files say, which all are the file
-server's. An answer is looked for only when ``beat`` says that it must be there, because NFS
-remembers for up to a minute that a file was not there (nfs(5), "Directory entry caching"), but asks
-the server whenever a file is opened.
+What is too old, the times of files say, which on NFS all are the file server's. An answer is looked
+for only when ``beat`` says that it must be there, because NFS remembers for up to a minute that a
+file was not there (nfs(5), "Directory entry caching"), but asks the server whenever a file is
+opened.
 """
 
 from __future__ import annotations
