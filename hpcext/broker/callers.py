@@ -22,7 +22,7 @@ _IPV6_SITE = 64
 """Bits of an IPv6 address by which senders are told apart: of the rest a host has as it likes."""
 
 
-class Caller:
+class Crowd:
     """The callers of one address.
 
     Attributes
@@ -46,14 +46,14 @@ class Callers:
     def __init__(self, most: int = MOST, of_address: int = MOST_OF_ADDRESS) -> None:
         self._most = most
         self._of_address = of_address
-        self._here: dict[str, Caller] = {}
+        self._here: dict[str, Crowd] = {}
 
     def __len__(self) -> int:
         """Return how many there are."""
         return sum(len(one.tasks) for one in self._here.values())
 
     @contextlib.contextmanager
-    def one(self, address: str) -> Iterator[Caller]:
+    def one(self, address: str) -> Iterator[Crowd]:
         """Be a caller, in a task of its own, which is cancelled if it is given up.
 
         Parameters
@@ -62,13 +62,13 @@ class Callers:
 
         Yields
         ------
-        Caller
+        Crowd
             The callers of the same address.
         """
         task = asyncio.current_task()
         assert task is not None
         self._make_room(address)
-        here = self._here.setdefault(address, Caller())
+        here = self._here.setdefault(address, Crowd())
         here.tasks.add(task)
         try:
             yield here

@@ -62,15 +62,6 @@ class Desk:
         """End the call of a user."""
         self._gate.leave(peer.uid)
 
-    def hear(self, peer: Peer, line: bytes) -> bytes:
-        """Return the line for somebody whose line is there already, within his bounds."""
-        if why := self.enter(peer):
-            return refusal(why)
-        try:
-            return self.answer(peer, line)
-        finally:
-            self.leave(peer)
-
     def answer(self, peer: Peer, line: bytes) -> bytes:
         """Return the line for somebody who is in."""
         try:

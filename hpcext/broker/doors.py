@@ -18,4 +18,5 @@ def doors(settings: Settings, desk: Desk) -> list[Door]:
         Remote(each, desk) if isinstance(each, MungeAddress) else Drop(each.directory, desk)
         for each in settings.listen
     ]
-    return [local, *far]
+    # The socket last: who sees it can ask on all ways.
+    return [*far, local]

@@ -227,10 +227,16 @@ class Drop:
             documents.write_file(self._answers / name, data, durable=False, mode=0o644)
 
     def _hear(self, peer: Peer, line: bytes) -> bytes | None:
-        """Return the service's answer, from its own thread; None: it has none in time."""
+        """Return the service's answer, from its own thread; None: none in time, or too many."""
 
-        async def heard() -> bytes:
-            return self._desk.hear(peer, line)
+        async def heard() -> bytes | None:
+            if self._desk.enter(peer):
+                # A flood is not worth a file each time.
+                return None
+            try:
+                return self._desk.answer(peer, line)
+            finally:
+                self._desk.leave(peer)
 
         assert self._loop is not None
         if self._ended.is_set():

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from hpcext.addresses import ACCOUNT, MungeAddress
 from hpcext.broker import lines
-from hpcext.broker.callers import Caller, Callers, address_of
+from hpcext.broker.callers import Callers, Crowd, address_of
 from hpcext.broker.desk import Desk, refusal
 from hpcext.broker.identity import Peer, name_of
 from hpcext.core.errors import InputError
@@ -156,8 +156,8 @@ class Remote:
         """Serve one call; whatever it is, it ends soon and harms nobody else."""
         address = address_of(writer.get_extra_info("peername"))
         try:
-            with self._callers.one(address) as caller:
-                said = await self._proved(caller, reader)
+            with self._callers.one(address) as crowd:
+                said = await self._proved(crowd, reader)
             await lines.say(writer, await self._answer(said))
         except (lines.NoLineError, munge.MungeError) as error:
             self._count(address, str(error))
@@ -170,17 +170,17 @@ class Remote:
         finally:
             lines.hang_up(writer)
 
-    async def _proved(self, caller: Caller, reader: asyncio.StreamReader) -> munge.Said:
+    async def _proved(self, crowd: Crowd, reader: asyncio.StreamReader) -> munge.Said:
         """Return what a caller has proved to say."""
         line = await lines.heard(reader, MOST_LINE_BYTES)
         try:
-            return await asyncio.wait_for(self._decoded(caller, line), PROVE_S)
+            return await asyncio.wait_for(self._decoded(crowd, line), PROVE_S)
         except asyncio.TimeoutError:
             raise munge.MungeError("too many calls of this address") from None
 
-    async def _decoded(self, caller: Caller, line: bytes) -> munge.Said:
+    async def _decoded(self, crowd: Crowd, line: bytes) -> munge.Said:
         assert self._munge is not None
-        async with caller.turns:
+        async with crowd.turns:
             return await self._munge.decode(line)
 
     async def _answer(self, said: munge.Said) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
@@ -98,6 +97,17 @@ def test_a_beat_goes_on_where_the_broker_before_ended(place: Path) -> None:
     assert os.listdir(place / "answers") == []
 
 
+def test_a_user_has_as_many_calls_as_at_the_socket(
+    place: Path, running: RunningDoors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.desk, "_clock", lambda: 0.0)
+    monkeypatch.setattr("hpcext.broker.gate.BURST", 2.0)
+    for _ in range(2):
+        assert asks(place).nodes == 3
+    with pytest.raises(leave.BrokerError, match="too many calls of this user"):
+        asks(place)
+
+
 # What is no question. One look is taken at a time, so that nothing depends on speed.
 
 
@@ -191,8 +201,11 @@ def grows(path: Path) -> None:
 
 
 def socket_at(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one, contextlib.chdir(path.parent):
-        one.bind(path.name)
+    fd = os.open(path.parent, os.O_PATH)
+    with socket.socket(socket.AF_UNIX) as one:
+        # Its own path may be too long for a socket.
+        one.bind(f"/proc/self/fd/{fd}/{path.name}")
+    os.close(fd)
 
 
 def framed(line: bytes) -> Callable[[Path], None]:
@@ -404,7 +417,7 @@ def test_a_directory_at_which_nobody_looks_is_waited_for_no_longer_than_a_while(
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda path: None, "does not answer (No such file or directory)"),
+        (lambda path: None, "does not answer (too many calls of this user"),
         (lambda path: path.symlink_to("/etc/passwd"), "cannot be opened"),
         (os.mkfifo, "not a regular file"),
         (lambda path: path.write_bytes(b"x" * (1 << 20)), "is too large"),

@@ -19,9 +19,13 @@ from site_of_test import wait_for
 from hpcext.addresses import DropAddress, MungeAddress
 from hpcext.broker.alone import name_for
 from hpcext.broker.division import Share
-from hpcext.broker.settings import Settings, load
+from hpcext.broker.settings import Settings as BrokerSettings
+from hpcext.broker.settings import load
 from hpcext.cli.broker import main
+from hpcext.config import Settings
 from hpcext.core.errors import InputError
+from hpcext.doctor import broker as doctor
+from hpcext.doctor.checkup import CheckOptions
 from hpcext.harvest import leave, ways
 from hpcext.harvest.ways.local import Local
 
@@ -57,7 +61,7 @@ def file(tmp_path: Path) -> Path:
 def test_the_file_says_who_may_have_what(file: Path) -> None:
     file.write_text(WHOLE)
     found = load(file)
-    assert found == Settings(
+    assert found == BrokerSettings(
         "preemptible",
         policy="bftrainer:forward_s=60",
         gpus=4,
@@ -387,7 +391,10 @@ def test_a_broker_of_another_host_is_asked_and_found_out(
         # As from another host, to which the network alone leads.
         wait_for(lambda: main(["status", "--socket", where]) == 0, "a status")
         assert "0 nodes of p to divide; decides nothing yet" in capsys.readouterr().out
-        text = service.file.read_text().replace("/state", "/other").replace("/socket", "/socket2")
+        [finding] = doctor.check(CheckOptions(Settings(broker=where)))
+        assert finding.says.startswith(f"{where} decides nothing for p now")
+        text = service.file.read_text().replace("/state", "/other")
+        text = text.replace(str(service.socket), f"{service.socket}2")
         # Of another cluster as far as this host knows, so that nothing else is found.
         service.environ["SLURM_CONF"] = "/elsewhere/slurm.conf"
         service.file.write_text(text.replace(f'listen = "{where}"\n', ""))

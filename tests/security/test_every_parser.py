@@ -184,7 +184,7 @@ REASONS = {
     "harvest/ways/drop.py:Drop._beat": "digits that the account of the broker wrote",
     "harvest/ways/remote.py:Remote._uid": "an account in an address that read_address has read",
     "harvest/ways/__init__.py:ask": "tests/broker/test_server.py has a broker answer nonsense",
-    "harvest/ways/__init__.py:status": "the same words of root or the service, whose keys it looks for",
+    "harvest/ways/__init__.py:status": "the same words of the service, whose keys it looks for",
     "broker/desk.py:": "tests/broker/test_server.py sends it damaged requests",
     "launch/transparent/connections.py:_plain": "an address as the kernel writes it",
     "launch/transparent/driver.py:_said": "its own helper wrote it; read by documents.read_json",

@@ -122,7 +122,11 @@ class Drop:
         return number
 
     def _answer(self, name: str, owner: int) -> bytes:
-        data = _read(self._directory / ANSWERS / name, owner, MOST_NAME_BYTES + MOST_ANSWER_BYTES)
+        path = self._directory / ANSWERS / name
+        try:
+            data = _read(path, owner, MOST_NAME_BYTES + MOST_ANSWER_BYTES)
+        except FileNotFoundError:
+            raise ValueError("too many calls of this user, or it cannot write one") from None
         line = unframed(name, data)
         if line is None:
             raise ValueError("its answer has another name, or no end")
