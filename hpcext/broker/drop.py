@@ -165,6 +165,10 @@ class Drop:
             except OSError as error:
                 more = False
                 self._fails(f"{self} cannot be used: {error.strerror or error}")
+            except Exception:
+                # A mistake of ours costs a look, not the service.
+                more = False
+                log.exception("%s was not looked at", self)
             if not more:
                 self._ended.wait(LOOK_S)
 
@@ -200,7 +204,8 @@ class Drop:
             facts = path.lstat()
         except OSError:
             return
-        of_user[facts.st_uid] += 1
+        # A link to somebody's file is not his doing, and does not count as his.
+        of_user[facts.st_uid] += facts.st_nlink == 1
         stale = self._now_s() - facts.st_mtime > STALE_S
         if name.startswith(".") and not stale and of_user[facts.st_uid] <= MOST_OF_USER:
             # It is being written.

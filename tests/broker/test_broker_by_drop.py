@@ -325,6 +325,21 @@ def test_many_files_of_one_user_cost_others_nothing(looking: Looking) -> None:
 
 
 @ROOT_ONLY
+def test_links_to_a_file_of_a_user_do_not_count_as_his_questions(looking: Looking) -> None:
+    """Whoever can write to a file can make such links (proc(5), protected_hardlinks)."""
+    target = looking.place.parent / "target"
+    target.write_bytes(b"")
+    os.chown(target, VICTIM.uid, VICTIM.uid)
+    for _ in range(5 * drop.MOST_OF_USER):
+        os.link(target, looking.questions / drop_ways.new_name(VICTIM.uid))
+    for _ in range(5):
+        looking.puts(VICTIM)
+    looking.drop.look()
+    assert looking.heard == [VICTIM.uid] * 5
+    assert looking.left == []
+
+
+@ROOT_ONLY
 def test_an_unreadable_file_is_no_question(place: Path) -> None:
     """The broker is not root; whoever closes his file has said nothing."""
     os.chown(place, VICTIM.uid, VICTIM.groups[0])
@@ -480,6 +495,18 @@ def test_a_directory_of_another_account_is_refused(place: Path) -> None:
     os.chown(place, STRANGER.uid, STRANGER.uid)
     with pytest.raises(InputError, match="belongs to uid 61003, and the broker is uid 0"):
         Drop(place, Desk(lambda *_: None)).prepare()
+
+
+def test_a_mistake_of_ours_costs_a_look(
+    place: Path,
+    running: RunningDoors,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(drop, "sample", lambda _there: 1 / 0)
+        wait_for(lambda: "was not looked at" in caplog.text, "what is said")
+    assert asks(place).nodes == 3
 
 
 def test_a_broker_goes_on_when_its_directory_is_there_again(
