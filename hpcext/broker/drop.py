@@ -322,6 +322,13 @@ def check(directory: Path) -> None:
             where=where,
             valid="a directory of the broker's account, to which nobody else can write",
         )
+    for place, facts in private.walk(directory.parent):
+        if facts.st_uid:
+            log.warning(
+                "%s: harvesters of others will refuse it: %s belongs to uid %d, and not to root",
+                where, clean(str(place)), facts.st_uid,
+            )  # fmt: skip
+            return
 
 
 def sample(there: Iterator[os.DirEntry[str]]) -> tuple[list[str], list[str], bool]:

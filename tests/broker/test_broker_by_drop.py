@@ -497,6 +497,26 @@ def test_a_directory_of_another_account_is_refused(place: Path) -> None:
         Drop(place, Desk(lambda *_: None)).prepare()
 
 
+@ROOT_ONLY
+def test_what_only_others_would_refuse_is_said(place: Path) -> None:
+    """Above it only root's directories are believed by everybody."""
+    for path in (place, place.parent):
+        os.chown(path, VICTIM.uid, VICTIM.uid)
+
+    def said() -> None:
+        heard = list[str]()
+        drop.log.warning = lambda text, *values: heard.append(text % values)  # type: ignore[method-assign]
+        drop.check(place)
+        assert heard == [
+            f"drop://{place}: harvesters of others will refuse it: {place.parent} belongs to uid "
+            f"{VICTIM.uid}, and not to root"
+        ]
+
+    # In a fork of its own.
+    assert not VICTIM.does(said)
+    assert STRANGER.does(lambda: asks(place)).startswith("BrokerError")
+
+
 def test_a_mistake_of_ours_costs_a_look(
     place: Path,
     running: RunningDoors,

@@ -74,7 +74,8 @@ class Broker:
 
     def by_drop(self) -> None:
         """Be asked through a directory that hosts could share."""
-        shared = self.site.path / "shared"
+        # What is above it must be root's.
+        shared = self.slurm.root / "shared"
         shared.mkdir()
         shutil.chown(shared, self.site.user)
         shared.chmod(0o755)
@@ -125,6 +126,7 @@ def broker(slurm: Cluster) -> Iterator[Broker]:
         print(process.communicate())
     subprocess.run(["userdel", name], capture_output=True, check=True)
     shutil.rmtree(path)
+    shutil.rmtree(slurm.root / "shared", ignore_errors=True)
 
 
 def said_of_broker(site: Site) -> str:
