@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hpcext import containers, protocol, seams
+from hpcext.addresses import read_address
 from hpcext.checks import at, integer, known_keys, number, string, unknown
 from hpcext.core import notification_methods
 from hpcext.core.band import NONE, read_band
@@ -82,9 +83,12 @@ def _directory(value: Any) -> Path:
 
 def _broker(value: Any) -> str:
     text = string(value)
-    if text in {AUTO, NONE} or Path(text).is_absolute():
-        return text
-    raise InputError(shown(value), valid="auto, none, or an absolute path")
+    if text not in {AUTO, NONE}:
+        try:
+            read_address(text)
+        except InputError as error:
+            raise InputError(error.what, valid=f"{AUTO}, {NONE}, {error.valid}") from None
+    return text
 
 
 def _words(value: Any) -> str:
@@ -259,8 +263,9 @@ class Settings:
     broker: str = _setting(
         AUTO,
         _broker,
-        "socket of the site's broker, which says how many nodes a harvester may have; auto: the "
-        "usual one if it exists; or none",
+        "socket of the site's broker, which says how many nodes a harvester may have, or "
+        "munge://HOST:PORT or drop://DIRECTORY of one on another host; auto: the usual socket if "
+        "it exists; or none",
     )
     container_runtime: str = _setting(
         containers.AUTO,

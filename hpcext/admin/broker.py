@@ -55,6 +55,9 @@ partition = "{partition}"
 batch = "{batch}"
 state_dir = "{state_dir}"
 
+# Where harvesters on other hosts ask: a port, with MUNGE, or a directory that hosts share.
+# listen = ["munge://0.0.0.0:7420", "drop:///shared/hpcext-broker"]
+
 # Users who see all users in hpcext-broker status, beside root.
 administrators = []
 

@@ -20,7 +20,8 @@ from hpcext.batch import runner, slurm
 from hpcext.batch.lsf.queues import parse_queues, queues_command
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import BatchError
-from hpcext.harvest import leave
+from hpcext.harvest import leave, ways
+from hpcext.harvest.ways.local import Local
 from hpcext.text import clean
 
 ANSWER_S = 20.0
@@ -240,7 +241,7 @@ def of_broker(place: InstallLocation, socket: Path = leave.SOCKET) -> Status:
     steps: tuple[DaemonStep, ...] = ()
     if place.root == ROOT:
         try:
-            leave.status(socket)
+            ways.status(Local(socket))
         except leave.BrokerError as error:
             do = "systemctl enable --now hpcext-broker, or see systemctl status hpcext-broker"
             steps = (DaemonStep("hpcext-broker", do, clean(str(error))),)

@@ -1,9 +1,11 @@
 """One broker for a partition: what a second one runs into, whatever its state directory is.
 
-Two marks say that a broker is there; both go with its process. A lock beside its socket, where only
-its account and root can make files, keeps others from taking the socket. An abstract socket
-(unix(7)), whose name is made of the batch system and the partition, is seen by brokers with another
-socket on this host. Everybody can take such a name, so that of a stranger stops nobody.
+Marks say that a broker is there; they go with its process. A lock beside its socket, where only
+its account and root can make files, keeps others from taking the socket, and a lock in each shared
+directory others from answering there, on other hosts too. An abstract socket (unix(7)), whose name
+is made of the batch system and the partition, is seen by brokers with another socket on this host.
+Everybody can take such a name, so that of a stranger stops nobody. A broker on another host that
+harvesters ask on the network is asked, too, before this one listens anywhere.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcext.addresses import DropAddress
+from hpcext.broker import drop
 from hpcext.broker.identity import PeerCredentials, name_of
 from hpcext.broker.settings import Settings
 from hpcext.core.errors import InputError, NoManagerError, refused
-from hpcext.harvest import leave
+from hpcext.harvest import leave, ways
+from hpcext.harvest.ways.remote import Remote
 from hpcext.manager import locks
 from hpcext.text import clean, shown
 
@@ -35,12 +40,14 @@ _ASK_S = 2.0
 
 
 @contextlib.contextmanager
-def alone(settings: Settings) -> Iterator[socket.socket | None]:
-    """Be the only broker at a socket, and for a partition on this host.
+def alone(settings: Settings, asked: str = leave.NONE) -> Iterator[socket.socket | None]:
+    """Be the only broker at a socket and in shared directories, and for a partition on this host.
 
     Parameters
     ----------
     settings : Settings
+    asked : str
+        Where harvesters ask, as their setting has it.
 
     Yields
     ------
@@ -55,6 +62,10 @@ def alone(settings: Settings) -> Iterator[socket.socket | None]:
         The directory of the socket cannot be used.
     """
     with _beside(settings.socket), contextlib.ExitStack() as stack:
+        for address in settings.listen:
+            if isinstance(address, DropAddress):
+                stack.enter_context(_sole_in(address.directory))
+        _ask(settings, asked)
         name = _claim(settings)
         if name is not None:
             stack.enter_context(name)
@@ -88,6 +99,50 @@ def _beside(path: Path) -> Iterator[None]:
         except OSError as error:
             raise refused(error, where) from None
         yield
+
+
+LOCK = "broker.lock"
+"""In a shared directory."""
+
+
+@contextlib.contextmanager
+def _sole_in(directory: Path) -> Iterator[None]:
+    """Hold the lock in a shared directory."""
+    drop.check(directory)
+    where = clean(f"drop://{directory}")
+    lock = locks.held(directory / LOCK, do="use a file system with locks", mode=0o600)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock)
+        except locks.LockedError:
+            raise NoManagerError("another broker answers there", where=where, do=_DO) from None
+        except OSError as error:
+            raise drop.unusable(error, directory) from None
+        yield
+
+
+def _ask(settings: Settings, asked: str) -> None:
+    """Ask whoever answers harvesters on the network whether he divides the same partition.
+
+    Raises
+    ------
+    NoManagerError
+        He does. It is not this broker, which listens nowhere yet.
+    """
+    way = ways.find(asked)
+    if not isinstance(way, Remote):
+        return
+    try:
+        partition = ways.status(way).get("partition")
+    except leave.BrokerError as error:
+        log.info("no broker answers yet where harvesters ask: %s", error)
+        return
+    if partition == settings.partition:
+        raise NoManagerError(
+            f"another broker divides partition {shown(settings.partition)}",
+            where=clean(str(way)),
+            do=_DO,
+        )
 
 
 _DO = (

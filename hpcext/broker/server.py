@@ -1,36 +1,19 @@
-"""The broker's socket: one line in, one line out, bounded for each user."""
+"""The broker's socket: one line in, one line out, of users of its own host."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import stat
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from hpcext.broker.gate import Gate
+from hpcext.broker import lines
+from hpcext.broker.desk import Desk, refusal
 from hpcext.broker.identity import Identity, Peer
-from hpcext.core.errors import UNREADABLE, InputError
-from hpcext.harvest.leave import MOST_BYTES, Answer, Ask, AskStatus
+from hpcext.core.errors import InputError
+from hpcext.harvest.leave import MOST_BYTES
 from hpcext.text import clean
-
-log = logging.getLogger(__name__)
-
-LINE_S = 5.0
-"""Seconds within which a whole line must have come, and the answer be taken."""
-
-_SAID_CHARS = 200
-
-_decoder: msgspec.json.Decoder[Ask | AskStatus] = msgspec.json.Decoder(Ask | AskStatus)
-
-Reply = Callable[[Peer, "Ask | AskStatus"], Any]
-"""What is said to somebody's message."""
 
 
 class Server:
@@ -40,24 +23,18 @@ class Server:
     ----------
     path : pathlib.Path
     identity : Identity
-    reply : callable
-    clock : callable
-        Seconds, which never go back.
+    desk : Desk
     """
 
-    def __init__(
-        self,
-        path: Path,
-        identity: Identity,
-        reply: Reply,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, path: Path, identity: Identity, desk: Desk) -> None:
         self._path = path
         self._identity = identity
-        self._reply = reply
-        self._clock = clock
-        self._gate = Gate()
+        self._desk = desk
         self._server: asyncio.AbstractServer | None = None
+
+    def __str__(self) -> str:
+        """Return where it is."""
+        return str(self._path)
 
     async def begin(self) -> None:
         """Listen; what a broker that was killed left there is replaced.
@@ -93,41 +70,22 @@ class Server:
         """Serve one call; whatever it is, it ends soon and harms nobody else."""
         try:
             peer = self._identity.who(writer.get_extra_info("socket"))
-            if why := self._gate.enter(peer.uid, self._clock()):
-                await _say(writer, Answer(refused=why))
+            if why := self._desk.enter(peer):
+                await lines.say(writer, refusal(why))
                 return
             try:
-                await _say(writer, await self._answer(peer, reader))
+                await lines.say(writer, await self._answer(peer, reader))
             finally:
-                self._gate.leave(peer.uid)
+                self._desk.leave(peer)
         except (OSError, asyncio.TimeoutError):
             # It has hung up, or does not read.
             pass
         finally:
-            # Not close(), which waits for whoever does not read.
-            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+            lines.hang_up(writer)
 
-    async def _answer(self, peer: Peer, reader: asyncio.StreamReader) -> Any:
+    async def _answer(self, peer: Peer, reader: asyncio.StreamReader) -> bytes:
         try:
-            line = await asyncio.wait_for(reader.readuntil(b"\n"), LINE_S)
-        except asyncio.LimitOverrunError:
-            return Answer(refused=f"more than {MOST_BYTES} bytes")
-        except asyncio.IncompleteReadError:
-            return Answer(refused="no whole line")
-        except asyncio.TimeoutError:
-            return Answer(refused="no whole line in time")
-        try:
-            message = _decoder.decode(line)
-        except UNREADABLE as error:
-            return Answer(refused=clean(str(error))[:_SAID_CHARS])
-        try:
-            return self._reply(peer, message)
-        except Exception:
-            # A mistake of ours costs an answer, not the service.
-            log.exception("no answer for uid %d", peer.uid)
-            return Answer(keep="it could not answer")
-
-
-async def _say(writer: asyncio.StreamWriter, what: Any) -> None:
-    writer.write(msgspec.json.encode(what) + b"\n")
-    await asyncio.wait_for(writer.drain(), LINE_S)
+            line = await lines.heard(reader, MOST_BYTES)
+        except lines.NoLineError as error:
+            return refusal(str(error))
+        return self._desk.answer(peer, line)

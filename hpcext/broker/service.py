@@ -16,13 +16,13 @@ from hpcext import backends, private
 from hpcext.batch.leasing import FairShared
 from hpcext.broker import account as accounts
 from hpcext.broker.alone import alone, hang_up
+from hpcext.broker.desk import Desk
+from hpcext.broker.doors import doors
 from hpcext.broker.fair_share import FairShare
-from hpcext.broker.identity import PeerCredentials
-from hpcext.broker.server import Server
 from hpcext.broker.settings import Settings, load
 from hpcext.broker.site import Site
 from hpcext.core.errors import BatchError, HpcextError, JournalError, NoManagerError, refused
-from hpcext.harvest.leave import AskStatus
+from hpcext.harvest.leave import NONE, AskStatus
 from hpcext.manager import journal as journals
 from hpcext.manager import locks
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 JOURNAL, LOCK = "journal.jsonl", "broker.lock"
 
 
-def run(settings: Settings, file: Path, ready: Callable[[str], None]) -> None:
+def run(settings: Settings, file: Path, ready: Callable[[str], None], asked: str = NONE) -> None:
     """Run a broker until a signal ends it.
 
     Parameters
@@ -41,6 +41,8 @@ def run(settings: Settings, file: Path, ready: Callable[[str], None]) -> None:
         Of the settings, which is read again at SIGHUP.
     ready : callable
         Is told in a sentence what the broker does from now on.
+    asked : str
+        Where harvesters ask, as their setting has it: another broker may be there.
 
     Raises
     ------
@@ -56,7 +58,7 @@ def run(settings: Settings, file: Path, ready: Callable[[str], None]) -> None:
     try:
         with (
             locks.held(settings.state_dir / LOCK, do="use another state_dir"),
-            alone(settings) as name,
+            alone(settings, asked) as name,
         ):
             journal = journals.Journal(
                 settings.state_dir / JOURNAL,
@@ -78,7 +80,7 @@ class _Service:
         self._file = file
         self._system = backends.leasing(settings.batch)
         self._site = Site(settings, journal, accounts.load(settings.state_dir), time.monotonic())
-        self._server = Server(settings.socket, PeerCredentials(), self._reply)
+        self._doors = doors(settings, Desk(self._reply))
         self._fair_share: FairShare | None = None
         self._ended = asyncio.Event()
         self._failing = ""
@@ -92,9 +94,11 @@ class _Service:
         if name is not None:
             loop.add_reader(name, hang_up, name)
         self._read_shares()
-        await self._server.begin()
-        ready(f"divides the idle nodes of {settings.partition}, asked at {settings.socket}")
         try:
+            for door in self._doors:
+                await door.begin()
+            asked = ", ".join(map(str, (settings.socket, *settings.listen)))
+            ready(f"divides the idle nodes of {settings.partition}, asked at {asked}")
             while not self._ended.is_set():
                 await self._look()
                 with contextlib.suppress(asyncio.TimeoutError):
@@ -102,7 +106,8 @@ class _Service:
         finally:
             if self._fair_share is not None:
                 self._fair_share.end()
-            await self._server.end()
+            for door in self._doors:
+                await door.end()
             accounts.save(self._site.account, settings.state_dir)
 
     async def _look(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcext import backends, private
+from hpcext.addresses import DROP, MUNGE, DropAddress, MungeAddress, SocketAddress, read_address
 from hpcext.batch.leasing import FairShared
 from hpcext.broker import reservations
 from hpcext.broker.division import Reserved, Share
@@ -40,6 +41,9 @@ GROUPS_S = 60.0
 LONGEST = 107
 """The longest path of a socket, in bytes."""
 
+MOST_DOORS = 8
+"""The most addresses beside the socket."""
+
 
 class Settings(NamedTuple):
     """The settings of a broker.
@@ -50,6 +54,8 @@ class Settings(NamedTuple):
     batch : str
         The batch system.
     socket, state_dir : pathlib.Path
+    listen : tuple of MungeAddress or DropAddress
+        Where harvesters on other hosts ask.
     policy : str
     gpus : int
         That a node must have, and that harvesters may use of it; 0: as many as each has.
@@ -78,6 +84,7 @@ class Settings(NamedTuple):
     batch: str = "slurm"
     socket: Path = SOCKET
     state_dir: Path = STATE_DIR
+    listen: tuple[MungeAddress | DropAddress, ...] = ()
     policy: str = "equal_share"
     gpus: int = 0
     slots: int = 0
@@ -215,6 +222,24 @@ def _socket(value: Any) -> Path:
     return path
 
 
+def _listen(value: Any) -> tuple[MungeAddress | DropAddress, ...]:
+    """Read one address, or several."""
+    texts = value if isinstance(value, list) else [value]
+    if len(texts) > MOST_DOORS:
+        raise InputError(f"{len(texts)} addresses", valid=f"at most {MOST_DOORS}")
+    found = []
+    for text in texts:
+        address = read_address(string(text))
+        if isinstance(address, SocketAddress):
+            raise InputError(
+                shown(text),
+                valid=f"{MUNGE}HOST:PORT, or {DROP} and an absolute path of a directory",
+                do="the key socket is for the socket",
+            )
+        found.append(address)
+    return tuple(dict.fromkeys(found))
+
+
 def _name(value: Any) -> str:
     if not string(value) or "," in value:
         raise InputError(shown(value), valid="one name")
@@ -238,6 +263,7 @@ _OWN: Mapping[str, Callable[[Any], Any]] = {
     "batch": _name,
     "socket": _socket,
     "state_dir": _path,
+    "listen": _listen,
     "policy": string,
     "gpus": lambda value: integer(value, 0, MOST_GPUS),
     "slots": lambda value: integer(value, 0, MOST_GPUS),

@@ -26,7 +26,8 @@ from hpcext.cli.installations import (
 )
 from hpcext.cli.output import Output
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.harvest import leave
+from hpcext.harvest import leave, ways
+from hpcext.harvest.ways.local import Local
 
 
 def add_install(systems: Any) -> None:
@@ -173,7 +174,7 @@ def _socket(place: InstallLocation) -> Path:
 
 def _answers(socket: Path) -> bool:
     try:
-        leave.status(socket)
+        ways.status(Local(socket))
     except leave.BrokerError:
         return False
     return True

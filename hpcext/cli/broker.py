@@ -15,13 +15,14 @@ from hpcext.broker import metrics as exported
 from hpcext.broker import service
 from hpcext.broker.reservations import when
 from hpcext.broker.settings import BATCH, FILE, load
+from hpcext.checks import at
 from hpcext.cli import completion
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output, write_file
 from hpcext.config import load_settings
-from hpcext.core.errors import InputError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.extras import need
-from hpcext.harvest import leave
+from hpcext.harvest import leave, ways
 from hpcext.render.words import UNKNOWN, duration
 from hpcext.text import are, counted
 
@@ -65,7 +66,10 @@ def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
         epilog="example: hpcext-broker status --json",
     )
     status_.add_argument(
-        "--socket", metavar="PATH", help="socket of the broker (default: as set, or the usual one)"
+        "--socket",
+        metavar="WHERE",
+        help="socket of the broker, munge://HOST:PORT or drop://DIRECTORY (default: as set, or the "
+        "usual socket)",
     )
     status_.add_argument("--json", action="store_true", help="print one JSON document")
     status_.set_defaults(run=status)
@@ -86,7 +90,10 @@ def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
         "--users", action="store_true", help="also parts of each user, with the names"
     )
     metrics_.add_argument(
-        "--socket", metavar="PATH", help="socket of the broker (default: as set, or the usual one)"
+        "--socket",
+        metavar="WHERE",
+        help="socket of the broker, munge://HOST:PORT or drop://DIRECTORY (default: as set, or the "
+        "usual socket)",
     )
     metrics_.set_defaults(run=metrics)
     return parser, dict(commands.choices)
@@ -102,18 +109,31 @@ def run(args: argparse.Namespace, out: Output) -> int:
             out.note(f"{counted(over, 'reservation')} {are(over)} over already")
         return 0
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="hpcext-broker: %(message)s")
-    service.run(settings, args.file, out.line)
+    service.run(settings, args.file, out.line, _asked())
     return 0
 
 
-def _path(args: argparse.Namespace) -> Path:
-    """Return the socket to ask at."""
-    path = leave.find(args.socket or load_settings().broker)
-    if path is None:
+def _asked() -> str:
+    """Return where harvesters ask, as the site has set it; what is wrong there stops no broker."""
+    try:
+        return load_settings().broker
+    except HpcextError as error:
+        logging.getLogger(__name__).warning("the settings of harvesters: %s", error)
+        return leave.NONE
+
+
+def _way(args: argparse.Namespace) -> ways.Way:
+    """Return the way to ask on."""
+    given: str | None = args.socket
+    if given is not None and "://" not in given and given not in {leave.AUTO, leave.NONE}:
+        given = str(Path(given).absolute())
+    with at("--socket"):
+        way = ways.find(load_settings().broker if given is None else given)
+    if way is None:
         raise InputError(
-            "this machine has no broker", where=str(leave.SOCKET), do="give --socket PATH"
+            "this machine has no broker", where=str(leave.SOCKET), do="give --socket WHERE"
         )
-    return path
+    return way
 
 
 def _known(document: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +147,7 @@ def _known(document: dict[str, Any]) -> dict[str, Any]:
 
 def status(args: argparse.Namespace, out: Output) -> int:
     """Show what the broker has decided."""
-    document = _known(leave.status(_path(args)))
+    document = _known(ways.status(_way(args)))
     if args.json:
         out.document(document)
         return 0
@@ -174,16 +194,16 @@ def metrics(args: argparse.Namespace, out: Output) -> int:
             where="--textfile",
             valid="a name that ends in .prom",
         )
-    path = _path(args)
+    way = _way(args)
     try:
-        document = leave.status(path)
+        document = ways.status(way)
     except leave.BrokerError as error:
         write_file(args.textfile, _exposition(None, users=False))
         raise error from None
     if not _known(document)["all"]:
         raise InputError(
             "shows you your own part alone",
-            where=str(path),
+            where=str(way),
             valid="root, the account of the broker, or one of its administrators",
         )
     write_file(args.textfile, _exposition(document, users=args.users))

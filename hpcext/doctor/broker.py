@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcext.config import Settings
 from hpcext.doctor.checkup import CheckOptions, Finding
-from hpcext.harvest import leave
+from hpcext.harvest import leave, ways
 from hpcext.text import clean, counted
 
 NAME = "broker"
@@ -19,23 +19,25 @@ UNIT = Path("/etc/systemd/system/hpcext-broker.service")
 def check(asked: CheckOptions) -> Iterator[Finding]:
     """Ask the broker of the site, where there is one."""
     settings = asked.settings or Settings()
-    path = leave.find(settings.broker)
+    way = ways.find(settings.broker)
     do = "an administrator looks at: systemctl status hpcext-broker"
-    if path is None:
+    if way is None:
         if settings.broker == leave.AUTO and UNIT.exists():
             yield Finding(NAME, "note", f"one is installed, but nothing is at {leave.SOCKET}", do)
         else:
             yield Finding(NAME, "ok", "none here: harvesters divide idle nodes by the queue")
         return
     try:
-        said = leave.status(path)
+        said = ways.status(way)
     except leave.BrokerError as error:
         yield Finding(NAME, "wrong", clean(str(error)), error.do or do)
         return
     partition, nodes = clean(str(said.get("partition"))), said.get("nodes")
     if not said.get("decides"):
         why = "it has begun a moment ago, or cannot look at the partition or write its journal"
-        yield Finding(NAME, "note", f"{path} decides nothing for {partition} now: {why}", do)
+        yield Finding(
+            NAME, "note", f"{clean(str(way))} decides nothing for {partition} now: {why}", do
+        )
         return
     has = counted(nodes, "node") if isinstance(nodes, int) else "nodes"
-    yield Finding(NAME, "ok", f"{path} answers: it divides {has} of {partition}")
+    yield Finding(NAME, "ok", f"{clean(str(way))} answers: it divides {has} of {partition}")

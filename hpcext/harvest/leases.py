@@ -58,7 +58,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     autoscale : Band or None
         Take and keep only as many nodes as are worth it; None: as many as can be used.
     broker : str
-        Where the broker of the site is asked: ``auto``, ``none``, or the path of its socket.
+        Where the broker of the site is asked: ``auto``, ``none``, or an address.
     """
 
     partition: str

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hpcext.core.values import Job
-from hpcext.harvest import leave
+from hpcext.harvest import leave, ways
 from hpcext.harvest.leases import Terms
+from hpcext.harvest.ways.local import Local
 from hpcext.text import clean, counted
 
 log = logging.getLogger(__name__)
@@ -87,11 +88,11 @@ class SiteLeave:
         now_s : float
             Seconds, which never go back.
         """
-        path = leave.find(self._terms.broker)
-        if path is None and self._heard_s is None:
+        way = ways.find(self._terms.broker)
+        if way is None and self._heard_s is None:
             return None
         try:
-            found = leave.ask(path or leave.SOCKET, message)
+            found = ways.ask(way or Local(leave.SOCKET), message)
         except leave.BrokerError as error:
             return self._away(f"{error}", now_s)
         if found.elsewhere:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,14 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_munged import Munged
 from site_of_test import wait_for
 
+from hpcext.addresses import DropAddress, MungeAddress
 from hpcext.broker.alone import name_for
 from hpcext.broker.division import Share
-from hpcext.broker.settings import Settings, load
+from hpcext.broker.settings import Settings as BrokerSettings
+from hpcext.broker.settings import load
 from hpcext.cli.broker import main
+from hpcext.config import Settings
 from hpcext.core.errors import InputError
-from hpcext.harvest import leave
+from hpcext.doctor import broker as doctor
+from hpcext.doctor.checkup import CheckOptions
+from hpcext.harvest import leave, ways
+from hpcext.harvest.ways.local import Local
 
 WHOLE = """
 partition = "preemptible"
@@ -31,6 +39,7 @@ gpus = 4
 slots = 2
 cycle_s = 10
 administrators = ["adm"]
+listen = ["munge://hpcext-broker@0.0.0.0:7420", "drop:///shared/broker"]
 
 [everybody]
 limit = 8
@@ -52,7 +61,7 @@ def file(tmp_path: Path) -> Path:
 def test_the_file_says_who_may_have_what(file: Path) -> None:
     file.write_text(WHOLE)
     found = load(file)
-    assert found == Settings(
+    assert found == BrokerSettings(
         "preemptible",
         policy="bftrainer:forward_s=60",
         gpus=4,
@@ -62,6 +71,10 @@ def test_the_file_says_who_may_have_what(file: Path) -> None:
         users={"ann": Share(3, limit=16)},
         groups={"physics": Share(priority=1, limit=8)},
         administrators=("adm",),
+        listen=(
+            MungeAddress("0.0.0.0", 7420, "hpcext-broker"),
+            DropAddress(Path("/shared/broker")),
+        ),
     )
     assert found.share("ann") == Share(3, limit=16)
     assert found.share("nobody-has-this-name") == Share(limit=8)
@@ -96,6 +109,12 @@ def test_the_first_group_of_the_file_that_somebody_is_in_counts(file: Path) -> N
         ('partition = "p"\n[users.ann]\nlimit = -1', "users: ann: limit: -1 (valid: an integer"),
         ('partition = "p"\n[everybody]\nshare = 2', "everybody: unknown key 'share'"),
         ("partition =", "line 1"),
+        ('partition = "p"\nlisten = 3', "listen: 3 is an integer (valid: a string)"),
+        ('partition = "p"\nlisten = "login1:7420"', "listen: 'login1:7420' (valid: an absolute"),
+        ('partition = "p"\nlisten = "/run/x"', "listen: '/run/x' (valid: munge://HOST:PORT, or"),
+        ('partition = "p"\nlisten = ["munge://h"]', "listen: 'munge://h' (valid: munge://HOST"),
+        ('partition = "p"\nlisten = "drop://x"', "listen: 'drop://x' (valid: an absolute path"),
+        (f'partition = "p"\nlisten = {["drop:///x"] * 9}', "listen: 9 addresses (valid: at most"),
         ('partition = "p"\nshares = "slurm"', "shares: 'slurm' (valid: file, batch)"),
         ('partition = "p"\nshares_unknown = 0', "shares_unknown: 0 (valid: a number"),
         ('partition = "p"\nshares_every_s = 1', "shares_every_s: 1 (valid: a number, 10"),
@@ -294,7 +313,7 @@ def test_decisions_go_on_while_the_fair_share_does_not_come(
     wait_for(service.socket.is_socket, "the socket")
     wait_for(lambda: service.status(capsys)["shares"]["age_s"] is not None, "an answer")
     ask = leave.Ask("hpcext-me-20261124-120000-ab12", "p", 4, 1)
-    wait_for(lambda: not leave.ask(service.socket, ask).refused, "to be heard")
+    wait_for(lambda: not ways.ask(Local(service.socket), ask).refused, "to be heard")
     document = service.status(capsys)
     assert document["shares"]["failed"] == ""
     [row] = document["users"]
@@ -353,6 +372,65 @@ def test_two_brokers_of_a_partition_with_different_sockets_are_found_out(service
     first.wait()
     service.start()
     wait_for((service.path / "socket3").is_socket, "the socket of the next one")
+
+
+def test_two_brokers_do_not_share_a_directory_whatever_their_hosts_are(service: Service) -> None:
+    """Nor their partitions: harvesters of both ask there."""
+    shared = service.path / "shared"
+    shared.mkdir(mode=0o755)
+    service.write(f'listen = "drop://{shared}"\n')
+    service.start()
+    wait_for(service.socket.is_socket, "the socket")
+    text = service.file.read_text().replace("/state", "/other").replace("/socket", "/socket2")
+    # Another partition stands for another host, where the name of this one is not seen.
+    service.file.write_text(text.replace('partition = "p"', 'partition = "q"'))
+    assert f"drop://{shared}: another broker answers there; there is one" in refusal(service)
+
+
+def test_a_broker_of_another_host_is_asked_and_found_out(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is where harvesters ask, as they are set."""
+    munged = Munged()
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            port = one.getsockname()[1]
+        where = f"munge://{os.getuid()}@127.0.0.1:{port}{munged.socket}"
+        service.environ["HPCEXT_BROKER"] = where
+        service.write(f'listen = "{where}"\n')
+        process = service.start()
+        wait_for(service.socket.is_socket, "the socket")
+        # As from another host, to which the network alone leads.
+        wait_for(lambda: main(["status", "--socket", where]) == 0, "a status")
+        assert "0 nodes of p to divide; decides nothing yet" in capsys.readouterr().out
+        [finding] = doctor.check(CheckOptions(Settings(broker=where)))
+        assert finding.says.startswith(f"{where} decides nothing for p now")
+        text = service.file.read_text().replace("/state", "/other")
+        text = text.replace(str(service.socket), f"{service.socket}2")
+        # Of another cluster as far as this host knows, so that nothing else is found.
+        service.environ["SLURM_CONF"] = "/elsewhere/slurm.conf"
+        service.file.write_text(text.replace(f'listen = "{where}"\n', ""))
+        assert f"{where}: another broker divides partition 'p'; there is one" in refusal(service)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0
+        assert "no broker answers yet where harvesters ask" in err
+        # It is gone, and another one takes its place.
+        service.file.write_text(text)
+        service.start()
+        wait_for((service.path / "socket2").is_socket, "the socket of the next one")
+    finally:
+        munged.end()
+
+
+def test_a_broker_that_cannot_listen_on_the_network_does_not_run(service: Service) -> None:
+    service.write(f'listen = "munge://127.0.0.1:7420{service.path}/none"\n')
+    late = service.start()
+    _, err = late.communicate(timeout=120)
+    assert late.returncode == 2
+    assert "cannot be served: munge failed: " in err
+    assert "see systemctl status munge" in err
+    assert not service.socket.exists()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")

@@ -13,12 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcext.broker import server as servers
+from hpcext.broker import lines
+from hpcext.broker.desk import Desk
 from hpcext.broker.gate import BURST, EACH_S, REMEMBERED, Gate
 from hpcext.broker.identity import Peer, PeerCredentials
 from hpcext.broker.server import Server
 from hpcext.core.errors import InputError
-from hpcext.harvest import leave
+from hpcext.harvest import leave, ways
+from hpcext.harvest.ways import local
+from hpcext.harvest.ways.local import Local
 
 NAME = "hpcext-jobs-20261124-120000-ab12"
 
@@ -42,7 +45,8 @@ class Running:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         # Each call is an hour after the one before, unless a test says otherwise.
-        self.server = Server(self.path, PeerCredentials(), self._reply, lambda: self.calls)
+        self.desk = Desk(self._reply, lambda: self.calls)
+        self.server = Server(self.path, PeerCredentials(), self.desk)
         self._loop.run_until_complete(self.server.begin())
         self._ready.set()
         self._loop.run_forever()
@@ -84,7 +88,7 @@ def sent(running: Running, data: bytes) -> leave.Answer:
 
 
 def test_a_harvester_is_answered_as_who_it_is(running: Running) -> None:
-    answer = leave.ask(running.path, an_ask())
+    answer = ways.ask(Local(running.path), an_ask())
     assert answer == leave.Answer(nodes=3, claim=("n1",))
     [(peer, message)] = running.heard
     assert peer.uid == os.getuid()
@@ -109,7 +113,7 @@ def test_a_harvester_is_answered_as_who_it_is(running: Running) -> None:
 def test_what_is_no_message_is_refused(running: Running, data: bytes, why: str) -> None:
     assert why in sent(running, data).refused
     assert running.heard == []
-    assert leave.ask(running.path, an_ask()).nodes == 3
+    assert ways.ask(Local(running.path), an_ask()).nodes == 3
 
 
 @pytest.mark.parametrize(
@@ -146,13 +150,13 @@ def test_whoever_says_nothing_holds_up_nobody(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One call of a user at a time, and only for so long."""
-    monkeypatch.setattr(servers, "LINE_S", 0.5)
+    monkeypatch.setattr(lines, "LINE_S", 0.5)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.settimeout(60)
         silent.connect(str(running.path))
         silent.sendall(b'{"type":')
         assert b"in time" in silent.recv(1 << 16)
-    assert leave.ask(running.path, an_ask()).nodes == 3
+    assert ways.ask(Local(running.path), an_ask()).nodes == 3
 
 
 def test_a_flood_is_cut_short_and_forgotten() -> None:
@@ -183,12 +187,12 @@ def test_a_socket_of_a_dead_broker_is_replaced_and_nothing_else(tmp_path: Path) 
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     one = Running(path)
-    assert leave.ask(path, an_ask()).nodes == 3
+    assert ways.ask(Local(path), an_ask()).nodes == 3
     one.end()
     assert not path.exists()
     path.write_text("mine")
     with pytest.raises(InputError, match="no socket"):
-        asyncio.run(Server(path, PeerCredentials(), lambda *_: None).begin())
+        asyncio.run(Server(path, PeerCredentials(), Desk(lambda *_: None)).begin())
     assert path.read_text() == "mine"
 
 
@@ -197,7 +201,7 @@ def test_a_socket_of_a_dead_broker_is_replaced_and_nothing_else(tmp_path: Path) 
 
 def refusal(path: Path) -> str:
     with pytest.raises(leave.BrokerError) as caught:
-        leave.ask(path, an_ask(), 1.0)
+        ways.ask(Local(path), an_ask(), 1.0)
     return str(caught.value)
 
 
@@ -220,7 +224,7 @@ def test_a_directory_of_another_user_is_not_believed(running: Running) -> None:
     assert "belongs to uid 65001" in refusal(running.path)
     # The account of the service has its directory and its socket, but does not serve it here.
     os.chown(running.path, 65_001, 65_001)
-    assert "is served by uid 0" not in str(leave.ask(running.path, an_ask()))
+    assert "is served by uid 0" not in str(ways.ask(Local(running.path), an_ask()))
     os.chown(running.path.parent.parent, 65_001, 65_001)
     try:
         assert "belongs to uid 65001" in refusal(running.path)
@@ -276,7 +280,7 @@ def test_an_answer_that_is_none_counts_as_no_answer(tmp_path: Path, said: bytes,
 def test_a_status_that_is_none_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes, why: str
 ) -> None:
-    monkeypatch.setattr(leave, "TRIES", 1)
+    monkeypatch.setattr(ways, "TRIES", 1)
 
     def say(line: socket.socket) -> None:
         line.recv(1 << 16)
@@ -285,7 +289,7 @@ def test_a_status_that_is_none_is_one_line(
     tmp_path.chmod(0o755)
     thread = answering(tmp_path / "socket", say)
     with pytest.raises(leave.BrokerError) as caught:
-        leave.status(tmp_path / "socket")
+        ways.status(Local(tmp_path / "socket"))
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
     thread.join()
@@ -294,18 +298,18 @@ def test_a_status_that_is_none_is_one_line(
 def test_a_status_is_asked_for_again_while_a_harvester_of_the_user_asks(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leave, "AGAIN_S", 0.01)
+    monkeypatch.setattr(ways, "AGAIN_S", 0.01)
     said = [{"refused": "one call at a time"}, {"refused": "too many calls"}, {"users": []}]
 
     def reply(_peer: Peer, _message: Any) -> Any:
         running.calls += 3600
         return said.pop(0)
 
-    monkeypatch.setattr(running.server, "_reply", reply)
-    assert leave.status(running.path) == {"users": []}
+    monkeypatch.setattr(running.desk, "_reply", reply)
+    assert ways.status(Local(running.path)) == {"users": []}
     said += [{"refused": "one call at a time"}] * 3
     with pytest.raises(leave.BrokerError, match="refuses: one call at a time"):
-        leave.status(running.path)
+        ways.status(Local(running.path))
     assert said == []
 
 
@@ -348,6 +352,6 @@ def test_a_call_that_is_refused_unread_is_told_why(
 
         thread = threading.Thread(target=refuse, daemon=True)
         thread.start()
-        monkeypatch.setattr(leave.socket, "socket", Late)
-        assert leave.ask(tmp_path / "socket", an_ask()).refused == "too many calls"
+        monkeypatch.setattr(local.socket, "socket", Late)
+        assert ways.ask(Local(tmp_path / "socket"), an_ask()).refused == "too many calls"
         thread.join()

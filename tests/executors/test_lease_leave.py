@@ -13,7 +13,7 @@ from test_lease_neighbours import NODES, other
 
 from hpcext.core.values import Job
 from hpcext.harvest import account as lease_account
-from hpcext.harvest import leave
+from hpcext.harvest import leave, ways
 from hpcext.harvest.book import LeaseBook
 from hpcext.harvest.leases import Terms
 from hpcext.harvest.site import PATIENCE_S, SiteLeave
@@ -32,12 +32,12 @@ class Broker:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answer: leave.Answer | None = leave.Answer()
         self.heard: list[leave.Ask] = []
-        monkeypatch.setattr(leave, "ask", self._ask)
+        monkeypatch.setattr(ways, "ask", self._ask)
 
-    def _ask(self, path: Path, message: leave.Ask, answer_s: float = 5.0) -> leave.Answer:
+    def _ask(self, way: ways.Way, message: leave.Ask, answer_s: float = 5.0) -> leave.Answer:
         self.heard.append(message)
         if self.answer is None:
-            raise leave.BrokerError("does not answer (Connection refused)", where=str(path))
+            raise leave.BrokerError("does not answer (Connection refused)", where=str(way))
         return self.answer
 
 

@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 
 from hpcext import config, documents, jobfile, protocol, textfiles
+from hpcext.addresses import read_address
 from hpcext.admin import manifest
 from hpcext.allocation import Allocation
 from hpcext.backends.batch_job import SubmittedPilot
@@ -59,6 +60,7 @@ from hpcext.executors import gpus
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.harvest import account as lease_account
 from hpcext.harvest import lease
+from hpcext.harvest.ways import drop, munge
 from hpcext.launch import container, sweep
 from hpcext.launch.leader import Leader
 from hpcext.launch.supervisor_files import SupervisorFiles
@@ -285,6 +287,15 @@ PARSERS = {
         (b"||root\n|| physics\nann|0.250000|  physics\nbob|1.0|  physics\n",),
     ),
     "squeue's leases": Parser(text(slurm_idle.parse_held), recorded("slurm-*/squeue-held.txt")),
+    "an address of a broker": Parser(
+        text(read_address),
+        (b"munge://987@[2001:db8::1]:7420/run/munge/socket", b"drop:///shared", b"/run/socket"),
+    ),
+    "what unmunge printed": Parser(
+        lambda path: munge.parse_decoded(0, path.read_bytes()),
+        (b"STATUS:          0\nUID:             1001\nLENGTH:          3\n\nx\n\n",),
+    ),
+    "a name of a question": Parser(text(drop.parse_name), (b"1001." + b"a" * 32,)),
     "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("*/bhosts-*")),
     "bhosts' GPUs": Parser(text(lsf_idle.parse_gpus), recorded("lsf/bhosts-*")),
     "bslots": Parser(text(lsf_idle.parse_windows), recorded("lsf/bslots-*.txt")),

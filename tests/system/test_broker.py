@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from site_of_test import Site
-from slurm_cluster import Cluster, make_user
+from slurm_cluster import Cluster, free_ports, make_user
 from test_harvest import harvest
 from test_harvest_neighbours import (
     NAMES,
@@ -63,6 +63,24 @@ class Broker:
         self.slurm = slurm
         self.socket = site.path / "socket"
         self.file = site.path / "broker.toml"
+        self.where = str(self.socket)
+        self.listen = ""
+
+    def by_munge(self) -> None:
+        """Be asked over the network, from another address, by the munged that Slurm has."""
+        port, munged = free_ports(1)[0], self.slurm.root / "run" / "munge.socket"
+        self.where = f"munge://{self.site.user}@127.0.0.2:{port}{munged}"
+        self.listen = f'listen = "munge://0.0.0.0:{port}{munged}"'
+
+    def by_drop(self) -> None:
+        """Be asked through a directory that hosts could share."""
+        # What is above it must be root's.
+        shared = self.slurm.root / "shared"
+        shared.mkdir()
+        shutil.chown(shared, self.site.user)
+        shared.chmod(0o755)
+        self.where = f"drop://{shared}"
+        self.listen = f'listen = "{self.where}"'
 
     def write(self, tables: str = "", **weights: float) -> None:
         lines = [
@@ -70,6 +88,7 @@ class Broker:
             f'socket = "{self.socket}"',
             f'state_dir = "{self.site.path / "state"}"',
             "cycle_s = 1.5",
+            self.listen,
         ]
         lines += [f'[users."{user}"]\nweight = {weight}' for user, weight in weights.items()]
         self.file.write_text("\n".join([*lines, tables]) + "\n")
@@ -81,7 +100,7 @@ class Broker:
 
     def status(self, site: Site) -> dict[str, dict[str, float]]:
         """User → what somebody sees of him."""
-        words = ("status", "--socket", str(self.socket), "--json")
+        words = ("status", "--socket", self.where, "--json")
         said = site.run(*words, python=PROGRAM)
         while "one call at a time" in said.out:
             # A harvester of the same user asks just now.
@@ -107,6 +126,7 @@ def broker(slurm: Cluster) -> Iterator[Broker]:
         print(process.communicate())
     subprocess.run(["userdel", name], capture_output=True, check=True)
     shutil.rmtree(path)
+    shutil.rmtree(slurm.root / "shared", ignore_errors=True)
 
 
 def said_of_broker(site: Site) -> str:
@@ -122,13 +142,16 @@ def numbers(site: Site) -> set[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["socket", "munge", "drop"])
 def test_shares_follow_weights_and_no_training_minds_the_death_of_the_broker(
-    slurm: Cluster, place: Site, other: Site, broker: Broker
+    slurm: Cluster, place: Site, other: Site, broker: Broker, way: str
 ) -> None:
+    if way != "socket":
+        broker.by_munge() if way == "munge" else broker.by_drop()
     broker.write(**{slurm.user: 3, "root": 1})
     process = broker.start()
     for one in (place, other):
-        one.environ["HPCEXT_BROKER"] = str(broker.socket)
+        one.environ["HPCEXT_BROKER"] = broker.where
         trainers(one)
     first = harvest(place)
     begun(place, *NAMES)
