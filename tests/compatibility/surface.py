@@ -358,10 +358,24 @@ def write(name: str, lines: Set[str]) -> None:
     (HERE / "recorded" / f"{name}.txt").write_text("".join(f"{line}\n" for line in sorted(lines)))
 
 
+def read_jobs(path: Path) -> Any:
+    """What a job file means, in types of JSON."""
+    specs = jobfile.parse_jobs(path.read_text(), path.name, Path("/"))
+    return json.loads(msgspec.json.encode(specs))
+
+
+def write_jobs() -> None:
+    """Write down the meaning of a job file where that is missing: of a new one, or if removed."""
+    for path in HERE.glob("recorded/*/jobs.toml"):
+        if not path.with_suffix(".json").exists():
+            path.with_suffix(".json").write_text(json.dumps(read_jobs(path), indent=1) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--gone", action="store_true", help="remove what is gone, too")
     args = parser.parse_args()
+    write_jobs()
     left = []
     for name, lines in SURFACE.items():
         before, now = recorded(name), set(lines())
