@@ -1,7 +1,7 @@
 """What other people's scripts rely on, as lines that can be compared with those of yesterday.
 
-``python tests/compatibility/surface.py`` adds what is new to ``recorded``. It does not remove what is
-gone: docs/compatibility.md says when that may be, and then ``--gone`` does.
+``python tests/compatibility/surface.py`` adds what is new to ``recorded``. It does not remove what
+is gone: docs/compatibility.md says when that may be, and then ``--gone`` does.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ PRINTED = (
 
 def printed() -> Iterator[str]:
     """The keys of what commands print about pilots that were made up, and about a job file."""
-    from made_pilots import SPEC, make  # noqa: PLC0415
+    from made_pilots import SPEC, make
 
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as after:
         after.callback(os.chdir, Path.cwd())

@@ -1,4 +1,4 @@
-"""What docs/compatibility.md promises: what was there yesterday is there today, and means the same."""
+"""What docs/compatibility.md promises: what was there is there, and means the same."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PAGE = ROOT / "docs" / "compatibility.md"
 
 GONE = """{count} of {name} that scripts of others may use:
 {lines}
-What is promised of them, and how one of them may go, says docs/compatibility.md. A field that is gone, or
-has another type or meaning, needs the next number of its schema. If all that is done, say so in
-CHANGELOG.md, and `python tests/compatibility/surface.py --gone` forgets them."""
+What is promised of them, and how one of them may go, says docs/compatibility.md. A field that is
+gone, or has another type or meaning, needs the next number of its schema. If all that is done, say
+so in CHANGELOG.md, and `python tests/compatibility/surface.py --gone` forgets them."""
 
 NEW = """{count} new in {name}; `python tests/compatibility/surface.py` records them:
 {lines}
@@ -34,13 +34,13 @@ From the next release on they cannot be taken back."""
 
 
 def told(text: str, name: str, lines: set[str]) -> str:
-    shown = sorted(lines)[:40]
-    return text.format(count=len(lines), name=name, lines="\n".join(f"    {line}" for line in shown))
+    shown = "\n".join(f"    {line}" for line in sorted(lines)[:40])
+    return text.format(count=len(lines), name=name, lines=shown)
 
 
 @pytest.fixture(scope="module")
 def now() -> dict[str, set[str]]:
-    """As the module says it by itself: it has a state directory of its own, and changes variables."""
+    """As the module says it in a process of its own, whose variables it changes."""
     code = (
         "import json, surface;"
         "print(json.dumps({name: sorted(set(lines())) for name, lines in surface.SURFACE.items()}))"

@@ -1,4 +1,4 @@
-"""The wheel and the archive of the sources: built from a copy, and installed where nothing else is."""
+"""The wheel and the archive of the sources: built from a copy, installed where nothing else is."""
 
 from __future__ import annotations
 
@@ -83,8 +83,10 @@ class Environment:
         self.home.mkdir(parents=True)
         path.chmod(0o755)
         self.environ = {
-            "PATH": f"{self.python.parent}:/usr/bin:/bin", "HOME": str(self.home), "LC_ALL": "C.UTF-8",
-        }  # fmt: skip
+            "PATH": f"{self.python.parent}:/usr/bin:/bin",
+            "HOME": str(self.home),
+            "LC_ALL": "C.UTF-8",
+        }
         run(python, "-m", "venv", "--without-pip", path / "env")
         if more:
             # After its own packages; what was installed there to be edited is not found so.

@@ -1,7 +1,7 @@
 """The wheel and the archive of the sources have what they should have, and install anywhere.
 
-They are built from a copy of the repository's files, and used outside of it. The quick part needs no
-network; the slow one installs them, with what they need, for each Python that hpcext is for.
+They are built from a copy of the repository's files, and used outside of it. The quick part needs
+no network; the slow one installs them, with what they need, for each Python that hpcext is for.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from hpcext import __version__
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 """What hpcext is for; each is tried, or the test says that it cannot be had."""
 
-SHARED = ("spank_hooks/", "lsf_scripts/", "man/") + tuple(
-    f"site_configs/{folder}/" for folder in ("slurm", "lsf", "grafana", "systemd/system")
-)
+SHARED = (
+    "spank_hooks/", "lsf_scripts/", "man/", "site_configs/slurm/", "site_configs/lsf/",
+    "site_configs/grafana/", "site_configs/systemd/system/",
+)  # fmt: skip
 """What hpcext-admin puts in place: in the wheel it is beside the package."""
 
 MADE = {"PKG-INFO", "hpcext.egg-info/*"}
