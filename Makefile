@@ -10,13 +10,14 @@
 # make deb        Debian packages, in build/packages
 # make rpm        RPM packages, in build/packages/rpm
 # make sdist      the archive of the sources, in build
+# make release    what is published: wheel, archive of the sources and bill of materials, in build/release
 # make spank      the plugin for the Slurm that is installed here, in build/spank
 # Say PYTHON=python3.12 to choose the interpreter.
 
 PYTHON ?= python3
 BIN := .venv/bin
 SCRIPTS := .ci/run .ci/venv .ci/install-packages .ci/criu tests/system/in-release tests/system/in-overlay lsf_scripts/* \
-	benchmarks/gpu/run site_configs/packaging/wheels site_configs/packaging/install-tree site_configs/packaging/source-tree
+	benchmarks/gpu/run site_configs/packaging/wheels site_configs/packaging/sbom site_configs/packaging/install-tree site_configs/packaging/source-tree
 ROOTS := spank_hooks/prolog/hpcext-prolog spank_hooks/epilog/hpcext-epilog
 RELEASE ?=
 CGROUPS ?=
@@ -27,7 +28,7 @@ SYSTEM_PYTHON ?= /usr/bin/python3
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
 
-.PHONY: demo test test-slow test-slurm accept test-environment lint style man site spank sdist wheels packages-environment deb rpm clean
+.PHONY: demo test test-slow test-slurm accept test-environment lint style man site spank sdist release wheels packages-environment deb rpm clean
 
 demo:
 	@.ci/venv examples
@@ -44,7 +45,7 @@ test: style
 	wait $$types || { cat build/mypy.log >&2; exit 1; }; exit $$tests
 
 test-slow: test-environment
-	@.ci/venv programs
+	@.ci/venv programs,release
 	@# Slurm loads it by the name that only headers come with.
 	@ldconfig -p | grep -q 'libpmix\.so ' || .ci/install-packages :libpmix-dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" pytest -m slow
@@ -102,6 +103,12 @@ site:
 # What Spack builds from.
 sdist: packages-environment
 	$(SYSTEM_PYTHON) -c 'import setuptools; setuptools.setup()' -q sdist --dist-dir build
+
+release:
+	@.ci/venv release
+	rm -rf build/release
+	$(BIN)/python -m build --outdir build/release
+	site_configs/packaging/sbom $(BIN)/python build/release/*.whl "$$(echo build/release/*.whl | sed 's/-py3.*/.cdx.json/')"
 
 wheels: build/wheels/requirements.txt
 
