@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import conda_channel
 import pytest
 from archives import ROOT, WAIT_S, copy, run
 
@@ -83,17 +84,36 @@ def test_the_bill_of_materials_is_as_the_standard_wants(released: Path) -> None:
     assert validator.validate_str(text.replace('"components"', '"component"', 1)) is not None
 
 
-def test_the_recipe_of_conda_is_one() -> None:
-    """By rattler-build itself; no channel can be had here, so the build is another's."""
-    from rattler_build import Stage0Recipe
+@pytest.mark.skipif(
+    sys.base_prefix == "/usr", reason="the Python of a distribution cannot be a package of conda"
+)
+def test_the_recipe_of_conda_builds_a_package_that_works(tmp_path: Path) -> None:
+    """By rattler-build itself, which then runs the tests of the recipe where it is installed."""
+    from rattler_build import Package, Stage0Recipe, ToolConfiguration
 
-    (one,) = Stage0Recipe.from_file(PACKAGING / "conda" / "recipe.yaml").render()
-    said = one.recipe.to_dict()
-    assert said["package"] == {"name": "hpcext", "version": __version__}
-    assert said["build"]["noarch"] == "python"
-    source = PACKAGING / "conda" / said["source"][0]["path"]
-    assert source.resolve() == ROOT
-    assert [test for test in said["tests"] if "python" in test]
+    source = copy(tmp_path / "source")
+    needs = (*sorted(core()), "tomli", "pip", "setuptools", "wheel")
+    parts = [
+        conda_channel.python(tmp_path / "python"),
+        *conda_channel.of_pypi(tmp_path / "pypi", *needs),
+    ]
+    channel = conda_channel.make(tmp_path / "channel", parts)
+    recipe = Stage0Recipe.from_file(source / PACKAGING.relative_to(ROOT) / "conda/recipe.yaml")
+    (one,) = recipe.render()
+    one.run_build(
+        tool_config=ToolConfiguration(test_strategy="skip"), channels=[channel],
+        output_dir=tmp_path / "out",
+    )  # fmt: skip
+    (path,) = (tmp_path / "out" / "noarch").glob(f"hpcext-{__version__}-*.conda")
+    package = Package.from_file(path)
+    inside = {str(name) for name in package.files}
+    assert {"site-packages/hpcext/py.typed", "share/hpcext/spank_hooks/Makefile"} <= inside
+    # Commands are made where it is installed, for the Python there.
+    assert not [name for name in inside if name.startswith("bin/")]
+    assert len(package.tests) == 2
+    results = package.run_tests(channel=[channel])
+    assert len(results) == 2
+    assert all(result.success for result in results), [result.output for result in results]
 
 
 def apt_install(*words: str) -> None:
