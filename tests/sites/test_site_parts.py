@@ -249,6 +249,20 @@ def test_spack_imports_what_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> N
     assert said.stdout.split() == [*recipe.skip_modules], said.stderr
 
 
+def test_commands_of_packages_are_those_of_setup_cfg() -> None:
+    """Another beginning lacks what the hooks ask of the real one: ``suspendable --prepare``."""
+    text = (SITE / "packaging" / "install-tree").read_text()
+    assert "from hpcext.__main__ import ${command#*:}\n" in text
+    (line,) = re.findall(r"^for command in (.*); do$", text, re.M)
+    made = {path.rpartition("/")[2]: name for path, name in (w.split(":") for w in line.split())}
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    points = setup["options.entry_points"]["console_scripts"].strip().split("\n")
+    assert made == dict(
+        re.match(r"(\S+) = hpcext.__main__:(\w+)", each).groups() for each in points
+    )
+
+
 def test_the_recipe_of_conda_needs_what_setup_cfg_says() -> None:
     """Read as far as it is lists; tests/packages has the whole read by rattler-build."""
     text = (SITE / "packaging" / "conda" / "recipe.yaml").read_text()

@@ -72,7 +72,7 @@ def try_out(packages: list[Path], *where: str | Path) -> None:
     program = [*where, HERE / "in-overlay"]
     if where:
         # What the packages take from the distribution; on this machine it was there to build them.
-        needed = ":python3-numpy :python3-scipy rpm:rpm"
+        needed = ":python3-numpy :python3-scipy rpm:rpm patch:patch"
         program += ["sh", "-c", f'{ROOT}/.ci/install-packages {needed} && exec "$@"', "sh"]
     program += ["env", f"PYTHONPATH={ROOT}", sys.executable]
     done = subprocess.run(
