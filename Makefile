@@ -7,16 +7,17 @@
 # python tests/random_faults/draws.py SEED   replays a draw of the random faults; 0-1999: the long run
 # make man        the manual pages, in build/man
 # make site       docs/ and man/ as a site with a search, in build/site; a browser needs no server for it
-# make deb        Debian packages, in build/packages
-# make rpm        RPM packages, in build/packages/rpm
+# make deb        Debian packages, in build/packages; for another Slurm: RELEASE=24.11, RELEASE=26.05
+# make rpm        RPM packages, in build/packages/rpm; the same
 # make sdist      the archive of the sources, in build
+# make release    what is published: wheel, archive of the sources and bill of materials, in build/release
 # make spank      the plugin for the Slurm that is installed here, in build/spank
 # Say PYTHON=python3.12 to choose the interpreter.
 
 PYTHON ?= python3
 BIN := .venv/bin
 SCRIPTS := .ci/run .ci/venv .ci/install-packages .ci/criu tests/system/in-release tests/system/in-overlay lsf_scripts/* \
-	benchmarks/gpu/run site_configs/packaging/wheels site_configs/packaging/install-tree site_configs/packaging/source-tree
+	benchmarks/gpu/run site_configs/packaging/wheels site_configs/packaging/sbom site_configs/packaging/for-release site_configs/packaging/install-tree site_configs/packaging/source-tree
 ROOTS := spank_hooks/prolog/hpcext-prolog spank_hooks/epilog/hpcext-epilog
 RELEASE ?=
 CGROUPS ?=
@@ -24,10 +25,12 @@ PARTITION ?=
 ABOVE ?=
 # Packages are for the distribution's own Python.
 SYSTEM_PYTHON ?= /usr/bin/python3
+PACKAGES ?= build/packages
+WHEELS ?= build/wheels
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
 
-.PHONY: demo test test-slow test-slurm accept test-environment lint style man site spank sdist wheels packages-environment deb rpm clean
+.PHONY: demo test test-slow test-slurm accept test-environment lint style man site spank sdist release wheels packages-environment deb rpm clean
 
 demo:
 	@.ci/venv examples
@@ -44,7 +47,7 @@ test: style
 	wait $$types || { cat build/mypy.log >&2; exit 1; }; exit $$tests
 
 test-slow: test-environment
-	@.ci/venv programs
+	@.ci/venv programs,release
 	@# Slurm loads it by the name that only headers come with.
 	@ldconfig -p | grep -q 'libpmix\.so ' || .ci/install-packages :libpmix-dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" pytest -m slow
@@ -103,30 +106,42 @@ site:
 sdist: packages-environment
 	$(SYSTEM_PYTHON) -c 'import setuptools; setuptools.setup()' -q sdist --dist-dir build
 
-wheels: build/wheels/requirements.txt
+release:
+	@.ci/venv release
+	rm -rf build/release
+	$(BIN)/python -m build --outdir build/release
+	site_configs/packaging/sbom $(BIN)/python build/release/*.whl "$$(echo build/release/*.whl | sed 's/-py3.*/.cdx.json/')"
+
+wheels: $(WHEELS)/requirements.txt
 
 # The one step that needs the network.
-build/wheels/requirements.txt: setup.cfg
-	site_configs/packaging/wheels $(SYSTEM_PYTHON) build/wheels
+$(WHEELS)/requirements.txt: setup.cfg
+	site_configs/packaging/wheels $(SYSTEM_PYTHON) $(WHEELS)
 
 packages-environment:
 	@.ci/install-packages dpkg-buildpackage:dpkg-dev dh:debhelper rpmbuild:rpm
-	@# Modules have no command to look for.
+	@# What has no command to look for.
+	@dpkg-query -W -f '$${Status}' build-essential 2>/dev/null | grep -q ' installed' || .ci/install-packages :build-essential
 	@$(SYSTEM_PYTHON) -c 'import docutils, numpy, pip, scipy, setuptools, wheel' 2>/dev/null || \
 		.ci/install-packages :python3-docutils :python3-numpy :python3-pip :python3-scipy \
 			:python3-setuptools :python3-wheel
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev
 
+ifneq ($(RELEASE),)
+deb rpm:
+	site_configs/packaging/for-release $(RELEASE) $@
+else
 deb: packages-environment wheels
-	cd "$$(site_configs/packaging/source-tree build/packages build/wheels)" && dpkg-buildpackage -b -us -uc
+	cd "$$(site_configs/packaging/source-tree $(PACKAGES) $(WHEELS))" && dpkg-buildpackage -b -us -uc
 
 rpm: packages-environment wheels
 	@# Debian's rpm knows of no package that is installed here.
-	tree=$$(site_configs/packaging/source-tree build/packages/rpm build/wheels) && \
-		tar -C build/packages/rpm -czf "$$tree.tar.gz" "$${tree##*/}" && \
-		rpmbuild -tb --nodeps --define "_topdir $(CURDIR)/build/packages/rpm" \
+	tree=$$(site_configs/packaging/source-tree $(PACKAGES)/rpm $(WHEELS)) && \
+		tar -C $(PACKAGES)/rpm -czf "$$tree.tar.gz" "$${tree##*/}" && \
+		rpmbuild -tb --nodeps --define "_topdir $(CURDIR)/$(PACKAGES)/rpm" \
 			--define "python $(SYSTEM_PYTHON)" \
 			--define "slurm $$(dpkg-query -W -f '$${source:Upstream-Version}' libslurm-dev)" "$$tree.tar.gz"
+endif
 
 clean:
 	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Lmod's module, systemd's units, tmpfiles, logrotate and Spack's recipe say what is so."""
+"""Lmod's module, systemd's units, tmpfiles, logrotate, recipes of Spack and conda: all is so."""
 
 from __future__ import annotations
 
@@ -113,35 +113,73 @@ def test_the_module_of_lmod(tmp_path: Path) -> None:
     assert str(base / "share/man") in manpath.split(":")
 
 
-def test_the_recipe_of_spack_needs_what_setup_cfg_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed: dict[str, str] = {}
-    versions = []
+class Recipe:
+    """In the place of Spack's PythonPackage."""
 
-    class Recipe:
-        pass
 
-    def depends_on(what: str, type: Any = (), when: str = "") -> None:
-        name, _, version = what.partition("@")
-        needed[name.removeprefix("py-")] = version.rstrip(":")
-        assert when or "run" in type or name == "py-setuptools"
+TYPES = {"build", "link", "run", "test"}
 
+
+class Directives:
+    """In the place of Spack's package API, version 2: what a recipe says, and whether it may.
+
+    Spack itself cannot be had here. The parameters are those of its directives ``version``,
+    ``depends_on``, ``variant`` and ``license``; specs are read as far as recipes here use them.
+    """
+
+    def __init__(self) -> None:
+        self.needed: dict[str, str] = {}
+        self.versions: list[str] = []
+        self.variants: set[str] = set()
+
+    def depends_on(self, spec: str, when: str = "", type: Any = ("build", "link")) -> None:
+        match = re.fullmatch(r"([a-z][a-z0-9-]*)(?:@([\d.]+):)?", spec)
+        assert match, f"{spec}: no name with @VERSION:"
+        types = {type} if isinstance(type, str) else set(type)
+        assert types <= TYPES
+        variant = when.removeprefix("+")
+        assert not when or variant in self.variants or re.fullmatch(r"\^python@:3\.\d+", when)
+        self.needed[match[1].removeprefix("py-")] = match[2] or ""
+        assert (
+            when or "run" in types or match[1] in {"py-setuptools", "py-hatchling", "py-hatch-vcs"}
+        )
+
+    def version(self, number: str, sha256: str = "") -> None:
+        assert not sha256 or re.fullmatch("[0-9a-f]{64}", sha256)
+        self.versions.append(number)
+
+    def variant(self, name: str, default: bool, description: str) -> None:
+        assert description
+        self.variants.add(name)
+
+    def license(self, name: str) -> None:
+        assert name
+
+
+def of_spack(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Directives, Any]:
+    """What a recipe says, and its class."""
+    said = Directives()
     # Classes are in the repository of packages since Spack 1.0, and no longer in Spack.
     stand_ins = {
-        "spack.package": {
-            "depends_on": depends_on, "version": versions.append,
-            "license": lambda name: None, "variant": lambda *args, **facts: None,
-        },
+        "spack.package": {each: getattr(said, each) for each in dir(said) if each[0] != "_"},
         "spack_repo.builtin.build_systems.python": {"PythonPackage": Recipe},
-    }  # fmt: skip
-    for name, holds in stand_ins.items():
-        module = types.ModuleType(name)
+    }
+    for module_name, holds in stand_ins.items():
+        module = types.ModuleType(module_name)
         vars(module).update(holds)
-        monkeypatch.setitem(sys.modules, name, module)
-        while name := name.rpartition(".")[0]:
-            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    path = SITE / "spack/spack_repo/hpcext/packages/py_hpcext/package.py"
-    exec(compile(path.read_text(), path, "exec"), {})
-    assert versions == [hpcext.__version__]
+        monkeypatch.setitem(sys.modules, module_name, module)
+        above = module_name
+        while above := above.rpartition(".")[0]:
+            monkeypatch.setitem(sys.modules, above, types.ModuleType(above))
+    path = SITE / f"spack/spack_repo/hpcext/packages/{name}/package.py"
+    found: dict[str, Any] = {}
+    exec(compile(path.read_text(), path, "exec"), found)
+    # Spack finds a class by the name of its directory.
+    return said, found["".join(part.capitalize() for part in name.split("_"))]
+
+
+def required() -> dict[str, str]:
+    """Package → the oldest version, as setup.cfg has them; and Python's."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     wanted = {
@@ -150,6 +188,89 @@ def test_the_recipe_of_spack_needs_what_setup_cfg_says(monkeypatch: pytest.Monke
         if (match := re.match(r"([\w-]+) >= ([\d.]+)", line))
         for name, version in [match.groups()]
     }
-    wanted["python"] = setup["options"]["python_requires"].removeprefix(">=")
-    assert wanted.items() <= needed.items()
-    assert needed.keys() - wanted.keys() == {"setuptools", "docutils", "torch"}
+    assert len(wanted) > 8
+    return {**wanted, "python": setup["options"]["python_requires"].removeprefix(">=")}
+
+
+def numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def test_the_recipe_of_spack_needs_what_setup_cfg_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, _ = of_spack("py_hpcext", monkeypatch)
+    assert said.versions == [hpcext.__version__]
+    wanted = required()
+    assert wanted.items() <= said.needed.items()
+    assert said.needed.keys() - wanted.keys() == {"setuptools", "docutils", "torch"}
+
+
+def test_our_filelock_of_spack_is_new_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, recipe = of_spack("py_filelock", monkeypatch)
+    (version,) = said.versions
+    assert numbers(version) >= numbers(required()["filelock"])
+    assert recipe.pypi == f"filelock/filelock-{version}.tar.gz"
+
+
+IMPORT = """
+import importlib, sys
+from importlib.abc import MetaPathFinder
+
+core, *packages = sys.argv[1:]
+
+class Core(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        # Of what is installed here only what every installation has.
+        if name in core.split(","):
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Core())
+for package in packages:
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError:
+        print(package)
+"""
+
+OPTIONAL = (
+    "torch", "tensorflow", "keras", "jax", "lightning", "pytorch_lightning", "transformers",
+    "accelerate", "pyslurm", "pulp", "highspy", "argcomplete", "IPython", "ipykernel", "matplotlib",
+    "prometheus_client", "optuna", "submitit", "textual", "docutils", "sklearn",
+)  # fmt: skip
+"""Modules of extras."""
+
+
+def test_spack_imports_what_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others are told to it: ``spack install --test=root`` imports each package of ours."""
+    _, recipe = of_spack("py_hpcext", monkeypatch)
+    folders = (path.parent for path in (ROOT / "hpcext").rglob("__init__.py"))
+    packages = sorted(".".join(path.relative_to(ROOT).parts) for path in folders)
+    assert len(packages) > 20
+    said = run(sys.executable, "-c", IMPORT, ",".join(OPTIONAL), *packages)
+    assert said.stdout.split() == [*recipe.skip_modules], said.stderr
+
+
+def test_commands_of_packages_are_those_of_setup_cfg() -> None:
+    """Another beginning lacks what the hooks ask of the real one: ``suspendable --prepare``."""
+    text = (SITE / "packaging" / "install-tree").read_text()
+    assert "from hpcext.__main__ import ${command#*:}\n" in text
+    (line,) = re.findall(r"^for command in (.*); do$", text, re.M)
+    made = {path.rpartition("/")[2]: name for path, name in (w.split(":") for w in line.split())}
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    points = setup["options.entry_points"]["console_scripts"].strip().split("\n")
+    assert made == dict(
+        re.match(r"(\S+) = hpcext.__main__:(\w+)", each).groups() for each in points
+    )
+
+
+def test_the_recipe_of_conda_needs_what_setup_cfg_says() -> None:
+    """Read as far as it is lists; tests/packages has the whole read by rattler-build."""
+    text = (SITE / "packaging" / "conda" / "recipe.yaml").read_text()
+    assert f'version: "{hpcext.__version__}"' in text
+    run_needs = text.partition("  run:\n")[2].partition("\ntests:")[0]
+    found = dict(re.findall(r"^    - ([\w-]+) >=([\d.]+)$", run_needs, re.M))
+    assert found == required()
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    points = setup["options.entry_points"]["console_scripts"].strip().split("\n")
+    assert re.findall(r"^      - (hpcext.* = .*)$", text, re.M) == points

@@ -68,8 +68,13 @@ def next_release() -> tuple[str, str]:
     return here, f"{first}.{int(last) + 1}"
 
 
-def try_out(packages: list[Path]) -> None:
-    program = [HERE / "in-overlay", "env", f"PYTHONPATH={ROOT}", sys.executable]
+def try_out(packages: list[Path], *where: str | Path) -> None:
+    program = [*where, HERE / "in-overlay"]
+    if where:
+        # What the packages take from the distribution; on this machine it was there to build them.
+        needed = ":python3-numpy :python3-scipy rpm:rpm patch:patch"
+        program += ["sh", "-c", f'{ROOT}/.ci/install-packages {needed} && exec "$@"', "sh"]
+    program += ["env", f"PYTHONPATH={ROOT}", sys.executable]
     done = subprocess.run(
         [*program, HERE / "try_packages.py", *packages],
         capture_output=True, text=True, timeout=WAIT_S, check=False,
@@ -94,6 +99,23 @@ def test_rpm_packages_work(rpms: list[Path]) -> None:
     needs = run("rpm", "-qp", "--requires", rpms[0])
     assert re.search(r"python3\.\d+dist\(scipy\) >= 1\.10", needs)
     try_out(rpms)
+
+
+@pytest.mark.parametrize("release", ["24.11", "26.05"])
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+def test_packages_for_another_release_work(release: str, kind: str) -> None:
+    """Built and used where that is; the plugin is for that Slurm, the rest for the Python there."""
+    run("make", kind, f"RELEASE={release}")
+    where = ROOT / "build" / "packages" / f"slurm-{release}"
+    if kind == "deb":
+        packages = made(where, f"*_{__version__}_*.deb")
+        needs = run("dpkg-deb", "-f", packages[1], "Depends")
+        assert re.search(rf"slurm-wlm-basic-plugins \(>= {re.escape(release)}\.\d+\)", needs)
+    else:
+        packages = made(where / "rpm" / "RPMS", f"*/*-{__version__}-*.rpm")
+        needs = run("rpm", "-qp", "--requires", packages[1])
+        assert re.search(rf"^slurm >= {re.escape(release)}\.\d+$", needs, re.M)
+    try_out(packages, HERE / "in-release", release)
 
 
 def test_no_file_of_a_package_names_where_it_was_built(debs: list[Path], tmp_path: Path) -> None:

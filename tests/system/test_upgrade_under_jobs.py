@@ -16,9 +16,12 @@ from test_pilot_ends import requeued
 from test_suspendable import Batch
 from test_trainer_ticket import Tickets
 
+from hpcext import __version__
 from hpcext.cli import admin
 
 EVERY_STEP = list(range(1, 41))
+AFTER = f"{__version__}.post1"
+"""The release that replaces this one."""
 
 
 class Installed:
@@ -36,8 +39,8 @@ class Installed:
         shutil.copytree(REPOSITORY / "hpcext", new, ignore=shutil.ignore_patterns("__pycache__"))
         first = new / "__init__.py"
         text = first.read_text()
-        assert text.count('__version__ = "0.1.0"') == 1
-        first.write_text(text.replace("0.1.0", version))
+        assert text.count(f'__version__ = "{__version__}"') == 1
+        first.write_text(text.replace(f'"{__version__}"', f'"{version}"'))
         if package.exists():
             package.rename(old)
         new.rename(package)
@@ -80,7 +83,7 @@ def preempt_ticket(slurm: Cluster, place: Site, tickets: Tickets) -> None:
 
 def test_an_upgrade_under_running_jobs(slurm: Cluster, place: Site) -> None:
     installed = Installed(slurm)
-    installed.put("0.1.0")
+    installed.put(__version__)
     installed.use()
     try:
         place.environ["PYTHONPATH"] = installed.path
@@ -97,7 +100,7 @@ def test_an_upgrade_under_running_jobs(slurm: Cluster, place: Site) -> None:
         begun(place, "one", "only", "ticket")
         for name in ("one", "only", "ticket"):
             wait_for(lambda name=name: tickets.counted(name)[-1:] == [39], f"all steps of {name}")
-        installed.put("0.1.1")
+        installed.put(AFTER)
         preempt_ticket(slurm, place, tickets)
         batch.preempt("n2")
         requeued(slurm, batch.id)
