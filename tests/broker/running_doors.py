@@ -58,5 +58,14 @@ class RunningDoors:
     def end(self) -> None:
         for door in self.doors:
             self.do(door.end())
+        self.do(self._cancel())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+
+    async def _cancel(self) -> None:
+        """As asyncio.run does at its end."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

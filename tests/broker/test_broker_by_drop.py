@@ -19,7 +19,7 @@ from running_doors import RunningDoors, an_ask
 from site_of_test import wait_for
 
 from hpcext import documents
-from hpcext.broker import drop
+from hpcext.broker import drop, questions
 from hpcext.broker.desk import Desk
 from hpcext.broker.drop import Drop
 from hpcext.core.errors import InputError
@@ -300,11 +300,11 @@ def test_what_is_stale_the_file_server_says(
 @ROOT_ONLY
 def test_many_files_of_one_user_cost_others_nothing(looking: Looking) -> None:
     def flood() -> None:
-        for _ in range(3 * drop.MOST_LOOKED):
+        for _ in range(3 * questions.MOST_LOOKED):
             name = drop_ways.new_name(STRANGER.uid)
             (looking.questions / name).write_bytes(drop_ways.framed(name, LINE))
         # He makes some that cannot be removed.
-        for each in range(2 * drop.MOST_DIRECTORIES):
+        for each in range(2 * questions.MOST_DIRECTORIES):
             path = looking.questions / f"d{each}"
             path.mkdir()
             (path / "x").touch()
@@ -318,7 +318,7 @@ def test_many_files_of_one_user_cost_others_nothing(looking: Looking) -> None:
         assert looking.heard.count(STRANGER.uid) <= (looks + 1) * drop.MOST_OF_USER
     assert looks <= 3
     assert looking.heard.count(VICTIM.uid) == 1
-    assert len(looking.left) == 2 * drop.MOST_DIRECTORIES
+    assert len(looking.left) == 2 * questions.MOST_DIRECTORIES
     looking.puts(VICTIM)
     assert not looking.drop.look()
     assert looking.heard.count(VICTIM.uid) == 2
