@@ -188,7 +188,8 @@ def test_what_is_stuck_in_the_driver_is_ended_and_its_loss_is_said(
     ran_s = document["main_ended_at"] - document["started_at"]
     account = document["checkpoint"]
     assert (account["saved"], account["anew"]) == (False, True)
-    assert account["lost_s"] == pytest.approx(ran_s)
+    # Two clocks, read one after the other.
+    assert account["lost_s"] == pytest.approx(ran_s, abs=0.2)
     for said in (stage.log.read_text(), stage.read("native.json")["notes"][-1]):
         assert "CUDA_ERROR_NOT_SUPPORTED" in said
         assert "nor go on (the process is FAILED)" in said

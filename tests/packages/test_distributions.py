@@ -31,7 +31,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 SHARED = (
     "spank_hooks/", "lsf_scripts/", "man/", "site_configs/slurm/", "site_configs/lsf/",
-    "site_configs/grafana/", "site_configs/systemd/system/",
+    "site_configs/grafana/", "site_configs/ondemand/", "site_configs/systemd/system/",
 )  # fmt: skip
 """What hpcext-admin puts in place: in the wheel it is beside the package."""
 
