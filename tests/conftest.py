@@ -79,12 +79,13 @@ def pytest_unconfigure() -> None:
         own_state.end(_PLACE)
 
 
-WAITS = ("system", "lsf", "seams", "launch", "executors", "manager", "trackers")
+WAITS = ("system", "lsf", "seams", "launch", "executors", "manager", "broker", "trackers")
 """Folders whose tests mostly wait."""
 
 COMPUTES = (
-    "gpu", "training", "tensorflow", "jax", "transformers", "lightning", "run", "random_faults",
-    "faults", "rescaling", "examples", "doctor", "sim", "cli", "core",
+    "gpu", "training", "packages", "tensorflow", "jax", "transformers", "lightning", "run",
+    "random_faults", "faults", "rescaling", "examples", "doctor", "sim", "cli", "compatibility",
+    "core",
 )  # fmt: skip
 """Other folders with long files."""
 

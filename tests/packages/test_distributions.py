@@ -119,6 +119,7 @@ def test_the_metadata_are_those_of_setup_cfg(archives: Archives) -> None:
         assert f"{name} = hpcext.__main__:" in points
 
 
+@pytest.mark.slow
 def test_a_used_working_directory_builds_the_same(tmp_path: Path, archives: Archives) -> None:
     """What is compiled, ignored or left of an older build stays out."""
     source = copy(tmp_path / "source")

@@ -17,6 +17,7 @@ from test_suspendable import Batch
 FAKES = REPOSITORY / "tests" / "fakes" / "containers"
 
 
+@pytest.mark.slow
 def test_preempted_a_job_in_a_container_of_pyxis_goes_on(slurm: Cluster, place: Site) -> None:
     """Its user suspends and resumes it before; its GPU is the one of its step."""
     image = place.path / "image"
