@@ -176,7 +176,8 @@ class Native:
             self._before = self._newest()
         if self.signum is None:
             return
-        new = [each for each in below if each not in self._told | self._left]
+        known = self._told | self._left
+        new = [each for each in below if each not in known]
         hears = {each for each in new if tree.handles(each, self.signum)}
         # All of this is found out before one is told, since it may end at once.
         above = {each: tree.ancestors(each.pid, root) for each in new}

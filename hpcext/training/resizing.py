@@ -30,7 +30,7 @@ class Sent(NamedTuple):
     objects: Tree | None
 
 
-class InPlace(Resizing):
+class InPlace(Resizing, abc.ABC):
     """The ranks that ``hpcext launch`` adds and removes in place."""
 
     def __init__(self) -> None:

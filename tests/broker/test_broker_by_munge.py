@@ -175,7 +175,7 @@ def test_a_credential_that_has_expired_is_none(
 ) -> None:
     monkeypatch.setattr(munge, "TTL_S", 1)
     credential, _ = a_credential(address)
-    time.sleep(3)
+    time.sleep(3)  # its time is counted in whole seconds, by munged's clock
     assert "the credential has expired" in refusal(sent(address, credential))
     assert running.heard == []
 

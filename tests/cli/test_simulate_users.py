@@ -161,7 +161,6 @@ def test_made_up_jobs_are_drawn_for_each_user(
 
 
 def test_a_report_shows_users_and_continues(capsys: pytest.CaptureFixture[str], here: Path) -> None:
-    pytest.importorskip("matplotlib")
     words = (*BOTH, "--users", "broker.toml", "--seed", "1", "--seed", "2", "--report", "out")
     simulate(capsys, *words, status=1)
     page = (here / "out/report.html").read_text()

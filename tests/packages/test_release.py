@@ -175,7 +175,7 @@ image=$(buildah $storage from --pull-never localhost/hpcext)
 buildah $storage inspect --format '{{{{.OCIv1.Config.Entrypoint}}}}' "$image"
 use() {{
     # A user whom the image does not know, as by docker run --user "$(id -u):$(id -g)".
-    buildah $storage run --user 12345:12345 --volume {work}/jobs:/work "$image" -- hpcext "$@"
+    buildah $storage run --user 12345:12345 --volume {work}/jobs:/pilots "$image" -- hpcext "$@"
 }}
 use --version
 use run jobs.toml --gpus 1

@@ -13,10 +13,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from only_training import preempted_it_goes_on, suspended_and_resumed
 from site_of_test import Site, wait_for
 from slurm_cluster import REPOSITORY, Cluster
-from test_pilot import again, submit
-from test_pilot_ends import requeued
+from test_pilot import submit
 from test_suspendable import Batch
 
 pytestmark = pytest.mark.slow
@@ -77,16 +77,8 @@ def test_preempted_a_training_in_a_container_goes_on(
         batch.submit(["sh", str(script)], *where)
     wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
     if kind == "pilot":
-        place.run_until_done("suspend", str(place.pilot), "only")
-        why = ("why", str(place.pilot), "only")
-        wait_for(lambda: "is suspended" in place.run(*why).out, "suspension")
-        assert place.run("resume", str(place.pilot), "only").code == 0
-        again(place, "1", 2)
-    batch.preempt("n1")
-    requeued(slurm, batch.id)
-    place.open("only")
-    batch.wait_is("COMPLETED")
-    assert batch.counted() == list(range(1, 41))
+        suspended_and_resumed(place)
+    preempted_it_goes_on(slurm, place, batch)
 
 
 @pytest.mark.usefixtures("apptainer")
@@ -104,11 +96,7 @@ def test_preempted_a_suspendable_command_with_an_image_goes_on(slurm: Cluster, p
     )
     batch.id = int(batch.sbatch(*options, script=script).stdout)
     wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
-    batch.preempt("n1")
-    requeued(slurm, batch.id)
-    place.open("only")
-    batch.wait_is("COMPLETED")
-    assert batch.counted() == list(range(1, 41))
+    preempted_it_goes_on(slurm, place, batch)
 
 
 @pytest.mark.usefixtures("apptainer")
@@ -123,16 +111,8 @@ def test_preempted_a_job_with_an_image_goes_on(slurm: Cluster, place: Site) -> N
     where = ("--partition=harvest", "--nodelist=n1")
     batch.id = submit(place, *where, nodes=1, words=("--requeue",))
     wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
-    place.run_until_done("suspend", str(place.pilot), "only")
-    why = ("why", str(place.pilot), "only")
-    wait_for(lambda: "is suspended" in place.run(*why).out, "suspension")
-    assert place.run("resume", str(place.pilot), "only").code == 0
-    again(place, "1", 2)
-    batch.preempt("n1")
-    requeued(slurm, batch.id)
-    place.open("only")
-    batch.wait_is("COMPLETED")
-    assert batch.counted() == list(range(1, 41))
+    suspended_and_resumed(place)
+    preempted_it_goes_on(slurm, place, batch)
 
 
 @pytest.mark.parametrize("after", [True, False])
@@ -150,9 +130,5 @@ def test_a_preempted_training_in_a_pid_namespace_goes_on(
     options = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
     batch.submit(["sh", str(script)], *options)
     wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
-    batch.preempt("n1")
-    requeued(slurm, batch.id)
-    place.open("only")
-    batch.wait_is("COMPLETED")
-    assert batch.counted() == list(range(1, 41))
+    preempted_it_goes_on(slurm, place, batch)
     assert (batch.output().count("inner\n"), batch.output().count("outer\n")) == (after, after)

@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from only_training import preempted_it_goes_on, suspended_and_resumed
 from site_of_test import Site, wait_for
 from slurm_cluster import REPOSITORY, Cluster
-from test_pilot import again, submit
-from test_pilot_ends import requeued
+from test_pilot import submit
 from test_suspendable import Batch
 
 FAKES = REPOSITORY / "tests" / "fakes" / "containers"
@@ -39,13 +39,5 @@ def test_preempted_a_job_in_a_container_of_pyxis_goes_on(slurm: Cluster, place: 
     batch.id = submit(place, "--partition=harvest", "--nodelist=n1", nodes=1, words=("--requeue",))
     wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
     assert len(place.steps("only")[-1].gpus) == 1
-    place.run_until_done("suspend", str(place.pilot), "only")
-    why = ("why", str(place.pilot), "only")
-    wait_for(lambda: "is suspended" in place.run(*why).out, "suspension")
-    assert place.run("resume", str(place.pilot), "only").code == 0
-    again(place, "1", 2)
-    batch.preempt("n1")
-    requeued(slurm, batch.id)
-    place.open("only")
-    batch.wait_is("COMPLETED")
-    assert batch.counted() == list(range(1, 41))
+    suspended_and_resumed(place)
+    preempted_it_goes_on(slurm, place, batch)
