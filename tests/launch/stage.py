@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -132,12 +133,21 @@ class Stage:
 
     def stopped(self) -> bool:
         """Whether a process of this test is stopped at this moment."""
-        return any(process.status() == psutil.STATUS_STOPPED for process in self.processes())
+        return any(_status(process) == psutil.STATUS_STOPPED for process in self.processes())
+
+    def named(self, name: str) -> list[psutil.Process]:
+        """Its processes that have a name."""
+        return [process for process in self.processes() if _said(process.name) == name]
+
+    def command_lines(self) -> list[list[str]]:
+        """The words of each of its processes."""
+        return [_said(process.cmdline) or [] for process in self.processes()]
 
     def kill_all(self) -> None:
         """Clean up after a failure."""
         for process in self.processes():
-            process.send_signal(signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
 
 
 def end(process: subprocess.Popen[bytes]) -> int:
@@ -155,17 +165,23 @@ def runs(pid: int) -> bool:
 
 
 def _runs(process: psutil.Process) -> bool:
+    return _status(process) not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+
+
+def _status(process: psutil.Process) -> str:
+    return _said(process.status) or str(psutil.STATUS_DEAD)
+
+
+def _said(question: Callable[[], Found]) -> Found | None:
+    """What a process says of itself; None if it has gone since it was found."""
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return question()
     except psutil.NoSuchProcess:
-        return False
+        return None
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return list(process.children(recursive=True))
-    except psutil.NoSuchProcess:
-        return []
+    return _said(lambda: process.children(recursive=True)) or []
 
 
 def _environ(pid: int) -> list[bytes]:

@@ -289,9 +289,7 @@ def test_while_its_image_is_fetched_it_can_be_ended_and_is_asked_later(
     script.write_text("trap 'exit 143' USR1; echo ready; while :; do sleep 0.1; done\n")
     saves = {"signal": "SIGUSR1", "exits": [143]}
     supervisor = place.run("sh", str(script), checkpoint=saves, kill_grace_s=60)
-    fetching = stage.wait_for(
-        lambda: [each for each in stage.processes() if each.name() == "apptainer"], "its start"
-    )
+    fetching = stage.wait_for(lambda: stage.named("apptainer"), "its start")
     supervisor.send_signal(signum)
     if signum == signal.SIGTERM:
         assert end(supervisor) == 143

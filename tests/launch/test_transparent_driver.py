@@ -173,7 +173,7 @@ def test_a_checkpoint_without_end_is_given_up_and_undone_once_the_driver_answers
 
 def helps(stage: Stage, action: str) -> bool:
     """Whether a helper does something at this moment."""
-    words = [word for each in stage.processes() for word in each.cmdline()]
+    words = [word for line in stage.command_lines() for word in line]
     return any(f'"action": "{action}"' in word for word in words)
 
 

@@ -15,6 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from plugin import Plugin
 from slurm_cluster import Cluster, cluster
 
+LOGS = ("*.out", "jobs/*/log.txt", "jobs/*/attempt-*/*.log", "journal.jsonl")
+"""Files of a pilot that tell what happened there."""
+
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Cluster]:
@@ -68,7 +71,7 @@ def pytest_runtest_makereport(
         said = [slurm.run(*words).stdout for words in (("squeue", "-a"), ("squeue", "-s"))]
         if place is not None:
             said += [place.run("status", str(place.pilot)).out]
-            logs = (*place.pilot.glob("*.out"), *place.pilot.glob("jobs/*/attempt-*/*.log"))
-            said += [f"{log}:\n{log.read_text(errors='replace')[-2000:]}" for log in sorted(logs)]
+            logs = [log for kind in LOGS for log in sorted(place.pilot.glob(kind))]
+            said += [f"{log}:\n{log.read_text(errors='replace')[-2000:]}" for log in logs]
         report.sections.append(("the cluster", "\n".join(said)))
     return report
