@@ -294,6 +294,7 @@ class Training:
             else:
                 coordinator.save(functools.partial(keeper.write, *what))
         if agreed.resize:
+            keeper.before_change()
             self.resizing.change(agreed.resize, self._regroup, self._facts_for_others)
         return bool(agreed.resize)
 

@@ -45,12 +45,24 @@ class InPlace(Resizing, abc.ABC):
         """The membership of this process; None if ``hpcext launch`` did not start it."""
 
     @abc.abstractmethod
-    def why_not(self) -> str:
-        """Return why the number of ranks cannot change in place; empty if it can."""
+    def why_not(self, group: Group | None = None) -> str:
+        """Return why the number of ranks cannot change in place; empty if it can.
+
+        Parameters
+        ----------
+        group : Group, optional
+            The next group, if there is one.
+        """
 
     @abc.abstractmethod
-    def dissolve(self) -> None:
-        """Take apart what belongs to the present group."""
+    def dissolve(self, group: Group) -> None:
+        """Take apart what belongs to the present group.
+
+        Parameters
+        ----------
+        group : Group
+            The next one; ranks that are not in it leave afterwards.
+        """
 
     @abc.abstractmethod
     def send(self, facts: Mapping[str, Any], group: Group) -> None:
@@ -66,6 +78,12 @@ class InPlace(Resizing, abc.ABC):
     @abc.abstractmethod
     def receive(self, group: Group) -> Sent:
         """Receive, on a new rank, what rank 0 sends."""
+
+    def divide(self, group: Group) -> None:
+        """Divide anew what ranks hold in parts; all ranks of the new group call it.
+
+        New ranks have received the rest by then.
+        """
 
     # The change.
 
@@ -88,6 +106,7 @@ class InPlace(Resizing, abc.ABC):
         group = member.proposed(member.group.number)
         regroup(member.form(group))
         facts, self._received = self.receive(group)
+        self.divide(group)
         return facts
 
     def received(self) -> Tree | None:
@@ -106,7 +125,7 @@ class InPlace(Resizing, abc.ABC):
         group = member.proposal()
         if group is None:
             return 0
-        why = self.why_not()
+        why = self.why_not(group)
         if why:
             member.answer(why=why)
         return 0 if why else group.number
@@ -132,7 +151,7 @@ class InPlace(Resizing, abc.ABC):
         assert member is not None
         group = member.proposed(number)
         self._stall.begin()
-        self.dissolve()
+        self.dissolve(group)
         member.leave()
         if rank not in group.stay:
             leave(0)
@@ -142,6 +161,7 @@ class InPlace(Resizing, abc.ABC):
         if group.kept < group.size:
             # Sent by rank 0, which is the same process in both groups.
             self.send(facts(), group)
+        self.divide(group)
 
     # The hooks of a feature.
 

@@ -13,9 +13,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hpcext.training.torch import Session
+from hpcext.training.torch import Session, shard
 
 LENGTH = 300
+
+
+def whole(value: torch.Tensor) -> torch.Tensor:
+    """A tensor that ranks may hold together; all of them ask."""
+    gather = getattr(value, "full_tensor", None)
+    return value if gather is None else gather()
 
 
 def wait_at(gate: Path) -> None:
@@ -61,6 +67,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fail", type=int, help="step after which rank 1 fails, alone")
     parser.add_argument("--plain", action="store_true", help="a loader that cannot be divided")
     parser.add_argument("--workers", type=int, default=0, help="of the loader")
+    parser.add_argument("--shard", action="store_true")
+    parser.add_argument("--replica", type=int, help="ranks that hold the model together")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--pause", type=float, default=0.0, help="of steps, until told to hurry")
     parser.add_argument("--slow-start", type=float, default=0.0, help="of new ranks")
@@ -76,7 +84,11 @@ def main() -> None:  # noqa: PLR0912, PLR0915
     inputs = torch.randn(LENGTH, 12)
     targets = (inputs @ torch.randn(12, 1)).tanh()
     data = TensorDataset(torch.arange(LENGTH), inputs, targets)
-    model: nn.Module = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 1))
+    # Widths that neither two nor three ranks divide evenly; with one row, some have none.
+    width = 25 if args.shard else 32
+    model: nn.Module = nn.Sequential(nn.Linear(12, width), nn.Tanh(), nn.Linear(width, 1))
+    if args.shard:
+        model = shard(model, nn.Linear, replica_ranks=args.replica)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
     if os.environ.get("HPCEXT_JOINS", "0") != "0":
@@ -98,6 +110,8 @@ def main() -> None:  # noqa: PLR0912, PLR0915
         # A step that waits at a gate is an accident to this rule.
         session.balance("cpu", rule="affine")
     rates: list[float] = []
+    # Kept by the script: they stay the same objects.
+    parameters = list(model.parameters())
     model = session.parallel(model)
     if args.compiled:
         # All but the compiler for the processor, which takes most of the time.
@@ -130,8 +144,11 @@ def main() -> None:  # noqa: PLR0912, PLR0915
                 if args.balance:
                     time.sleep(0.003 * session.rank * len(batch[0]))
                 optimizer.zero_grad()
-                for (_, x, y), share in session.microbatches(batch):
+                passes = [(batch, 1.0)] if args.shard else session.microbatches(batch)
+                for (_, x, y), share in passes:
                     (((model(x) - y) ** 2).mean() * share).backward()
+                if args.shard:
+                    nn.utils.clip_grad_norm_(parameters, 1.0)
                 optimizer.step()
                 line = {
                     "step": session.step,
@@ -148,6 +165,14 @@ def main() -> None:  # noqa: PLR0912, PLR0915
             schedule.step()
     if session.step in args.gates:
         wait_at(args.directory / f"gate-{session.step}")
+    state = {name: whole(value) for name, value in model.state_dict().items()}
+    moments = [whole(value) for each in optimizer.state.values() for value in each.values()]
+    if args.shard:
+        parts = [*state.values(), *moments]
+        model = nn.Sequential(nn.Linear(12, width), nn.Tanh(), nn.Linear(width, 1))
+        model.load_state_dict(state)
+        if session.rank == 0:
+            torch.save(parts, args.directory / "parts.pt")
     if session.rank == 0:
         with torch.no_grad():
             error = float(((model(inputs) - targets) ** 2).mean())

@@ -72,11 +72,11 @@ class InPlace(resizing.InPlace):
         """The membership of this process."""
         return self._member
 
-    def why_not(self) -> str:
+    def why_not(self, group: Next | None = None) -> str:
         """Return why the number of ranks cannot change in place; empty if it can."""
         return "it cannot" if self._refuses() else ""
 
-    def dissolve(self) -> None:
+    def dissolve(self, group: Next) -> None:
         """Take nothing apart."""
 
     def send(self, facts: Mapping[str, Any], group: Next) -> None:

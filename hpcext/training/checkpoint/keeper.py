@@ -196,6 +196,19 @@ class Keeper:
         if self._writer.ended():
             self._writer.wait()
 
+    def before_change(self) -> None:
+        """Prepare for other ranks: what is being written is complete, and copies are not kept.
+
+        Raises
+        ------
+        FencedError
+            As for :meth:`wait`.
+        """
+        if self._shards is not None:
+            # The ranks write together, in a group that ends; and copies are of the old shards.
+            self.wait()
+            self._copier.forget()
+
     def end(self) -> None:
         """Free the memory of copies, when nothing more will be staged."""
         self._copier.forget()

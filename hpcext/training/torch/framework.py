@@ -93,7 +93,7 @@ class Torch(Framework):
     def join(self) -> Ranks:
         """Join the ranks of this job; a process that joins a running training is alone at first."""
         self.member = Member.here(self.device)
-        if not (dist.is_available() and dist.is_initialized()):
+        if self.member is not None or not (dist.is_available() and dist.is_initialized()):
             atexit.register(self._leave_group)
         return self.member.ranks() if self.member else join(self.device)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -43,11 +43,14 @@ class Member(Membership):
         The device of this rank, which determines the backend.
     """
 
+    _early: ClassVar[Member | None] = None
+
     def __init__(
         self, rendezvous: Rendezvous, *, rank: int, size: int, device: torch.device
     ) -> None:
         super().__init__(rendezvous, rank=rank, size=size)
         self._device = device
+        self._first: Ranks | None = None
         self._store: Store | None = None
         self._kept: Store | None = None  # on rank 0, the store of all ranks
         self._services: list[Door | LocalDoor] = []
@@ -55,11 +58,31 @@ class Member(Membership):
     @classmethod
     def here(cls, device: torch.device) -> Member | None:
         """Make this process a member; None if it was started otherwise, or has its own group."""
+        early, cls._early = cls._early, None
+        if early is not None:
+            return early
         rendezvous = Rendezvous.from_environ()
         if rendezvous is None or not dist.is_available() or dist.is_initialized():
             return None
         env = environ()
         return cls(rendezvous, rank=int(env["RANK"]), size=int(env["WORLD_SIZE"]), device=device)
+
+    @classmethod
+    def before_session(cls, device: torch.device) -> Member | None:
+        """Make this process a member, as :meth:`here` does; the next session takes it over."""
+        cls._early = cls.here(device)
+        return cls._early
+
+    @classmethod
+    def joins_later(cls) -> bool:
+        """Return whether a session is to make this process join a running training."""
+        return cls._early is not None and cls._early.joining
+
+    def ranks(self) -> Ranks:
+        """Form the first group with the others, unless that was done before."""
+        if self._first is None:
+            self._first = super().ranks()
+        return self._first
 
     def leave(self) -> None:
         """Leave the present group."""
@@ -72,6 +95,9 @@ class Member(Membership):
 
     def connect(self, group: Group) -> Ranks:
         """Connect with the other members of a group; this waits for them."""
+        if dist.is_initialized():
+            # A new rank has sharded its model alone.
+            dist.destroy_process_group()
         self._store = self._meet(group) if self._rendezvous.host else self._file()
         init(
             self._device,

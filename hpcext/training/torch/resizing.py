@@ -40,11 +40,11 @@ class InPlace(resizing.InPlace):
         """The membership of this process; None if ``hpcext launch`` did not start it."""
         return self._framework.member
 
-    def why_not(self) -> str:
+    def why_not(self, group: Group | None = None) -> str:
         """Return why the number of ranks cannot change in place; empty if it can."""
-        if self._sharding.why_not_in_place:
-            return self._sharding.why_not_in_place
-        if not self._framework.models:
+        if why := self._sharding.why_not(group):
+            return why
+        if not self._framework.models and not self._framework.state.sharded:
             return "no model is wrapped by session.parallel(model)"
         if self.loop.batches is None:
             return "the loader has no batch_sampler=session.batch_sampler(data, ...)"
@@ -54,21 +54,30 @@ class InPlace(resizing.InPlace):
             return "an epoch begins with a validation"
         return ""
 
-    def dissolve(self) -> None:
-        """Take the averaging of gradients in the present group apart."""
+    def dissolve(self, group: Group) -> None:
+        """Take the averaging of gradients in the present group apart, and begin to move shards."""
         for model in self._framework.models:
             model.dissolve()
+        self._sharding.depart(group)
 
     def send(self, facts: Mapping[str, Any], group: Group) -> None:
         """Send the state from rank 0 to new ranks; all ranks of the group call it."""
         rank = self.coordinator.ranks.rank
-        objects = plain(self._framework.state.capture(), "Session") if rank == 0 else None
-        groups.send({"facts": facts, "objects": objects}, range(group.kept, group.size))
+        tree = None
+        if rank == 0:
+            objects = plain(self._sharding.captured(), "Session")
+            tree = {"facts": facts, "objects": objects, "shards": self._sharding.described()}
+        groups.send(tree, range(group.kept, group.size))
 
     def receive(self, group: Group) -> Sent:
         """Receive, on a new rank, what rank 0 sends."""
         tree = groups.receive(self._framework.device, range(group.kept, group.size))
+        self._sharding.join(group, tree["shards"])
         return Sent(tree["facts"], with_arrays(tree["objects"]))
+
+    def divide(self, group: Group) -> None:
+        """Divide a sharded model anew."""
+        self._received = self._sharding.arrive(self._received)
 
     # The hooks of a feature.
 

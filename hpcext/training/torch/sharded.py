@@ -75,8 +75,7 @@ class TorchShards(Shards):
 
     def separate(self, objects: Tree) -> tuple[Tree, Tree]:
         """Separate captured objects into a tree with a mark for each shard, and shards by name."""
-        shards: Tensors = {}
-        return _separated(objects, (), shards), shards
+        return separated(objects)
 
     def write(self, path: Path, shards: Tree) -> list[dict[str, Any]]:
         """Write the shards of all ranks into a directory; every rank calls it."""
@@ -98,8 +97,8 @@ class TorchShards(Shards):
         """Return the objects with their shards, which every rank reads for itself."""
         shards = _targets(whole, self._state.capture(), self._state.objects)
         self.read(checkpoint, shards)
-        joined: Tree = _joined(whole, shards)
-        return joined
+        found: Tree = joined(whole, shards)
+        return found
 
     def read(self, checkpoint: Checkpoint, shards: Tensors) -> None:
         """Fill tensors from a checkpoint, however it was sharded; every rank calls it.
@@ -148,6 +147,12 @@ def _cause(error: CheckpointException) -> OSError:
 # -- trees with shards
 
 
+def separated(objects: Tree) -> tuple[Tree, Tensors]:
+    """Separate captured objects into a tree with a mark for each shard, and shards by name."""
+    shards: Tensors = {}
+    return _separated(objects, (), shards), shards
+
+
 def _separated(value: Any, path: tuple[str, ...], shards: Tensors) -> Any:
     """Return the tree with a mark in place of each shard; collect the shards by name."""
     if isinstance(value, DTensor):
@@ -161,13 +166,13 @@ def _separated(value: Any, path: tuple[str, ...], shards: Tensors) -> Any:
     return value
 
 
-def _joined(value: Any, shards: Tensors) -> Any:
+def joined(value: Any, shards: Mapping[str, torch.Tensor]) -> Any:
     """Return the tree with the shards back in place."""
     mark = _mark(value)
     if mark is not None:
         return shards[mark[0]]
     if isinstance(value, Mapping | list | tuple):
-        return mapped(value, lambda _, item: _joined(item, shards))
+        return mapped(value, lambda _, item: joined(item, shards))
     return value
 
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from hpcext.training.checkpoint import CheckpointError
+from hpcext.rendezvous import Group
 from hpcext.training.checkpoint.shards import Shards
+from hpcext.training.checkpoint.state import Tree
 from hpcext.training.feature import Feature
 from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.ranks import TorchRanks, join, own_device
 from hpcext.training.torch.state import FORMAT_SHARDED
 from hpcext.training.torch.whole import parameters_of
+
+if TYPE_CHECKING:
+    from hpcext.training.torch.division import Redivision
+    from hpcext.training.torch.wrapping import Wrapped
 
 _ORDER = (
     "first make the model, then model = shard(model) (or fully_shard), then the optimizer from its "
@@ -35,16 +40,92 @@ class Sharding(Feature):
 
     def __init__(self, framework: Torch) -> None:
         self._framework = framework
+        self._shards: Shards | None = None
+        self._change: Redivision | None = None
 
-    @property
-    def why_not_in_place(self) -> str:
-        """The reason why the number of ranks cannot change in place; empty if it can."""
-        if self._framework.state.sharded:
-            return (
-                "the model is sharded, and its shards are redistributed only when a checkpoint is "
-                "loaded: the number of ranks changes by suspending and resuming"
-            )
-        return ""
+    # The change of the number of ranks in place.
+
+    def why_not(self, group: Group | None = None) -> str:
+        """Return why the shards cannot be divided anew in place; empty if they can.
+
+        Parameters
+        ----------
+        group : Group, optional
+            The next group, if there is one.
+        """
+        state = self._framework.state
+        if not state.sharded:
+            return ""
+        from hpcext.training.torch.division import held  # noqa: PLC0415
+
+        models, device = self._models(), self._framework.device
+        ranks = None if group is None else group.size
+        why = next(filter(None, (model.why_not(device, ranks) for model in models)), "")
+        if not why:
+            try:
+                held(state, models)
+            except ValueError as error:
+                why = str(error)
+        return f"{why}: the number of ranks changes by suspending and resuming" if why else ""
+
+    def depart(self, group: Group) -> None:
+        """Move the shards of ranks that leave to others; all ranks of the old group call it."""
+        if not self._framework.state.sharded:
+            return
+        from hpcext.training.torch.division import Redivision  # noqa: PLC0415
+
+        self._change = Redivision.begin(self._framework.state, self._models(), group)
+        self._change.depart(self._framework.device)
+
+    def captured(self) -> Tree:
+        """Return the objects that are saved, with a mark in place of each shard."""
+        tree = self._framework.state.capture()
+        if self._change is None:
+            return tree
+        from hpcext.training.torch.sharded import separated  # noqa: PLC0415
+
+        return separated(tree)[0]
+
+    def described(self) -> dict[str, Any] | None:
+        """Return what new ranks must know of the change; None if nothing is sharded."""
+        return None if self._change is None else self._change.described()
+
+    def join(self, group: Group, said: Mapping[str, Any] | None) -> None:
+        """Take part in the change on a new rank, as :meth:`described` says on rank 0."""
+        if said is not None:
+            from hpcext.training.torch.division import Redivision  # noqa: PLC0415
+
+            state = self._framework.state
+            self._change = Redivision.join(state, self._models(), group, said)
+
+    def arrive(self, received: Tree | None) -> Tree | None:
+        """Divide the shards anew; all ranks of the new group call it.
+
+        Parameters
+        ----------
+        received : Tree or None
+            On a new rank, the objects that rank 0 has sent.
+
+        Returns
+        -------
+        Tree or None
+            The same with the shards of this rank.
+        """
+        change, self._change = self._change, None
+        if change is None:
+            return received
+        found = change.arrive(self._framework.device)
+        if received is None:
+            return None
+        from hpcext.training.torch.sharded import joined  # noqa: PLC0415
+
+        tree: Tree = joined(received, found)
+        return tree
+
+    def _models(self) -> list[Wrapped]:
+        from hpcext.training.torch.wrapping import Wrapped  # noqa: PLC0415
+
+        return [each for model in self._framework.state.modules() for each in Wrapped.all_of(model)]
 
     # The hooks of a feature.
 
@@ -56,7 +137,8 @@ class Sharding(Feature):
         from hpcext.training.torch.sharded import TorchShards  # noqa: PLC0415
 
         ranks = TorchRanks() if dist.is_initialized() else self.coordinator.ranks
-        return TorchShards(self._framework.state, ranks)
+        self._shards = TorchShards(self._framework.state, ranks)
+        return self._shards
 
     def beginning(self) -> None:
         """Check that model, optimizer and session were made in a valid order.
@@ -92,9 +174,11 @@ class Sharding(Feature):
         self.beginning()
 
     def regrouped(self) -> None:
-        """Raise RuntimeError if the model is sharded, since shards cannot be divided in place."""
-        if self.why_not_in_place:
-            raise RuntimeError(self.why_not_in_place)
+        """Write checkpoints in the new group, which a sharded model needs even for one rank."""
+        if self._framework.state.sharded:
+            _be_in_a_group(self._framework.device)
+            if self._shards is not None:
+                self._shards.ranks = TorchRanks()
 
 
 def _has_flattened(models: Iterable[torch.nn.Module]) -> bool:
@@ -108,13 +192,16 @@ def _has_flattened(models: Iterable[torch.nn.Module]) -> bool:
 
 
 def shard(
-    model: torch.nn.Module, *layers: type[torch.nn.Module], **options: Any
+    model: torch.nn.Module,
+    *layers: type[torch.nn.Module],
+    replica_ranks: int | None = None,
+    **options: Any,
 ) -> torch.nn.Module:
     """Shard the parameters of a model over all ranks (FSDP2), on the device of each.
 
     Call it before the optimizer is made, and make the session last: a session restores when it is
     made, and every rank then reads its own shards. Scripts with their own process group or mesh may
-    call ``fully_shard`` themselves instead.
+    call ``fully_shard`` themselves instead; then the number of ranks does not change in place.
 
     Parameters
     ----------
@@ -123,6 +210,9 @@ def shard(
     *layers : type
         Submodules of these classes become separate units: their parameters are gathered when they
         compute and freed afterwards. Without classes, the model is one unit.
+    replica_ranks : int, optional
+        Ranks that hold the model together (HSDP), such as those of a node; their number divides
+        that of all ranks. By default all ranks do.
     **options
         Arguments of :func:`torch.distributed.fsdp.fully_shard`: ``mp_policy``,
         ``offload_policy``, ``reshard_after_forward``; ``mesh``, if not one of all ranks.
@@ -136,40 +226,39 @@ def shard(
     ------
     ImportError
         This PyTorch is older than 2.6.
-    CheckpointError
-        This process was started to join a running training, which sharded models do not support.
+    ValueError
+        `replica_ranks` does not divide the number of ranks, or there is also a mesh.
     """
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+    from hpcext.training.torch.wrapping import Wrapped  # noqa: PLC0415
 
     device = own_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    _join_ranks(device)
-    if "mesh" not in options:
-        options["mesh"] = init_device_mesh(device.type, (dist.get_world_size(),))
+    joining = _join_ranks(device)
+    # A new rank is alone until the others send it its shards.
+    wrapped = Wrapped(model, layers, replica_ranks, options, alone=joining)
     # Parameters on the meta device get memory later, each rank for its own shards.
     if not any(parameter.is_meta for parameter in model.parameters()):
         model.to(device)
-    for part in [each for each in model.modules() if layers and isinstance(each, layers)]:
-        fully_shard(part, **options)
-    fully_shard(model, **options)
+    wrapped.wrap(device)
     return model
 
 
-def _join_ranks(device: torch.device) -> None:
-    """Join the ranks of this job; FSDP needs a process group even for one rank."""
+def _join_ranks(device: torch.device) -> bool:
+    """Join the ranks of this job; return whether that is to be done later."""
     if dist.is_initialized():
-        return
-    member = Member.here(device)
+        return Member.joins_later()
+    member = Member.before_session(device)
     if member is None:
         join(device)
-    elif member.joining:
-        raise CheckpointError(
-            "a sharded training cannot be joined while it runs", do="suspend and resume it"
-        )
-    else:
+    elif not member.joining:
         member.ranks()
+    _be_in_a_group(device)
+    return member is not None and member.joining
+
+
+def _be_in_a_group(device: torch.device) -> None:
+    """Be in a process group, which FSDP needs even for one rank."""
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         store = dist.HashStore()  # type: ignore[attr-defined]
