@@ -114,7 +114,7 @@ class Training:
         firsts = [line["pid"] for line in account if line["rank"] == 0]
         if group.get("number") != self.asked or not firsts:
             return False
-        if has_news(firsts[-1]) or account[-1]["size"] == group["size"]:
+        if is_pending(firsts[-1], protocol.NEWS_SIGNAL) or account[-1]["size"] == group["size"]:
             return True
         # The change was made between the last step and the gate: nobody has taken a step since.
         done = self.read(protocol.RESCALED_FILE)
@@ -163,11 +163,11 @@ class Training:
         return result
 
 
-def has_news(pid: int) -> bool:
-    """Whether SIGUSR1 is pending in a process; proc(5)."""
+def is_pending(pid: int, signum: int) -> bool:
+    """Whether a signal is pending in a process; proc(5)."""
     status = Path(f"/proc/{pid}/status").read_text()
     pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)", status, re.M)
-    return any(int(mask, 16) >> (protocol.NEWS_SIGNAL - 1) & 1 for mask in pending)
+    return any(int(mask, 16) >> (signum - 1) & 1 for mask in pending)
 
 
 def samples(account: list[dict[str, Any]]) -> dict[int, list[int]]:

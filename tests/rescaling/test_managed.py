@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from resized import has_news
+from resized import is_pending
 from site_of_test import Site, wait_for
 from train import LENGTH
+
+from hpcext import protocol
 
 TRAIN = Path(__file__).parent / "train.py"
 
@@ -56,7 +58,10 @@ def test_promoted_and_resized_without_stopping(site: Site) -> None:
     site.open("first")
     wait_for(lambda: job()["state"] == "rescaling", "the promotion")
     wait_for(lambda: list(site.path.glob("grows/tmp/*/group.json")), "new ranks")
-    wait_for(lambda: has_news(account(site, "grows")[0]["pid"]), "the news of them")
+    wait_for(
+        lambda: is_pending(account(site, "grows")[0]["pid"], protocol.NEWS_SIGNAL),
+        "the news of them",
+    )
     open_gate(10)
     wait_for(lambda: has(3), "three GPUs")
     wait_for(lambda: account(site, "grows")[-1]["step"] >= 48, "steps on three GPUs")

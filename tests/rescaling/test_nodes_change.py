@@ -44,10 +44,13 @@ def spread(tmp_path: Path, nurseries: Nurseries) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_nodes_come_and_go(spread: Any, nurseries: Nurseries, tmp_path: Path) -> None:
-    """One in the middle too, so that those behind it count anew; and from one to several."""
-    changes = {20: [0, 1, 2], 35: [0, 2], 50: [0], 65: [0, 3, 4]}
-    training = spread("--gates", *map(str, changes), nodes=2)
+@pytest.mark.parametrize("kind", [(), ("--shard",)], ids=["replicated", "sharded"])
+def test_nodes_come_and_go(
+    spread: Any, nurseries: Nurseries, tmp_path: Path, kind: tuple[str, ...]
+) -> None:
+    """One in the middle too, so that those behind it count anew; and one for two others."""
+    changes = {20: [0, 1, 2], 35: [0, 2], 50: [0, 3, 4], 65: [0], 80: [0, 5]}
+    training = spread(*kind, "--gates", *map(str, changes), nodes=2)
     for gate, nodes in changes.items():
         before = set(training.nodes)
         training.change(nodes)
@@ -58,13 +61,13 @@ def test_nodes_come_and_go(spread: Any, nurseries: Nurseries, tmp_path: Path) ->
         assert answer["nodes"] == nodes
         # Who leaves has nothing more to do, and ends as such.
         assert {training.ended(index) for index in before - set(nodes)} <= {0}
-    assert [training.ended(index) for index in (0, 3, 4)] == [0, 0, 0], training.output
+    assert [training.ended(index) for index in (0, 5)] == [0, 0], training.output
 
     account = training.account()
     assert samples(account) == ALL
     steps = Counter(line["step"] for line in account)
     assert sorted(steps) == list(range(100))
-    assert sizes(account) == [2, 3, 2, 1, 3]
+    assert sizes(account) == [2, 3, 2, 3, 1, 2]
     assert all(steps[line["step"]] == line["size"] for line in account)
     assert len({line["pid"] for line in account if line["rank"] == 0}) == 1
     # The third rank became the second one.
@@ -73,7 +76,7 @@ def test_nodes_come_and_go(spread: Any, nurseries: Nurseries, tmp_path: Path) ->
 
     calm_path = tmp_path / "calm"
     calm_path.mkdir()
-    calm = Training(calm_path, BATCH, size=2, nursery=nurseries.one())
+    calm = Training(calm_path, BATCH, *kind, size=2, nursery=nurseries.one())
     assert calm.wait() == 0, calm.output
     weights = training.result()["weights"]
     torch.testing.assert_close(weights, calm.result()["weights"], rtol=1e-4, atol=1e-5)

@@ -53,7 +53,9 @@ def test_gradients_are_those_of_one_process(
     expected = torch.stack(script.train(script.fresh(), alone, [0]))
     assert len(expected) == script.EPOCHS * -(-script.SAMPLES // size)
     for rank in range(world):
-        torch.testing.assert_close(seen[rank][f"{world} {size}"], expected, rtol=1e-9, atol=1e-12)
+        for kind in ("", " sharded"):
+            found = seen[rank][f"{world} {size}{kind}"]
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     last = ElasticBatches(
         script.SAMPLES, global_batch=size, rank=world - 1, world_size=world, seed=1
     )

@@ -7,10 +7,13 @@ import sys
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcext.training.batching import ElasticBatches
-from hpcext.training.torch.weights import attach
+from hpcext.training.torch.weights import attach, attach_to_output
 
 SAMPLES, EPOCHS = 43, 2
 
@@ -31,7 +34,8 @@ def fresh() -> torch.nn.Module:
 
 
 def gradients(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    found = (p.grad for p in model.parameters() if p.grad is not None)
+    return torch.cat([(g.full_tensor() if isinstance(g, DTensor) else g).flatten() for g in found])
 
 
 def train(model: torch.nn.Module, batches: ElasticBatches, turn: list[int]) -> list[torch.Tensor]:
@@ -58,6 +62,16 @@ def weighted(group: dist.ProcessGroup, size: int) -> list[torch.Tensor]:
     model = DistributedDataParallel(fresh(), process_group=group)
     batches, turn = elastic(group, size), [0]
     attach(model, lambda last: batches.weight(turn[0]))
+    return train(model, batches, turn)
+
+
+def sharded(group: dist.ProcessGroup, size: int) -> list[torch.Tensor]:
+    """As :func:`weighted`, in two units of FSDP2."""
+    model, mesh = fresh(), DeviceMesh.from_group(group, "cpu")
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    batches, turn = elastic(group, size), [0]
+    attach_to_output(model, lambda: batches.weight(turn[0]))
     return train(model, batches, turn)
 
 
@@ -93,6 +107,7 @@ def main() -> None:
             # Batches of 10: the last one has 3 samples. Of 14: one sample, so ranks with none.
             for size in (10, 14):
                 seen[f"{world} {size}"] = torch.stack(weighted(group, size))
+                seen[f"{world} {size} sharded"] = torch.stack(sharded(group, size))
             seen[f"{world} plain"] = even(group, hook=False)
             seen[f"{world} hook"] = even(group, hook=True)
             seen[f"{world} nan"] = not_counted(group)

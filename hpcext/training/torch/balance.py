@@ -1,10 +1,15 @@
-"""The weighing of gradients of unequal batches, when DistributedDataParallel exchanges them."""
+"""The weighing of gradients of unequal batches, when ranks average them."""
 
 from __future__ import annotations
+
+import weakref
+
+import torch
 
 from hpcext.training.balance.balancing import Balancing
 from hpcext.training.feature import Feature
 from hpcext.training.torch.framework import Torch
+from hpcext.training.torch.weights import attach_to_output
 
 
 class Weighing(Feature):
@@ -20,6 +25,7 @@ class Weighing(Feature):
     def __init__(self, framework: Torch, balancing: Balancing) -> None:
         self._framework = framework
         self._balancing = balancing
+        self._sharded: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     def opened(self) -> None:
         """Weigh the gradients of models whose batches follow the number of ranks."""
@@ -28,6 +34,11 @@ class Weighing(Feature):
         for model in self._framework.models:
             if not model.weighed:
                 model.weigh(self._weight)
+        state = self._framework.state
+        for sharded in state.fsdp_modules() if state.data_parallel else ():
+            if sharded not in self._sharded:
+                self._sharded.add(sharded)
+                attach_to_output(sharded, self.loop.weight)
 
     def _weight(self, *, last: bool) -> float:
         """Return the weight of this rank's gradients; called for each bucket of them."""

@@ -97,11 +97,22 @@ class TorchState(TorchRandom):
     @property
     def data_parallel(self) -> bool:
         """Whether all shards are those of FSDP2, so that each rank has batches of its own."""
+        return bool(self.fsdp_modules()) and all(
+            sum(not each.is_replicate() for each in cast(Any, tensor).placements) <= 1
+            for tensor in self._held()
+            if is_sharded(tensor)
+        )
+
+    def fsdp_modules(self) -> list[torch.nn.Module]:
+        """Return the outermost modules that FSDP2 has wrapped."""
         module = sys.modules.get("torch.distributed.fsdp")
         kind = getattr(module, "FSDPModule", ())
-        meshes = (cast(Any, each).device_mesh for each in self._held() if is_sharded(each))
-        wrapped = any(isinstance(model, kind) for model in self.modules())
-        return wrapped and all(mesh.ndim == 1 for mesh in meshes)
+        found: dict[int, torch.nn.Module] = {}
+        for model in self.modules():
+            wrapped = [part for part in model.modules() if isinstance(part, kind)]
+            inner = {id(each) for part in wrapped for each in [*part.modules()][1:]}
+            found.update((id(part), part) for part in wrapped if id(part) not in inner)
+        return list(found.values())
 
     def modules(self) -> Iterator[torch.nn.Module]:
         """Yield the models among the objects."""

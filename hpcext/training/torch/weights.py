@@ -9,17 +9,22 @@ Limits
 The loss must be a mean over the samples of a rank, as PyTorch's losses are by default. If a step
 has several backward passes under ``no_sync()``, their sum gets one weight, that of the last one.
 That is right for parts of one batch (:mod:`hpcext.training.accumulation`), but not for several
-batches of different weights. BatchNorm computes its statistics from the samples of one rank,
-refuses a single one ("Expected more than 1 value per channel"), and counts a sample of weight 0
-like any other. So with BatchNorm avoid a small last batch (``last="carried"`` or ``"dropped"``).
+batches of different weights. A model of FSDP2 is weighed where its gradients begin, at its output,
+so its loss must depend on parameters only by that. BatchNorm computes its statistics from the
+samples of one rank, refuses a single one ("Expected more than 1 value per channel"), and counts a
+sample of weight 0 like any other. So with BatchNorm avoid a small last batch (``last="carried"`` or
+``"dropped"``).
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
 
 class WeightOf(Protocol):
@@ -69,3 +74,31 @@ def attach(model: DistributedDataParallel, weight_of: WeightOf) -> None:
 
     # PyTorch checks the annotations of a hook, which a lambda does not have.
     model.register_comm_hook(None, lambda state, bucket: average(bucket))
+
+
+def attach_to_output(model: torch.nn.Module, weight_of: Callable[[], float]) -> None:
+    """Make a model of FSDP2, which has no such hook, average over the samples of all ranks.
+
+    With equal batches (every weight 1) the result is bit for bit the same as without it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The outermost wrapped module.
+    weight_of : callable
+        Returns the weight of this rank's batch in the present step; it is called in the forward
+        pass.
+    """
+
+    def weigh(_model: torch.nn.Module, _inputs: Any, output: Any) -> None:
+        weight = weight_of()
+        if weight == 1.0:
+            return
+        for value in tree_leaves(output):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                # Not by multiplication if it is 0, as above.
+                cast(Any, value).register_hook(
+                    lambda gradient: gradient * weight if weight else torch.zeros_like(gradient)
+                )
+
+    model.register_forward_hook(weigh)
