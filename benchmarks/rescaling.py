@@ -18,7 +18,11 @@ between the request and the stall took more than they had taken before, because 
 start on the cores of the old ones. *As learned*: R_up and R_dw in the manager's run document, to be
 compared with the *last stall* here.
 
-Run: ``python benchmarks/rescaling.py [--quick] [--parameters 2000000 25000000] [--times 3]``
+With ``--shard`` the model is one of FSDP2, and the last way is left out. *Above*: the most memory that
+rank 0 had during a change, above the most that it had in steps before or after, beside the size of
+its larger shard, with the state of Adam.
+
+Run: ``python benchmarks/rescaling.py [--quick] [--shard] [--parameters 2000000 25000000] [--times 3]``
 """
 
 from __future__ import annotations
@@ -60,6 +64,9 @@ AGENT = "last_call_timeout=1,keep_alive_interval=2,keep_alive_max_attempt=3"
 GOALS = {2_000_000: (20.0, None), 25_000_000: (3.0, 2.0)}
 """Parameters → how many times less than both others, and most seconds."""
 
+SHARDED = {25_000_000: (10.0, 1.0)}
+"""The same for a model of FSDP2."""
+
 
 class Line(NamedTuple):
     """A step as rank 0 wrote it down."""
@@ -67,11 +74,12 @@ class Line(NamedTuple):
     step: int
     time_s: float
     ranks: int
+    peak_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One change of the number of ranks, seconds."""
+    """One change of the number of ranks: seconds, and bytes of memory above those of steps."""
 
     before: int
     after: int
@@ -79,6 +87,7 @@ class Change:
     again_s: float
     slower_s: float
     step_s: float
+    above_bytes: float
 
 
 def read(accounts: Path) -> list[Line]:
@@ -87,9 +96,9 @@ def read(accounts: Path) -> list[Line]:
     for path in accounts.iterdir():
         # The last line may still be on its way.
         for text in path.read_text().rpartition("\n")[0].splitlines():
-            step, time_s, rank, ranks = text.split()
+            step, time_s, rank, ranks, peak = text.split()
             if rank == "0":
-                lines.append(Line(int(step), float(time_s), int(ranks)))
+                lines.append(Line(int(step), float(time_s), int(ranks), int(peak)))
     return sorted(lines, key=lambda line: line.time_s)
 
 
@@ -114,7 +123,13 @@ def changes(lines: Sequence[Line], asked: Sequence[float]) -> list[Change]:
         slower_s = old.time_s - since[0].time_s - (len(since) - 1) * step_s
         stall_s = new.time_s - old.time_s - step_s
         again_s = latest_s - old.time_s
-        found.append(Change(old.ranks, new.ranks, stall_s, again_s, slower_s, step_s))
+        # The first step of the new group has the memory of the change as well.
+        after = kept[place + 2 : place + 12]
+        steady = max(
+            statistics.median(line.peak_bytes for line in some) for some in (before, after)
+        )
+        above = new.peak_bytes - steady
+        found.append(Change(old.ranks, new.ranks, stall_s, again_s, slower_s, step_s, above))
         begin = place + 1
     return found
 
@@ -126,6 +141,7 @@ class Bench:
     directory: Path
     parameters: int
     times: int
+    sharded: bool = False
 
     def __post_init__(self) -> None:
         self.accounts = self.directory / "accounts"
@@ -135,7 +151,7 @@ class Bench:
         """The command of a rank, after the interpreter."""
         return [
             str(TRAIN), "--parameters", str(self.parameters),
-            "--accounts", str(self.accounts), *more,
+            "--accounts", str(self.accounts), *["--shard"] * self.sharded, *more,
         ]  # fmt: skip
 
     def steady(self, ranks: int, process: subprocess.Popen[Any]) -> None:
@@ -294,19 +310,24 @@ def rows(way: str, found: Sequence[Change], job: dict[str, Any]) -> Iterator[str
         )
 
 
-def measure(parameters: int, times: int, ways: Sequence[str]) -> bool:
+def measure(parameters: int, times: int, ways: Sequence[str], *, sharded: bool) -> bool:
     """All ways at one size; whether the goals are reached."""
     stalls: dict[tuple[str, int], float] = {}
     for way in ways:
         load = os.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="rescaling-", dir=Path.cwd()) as folder:
-            found, job = WAYS[way](Bench(Path(folder), parameters, times))
+            found, job = WAYS[way](Bench(Path(folder), parameters, times, sharded))
         print(f"{way}, {parameters / 1e6:g} M parameters; load average before: {load:.1f}")
         for row in rows(way, found, job):
             print(row, flush=True)
+        if sharded and way == "in place":
+            shard_bytes = 3 * 4 * parameters / FEW
+            above = max(change.above_bytes for change in found)
+            print(f"at most {above / 1e6:.0f} MB above; a shard has {shard_bytes / 1e6:.0f} MB")
         for after in (FEW, MORE):
             stalls[way, after] = statistics.median(c.stall_s for c in found if c.after == after)
-    factor, most_s = GOALS.get(parameters, (0.0, None))
+    goals = SHARDED if sharded else GOALS
+    factor, most_s = goals.get(parameters, (0.0, None))
     held = True
     for after in (MORE, FEW) if "in place" in ways else ():
         ours = stalls["in place", after]
@@ -324,11 +345,13 @@ def main() -> int:
     parser.add_argument("--parameters", type=int, nargs="+", default=list(GOALS))
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--shard", action="store_true", help="a model of FSDP2")
     parser.add_argument("--quick", action="store_true", help="the smaller size, once")
     args = parser.parse_args()
     sizes, times = (args.parameters[:1], 1) if args.quick else (args.parameters, args.times)
     print(HEADING)
-    held = [measure(parameters, times, args.ways) for parameters in sizes]
+    ways = [way for way in args.ways if not (args.shard and way == "elastic")]
+    held = [measure(parameters, times, ways, sharded=args.shard) for parameters in sizes]
     return 0 if all(held) else 1
 
 

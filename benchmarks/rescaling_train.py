@@ -1,6 +1,7 @@
 """The training of ``rescaling.py``: one model, under a session or under torchrun alone.
 
-Every process writes one line after each optimizer step: step, time, rank, number of ranks.
+Every process writes one line after each optimizer step: step, time, rank, number of ranks, and the
+most memory that it has had since the line before, bytes.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from hpcext.training.torch import Session
+from hpcext.training.torch import Session, shard
 
 LAYERS = 4
 GLOBAL_BATCH = 12
@@ -36,15 +38,19 @@ class Training:
         How many the model should have, about.
     account : file
         Where this process writes its steps.
+    sharded : bool
+        Whether the ranks hold the model together (FSDP2), each layer as a unit.
     """
 
-    def __init__(self, parameters: int, account: TextIO) -> None:
+    def __init__(self, parameters: int, account: TextIO, *, sharded: bool = False) -> None:
         torch.manual_seed(1)
         width = math.isqrt(parameters // LAYERS)
         layers: list[nn.Module] = [nn.Linear(width, width)]
         for _ in range(LAYERS - 1):
             layers += [nn.ReLU(), nn.Linear(width, width)]
         self.model: nn.Module = nn.Sequential(*layers)
+        if sharded:
+            shard(self.model, nn.Linear)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
         self.data = TensorDataset(torch.randn(SAMPLES, width))
         self._account = account
@@ -58,7 +64,14 @@ class Training:
 
     def note(self, step: int, rank: int, ranks: int) -> None:
         """That step is done."""
-        self._account.write(f"{step} {time.time():.6f} {rank} {ranks}\n")
+        self._account.write(f"{step} {time.time():.6f} {rank} {ranks} {peak_bytes()}\n")
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had since the last call; proc(5)."""
+    (line,) = re.findall(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    Path("/proc/self/clear_refs").write_text("5")
+    return int(line) << 10
 
 
 def with_session(training: Training) -> None:
@@ -115,11 +128,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parameters", type=int, required=True)
     parser.add_argument("--accounts", type=Path, required=True)
+    parser.add_argument("--shard", action="store_true", help="a model of FSDP2")
     parser.add_argument("--snapshot", type=Path, help="without a session, saving here")
     parser.add_argument("--every", type=int, default=10, help="steps between two snapshots")
     args = parser.parse_args()
     with (args.accounts / str(os.getpid())).open("w", buffering=1) as account:
-        training = Training(args.parameters, account)
+        training = Training(args.parameters, account, sharded=args.shard)
         if args.snapshot:
             elastic(training, args.snapshot, args.every)
         else:
