@@ -18,11 +18,12 @@ between the request and the stall took more than they had taken before, because 
 start on the cores of the old ones. *As learned*: R_up and R_dw in the manager's run document, to be
 compared with the *last stall* here.
 
-With ``--shard`` the model is one of FSDP2, and the last way is left out. *Above*: the most memory that
-rank 0 had during a change, above the most that it had in steps before or after, beside the size of
-its larger shard, with the state of Adam.
+With ``--shard`` the model is one of FSDP2, and the last way is left out. *Above*: the most memory
+that rank 0 had during a change, above the most that it had in steps before or after, beside the
+size of its larger shard, with the state of Adam.
 
-Run: ``python benchmarks/rescaling.py [--quick] [--shard] [--parameters 2000000 25000000] [--times 3]``
+Run: ``python benchmarks/rescaling.py [--quick] [--shard]
+[--parameters 2000000 25000000] [--times 3]``
 """
 
 from __future__ import annotations

@@ -119,8 +119,11 @@ def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_model_changes_too(start: Any, nursery: Nursery, tmp_path: Path) -> None:
-    training = start("--global-batch=12", "--compiled", "--gates", "20", "35", size=1)
+@pytest.mark.parametrize("kind", [(), ("--shard",)], ids=["replicated", "sharded"])
+def test_a_compiled_model_changes_too(
+    start: Any, nursery: Nursery, tmp_path: Path, kind: tuple[str, ...]
+) -> None:
+    training = start("--global-batch=12", "--compiled", *kind, "--gates", "20", "35", size=1)
     answers = change_at_gates(training, {20: 2, 35: 1})
     assert all(answer["ok"] for answer in answers), answers
     assert training.wait() == 0, training.output
@@ -129,7 +132,7 @@ def test_a_compiled_model_changes_too(start: Any, nursery: Nursery, tmp_path: Pa
     assert sizes(account) == [1, 2, 1]
     calm_path = tmp_path / "calm"
     calm_path.mkdir()
-    calm = Training(calm_path, "--global-batch=12", size=1)
+    calm = Training(calm_path, "--global-batch=12", *kind, size=1)
     assert calm.wait() == 0, calm.output
     weights = training.result()["weights"]
     torch.testing.assert_close(weights, calm.result()["weights"], rtol=1e-4, atol=1e-5)

@@ -165,7 +165,8 @@ def main() -> None:  # noqa: PLR0912, PLR0915
             schedule.step()
     if session.step in args.gates:
         wait_at(args.directory / f"gate-{session.step}")
-    state = {name: whole(value) for name, value in model.state_dict().items()}
+    bare = getattr(model, "_orig_mod", model)
+    state = {name: whole(value) for name, value in bare.state_dict().items()}
     moments = [whole(value) for each in optimizer.state.values() for value in each.values()]
     if args.shard:
         parts = [*state.values(), *moments]
