@@ -69,6 +69,7 @@ def pytest_runtest_makereport(
     slurm, place = given.get("slurm"), given.get("place")
     if report.when == "call" and report.failed and slurm is not None:
         said = [slurm.run(*words).stdout for words in (("squeue", "-a"), ("squeue", "-s"))]
+        said += [slurm.log()[-4000:]]
         if place is not None:
             said += [place.run("status", str(place.pilot)).out]
             logs = [log for kind in LOGS for log in sorted(place.pilot.glob(kind))]

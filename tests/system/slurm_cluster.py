@@ -76,7 +76,7 @@ SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU={memory_per_cpu}
 GresTypes=gpu
 PlugStackConfig={root}/etc/plugstack.conf
-SlurmdTimeout=30
+SlurmdTimeout=300
 KillWait=5
 MinJobAge=600
 SchedulerParameters=bf_interval=2,bf_resolution=10,defer_batch
@@ -273,6 +273,10 @@ class Cluster:
         self._slurmds[node].send_signal(signal.SIGCONT)
 
     # -- what is asked of it
+
+    def log(self) -> str:
+        """What its controller has logged."""
+        return (self.root / "log" / "slurmctld.log").read_text(errors="replace")
 
     @functools.cached_property
     def release(self) -> tuple[int, int]:
