@@ -18,7 +18,7 @@ from part import MEASURED, NOT_ASKED, Bench, Part, read_lines, wait_for
 SLACK_BYTES = 64 << 20
 PARAMETERS, SMALL = 25_000_000, 20_000
 ABORT_S, TERM_S = 5.0, 15.0
-TWO = ("grow", "shrink", "lost")
+TWO = ("grow", "shrink", "grow_sharded", "shrink_sharded", "lost")
 """Questions that take two GPUs."""
 
 
@@ -42,7 +42,8 @@ def _two(bench: Bench) -> None:
         for each in TWO:
             bench.answer(each, NOT_ASKED, "there is one GPU, and NCCL refuses two ranks on it")
     else:
-        _resized(bench)
+        _resized(bench, sharded=False)
+        _resized(bench, sharded=True)
         _lost(bench)
 
 
@@ -97,18 +98,19 @@ def _blocked(bench: Bench) -> None:
     bench.answer("blocked", MEASURED, **figures)
 
 
-def _resized(bench: Bench) -> None:
+def _resized(bench: Bench, *, sharded: bool) -> None:
     """Grow and shrink in place; ``rescaling.py`` says what the figures mean."""
     # One rank may become two; that benchmark has two become three.
     rescaling.FEW, rescaling.MORE = 1, 2
-    place = bench.scratch / "resized"
+    kind = "_sharded" if sharded else ""
+    place = bench.scratch / f"resized{kind}"
     place.mkdir()
     size = SMALL if bench.rehearse else PARAMETERS
-    found, job = rescaling.in_place(rescaling.Bench(place, size, 1))
+    found, job = rescaling.in_place(rescaling.Bench(place, size, 1, sharded))
     stalls = {f"{each.before} to {each.after}": each.stall_s for each in found}
     for name, change in (("grow", "1 to 2"), ("shrink", "2 to 1")):
         bench.answer(
-            name,
+            name + kind,
             change in stalls and job["suspends"] == 0,
             stall_s=stalls.get(change),
             parameters=size,
@@ -148,8 +150,8 @@ def _lost(bench: Bench) -> None:
 PART = Part(
     "nccl",
     "3. Groups of NCCL",
-    60.0,
-    25.0,
+    75.0,
+    30.0,
     {
         "nccl": "Does a training in a group of NCCL that its script has formed end with the same "
         "bits if it is suspended and resumed?",
@@ -157,6 +159,8 @@ PART = Part(
         "blocked": "What ends a rank that waits in a collective for one that does not come?",
         "grow": "Do the ranks grow from one to two in place?",
         "shrink": "Do they shrink from two to one?",
+        "grow_sharded": "Do they grow from one to two if they hold a model in shards (FSDP2)?",
+        "shrink_sharded": "Do they shrink from two to one then?",
         "lost": "If a rank is killed, is the other one ended, and does the job go on?",
     },
     run,

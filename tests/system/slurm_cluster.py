@@ -16,6 +16,7 @@ import functools
 import itertools
 import os
 import pwd
+import random
 import secrets
 import shutil
 import signal
@@ -218,7 +219,7 @@ class Cluster:
         self.start_ctld()
         for node in NODES:
             self.start_node(node)
-        self._wait(lambda: self._states() == {"idle"}, "idle nodes")
+        self._wait(lambda: self._states() == {"idle"}, "idle nodes", logs="slurm*d*")
 
     def stop(self) -> None:
         """End everything at once, and remove it: nothing of it is to be kept."""
@@ -483,13 +484,16 @@ class Cluster:
         condition: Callable[[], bool],
         what: str,
         daemon: subprocess.Popen[bytes] | None = None,
+        logs: str = "",
     ) -> None:
         deadline = time.monotonic() + WAIT_S
         while not condition():
             ended = daemon is not None and daemon.poll() is not None
             if ended or time.monotonic() > deadline:
-                logs = [path.read_text(errors="replace") for path in self.root.glob(f"log/{what}*")]
-                last = "\n".join("".join(logs).splitlines()[-20:])
+                last = ""
+                for path in sorted(self.root.glob(f"log/{logs or f'{what}*'}")):
+                    lines = path.read_text(errors="replace").splitlines()
+                    last += "\n".join([f"{path.name}:", *lines[-20:], ""])
                 how = "ended at once" if ended else f"is not there after {WAIT_S:g} s"
                 raise ClusterError(f"{what} {how}\n{last}")
             time.sleep(0.05)
@@ -519,13 +523,30 @@ def make_user(name: str, home: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = sorted(each.getsockname()[1] for each in sockets)
-    for each in sockets:
-        each.close()
-    return ports
+    """Return ports that nobody has, and that no other test takes while this process lives.
+
+    They are below those that Linux gives to connections (ip_local_port_range), which might take one
+    before a daemon does.
+    """
+    firsts = list(range(24_000, 32_000, _MOST_PORTS))
+    random.shuffle(firsts)
+    for first in firsts:
+        lock = open(Path(tempfile.gettempdir()) / f"hpcext-ports-{first}.lock", "w")  # noqa: SIM115
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        ports = list(range(first, first + min(count, _MOST_PORTS)))
+        if len(ports) == count and not any(map(_listens, ports)):
+            _port_locks.append(lock)
+            return ports
+        lock.close()
+    raise ClusterError(f"no {count} ports are free")
+
+
+_MOST_PORTS = 16
+_port_locks: list[TextIO] = []
 
 
 def _listens(port: int) -> bool:

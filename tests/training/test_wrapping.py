@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -113,6 +114,29 @@ def test_parameters_stay_the_same_objects_and_nothing_adds_up() -> None:
     assert type(model).__mro__.count(FSDPModule) == 1
     assert isinstance(model.still.weight, DTensor)
     assert model.still.weight.requires_grad is False
+
+
+def test_what_was_taken_off_keeps_no_memory() -> None:
+    """Without waiting for the collector of garbage."""
+    model = Tied()
+    shard(model, Pair)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    step(model, optimizer)
+
+    def there() -> int:
+        return sum(type(each).__name__ == "FSDPParam" for each in gc.get_objects())
+
+    gc.collect()
+    before = there()
+    assert before
+    gc.disable()
+    try:
+        for _ in range(2):
+            renewed(model)
+            step(model, optimizer)
+            assert there() == before
+    finally:
+        gc.enable()
 
 
 def why_not(ranks: int = 1, **objects: Any) -> str:

@@ -7,7 +7,6 @@ that was started for it learns from rank 0 which tensors there are.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -143,14 +142,11 @@ class Redivision:
         for model in self.models:
             model.renew(device, lambda parameter: by_object[id(parameter)])
         forget_groups()
-        found = {
+        return {
             name: self._settled(each, new[place])
             for place, each in enumerate(self.tensors)
             for name in each.names
         }
-        # The old shards are in cycles of references.
-        gc.collect()
-        return found
 
     # The moves.
 
@@ -220,7 +216,7 @@ class Redivision:
                 for move in going
             ]
             nothing = torch.empty(0, dtype=torch.uint8, device=device)
-            sent = torch.cat(contents) if contents else nothing
+            sent = contents[0] if len(contents) == 1 else torch.cat([nothing, *contents])
             sizes = [len(move.rows) * self.tensors[move.tensor].row_bytes for move in coming]
             received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
             dist.all_to_all_single(
@@ -232,9 +228,10 @@ class Redivision:
             parts = torch.split(received, sizes) if sizes else ()
             for move, part in zip(coming, parts, strict=True):
                 each = self.tensors[move.tensor]
-                rows = each.empty(len(move.rows), device)
-                rows.view(-1).view(torch.uint8).copy_(part)
-                put(move.tensor, move.rows, rows)
+                # A view as larger numbers must begin at a multiple of their size.
+                whole = part if part.storage_offset() % each.dtype.itemsize == 0 else part.clone()
+                shape = (len(move.rows), *each.shape[1:])
+                put(move.tensor, move.rows, whole.view(each.dtype).view(shape))
 
     def _settled(self, each: Held, local: torch.Tensor) -> DTensor:
         """Give a tensor its new shard; make it, on a rank that does not have it yet."""

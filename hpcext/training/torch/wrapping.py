@@ -223,7 +223,8 @@ def _strip(part: torch.nn.Module) -> None:
     part.__class__ = kind
     states = part.__dict__.get(STATE_KEY, {})
     for key in [key for key, state in states.items() if _is_of_fsdp(type(state))]:
-        del states[key]
+        # It is in cycles of references, and would keep the old shards until they are collected.
+        vars(states.pop(key)).clear()
     part.__dict__.get(REGISTRY_KEY, {}).pop(fully_shard.__name__, None)
     _module_state_mapping.pop(part, None)
 
