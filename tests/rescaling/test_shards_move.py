@@ -44,6 +44,8 @@ def test_five_changes(start: Any, nursery: Nursery, tmp_path: Path) -> None:
     assert sizes(account) == [2, *CHANGES.values()]
     assert all(steps[line["step"]] == line["size"] for line in account)
     assert len({line["pid"] for line in account if line["rank"] == 0}) == 1
+    threads = [path.read_text() for path in disturbed.path.glob("threads-*")]
+    assert threads == ["0", "0"], "of groups that are over"
     calm_path = tmp_path / "calm"
     calm_path.mkdir()
     calm = Training(calm_path, "--shard", "--global-batch=12", size=2, nursery=nursery)

@@ -20,7 +20,7 @@ from hpcext.rendezvous import Group
 from hpcext.training.redistribution import Change, Division, Move, Rows, exchanges
 from hpcext.training.torch.sharded import separated
 from hpcext.training.torch.state import TorchState, unwrapped
-from hpcext.training.torch.wrapping import Wrapped, settle
+from hpcext.training.torch.wrapping import Wrapped, forget_meshes, settle
 
 Pieces = dict[tuple[int, Rows], torch.Tensor]
 """Rows that ranks which leave have left here, by tensor."""
@@ -89,7 +89,15 @@ class Redivision:
 
     @classmethod
     def begin(cls, state: TorchState, models: Sequence[Wrapped], group: Group) -> Redivision:
-        """Begin the change into a group, on a rank of the old one."""
+        """Begin the change into a group, on a rank of the old one.
+
+        Parameters
+        ----------
+        state : TorchState
+        models : sequence of Wrapped
+        group : Group
+            The next one.
+        """
         tensors = held(state, models)
         return cls(models, tensors, dist.get_world_size(), group.size, group.stay)
 
@@ -102,7 +110,17 @@ class Redivision:
     def join(
         cls, state: TorchState, models: Sequence[Wrapped], group: Group, said: Mapping[str, Any]
     ) -> Redivision:
-        """Take part in a change on a new rank, as rank 0 describes it."""
+        """Take part in a change on a new rank.
+
+        Parameters
+        ----------
+        state : TorchState
+        models : sequence of Wrapped
+        group : Group
+            The group that it joins.
+        said : Mapping[str, Any]
+            What :meth:`described` says on rank 0.
+        """
         own = {name: each.object for each in held(state, models) for name in each.names}
         tensors = [
             Held(names, shape, dtype, divided, model, own.get(names[0]))
@@ -141,7 +159,7 @@ class Redivision:
         by_object = {id(each.object): new[place] for place, each in enumerate(self.tensors)}
         for model in self.models:
             model.renew(device, lambda parameter: by_object[id(parameter)])
-        forget_groups()
+        forget_meshes()
         return {
             name: self._settled(each, new[place])
             for place, each in enumerate(self.tensors)
@@ -307,12 +325,3 @@ def _live(state: TorchState, model_of: Mapping[int, int]) -> dict[str, tuple[DTe
                     if isinstance(part, DTensor):
                         live[f"{name}.state.{place}.{key}"] = part, model_of.get(id(parameter))
     return live
-
-
-def forget_groups() -> None:
-    """Have DTensor forget what it has derived for meshes of earlier groups, which seem equal."""
-    from torch.distributed.tensor import debug  # noqa: PLC0415
-
-    clear = getattr(debug, "_clear_sharding_prop_cache", None)
-    if clear is not None:
-        clear()

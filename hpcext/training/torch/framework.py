@@ -105,6 +105,12 @@ class Torch(Framework):
             return
         for model in self.models:
             model.dissolve()
+        if self.state.sharded:
+            from hpcext.training.torch.wrapping import forget_meshes, take_off  # noqa: PLC0415
+
+            for sharded in self.state.modules():
+                take_off(sharded)
+            forget_meshes()
         alone, left = Ranks(), self.coordinator.ranks
         alone.rank, alone.size = left.rank, left.size
         self.coordinator.ranks = alone

@@ -78,11 +78,15 @@ class Member(Membership):
         """Return whether a session is to make this process join a running training."""
         return cls._early is not None and cls._early.joining
 
+    def form_early(self) -> None:
+        """Form the first group, before a session does."""
+        self._first = super().ranks()
+
     def ranks(self) -> Ranks:
         """Form the first group with the others, unless that was done before."""
-        if self._first is None:
-            self._first = super().ranks()
-        return self._first
+        # Kept here, it would outlive the group.
+        first, self._first = self._first, None
+        return first or super().ranks()
 
     def leave(self) -> None:
         """Leave the present group."""

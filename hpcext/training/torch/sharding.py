@@ -14,6 +14,7 @@ from hpcext.rendezvous import Group
 from hpcext.training.checkpoint.shards import Shards
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.feature import Feature
+from hpcext.training.ranks import Ranks
 from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.ranks import TorchRanks, join, own_device
@@ -180,6 +181,11 @@ class Sharding(Feature):
             if self._shards is not None:
                 self._shards.ranks = TorchRanks()
 
+    def finished(self) -> None:
+        """Let go of the group in which checkpoints were written."""
+        if self._shards is not None:
+            self._shards.ranks = Ranks()
+
 
 def _has_flattened(models: Iterable[torch.nn.Module]) -> bool:
     """Return whether a part of a model is wrapped by PyTorch's first FSDP."""
@@ -252,7 +258,7 @@ def _join_ranks(device: torch.device) -> bool:
     if member is None:
         join(device)
     elif not member.joining:
-        member.ranks()
+        member.form_early()
     _be_in_a_group(device)
     return member is not None and member.joining
 

@@ -9,6 +9,7 @@ others by the module that defines them.
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 _FSDP = "torch.distributed.fsdp."
+_DTENSOR = "torch.distributed.tensor"
+_CACHED = functools._lru_cache_wrapper
 _HOOKS = (
     "_forward_pre_hooks",
     "_forward_hooks",
@@ -196,6 +199,7 @@ class Wrapped:
         self.wrap(device)
         for parameter, spots in places.items():
             parameters, name = spots[0]
+            _let_go(parameter.device_mesh)
             settle(parameter, local(parameter), parameters[name]._spec)
             parameter.grad = None
             for parameters, name in spots:
@@ -204,9 +208,56 @@ class Wrapped:
 
 
 def settle(tensor: DTensor, local: torch.Tensor, spec: Any) -> None:
-    """Give a sharded tensor another shard and another mesh; it stays the same object."""
+    """Give a sharded tensor another shard and another mesh; it stays the same object.
+
+    Parameters
+    ----------
+    tensor : DTensor
+    local : torch.Tensor
+        The shard.
+    spec : DTensorSpec
+        The mesh, and how the tensor lies on it.
+    """
     tensor._local_tensor = local
     tensor._spec = spec
+
+
+def take_off(model: torch.nn.Module) -> None:
+    """Remove FSDP2 from a model and all its parts; parameters stay shards, of a group that is over.
+
+    Nothing keeps the group then, whose threads might otherwise outlive the interpreter.
+    """
+    meshes = [each.device_mesh for each in model.parameters() if isinstance(each, DTensor)]
+    for part in model.modules():
+        _strip(part)
+    for mesh in meshes:
+        _let_go(mesh)
+
+
+def _let_go(mesh: DeviceMesh) -> None:
+    """Have a mesh that is no longer used keep no process group."""
+    # Some releases of PyTorch find groups by their names instead.
+    getattr(mesh, "_pg_registry", {}).clear()
+
+
+def forget_meshes() -> None:
+    """Have DTensor forget what it has derived for meshes of groups that are over.
+
+    Meshes of equal sizes are equal to its caches, which would keep those groups with their threads.
+    """
+    from torch.distributed.tensor import _redistribute, debug  # noqa: PLC0415
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_DTENSOR):
+            for value in list(vars(module).values()):
+                inner = vars(value).values() if isinstance(value, type) else ()
+                for each in (value, *inner):
+                    kept = getattr(each, "__func__", each)
+                    if isinstance(kept, _CACHED) and kept.__module__.startswith(_DTENSOR):
+                        kept.cache_clear()
+    # Others than those of functools; earlier releases of PyTorch have not all of them.
+    getattr(debug, "_clear_sharding_prop_cache", bool)()
+    getattr(_redistribute, "clear_redistribute_planner_cache", bool)()
 
 
 def _strip(part: torch.nn.Module) -> None:
