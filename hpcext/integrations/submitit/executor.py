@@ -11,17 +11,14 @@ from typing import Any
 
 from submitit.core import core, utils
 
-from hpcext.config import load_settings
-from hpcext.core.errors import InputError, NoManagerError
+from hpcext.integrations.pilots import chosen
 from hpcext.integrations.submitit.environment import PILOT_VARIABLE
 from hpcext.integrations.submitit.job import HpcextJob
 from hpcext.integrations.submitit.parameters import JOB_KEYS, PILOT, parameters
 from hpcext.jobfields import MAX_NAME_CHARS
 from hpcext.jobtext import allowed_name, job_text
-from hpcext.manager import choosing
 from hpcext.manager import directory as pilots
 from hpcext.manager.waiting import asked
-from hpcext.text import listed
 
 NAME = "submitit"
 """The name of jobs that are given none, their preset, and where they come from, for messages."""
@@ -70,7 +67,7 @@ class HpcextExecutor(core.Executor):
         self, delayed_submissions: list[utils.DelayedSubmission]
     ) -> list[core.Job[Any]]:
         """Submit functions, none of them if one cannot be pickled."""
-        directory = _chosen(str(self.parameters.get(PILOT, "")))
+        directory = chosen(str(self.parameters.get(PILOT, "")), "hpcext_pilot")
         folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         pickles = [folder / f"{uuid.uuid4().hex}.pkl" for _ in delayed_submissions]
@@ -122,25 +119,3 @@ class HpcextExecutor(core.Executor):
             log = f"log.node-{rank}.txt" if rank else "log.txt"
             job.task(rank).paths.stdout.symlink_to(logs / log)
         return job
-
-
-def _chosen(handle: str) -> Path:
-    """Return the directory of the pilot of this name, or of the only one that runs."""
-    state_dir = load_settings().state_dir
-    if handle:
-        return pilots.find(handle, state_dir)
-    running = choosing.running(state_dir)
-    if not running:
-        raise NoManagerError(
-            "no pilot is running",
-            where="hpcext_pilot",
-            valid="a directory, an id or a name",
-            do="begin one: hpcext run --stay --name NAME --detach",
-        )
-    if len(running) > 1:
-        raise InputError(
-            f"{len(running)} pilots are running, so name the one that you mean",
-            where="hpcext_pilot",
-            valid=listed(pilots.load(path).id for path in running),
-        )
-    return running[0]

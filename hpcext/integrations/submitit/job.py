@@ -5,21 +5,17 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from submitit.core import core, logger
 
-from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError, InputError, NoManagerError
+from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.reasons import reason
 from hpcext.core.values import State
-from hpcext.manager import directory as pilots
+from hpcext.integrations.pilots import pilot_of
 from hpcext.manager.views.reading import Follower, Reading
 from hpcext.manager.views.report import display_state
 from hpcext.manager.waiting import asked
-from hpcext.numerals import whole
-from hpcext.text import shown
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -66,7 +62,7 @@ class HpcextInfoWatcher(core.InfoWatcher):
     def _look(self, pilot: str, job_ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return what is known of some jobs of one pilot."""
         try:
-            directory = _pilot_of(job_ids[0])
+            directory = pilot_of(job_ids[0])
         except NoManagerError as error:
             return {job_id: {"State": GONE, "Why": str(error)} for job_id in job_ids}
         found = self._followers.setdefault(pilot, Follower(directory)).read()
@@ -90,14 +86,6 @@ def _infos(found: Reading, job_ids: Sequence[str]) -> Iterator[tuple[str, dict[s
             yield job_id, {"State": state, "Name": job.name, "Why": reason(job)}
 
 
-def _pilot_of(job_id: str) -> Path:
-    """Return the directory of the pilot of a job, by the id that the job has in submitit."""
-    pilot, _, within = job_id.rpartition(".")
-    if not pilot or whole(within) is None:
-        raise InputError(f"{shown(job_id)} is no job of a pilot", valid="PILOT.NUMBER")
-    return pilots.find(pilot, load_settings().state_dir)
-
-
 class HpcextJob(core.Job[R_co]):
     """A job in a pilot; its id is that of the pilot, a dot, and its id there."""
 
@@ -112,7 +100,7 @@ class HpcextJob(core.Job[R_co]):
             Whether to raise the error if nobody can cancel it now.
         """
         try:
-            asked(_pilot_of(self.job_id), "cancel", job=self.job_id.rpartition(".")[2])
+            asked(pilot_of(self.job_id), "cancel", job=self.job_id.rpartition(".")[2])
         except HpcextError:
             if check and not self.watcher.is_done(self.job_id, mode="force"):
                 raise
