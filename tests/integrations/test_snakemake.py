@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from site_of_test import COUNTER, Site, wait_for
 
@@ -20,6 +17,7 @@ from hpcext.core.errors import InputError
 from hpcext.integrations.snakemake import keys
 
 ROOT = Path(__file__).parents[2]
+Install = Callable[..., Path]
 PLUGIN = ROOT / "site_configs" / "packaging" / "snakemake"
 FENCE = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SUITE = """
@@ -70,34 +68,14 @@ def test_jobs_have_what_leads_to_their_programs(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment into which all was installed as the page says."""
-    place = tmp_path_factory.mktemp("snakemake")
-    subprocess.run([sys.executable, "-m", "venv", place / "env"], check=True)
-    copies = [place / "hpcext", place / "plugin"]
-    for source, copy in zip((ROOT, PLUGIN), copies, strict=True):
-        # Not in the repository, where setuptools would leave files.
-        kept = shutil.ignore_patterns(".*", "build", "*.egg-info", "tests", "wt")
-        shutil.copytree(source, copy, ignore=kept, symlinks=True)
-    words = ["-m", "pip", "install", "-q", *map(str, copies), "snakemake>=9", "pytest"]
-    subprocess.run([place / "env" / "bin" / "python", *words], check=True)
-    return place / "env" / "bin"
+def programs(install: Install) -> Path:
+    return install("snakemake", "snakemake>=9", "pytest", folders=(PLUGIN,))
 
 
 @pytest.fixture
-def place(site: Site, programs: Path) -> Iterator[Site]:
-    """A directory with a pilot of two slots, whose commands are those of that environment."""
-    site.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+def place(pool: Callable[[Path], Site], programs: Path, site: Site) -> Site:
     site.environ["COUNTER_LOG"] = str(site.path / "train.steps")
-    begun = site.run("run", "--stay", "--name", "pool", "--gpus", "2", "--detach")
-    assert begun.code == 0, begun
-    yield site
-    for process in psutil.process_iter():
-        try:
-            if str(site.path).encode() in Path(f"/proc/{process.pid}/environ").read_bytes():
-                process.kill()
-        except (OSError, psutil.NoSuchProcess):
-            continue
+    return pool(programs)
 
 
 def workflow(place: Site, *words: str, rules: str) -> subprocess.Popen[str]:
