@@ -1,7 +1,8 @@
 """How the cost of decisions grows with jobs and with resources.
 
 ``python benchmarks/growth.py [TIMES] [--plot FILE]``: the exact division of `apportion` alone, then
-whole decisions of policies with their placement on nodes of 8 GPUs; the shortest of so many runs
+the moves of shards when a training gets one rank more, then whole decisions of policies with
+their placement on nodes of 8 GPUs; the shortest of so many runs
 (default: 3). The exponent says how the time grew from the line before: 1 is in proportion.
 """
 
@@ -22,6 +23,7 @@ from hpcext.core.values import Cause, Job, Node, Snapshot
 from hpcext.policies import find_policy
 from hpcext.policies.solve.apportion import apportion
 from hpcext.policies.solve.tables import ValueTable
+from hpcext.training.redistribution import Change, Division
 
 WIDE = 8
 
@@ -66,6 +68,14 @@ def shortest_ms(times: int, what: Callable[[], object]) -> float:
     return 1e3 * min(took)
 
 
+def one_rank_more(ranks: int, tensors: int) -> None:
+    """Find which rows of sharded tensors go where, as each rank does."""
+    before, after = Division(ranks, ranks), Division(ranks + 1, ranks + 1)
+    change = Change(before, after, tuple(range(ranks)))
+    for tensor in range(tensors):
+        change.moves(tensor, 1_000_000)
+
+
 def series(times: int) -> dict[str, list[tuple[int, float]]]:
     """What grew → (how large, ms)."""
     found: dict[str, list[tuple[int, float]]] = {}
@@ -78,6 +88,10 @@ def series(times: int) -> dict[str, list[tuple[int, float]]]:
     found["apportion, units (1,000 jobs)"] = [
         (units, shortest_ms(times, lambda n=units: apportion(thousand, n)))
         for units in (100, 1000, 10_000, 100_000)
+    ]
+    found["shards, ranks (1,000 tensors)"] = [
+        (ranks, shortest_ms(times, lambda n=ranks: one_rank_more(n, 1000)))
+        for ranks in (8, 32, 128, 512)
     ]
     for name in ("bftrainer", "equal_share", "optimus", "doubling", "total_time", "pollux"):
         for what, places in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from hpcext.integrations.pilots import chosen
 from hpcext.jobtext import allowed_name, job_text
 from hpcext.manager.views.reading import Follower
 from hpcext.manager.waiting import asked
+
+log = logging.getLogger(__name__)
 
 NAME = "parsl"
 """Where jobs come from, for messages."""
@@ -73,6 +76,7 @@ class HpcextProvider(ExecutionProvider, RepresentationMixin):  # type: ignore[mi
         self.resources: dict[object, Any] = {}
         self._directory: Path | None = None
         self._follower: Follower | None = None
+        self._told = ""
 
     @property
     def label(self) -> str:
@@ -126,18 +130,22 @@ class HpcextProvider(ExecutionProvider, RepresentationMixin):  # type: ignore[mi
         """Return the states of blocks; those of a pilot that cannot be read are unknown."""
         try:
             self._follower = self._follower or Follower(self.directory)
-            jobs: Mapping[str, Job] = self._follower.read().world.jobs
+            found = self._follower.read()
         except HpcextError as error:
             return [JobStatus(JobState.UNKNOWN, message=str(error)) for _ in job_ids]
-        return [self._status(jobs.get(str(job_id))) for job_id in job_ids]
+        if found.standing.what != self._told:
+            self._told = found.standing.what
+            if self._told:
+                log.warning("pilot %s: %s; %s", self.directory, self._told, found.standing.do)
+        return [self._status(found.world.jobs.get(str(job_id))) for job_id in job_ids]
 
     def _status(self, job: Job | None) -> JobStatus:
         if job is None:
             # It was submitted a moment ago.
             return JobStatus(JobState.PENDING)
-        log = str(self.directory / "jobs" / job.id / "log.txt")
+        output = str(self.directory / "jobs" / job.id / "log.txt")
         state = JobState.HELD if job.on_hold else _STATES.get(job.state, JobState.RUNNING)
-        return JobStatus(state, message=reason(job), stdout_path=log, stderr_path=log)
+        return JobStatus(state, message=reason(job), stdout_path=output, stderr_path=output)
 
     def cancel(self, job_ids: Sequence[object]) -> list[bool]:
         """Cancel blocks; return for each whether it will end."""

@@ -69,12 +69,17 @@ class Division:
 
     def holders(self, rows: Rows, total: int) -> Iterator[tuple[Rows, range]]:
         """Yield the parts of some rows that are in one shard, and the ranks that have it."""
-        for shard in range(self.shards):
-            if part := rows.common(self._shard(shard, total)):
-                yield part, range(shard, self.ranks, self.shards)
+        each = self._each(total)
+        # Few of them where there are many.
+        for shard in range(rows.start // each, -(-rows.stop // each)):
+            yield rows.common(self._shard(shard, total)), range(shard, self.ranks, self.shards)
+
+    def _each(self, total: int) -> int:
+        """Return the rows of the first shard, which has most."""
+        return max(1, -(-total // self.shards))
 
     def _shard(self, shard: int, total: int) -> Rows:
-        each = -(-total // self.shards)
+        each = self._each(total)
         return Rows(min(shard * each, total), min((shard + 1) * each, total))
 
 

@@ -55,6 +55,12 @@ def test_resources_that_are_no_keys_are_refused(key: str) -> None:
         keys.keys_of({f"hpcext_{key}": 1})
 
 
+@pytest.mark.parametrize("resources", [{"gpu": "many"}, {"runtime": "2h"}, {"gpu": -1}])
+def test_numbers_that_are_none_are_refused(resources: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"resources: .*valid: a whole number"):
+        keys.keys_of(resources)
+
+
 def test_jobs_have_what_leads_to_their_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/here")
     monkeypatch.setenv("SECRET", "mine")
@@ -166,10 +172,13 @@ def test_a_workflow_that_is_interrupted_cancels_its_jobs(place: Site) -> None:
 @pytest.mark.slow
 def test_what_is_wrong_is_said_in_a_line(place: Site) -> None:
     rules = (
-        'rule one:\n    output: "one.txt"\n    resources: hpcext_prioritty=1\n    shell: "true"\n'
+        'rule all:\n    input: "one", "other"\n'
+        'rule one:\n    output: "one"\n    resources: hpcext_prioritty=1\n    shell: "true"\n'
+        'rule other:\n    output: "other"\n    shell: "touch {output}"\n'
     )
-    code, out = ended(workflow(place, rules=rules))
+    code, out = ended(workflow(place, "--keep-going", rules=rules))
     assert code == 1
+    assert (place.path / "other").exists(), "a job that was ready at the same time"
     assert "'hpcext_prioritty' is no key of a job" in out
     code, out = ended(workflow(place, "--hpcext-pilot", "other", rules=training(place)))
     assert code == 1

@@ -63,9 +63,17 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self._submit([job])
 
     def _submit(self, jobs: Sequence[JobExecutorInterface]) -> None:
-        # They are not retried: that is Snakemake's to decide.
+        stated: dict[int, dict[str, Any]] = {}
+        for place, job in enumerate(jobs):
+            try:
+                stated[place] = self._keys(job)
+            except HpcextError as error:
+                self.report_job_error(SubmittedJobInfo(job), msg=f"{error}. ")
+        if not stated:
+            return
+        jobs = [jobs[place] for place in stated]
         try:
-            text = job_text(*({"retries": 0, **self._keys(job)} for job in jobs))
+            text = job_text(*stated.values())
             words = {"text": text, "where": NAME, "base": str(Path.cwd()), "number": True}
             answer = asked(self._directory, "submit", timeout_s=ANSWER_S, **words)
         except HpcextError as error:
@@ -78,7 +86,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def _keys(self, job: JobExecutorInterface) -> dict[str, Any]:
         name = allowed_name(f"{job.name}-{job.jobid}"[:MAX_NAME_CHARS]) or NAME
         command = ["sh", "-c", self.format_job_exec(job)]
-        return {"name": name, "command": command, "env": environment(), **keys_of(job.resources)}
+        # They are not retried: that is Snakemake's to decide.
+        keys = {"retries": 0, **keys_of(job.resources)}
+        return {**keys, "name": name, "command": command, "env": environment()}
 
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcext.core.errors import InputError
 from hpcext.jobfile import KEYS
+from hpcext.numerals import whole
 from hpcext.text import listed, shown
 
 PREFIX = "hpcext_"
@@ -34,11 +35,11 @@ def keys_of(resources: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     InputError
-        There is no such key.
+        There is no such key, or a number is none.
     """
-    keys: dict[str, Any] = {"gpus": max(1, int(resources.get("gpu") or 1))}
-    if runtime := resources.get("runtime"):
-        keys["walltime_s"] = 60 * int(runtime)
+    keys: dict[str, Any] = {"gpus": max(1, _number(resources, "gpu"))}
+    if minutes := _number(resources, "runtime"):
+        keys["walltime_s"] = 60 * minutes
     for name, value in resources.items():
         if not name.startswith(PREFIX):
             continue
@@ -51,6 +52,16 @@ def keys_of(resources: Mapping[str, Any]) -> dict[str, Any]:
             )
         keys[key] = value
     return keys
+
+
+def _number(resources: Mapping[str, Any], name: str) -> int:
+    """Return a resource that is a number; 0 if it is not stated."""
+    found = whole(str(resources.get(name) or 0))
+    if found is None:
+        raise InputError(
+            f"{name}={shown(str(resources[name]))}", where="resources", valid="a whole number"
+        )
+    return found
 
 
 def environment() -> dict[str, str]:

@@ -7,6 +7,8 @@ that was started for it learns from rank 0 which tensors there are.
 
 from __future__ import annotations
 
+import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -22,7 +24,7 @@ from hpcext.training.torch.sharded import separated
 from hpcext.training.torch.state import TorchState, unwrapped
 from hpcext.training.torch.wrapping import Wrapped, forget_meshes, settle
 
-Pieces = dict[tuple[int, Rows], torch.Tensor]
+Pieces = dict[int, dict[Rows, torch.Tensor]]
 """Rows that ranks which leave have left here, by tensor."""
 
 
@@ -85,7 +87,7 @@ class Redivision:
     before: int
     after: int
     stay: tuple[int, ...]
-    _pieces: Pieces = field(default_factory=dict)
+    _pieces: Pieces = field(default_factory=lambda: defaultdict(dict))
 
     @classmethod
     def begin(cls, state: TorchState, models: Sequence[Wrapped], group: Group) -> Redivision:
@@ -130,7 +132,7 @@ class Redivision:
 
     def depart(self, device: torch.device) -> None:
         """Let ranks that leave part with their rows; all ranks of the old group call it."""
-        departures, _ = self._moves()
+        departures, _ = self._moves
         self._carry_out(departures, dist.get_rank(), device, self._keep)
 
     def arrive(self, device: torch.device) -> dict[str, DTensor]:
@@ -146,7 +148,7 @@ class Redivision:
         dict of str to DTensor
             All tensors by name.
         """
-        _, arrivals = self._moves()
+        _, arrivals = self._moves
         rank = dist.get_rank()
         new = [self._own(number, rank, device) for number in range(len(self.tensors))]
 
@@ -175,7 +177,9 @@ class Redivision:
         each = self.tensors[tensor]
         return Division(ranks, self.models[each.model].shards(ranks) if each.divided else 1)
 
+    @functools.cached_property
     def _moves(self) -> tuple[list[Move], list[Move]]:
+        """The departures and arrivals of all tensors."""
         departures: list[Move] = []
         arrivals: list[Move] = []
         for place in range(len(self.tensors)):
@@ -194,7 +198,7 @@ class Redivision:
         each, old = self.tensors[tensor], self._old(rank)
         rows = self._division(tensor, self.after).rows(rank, self._rows(tensor))
         shard = each.empty(len(rows), device)
-        parts = [part for (place, part) in self._pieces if place == tensor]
+        parts = list(self._pieces[tensor])
         if old is not None:
             parts.append(self._division(tensor, self.before).rows(old, self._rows(tensor)))
         for part in parts:
@@ -205,8 +209,8 @@ class Redivision:
 
     def _read(self, tensor: int, rows: Rows, old: int | None) -> torch.Tensor:
         """Return rows that this rank has, in its old shard or from one that has left."""
-        for (place, part), content in self._pieces.items():
-            if place == tensor and len(part.common(rows)) == len(rows):
+        for part, content in self._pieces[tensor].items():
+            if len(part.common(rows)) == len(rows):
                 return content[rows.start - part.start : rows.stop - part.start]
         each = self.tensors[tensor]
         assert old is not None
@@ -215,7 +219,7 @@ class Redivision:
         return each.object._local_tensor.detach()[rows.start - start : rows.stop - start]
 
     def _keep(self, tensor: int, rows: Rows, content: torch.Tensor) -> None:
-        self._pieces[tensor, rows] = content
+        self._pieces[tensor][rows] = content
 
     def _carry_out(
         self,

@@ -105,11 +105,11 @@ class Torch(Framework):
             return
         for model in self.models:
             model.dissolve()
-        if self.state.sharded:
+        if sharded := self.state.fsdp_modules():
             from hpcext.training.torch.wrapping import forget_meshes, take_off  # noqa: PLC0415
 
-            for sharded in self.state.modules():
-                take_off(sharded)
+            for each in sharded:
+                take_off(each)
             forget_meshes()
         alone, left = Ranks(), self.coordinator.ranks
         alone.rank, alone.size = left.rank, left.size

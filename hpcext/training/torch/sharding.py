@@ -57,7 +57,11 @@ class Sharding(Feature):
         state = self._framework.state
         if not state.sharded:
             return ""
-        from hpcext.training.torch.division import held  # noqa: PLC0415
+        otherwise = "the number of ranks changes by suspending and resuming"
+        try:
+            from hpcext.training.torch.division import held  # noqa: PLC0415
+        except ImportError:
+            return f"the model is sharded, and this PyTorch is older than 2.6: {otherwise}"
 
         models, device = self._models(), self._framework.device
         ranks = None if group is None else group.size
@@ -67,7 +71,7 @@ class Sharding(Feature):
                 held(state, models)
             except ValueError as error:
                 why = str(error)
-        return f"{why}: the number of ranks changes by suspending and resuming" if why else ""
+        return f"{why}: {otherwise}" if why else ""
 
     def depart(self, group: Group) -> None:
         """Move the shards of ranks that leave to others; all ranks of the old group call it."""
