@@ -16,7 +16,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import traceback
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ports import free_port
 
 HERE = Path(__file__).parent
 WAIT_S = 120
@@ -101,9 +101,7 @@ class Training:
             num_gpus=ranks,
         )
         common = {**(told.environ() if managed else {}), "SCRIPT_LOG": str(self.path / "log")}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         environs = []
         for rank in range(ranks):
             place = {

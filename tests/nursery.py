@@ -18,13 +18,14 @@ import os
 import runpy
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from ports import free_port
 
 from hpcext import protocol
 from hpcext.launch import command
@@ -235,9 +236,7 @@ def run(argv: Sequence[str]) -> NoReturn:
 
 def run_ranks(argv: Sequence[str], ranks: int) -> NoReturn:
     """As torchrun does: if one rank fails, end the others, which would wait for it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     running = set()
     for rank in range(ranks):
         pid = fork()

@@ -9,13 +9,19 @@ from typing import Any
 
 from hpcext.broker.desk import Desk, Door
 from hpcext.broker.identity import Peer
-from hpcext.harvest import leave
+from hpcext.harvest import leave, ways
 
+WAIT_S = 240.0
 NAME = "hpcext-jobs-20261124-120000-ab12"
 
 
 def an_ask(**more: Any) -> leave.Ask:
     return leave.Ask(NAME, "harvest", 4, 2, (leave.Trainer(1, (4,), (1, 2)),), **more)
+
+
+def asked(way: ways.Way) -> leave.Answer:
+    """Ask, and wait as long as a busy machine takes."""
+    return ways.ask(way, an_ask(), WAIT_S)
 
 
 class RunningDoors:

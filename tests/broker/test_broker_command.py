@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from own_munged import Munged
+from ports import free_port
 from site_of_test import wait_for
 
 from hpcext.addresses import DropAddress, MungeAddress
@@ -393,9 +393,7 @@ def test_a_broker_of_another_host_is_asked_and_found_out(
     """It is where harvesters ask, as they are set."""
     munged = Munged()
     try:
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            port = one.getsockname()[1]
-        where = f"munge://{os.getuid()}@127.0.0.1:{port}{munged.socket}"
+        where = f"munge://{os.getuid()}@127.0.0.1:{free_port()}{munged.socket}"
         service.environ["HPCEXT_BROKER"] = where
         service.write(f'listen = "{where}"\n')
         process = service.start()

@@ -88,7 +88,7 @@ def sent(running: Running, data: bytes) -> leave.Answer:
 
 
 def test_a_harvester_is_answered_as_who_it_is(running: Running) -> None:
-    answer = ways.ask(Local(running.path), an_ask())
+    answer = ways.ask(Local(running.path), an_ask(), 240.0)
     assert answer == leave.Answer(nodes=3, claim=("n1",))
     [(peer, message)] = running.heard
     assert peer.uid == os.getuid()
@@ -113,7 +113,7 @@ def test_a_harvester_is_answered_as_who_it_is(running: Running) -> None:
 def test_what_is_no_message_is_refused(running: Running, data: bytes, why: str) -> None:
     assert why in sent(running, data).refused
     assert running.heard == []
-    assert ways.ask(Local(running.path), an_ask()).nodes == 3
+    assert ways.ask(Local(running.path), an_ask(), 240.0).nodes == 3
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_whoever_says_nothing_holds_up_nobody(
         silent.connect(str(running.path))
         silent.sendall(b'{"type":')
         assert b"in time" in silent.recv(1 << 16)
-    assert ways.ask(Local(running.path), an_ask()).nodes == 3
+    assert ways.ask(Local(running.path), an_ask(), 240.0).nodes == 3
 
 
 def test_a_flood_is_cut_short_and_forgotten() -> None:
@@ -187,7 +187,7 @@ def test_a_socket_of_a_dead_broker_is_replaced_and_nothing_else(tmp_path: Path) 
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     one = Running(path)
-    assert ways.ask(Local(path), an_ask()).nodes == 3
+    assert ways.ask(Local(path), an_ask(), 240.0).nodes == 3
     one.end()
     assert not path.exists()
     path.write_text("mine")
@@ -199,9 +199,9 @@ def test_a_socket_of_a_dead_broker_is_replaced_and_nothing_else(tmp_path: Path) 
 # Whom a harvester believes.
 
 
-def refusal(path: Path) -> str:
+def refusal(path: Path, answer_s: float = 240.0) -> str:
     with pytest.raises(leave.BrokerError) as caught:
-        ways.ask(Local(path), an_ask(), 1.0)
+        ways.ask(Local(path), an_ask(), answer_s)
     return str(caught.value)
 
 
@@ -224,7 +224,7 @@ def test_a_directory_of_another_user_is_not_believed(running: Running) -> None:
     assert "belongs to uid 65001" in refusal(running.path)
     # The account of the service has its directory and its socket, but does not serve it here.
     os.chown(running.path, 65_001, 65_001)
-    assert "is served by uid 0" not in str(ways.ask(Local(running.path), an_ask()))
+    assert "is served by uid 0" not in str(ways.ask(Local(running.path), an_ask(), 240.0))
     os.chown(running.path.parent.parent, 65_001, 65_001)
     try:
         assert "belongs to uid 65001" in refusal(running.path)
@@ -316,7 +316,7 @@ def test_a_status_is_asked_for_again_while_a_harvester_of_the_user_asks(
 def test_a_broker_that_is_stopped_is_waited_for_no_longer_than_a_while(tmp_path: Path) -> None:
     over = threading.Event()
     thread = answering(tmp_path / "socket", lambda _line: over.wait(60) and None)
-    assert "does not answer" in refusal(tmp_path / "socket")
+    assert "does not answer" in refusal(tmp_path / "socket", 1.0)
     over.set()
     thread.join()
 
@@ -353,5 +353,5 @@ def test_a_call_that_is_refused_unread_is_told_why(
         thread = threading.Thread(target=refuse, daemon=True)
         thread.start()
         monkeypatch.setattr(local.socket, "socket", Late)
-        assert ways.ask(Local(tmp_path / "socket"), an_ask()).refused == "too many calls"
+        assert ways.ask(Local(tmp_path / "socket"), an_ask(), 240.0).refused == "too many calls"
         thread.join()

@@ -16,7 +16,6 @@ import functools
 import itertools
 import os
 import pwd
-import random
 import secrets
 import shutil
 import signal
@@ -33,6 +32,7 @@ from typing import TextIO
 
 import cluster_processes
 import copied_python
+from ports import free_ports, listens
 
 from hpcext.batch import slurm
 
@@ -214,7 +214,7 @@ class Cluster:
         self._start_munge()
         self._start_database()
         dbd = self._daemon("slurmdbd", "-D")
-        self._wait(lambda: _listens(int(str(self._facts["dbd_port"]))), "slurmdbd", dbd)
+        self._wait(lambda: listens(int(str(self._facts["dbd_port"]))), "slurmdbd", dbd)
         self._add_account()
         self.start_ctld()
         for node in NODES:
@@ -442,7 +442,7 @@ class Cluster:
             "--bind-address=127.0.0.1",
             f"--init-file={script}",
         )
-        self._wait(lambda: _listens(int(str(port))), "mariadbd", mariadbd)
+        self._wait(lambda: listens(int(str(port))), "mariadbd", mariadbd)
 
     @staticmethod
     def _install_database(server: tuple[str, ...]) -> None:
@@ -520,38 +520,6 @@ def make_user(name: str, home: Path) -> None:
     facts = pwd.getpwnam(name)
     os.chown(home, facts.pw_uid, facts.pw_gid)
     home.chmod(0o700)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody has, and that no other test takes while this process lives.
-
-    They are below those that Linux gives to connections (ip_local_port_range), which might take one
-    before a daemon does.
-    """
-    firsts = list(range(24_000, 32_000, _MOST_PORTS))
-    random.shuffle(firsts)
-    for first in firsts:
-        lock = open(Path(tempfile.gettempdir()) / f"hpcext-ports-{first}.lock", "w")  # noqa: SIM115
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            continue
-        ports = list(range(first, first + min(count, _MOST_PORTS)))
-        if len(ports) == count and not any(map(_listens, ports)):
-            _port_locks.append(lock)
-            return ports
-        lock.close()
-    raise ClusterError(f"no {count} ports are free")
-
-
-_MOST_PORTS = 16
-_port_locks: list[TextIO] = []
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextlib.contextmanager

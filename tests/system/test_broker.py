@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from site_of_test import Site
-from slurm_cluster import Cluster, free_ports, make_user
+from slurm_cluster import Cluster, make_user
 from test_harvest import harvest
 from test_harvest_neighbours import (
     NAMES,
@@ -68,7 +69,7 @@ class Broker:
 
     def by_munge(self) -> None:
         """Be asked over the network, from another address, by the munged that Slurm has."""
-        port, munged = free_ports(1)[0], self.slurm.root / "run" / "munge.socket"
+        port, munged = free_port(), self.slurm.root / "run" / "munge.socket"
         self.where = f"munge://{self.site.user}@127.0.0.2:{port}{munged}"
         self.listen = f'listen = "munge://0.0.0.0:{port}{munged}"'
 

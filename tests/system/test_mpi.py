@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from site_of_test import Site, wait_for
-from slurm_cluster import REPOSITORY, Cluster, free_ports
+from slurm_cluster import REPOSITORY, Cluster
 from test_pilot import over, submit
 from test_pilot_ends import requeued
 from test_suspendable import Batch
@@ -55,7 +56,7 @@ def test_a_training_of_mpirun_in_a_pilot_is_suspended_and_goes_on(
     run = place.path / "run"
     slurm.as_user("mkdir", str(run))
     environ = {"OMP_NUM_THREADS": "1", "RUN": str(run)}
-    command = [*mpirun, *ranks(place, free_ports(1)[0])]
+    command = [*mpirun, *ranks(place, free_port())]
     place.write_jobs({"name": "only", "command": command, "gpus": 2, "env": environ})
     job = submit(place, nodes=2)
     wait_for((run / "where").exists, "the gate")
@@ -77,7 +78,7 @@ def test_a_suspendable_script_of_mpirun_is_preempted_and_goes_on(
     batch = Batch(slurm, place)
     run = place.path / "run"
     slurm.as_user("mkdir", str(run))
-    words = shlex.join([*mpirun, *ranks(place, free_ports(1)[0])])
+    words = shlex.join([*mpirun, *ranks(place, free_port())])
     script = place.path / "train.sh"
     script.write_text(f"export RUN={run}\n{words} && echo over\n")
     batch.submit(["sh", str(script)], "--partition=harvest", "--nodelist=n2", "--gres=gpu:2")
@@ -157,7 +158,7 @@ def test_a_script_whose_mpirun_has_lost_its_ranks_to_a_preemption_is_not_done(
     batch = Batch(slurm, place)
     run = place.path / "run"
     slurm.as_user("mkdir", str(run))
-    words = shlex.join(["mpirun.openmpi", "-n", "2", *ranks(place, free_ports(1)[0])])
+    words = shlex.join(["mpirun.openmpi", "-n", "2", *ranks(place, free_port())])
     script = place.path / "train.sh"
     script.write_text(f"export RUN={run}\n{words}\necho over\n")
     options = ("--nodes=2", "--ntasks=2", "--exclude=n3,n4", "--gres=gpu:2")

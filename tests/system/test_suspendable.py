@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 from plugin import Plugin
+from ports import free_port
 from site_of_test import Site, wait_for
-from slurm_cluster import REPOSITORY, Cluster, free_ports
+from slurm_cluster import REPOSITORY, Cluster
 from test_pilot_ends import requeued
 
 TRAIN = Path(__file__).parent / "train.py"
@@ -134,7 +135,7 @@ def test_its_step_may_have_several_nodes(slurm: Cluster, place: Site, batch: Bat
     """
     run = place.path / "run"
     slurm.as_user("mkdir", str(run))
-    meet = f"--rdzv-endpoint=127.0.0.1:{free_ports(1)[0]}"
+    meet = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
     torchrun = [
         str(slurm.python), "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
         "--rdzv-backend=c10d", meet, str(TRAIN), str(run),
