@@ -15,6 +15,14 @@ one group by the next, in this order:
 ``rescaled.json``           launcher   the ranks that left have ended (in the attempt's directory)
 ==========================  =========  =======================================================
 
+If ranks of this group die, those that are left may form a group of their own, a *repair*:
+
+==========================  =========  =======================================================
+``mends``                   rank 0     the others go on without ranks that die
+``group.json``              launcher   the group of those that are left
+``formed.json``             rank 0     it has done its first step
+==========================  =========  =======================================================
+
 Each file is renamed into place, and SIGUSR1 announces it. The signal reaches only this node, so
 that processes that wait for another node poll. On several nodes two more files abandon a change:
 
@@ -51,11 +59,16 @@ STORE = "store"
 SHARED = "ranks"
 """Name of the directory, in the attempt's, in which ranks of several nodes meet."""
 
+REPAIRS = 1000
+"""Numbers of groups from one resize of the manager to the next; those between are of repairs, and
+of ranks that replace the dead ones."""
+
 FULL_PAUSE_S = 0.5
 """Seconds until a failed write is repeated."""
 
 _GROUP = "group.json"
 _FORMED = "formed.json"
+_MENDS = "mends"
 _HERE, _SPREAD = "file:", "tcp:"
 
 
@@ -66,17 +79,21 @@ class Group:
     Attributes
     ----------
     number : int
-        The group's number, one more with each change.
+        The group's number, larger with each change: the manager's number of a resize times
+        :data:`REPAIRS`, and one more with each repair.
     size : int
         Number of ranks.
     stay : tuple of int
         Ranks of the previous group that are also in this one, ascending, beginning with 0. The
         index of each is its rank in this group; all other ranks here are new.
+    repairs : bool
+        Whether the others have died, so that this group is formed without asking them.
     """
 
     number: int
     size: int
     stay: tuple[int, ...] = ()
+    repairs: bool = False
 
     @property
     def kept(self) -> int:
@@ -132,6 +149,8 @@ class Rendezvous:
         Number of the group for which this process was started; 0 for the first group.
     host : str
         Address by which other nodes reach that of rank 0; empty if all ranks are on one node.
+    replaces : bool
+        Whether the launcher replaces ranks that die, if the others can go on without them.
     """
 
     def __init__(
@@ -141,10 +160,12 @@ class Rendezvous:
         launcher: Process | None = None,
         joins: int = 0,
         host: str = "",
+        replaces: bool = False,
     ) -> None:
         self.directory = directory
         self.joins = joins
         self.host = host
+        self.replaces = replaces
         self._launcher = launcher
 
     @classmethod
@@ -165,6 +186,7 @@ class Rendezvous:
             launcher=launcher,
             joins=whole(env.get("HPCEXT_JOINS")) or 0,
             host=host,
+            replaces=env.get("HPCEXT_REPLACES") == "1",
         )
 
     def environ(self) -> dict[str, str]:
@@ -174,6 +196,7 @@ class Rendezvous:
             "HPCEXT_RENDEZVOUS": f"{place}{self.directory}",
             "HPCEXT_LAUNCHER": str(self._launcher),
             "HPCEXT_JOINS": str(self.joins),
+            "HPCEXT_REPLACES": "1" if self.replaces else "0",
         }
 
     @property
@@ -198,7 +221,13 @@ class Rendezvous:
         document = self._read(_GROUP)
         if document is None:
             return None
-        return Group(document["number"], document["size"], tuple(document["stay"]))
+        return Group(
+            document["number"], document["size"], tuple(document["stay"]), document["repairs"]
+        )
+
+    def mends(self) -> None:
+        """Announce that the others go on without a rank that dies."""
+        (self.directory / _MENDS).touch()
 
     def begin(self, number: int) -> None:
         """Announce that the old group has stopped, so that the members of the new one form it."""
@@ -231,6 +260,10 @@ class Rendezvous:
     def is_ready(self, number: int, rank: int) -> bool:
         """Return whether a new rank waits for the others."""
         return self._has(f"ready-{number}-{rank}")
+
+    def can_mend(self) -> bool:
+        """Return whether the others go on without a rank that dies."""
+        return self._has(_MENDS)
 
     def propose(self, group: Group) -> None:
         """Propose a group whose ranks are all ready, so that the present one may change into it."""

@@ -123,6 +123,7 @@ class Nursery:
         *,
         ranks: int = 1,
         launcher: bool = False,
+        replace: int = 0,
     ) -> Fork:
         """Start a script.
 
@@ -136,6 +137,8 @@ class Nursery:
         ranks : int
         launcher : bool
             Under the launcher of ``hpcext launch``; `ranks` 0: as many as the attempt has GPUs.
+        replace : int
+            How many of its ranks may die.
         """
         if self._last is not None and self._last.poll() is None:
             # A test that failed has left it.
@@ -147,6 +150,7 @@ class Nursery:
             "output": str(output),
             "ranks": ranks,
             "launcher": launcher,
+            "replace": replace,
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -219,7 +223,7 @@ def attempt(asked: dict[str, Any]) -> NoReturn:
     tempfile.tempdir = None
     argv, ranks = asked["argv"], asked["ranks"]
     if asked["launcher"]:
-        launch(argv, ranks)
+        launch(argv, ranks, asked["replace"])
     elif ranks > 1:
         run_ranks(argv, ranks)
     run(argv)
@@ -257,7 +261,7 @@ def run_ranks(argv: Sequence[str], ranks: int) -> NoReturn:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def launch(argv: Sequence[str], ranks: int) -> NoReturn:
+def launch(argv: Sequence[str], ranks: int, replace: int) -> NoReturn:
     """Be the launcher; its ranks are forks and not other programs, all else is its own."""
 
     def start(argv: Sequence[str], environ: Mapping[str, str], **how: Any) -> int:
@@ -269,7 +273,7 @@ def launch(argv: Sequence[str], ranks: int) -> NoReturn:
         return pid
 
     command.start = start  # type: ignore[assignment]
-    code = launcher.launch(argv, ranks, protocol.environ())
+    code = launcher.launch(argv, ranks, protocol.environ(), replace=replace)
     sys.stderr.flush()
     os._exit(code)
 

@@ -14,6 +14,7 @@ from hpcext.launch import ranks
 from hpcext.text import shown
 
 MAX_RANKS = 1024
+MAX_REPLACED = 100
 
 
 def add(commands: Any) -> None:
@@ -28,6 +29,13 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--ranks", type=int, help="number of ranks (default: the GPUs of the job, or 1)"
     )
+    parser.add_argument(
+        "--replace",
+        type=int,
+        default=0,
+        metavar="N",
+        help="ranks that die on one node to replace, while the others go on (default: 0)",
+    )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=launch)
 
@@ -36,13 +44,15 @@ def launch(args: argparse.Namespace, out: Output) -> int:
     """Become the launcher; return only if that is not possible."""
     argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
     if not argv:
-        raise InputError("no command", valid="hpcext launch [--ranks N] COMMAND ...")
+        raise InputError("no command", valid="hpcext launch [--ranks N] [--replace N] COMMAND ...")
     if args.ranks is not None and not 1 <= args.ranks <= MAX_RANKS:
         raise InputError(f"{args.ranks} ranks", where="--ranks", valid=f"1 to {MAX_RANKS}")
+    if not 0 <= args.replace <= MAX_REPLACED:
+        raise InputError(f"{args.replace} ranks", where="--replace", valid=f"0 to {MAX_REPLACED}")
     check_program(argv[0])
     # A separate interpreter, which imports only the standard library for as long as the job runs.
     python = [sys.executable, "-I", "-S", str(ranks.__file__)]
-    os.execv(python[0], [*python, str(args.ranks or 0), *argv])
+    os.execv(python[0], [*python, f"{args.ranks or 0}+{args.replace}", *argv])
 
 
 def check_program(name: str) -> None:

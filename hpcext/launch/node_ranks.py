@@ -1,7 +1,8 @@
 """The ranks of an attempt on this node: they are started, signalled, and ended together.
 
 Standard library only, and like the supervisor one loop around ``sigwaitinfo``. A rank that fails
-ends the others: the job goes on from its last checkpoint.
+ends the others, so that the job goes on from its last checkpoint, unless it can be replaced
+(:mod:`hpcext.launch.ranks`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hpcext import protocol
 from hpcext.allocation import without_task
@@ -32,6 +34,24 @@ SWEEP_S = 10.0
 
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _WAKING = {signal.SIGCHLD, protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL} | _ENDING
+
+
+class Place(NamedTuple):
+    """The place of a process among the ranks.
+
+    Attributes
+    ----------
+    number : int
+        The number of the group to which it belongs, or which it is to join.
+    rank : int
+        Its rank in that group.
+    mark : str
+        The mark that all processes of this rank have in their environment.
+    """
+
+    number: int
+    rank: int
+    mark: str
 
 
 @dataclass
@@ -55,7 +75,7 @@ class NodeRanks(abc.ABC):
     rendezvous: Rendezvous
     attempt: protocol.Attempt | None = None
     index: int = 0
-    _ranks: dict[int, tuple[int, int]] = field(default_factory=dict)  # pid → number, rank
+    _ranks: dict[int, Place] = field(default_factory=dict)  # by pid
     _code: int | None = None
     _kill_s: float | None = None
     _master: tuple[str, str] = ("", "")
@@ -88,15 +108,11 @@ class NodeRanks(abc.ABC):
         """Read what others say in files."""
 
     @abc.abstractmethod
-    def _looks(self) -> bool:
-        """Return whether there is something to look for that no signal tells of."""
+    def _looks(self) -> float | None:
+        """Return the seconds until it is time to look for what no signal tells of; None: never."""
 
     @abc.abstractmethod
-    def _trains(self, number: int, rank: int) -> bool:
-        """Return whether a rank belongs to the present group, not only to the next."""
-
-    @abc.abstractmethod
-    def _ended(self, number: int, rank: int, code: int) -> None:
+    def _ended(self, place: Place, code: int) -> None:
         """Handle the end of a rank."""
 
     @abc.abstractmethod
@@ -118,6 +134,7 @@ class NodeRanks(abc.ABC):
         self, rank: int, group: Group, nodes: Sequence[int], devices: str | None = None
     ) -> None:
         """Start one rank of a group of ranks on these nodes."""
+        mark = f"{self.rendezvous.directory}/{group.number}/{rank}"
         environ = without_task()
         environ.setdefault("OMP_NUM_THREADS", "1")
         environ.update(
@@ -127,7 +144,7 @@ class NodeRanks(abc.ABC):
             LOCAL_WORLD_SIZE=str(list(nodes).count(self.index)),
             MASTER_ADDR=self._master[0],
             MASTER_PORT=self._master[1],
-            HPCEXT_RANK=self._mark(group.number, rank),
+            HPCEXT_RANK=mark,
         )
         if not self.rendezvous.host:
             # All ranks are on this node, so gloo need not use the network.
@@ -137,6 +154,7 @@ class NodeRanks(abc.ABC):
             launcher=Process.me(),
             joins=group.number,
             host=self.rendezvous.host,
+            replaces=self.rendezvous.replaces,
         )
         environ.update(place.environ())
         if devices is not None:
@@ -144,23 +162,19 @@ class NodeRanks(abc.ABC):
             environ = {**without(environ), **naming(devices)}
         blocked = (protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL)
         pid = command.start(self.argv, environ, blocked=blocked, notices=self._notices())
-        self._ranks[pid] = (group.number, rank)
+        self._ranks[pid] = Place(group.number, rank, mark)
 
     def _notices(self) -> bool:
         """Return whether SIGTERM and SIGINT come from the batch system, not our supervisor."""
         return self.attempt is not None and self.attempt.notices
-
-    def _mark(self, number: int, rank: int) -> str:
-        """Return the mark that all processes of one rank have in their environment."""
-        return f"{self.rendezvous.directory}/{number}/{rank}"
 
     # The loop.
 
     def _wait(self) -> int | None:
         """Sleep until something happens, or it is time to look or to remind again."""
         deadlines = [self._kill_s] if self._kill_s is not None else []
-        if self._looks():
-            deadlines.append(time.monotonic() + REMIND_S)
+        if (pause_s := self._looks()) is not None:
+            deadlines.append(time.monotonic() + pause_s)
         if not deadlines:
             return signal.sigwaitinfo(_WAKING).si_signo
         info = signal.sigtimedwait(_WAKING, max(0.0, min(deadlines) - time.monotonic()))
@@ -192,8 +206,7 @@ class NodeRanks(abc.ABC):
 
     def _child_ended(self, pid: int, code: int) -> None:
         if pid in self._ranks:
-            number, rank = self._ranks.pop(pid)
-            self._ended(number, rank, code)
+            self._ended(self._ranks.pop(pid), code)
 
     def _end(self, code: int) -> None:
         """End every rank; the job goes on from its last checkpoint."""
@@ -221,3 +234,8 @@ class NodeRanks(abc.ABC):
                 for process in found:
                     tree.send(process, signal.SIGKILL)
             time.sleep(SWEEP_PAUSE_S)
+
+
+def how_ended(code: int) -> str:
+    """Return an exit code in words; negative: the signal."""
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

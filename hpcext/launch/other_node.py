@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass
 
 from hpcext import protocol
-from hpcext.launch.node_ranks import NodeRanks
+from hpcext.launch.node_ranks import REMIND_S, NodeRanks, Place, how_ended
 from hpcext.rendezvous import Group
 
 
@@ -35,8 +35,8 @@ class OtherNode(NodeRanks):
             if index == self.index:
                 self._start(rank, group, self.nodes)
 
-    def _looks(self) -> bool:
-        return not self._begun
+    def _looks(self) -> float | None:
+        return None if self._begun else REMIND_S
 
     def _look(self) -> None:
         if self._begun:
@@ -51,16 +51,13 @@ class OtherNode(NodeRanks):
         else:
             self._begun = self.rendezvous.has_begun(self.joins)
 
-    def _trains(self, number: int, rank: int) -> bool:
+    def _ended(self, place: Place, code: int) -> None:
         self._look()
-        return self._begun
-
-    def _ended(self, number: int, rank: int, code: int) -> None:
-        if not self._trains(number, rank) and self._kill_s is None:
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if not self._begun and self._kill_s is None:
+            why = f"a new rank ended with {how_ended(code)} before it was ready"
             # If it cannot be written, our own end tells the others.
             with contextlib.suppress(OSError):
-                self.rendezvous.fail(number, f"a new rank ended with {how} before it was ready")
+                self.rendezvous.fail(place.number, why)
             self._end(code or 1)
         elif code == protocol.EXIT_SUSPENDED:
             self._code = self._code or code

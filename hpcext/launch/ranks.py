@@ -2,13 +2,14 @@
 
 It does what torchrun does, and one thing more: when the manager gives the job other GPUs, new ranks
 are started *beside* the ones that train, and only when they are ready does the group change
-(:mod:`hpcext.rendezvous`). Nothing is restarted, nothing goes through the disk.
+(:mod:`hpcext.rendezvous`). Nothing is restarted, nothing goes through the disk. A rank that dies
+can be replaced in the same way, after the others have formed a group without it.
 
 One launcher runs on each node of the job. The one of the first node leads: it reads what the
 manager asks for, and answers. New ranks of other nodes come with launchers of their own.
 
-Run as ``python -I -S .../hpcext/launch/ranks.py RANKS COMMAND...``; RANKS is the number on each
-node, or 0: one for each GPU of the attempt.
+Run as ``python -I -S .../hpcext/launch/ranks.py RANKS[+REPLACE] COMMAND...``; RANKS is the number
+on each node, or 0: one for each GPU of the attempt; REPLACE says how many that die are replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,44 +29,37 @@ from typing import Any
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from hpcext import documents, private, protocol
-from hpcext.launch import command, stderr, tree
-from hpcext.launch.node_ranks import NodeRanks
+from hpcext.launch import command, devices, stderr, tree
+from hpcext.launch.change import Change
+from hpcext.launch.node_ranks import REMIND_S, NodeRanks, Place, how_ended
 from hpcext.launch.other_node import OtherNode
 from hpcext.process import Process
-from hpcext.rendezvous import SHARED, Group, Rendezvous
+from hpcext.rendezvous import REPAIRS, SHARED, Group, Rendezvous
 
 USAGE = 2
 
 
-@dataclass
-class _Change:
-    """A change of the group that is under way.
-
-    Attributes
-    ----------
-    group : Group
-        The group that it is to become.
-    gpus, had : tuple of str
-        ``HOST:INDEX``, one for each rank: what it is to have, and what it has.
-    nodes : tuple of int
-        Indices of the nodes of `gpus`.
-    proposed : bool
-        Whether every new rank is ready, and the old ones have been told.
-    """
-
-    group: Group
-    gpus: tuple[str, ...]
-    had: tuple[str, ...]
-    nodes: tuple[int, ...]
-    proposed: bool = False
+GATHER_S = 0.1
+"""Seconds from the death of a rank until the others are told, since several may die at once."""
 
 
 @dataclass
 class Launcher(NodeRanks):
-    """The ranks of one attempt on its first node, and the group of all."""
+    """The ranks of one attempt on its first node, and the group of all.
 
+    Parameters
+    ----------
+    replace : int
+        How many ranks that die may be replaced, while the others train on.
+    """
+
+    replace: int = 0
     _number: int = 0
-    _change: _Change | None = None
+    _change: Change | None = None
+    _devices: str | None = field(default_factory=lambda: devices.said(protocol.environ()))
+    _lost: set[int] = field(default_factory=set)  # ranks that the others have not been told of
+    _lost_s: float = 0.0
+    _missing: int = 0  # ranks that are to be replaced
 
     def _begin(self) -> None:
         group = Group(0, len(self.nodes))
@@ -75,48 +69,57 @@ class Launcher(NodeRanks):
 
     # The loop.
 
-    def _looks(self) -> bool:
+    def _looks(self) -> float | None:
         change = self._change
-        return change is not None and (change.proposed or bool(self.rendezvous.host))
+        if self._lost:
+            return max(0.0, self._lost_s + GATHER_S - time.monotonic())
+        if change is None:
+            return REMIND_S if self._missing else None
+        return REMIND_S if change.proposed or self.rendezvous.host else None
 
     def _settle(self) -> bool:
         self._finish_change()
         change = self._change
         # New ranks that have not joined yet would wait for ever once the others have ended.
         called = change is not None and self.rendezvous.has_begun(change.group.number)
-        if any(called or number <= self._number for number, _ in self._ranks.values()):
+        if any(called or place.number <= self._number for place in self._ranks.values()):
             return True
         if change and self.rendezvous.host:
             self.rendezvous.drop(change.group.number)
         self._change = None
         return False
 
-    def _trains(self, number: int, rank: int) -> bool:
-        return number <= self._number or bool(self._change and self._change.proposed)
-
-    def _ended(self, number: int, rank: int, code: int) -> None:
-        if not self._trains(number, rank):
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self._give_up(f"a new rank ended with {how} before it was ready")
-            return
-        if code == protocol.EXIT_SUSPENDED:
+    def _ended(self, place: Place, code: int) -> None:
+        change = self._change
+        if place.number > self._number and not (change and change.proposed):
+            self._give_up(f"a new rank ended with {how_ended(code)} before it was ready")
+        elif code == protocol.EXIT_SUSPENDED:
             self._code = self._code or code
         elif code != 0:
-            self._end(code)
-        elif self._change and self._change.proposed and rank not in self._change.group.stay:
-            self._sweep(self._mark(number, rank))
+            if self._replaces(place, code):
+                self._lose(place, code)
+            else:
+                self._end(code)
+        elif change and change.proposed and place.rank not in change.group.stay:
+            self._sweep(place.mark)
 
     def _end(self, code: int) -> None:
         if self._kill_s is None and self._change and self.rendezvous.host:
             self.rendezvous.drop(self._change.group.number)
         super()._end(code)
-        self._change = None
+        self._change, self._missing = None, 0
+        self._lost.clear()
 
     # Changing the group.
 
     def _look(self) -> None:
+        if self._lost:
+            self._repair()
+            return
         change = self._requested()
         if change is None:
+            if self._missing:
+                self._replace_missing()
             return
         number = change.group.number
         if not change.proposed:
@@ -134,8 +137,8 @@ class Launcher(NodeRanks):
             change.proposed = True
         answer = self.rendezvous.answer(number)
         if answer is None:
-            for pid, (_, rank) in self._ranks.items():
-                first = Process.of(pid) if rank == 0 else None
+            for pid, place in self._ranks.items():
+                first = Process.of(pid) if place.rank == 0 else None
                 if first:
                     tree.tell(first, protocol.NEWS_SIGNAL)
         elif answer.why:
@@ -144,10 +147,10 @@ class Launcher(NodeRanks):
         else:
             self._finish_change()
 
-    def _requested(self) -> _Change | None:
+    def _requested(self) -> Change | None:
         """Return the change under way, after taking up a new one that the manager asks for."""
         change = self._change
-        if self.attempt is None or (change and change.proposed):
+        if self.attempt is None or (change and (change.proposed or not change.asked)):
             return change
         try:
             asked = documents.read_json(
@@ -155,7 +158,7 @@ class Launcher(NodeRanks):
             )
             if (asked["attempt"], asked["op"]) != (self.attempt.attempt, self.attempt.op):
                 return change
-            number, devices = int(asked["resize"]), str(asked["devices"])
+            number, named = int(asked["resize"]) * REPAIRS, str(asked["devices"])
             gpus, had = (tuple(str(gpu) for gpu in asked[key]) for key in ("gpus", "had"))
             nodes = tuple(int(index) for index in asked.get("nodes") or [0] * len(gpus))
         except documents.UNFIT:
@@ -167,17 +170,22 @@ class Launcher(NodeRanks):
             self._give_up("another change was requested")
         stay = tuple(rank for rank, gpu in enumerate(had) if gpu in gpus)
         group = Group(number, len(gpus), stay)
-        self._change = change = _Change(group, gpus, had, nodes)
+        self._change = change = Change(group, nodes, named, asked=True, gpus=gpus, had=had)
         if len(had) != len(self.nodes) or [had[rank] for rank in stay] != list(gpus[: len(stay)]):
             self._give_up("its GPUs are not those that were requested")
             return None
+        self._start_new(change)
+        return self._change
+
+    def _start_new(self, change: Change) -> None:
+        """Start the new ranks of a change on this node."""
+        group = change.group
         try:
             for rank in range(group.kept, group.size):
-                if nodes[rank] == self.index:
-                    self._start(rank, group, nodes, devices)
+                if change.nodes[rank] == self.index:
+                    self._start(rank, group, change.nodes, change.devices)
         except (OSError, command.CommandError) as error:
             self._give_up(str(error))
-        return self._change
 
     def _give_up(self, why: str) -> None:
         """Keep the ranks as they are: end the new ones, and report it."""
@@ -187,12 +195,18 @@ class Launcher(NodeRanks):
         self._change = None
         if self.rendezvous.host:
             self.rendezvous.drop(change.group.number)
-        for pid, (number, rank) in list(self._ranks.items()):
-            if number == change.group.number:
+        for pid, place in list(self._ranks.items()):
+            if place.number == change.group.number:
                 del self._ranks[pid]
-                self._sweep(self._mark(number, rank))
+                self._sweep(place.mark)
         self._number = change.group.number
-        self._say(change.group.number, ok=False, why=why, gpus=change.had, nodes=self.nodes)
+        if change.asked:
+            self._say(change, ok=False, why=why, gpus=change.had, nodes=self.nodes)
+        else:
+            # Each further try counts, so that there is an end of them.
+            self._missing = self._missing if self.replace else 0
+            self.replace = max(0, self.replace - 1)
+            stderr.say(f"launch: {why}; {'once more' if self._missing else 'it is not replaced'}")
 
     def _finish_change(self) -> None:
         """Report that the group has changed, once the ranks that leave have ended."""
@@ -203,24 +217,23 @@ class Launcher(NodeRanks):
         answer = self.rendezvous.answer(group.number)
         if answer is None or answer.why:
             return
-        if any(self._leaves(group, number, rank) for number, rank in self._ranks.values()):
+        old = [place for place in self._ranks.values() if place.number < group.number]
+        if any(place.rank not in group.stay for place in old):
             return
+        for pid, place in self._ranks.items():
+            if place.number < group.number:
+                rank = group.stay.index(place.rank)
+                self._ranks[pid] = place._replace(number=group.number, rank=rank)
         self.nodes, self._number, self._change = change.nodes, group.number, None
-        self._say(
-            group.number, ok=True, gpus=change.gpus, nodes=change.nodes, stall_s=answer.stall_s
-        )
+        self._devices = self._devices if change.devices is None else change.devices
+        if change.asked:
+            self._say(change, ok=True, gpus=change.gpus, nodes=change.nodes, stall_s=answer.stall_s)
+        elif not group.repairs:
+            self._missing = 0
         # No further signal comes for a change that was requested in between.
         self._look()
 
-    @staticmethod
-    def _leaves(group: Group, number: int, rank: int) -> bool:
-        """Return whether a rank of this node is to end with a change.
-
-        Those that stay come first, and so keep their numbers.
-        """
-        return number < group.number and rank not in group.stay
-
-    def _say(self, number: int, **facts: Any) -> None:
+    def _say(self, change: Change, **facts: Any) -> None:
         attempt = self.attempt
         if attempt is None:
             return
@@ -228,19 +241,89 @@ class Launcher(NodeRanks):
             "schema": protocol.RESCALED,
             "attempt": attempt.attempt,
             "op": attempt.op,
-            "resize": number,
+            "resize": change.group.number // REPAIRS,
             "at": time.time(),
             **facts,
         }
+        path = attempt.report_dir / protocol.RESCALED_FILE
         # If it cannot be written, the manager suspends the attempt at its deadline.
         with contextlib.suppress(OSError):
-            path = attempt.report_dir / protocol.RESCALED_FILE
             documents.write_json(path, document, durable=False)
         if attempt.notify is not None:
             attempt.notify.send(protocol.NEWS_SIGNAL)
 
+    # Replacing ranks that die.
 
-def launch(argv: Sequence[str], per_node: int, environ: Mapping[str, str]) -> int:
+    def _replaces(self, place: Place, code: int) -> bool:
+        """Return whether the others go on without a rank that has ended; say why if they do not."""
+        if self._kill_s is not None or self._code is not None or not self.rendezvous.replaces:
+            return False
+        if why := self._why_not(place):
+            how = f"rank {place.rank} of {len(self.nodes)} ended with {how_ended(code)}"
+            stderr.say(f"launch: {how}, and all others are ended: {why}")
+        return not why
+
+    def _why_not(self, place: Place) -> str:
+        """Return why the others cannot go on without a rank; empty if they can."""
+        if not self.replace:
+            return "no more ranks are to be replaced"
+        if place.rank == 0:
+            return "it was the first one"
+        if self._change and self._change.proposed:
+            return "the ranks were changing"
+        # New ranks are given GPUs by number.
+        if devices.present() and len(self._gpus()) != len(self.nodes):
+            return f"{devices.name()} does not name one GPU for each rank"
+        return "" if self.rendezvous.can_mend() else "the training cannot make a step again"
+
+    def _lose(self, place: Place, code: int) -> None:
+        """Note the end of a rank without which the others go on."""
+        stderr.say(
+            f"launch: rank {place.rank} of {len(self.nodes)} ended with {how_ended(code)}; "
+            "the others go on without it"
+        )
+        self.replace -= 1
+        self._missing += 1
+        # The workers of its loaders keep its connections open, by which the others see its end.
+        self._sweep(place.mark)
+        self._give_up("a rank that trains has ended before a new one was ready")
+        self._lost.add(place.rank)
+        self._lost_s = time.monotonic()
+
+    def _repair(self) -> None:
+        """Tell the ranks that are left that they form a group, once all deaths are known."""
+        if time.monotonic() < self._lost_s + GATHER_S:
+            return
+        stay = tuple(rank for rank in range(len(self.nodes)) if rank not in self._lost)
+        group = Group(self._number + 1, len(stay), stay, repairs=True)
+        try:
+            self.rendezvous.propose(group)
+        except OSError:
+            # On a full disk this is tried again; until then the others wait.
+            self._lost_s = time.monotonic() + REMIND_S
+            return
+        gpus = self._gpus()
+        order = [*stay, *sorted(self._lost)]
+        named = ",".join(gpus[rank] for rank in order) if len(gpus) == len(order) else None
+        self._lost.clear()
+        nodes = tuple(self.nodes[rank] for rank in stay)
+        self._change = Change(group, nodes, named, proposed=True)
+
+    def _replace_missing(self) -> None:
+        """Start ranks in place of those that have died."""
+        nodes = (*self.nodes, *[self.index] * self._missing)
+        group = Group(self._number + 1, len(nodes), tuple(range(len(self.nodes))))
+        self._change = Change(group, nodes, self._devices)
+        self._start_new(self._change)
+
+    def _gpus(self) -> list[str]:
+        """Return the GPUs of this node, in the order of its ranks; empty if they have no names."""
+        return self._devices.split(",") if self._devices else []
+
+
+def launch(
+    argv: Sequence[str], per_node: int, environ: Mapping[str, str], *, replace: int = 0
+) -> int:
     """Run a command once per GPU.
 
     Parameters
@@ -250,6 +333,8 @@ def launch(argv: Sequence[str], per_node: int, environ: Mapping[str, str]) -> in
         The number of ranks on this node; 0: one for each GPU of the attempt, one if there is no
         attempt.
     environ : Mapping[str, str]
+    replace : int
+        How many ranks that die are replaced, if the others can go on.
 
     Returns
     -------
@@ -263,6 +348,8 @@ def launch(argv: Sequence[str], per_node: int, environ: Mapping[str, str]) -> in
         return USAGE
     per_node = per_node or (attempt.num_gpus if attempt else 1)
     if attempt is not None and attempt.rendezvous:
+        if replace:
+            stderr.say("launch: --replace is for jobs that stay on one node; no rank is replaced")
         return _on_several(argv, per_node, attempt)
     if attempt is not None and attempt.num_nodes > 1:
         stderr.say(
@@ -276,7 +363,8 @@ def launch(argv: Sequence[str], per_node: int, environ: Mapping[str, str]) -> in
         stderr.say(f"launch: no directory for the ranks to meet in: {error}")
         return os.EX_CANTCREAT
     try:
-        return Launcher(argv, (0,) * per_node, Rendezvous(directory), attempt).run()
+        place = Rendezvous(directory, replaces=replace > 0)
+        return Launcher(argv, (0,) * per_node, place, attempt, replace=replace).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -295,7 +383,7 @@ def _on_several(argv: Sequence[str], per_node: int, attempt: protocol.Attempt) -
         if index < attempt.num_nodes:
             return OtherNode(argv, nodes, place, attempt, index).run()
         asked = documents.read_json(attempt.report_dir / protocol.RESCALE_FILE, protocol.RESCALE)
-        number, later = int(asked["resize"]), tuple(int(each) for each in asked["nodes"])
+        number, later = int(asked["resize"]) * REPAIRS, tuple(int(each) for each in asked["nodes"])
         if index not in later or (asked["attempt"], asked["op"]) != (attempt.attempt, attempt.op):
             # The change that it was started for was given up.
             return 0
@@ -306,6 +394,7 @@ def _on_several(argv: Sequence[str], per_node: int, attempt: protocol.Attempt) -
 
 
 if __name__ == "__main__":
-    code = launch(sys.argv[2:], int(sys.argv[1]), protocol.environ())
+    per_node, _, losses = sys.argv[1].partition("+")
+    code = launch(sys.argv[2:], int(per_node), protocol.environ(), replace=int(losses or 0))
     stderr.flush()
     os._exit(code)

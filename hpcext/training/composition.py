@@ -22,7 +22,7 @@ from hpcext.training.coordinator import Coordinator
 from hpcext.training.data.loading import elastic, open_loader
 from hpcext.training.feature import Feature, Parts
 from hpcext.training.loop import Loop
-from hpcext.training.ranks import Ranks
+from hpcext.training.others import Others
 
 Batch = TypeVar("Batch")
 
@@ -47,6 +47,9 @@ class Training:
         All parts, in the order in which their hooks are called.
     keeper : Keeper or None
         None: nothing is saved.
+    others : Others
+    comparison : Comparison
+        What this rank trains first, compared with the other ranks.
     resume : Checkpoint or None
         The checkpoint to go on from, until the training is at the place where it was written.
     resumed : bool
@@ -76,13 +79,21 @@ class Training:
             own = (feature.shards() for feature in self.features)
             shards = next((each for each in own if each is not None), None)
             self.keeper = Keeper(coordinator.store, self.state, lambda: coordinator.ranks, shards)
+        self.others = Others(
+            coordinator,
+            self.loop,
+            self.resizing,
+            self.features,
+            keeper=self.keeper,
+            facts=self.facts,
+            follow=self._follow,
+        )
         self.seed = seed
         self.staging = staging
         self.resume: Checkpoint | None = None
         self._resume_random: Tree | None = None
-        self._comparison = Comparison(coordinator, self.loop, framework)
-        # Whether no state was missing after a step.
-        self._whole = False
+        self.comparison = Comparison(coordinator, self.loop, framework)
+        self._whole = False  # whether no state was missing after a step
         coordinator.rehearse(coordinator.ranks.rank, self.state.present)
         self._begin()
 
@@ -95,7 +106,7 @@ class Training:
         if self.resizing.joining:
             # This rank gets from rank 0, at the first epoch, what others restore from a checkpoint;
             # the others have already compared what they train.
-            self._comparison.made = True
+            self.comparison.made = True
         else:
             self._refuse_missing()
             self.resume = self.keeper.find() if self.keeper else None
@@ -128,6 +139,11 @@ class Training:
         for feature in self.features:
             feature.restore(manifest)
 
+    def _follow(self, facts: Mapping[str, Any]) -> None:
+        """Be where another rank is, whose state is restored with the next loader."""
+        self._restore_facts(facts)
+        self.resume = Checkpoint(Path(), facts)
+
     def _restore_state(self, checkpoint: Checkpoint) -> None:
         received = self.resizing.received()
         if received is not None:
@@ -147,8 +163,7 @@ class Training:
         """Raise ValueError if the training has state that is not saved."""
         if self.framework.unsaved is None:
             return
-        missing = self.state.missing(self.framework.unsaved, stepped=stepped)
-        if missing:
+        if missing := self.state.missing(self.framework.unsaved, stepped=stepped):
             raise ValueError(missing)
 
     def arrive(self) -> None:
@@ -163,16 +178,6 @@ class Training:
         self.loop.place.validation = 0
 
     # -- epochs and steps
-
-    def join(self) -> None:
-        """Join the other ranks, if this process was started to join a training."""
-        facts = self.resizing.join(self._regroup)
-        if facts is None:
-            return
-        self._restore_facts(facts)
-        if self.keeper is not None:
-            self.keeper.run_id = facts["run_id"]
-        self.resume = Checkpoint(Path(), facts)
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch, or go on with the one in which the checkpoint was written."""
@@ -222,16 +227,20 @@ class Training:
         self.coordinator.reporter.register(in_place=self.resizing.possible)
         return position, source
 
-    def look_at(self, loader: Any, batch: Any) -> None:
-        """Record the first batch of this attempt, to compare it with those of other ranks.
+    def begin_step(self, position: Callable[[int], int], turns: int) -> None:
+        """Begin a step, as the loop does."""
+        self.loop.begin_step(position, turns)
+        for feature in self.features:
+            feature.step_begins()
 
-        Parameters
-        ----------
-        loader : Any
-        batch : Any
-            The first one that it gave.
-        """
-        self._comparison.look_at(loader, batch)
+    def step_made(self) -> bool:
+        """End a step that the script has made; return whether to reopen the loader."""
+        if self.others.step_is_broken():
+            self.others.outlive()
+            self._after_boundary(reopens=True, resized=True)
+            return True
+        self.end_step()
+        return self.boundary()
 
     def end_step(self) -> None:
         """End the present step, if there is one: count its samples, and report it."""
@@ -256,8 +265,6 @@ class Training:
     def boundary(self) -> bool:
         """Suspend, save, resize or go on between two steps, as all ranks agree.
 
-        If the state cannot be saved for a suspension, the training goes on.
-
         Returns
         -------
         bool
@@ -272,35 +279,43 @@ class Training:
             reopens |= feature.before_boundary()
         if self.keeper is not None and self.loop.phase == EPOCH:
             resized = self._agree(self.keeper)
-        for feature in reversed(self.features):
-            feature.after_boundary(reopens=reopens or resized, resized=resized)
+        self._after_boundary(reopens=reopens or resized, resized=resized)
         return reopens or resized
+
+    def _after_boundary(self, *, reopens: bool, resized: bool) -> None:
+        for feature in reversed(self.features):
+            feature.after_boundary(reopens=reopens, resized=resized)
 
     def _agree(self, keeper: Keeper) -> bool:
         """Do at a boundary what all ranks agreed on; return whether the ranks have changed."""
         coordinator = self.coordinator
-        self._comparison.make()
-        agreed = coordinator.agree(self.resizing.next_group())
+        self.comparison.make()
+        agreed = self.others.heard(lambda: coordinator.agree(self.resizing.next_group()))
+        if agreed is None:
+            return True
         keeper.look()
         if coordinator.rehearsal is not None:
             coordinator.rehearsal.stepped(coordinator.step, coordinator.reporter.fresh())
         if agreed.suspend:
             if not self._rehearses_on():
                 self.suspend(self.loop.place, self.state.random())
-        elif agreed.save:
-            what = self._to_write(self.loop.place, self.state.random())
-            if self.staging:
-                coordinator.save_beside(functools.partial(keeper.stage, *what))
-            else:
-                coordinator.save(functools.partial(keeper.write, *what))
+        elif agreed.save and self.others.outlived(lambda: self._save(keeper)):
+            return True
         if agreed.resize:
-            keeper.before_change()
-            self.resizing.change(agreed.resize, self._regroup, self._facts_for_others)
+            self.others.change(agreed.resize)
         return bool(agreed.resize)
+
+    def _save(self, keeper: Keeper) -> None:
+        """Write a periodic checkpoint, or begin to."""
+        what = self._to_write(self.loop.place, self.state.random())
+        if self.staging:
+            self.coordinator.save_beside(functools.partial(keeper.stage, *what))
+        else:
+            self.coordinator.save(functools.partial(keeper.write, *what))
 
     def _rehearses_on(self) -> bool:
         """Return whether a rehearsal makes further steps, as if there were no suspension."""
-        rehearsal, coordinator = self.coordinator.rehearsal, self.coordinator
+        coordinator, rehearsal = self.coordinator, self.coordinator.rehearsal
         if rehearsal is None:
             return False
         if rehearsal.checkpoint is None:
@@ -362,20 +377,6 @@ class Training:
             feature.capturing()
         facts = {**self.facts(), **place.as_dict()}
         return self.coordinator.step, facts, {"now": random, "epoch": self._epoch_random}
-
-    # -- another number of ranks
-
-    def _facts_for_others(self) -> dict[str, Any]:
-        assert self.keeper is not None
-        size, step = self.coordinator.ranks.size, self.coordinator.step
-        return {**self.facts(), "step": step, "world_size": size, "run_id": self.keeper.run_id}
-
-    def _regroup(self, ranks: Ranks) -> None:
-        self.coordinator.regroup(ranks)
-        for walk in self.loop.walks:
-            walk.resize(ranks.rank, ranks.size)
-        for feature in self.features:
-            feature.regrouped()
 
     # -- the end
 

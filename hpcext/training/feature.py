@@ -77,6 +77,9 @@ class Feature:
     def opened(self) -> None:
         """React to the opening of a loader, with the state of its place."""
 
+    def step_begins(self) -> None:
+        """React to the beginning of a step, whose batch is read."""
+
     def step_ends(self) -> None:
         """React to the end of a step, which is not counted yet."""
 
@@ -199,6 +202,38 @@ class Resizing(Feature):
     def next_group(self) -> int:
         """Return the number of the group into which the ranks should change; 0 for none."""
         return 0
+
+    def broke(self, error: RuntimeError | None = None) -> bool:
+        """Return whether a rank has died, so that the others are to go on without it.
+
+        Parameters
+        ----------
+        error : RuntimeError, optional
+            An error of communication; by default what happened in the present step.
+        """
+        return False
+
+    def meet(self) -> None:
+        """Meet the other ranks, if they go on without ranks that die."""
+
+    def mend(
+        self, regroup: Callable[[Ranks], object], facts: Callable[[], Mapping[str, Any]]
+    ) -> Mapping[str, Any] | None:
+        """Go on without ranks that have died.
+
+        Parameters
+        ----------
+        regroup : callable
+            Called with the new group.
+        facts : callable
+            Returns the facts of the training that others need.
+
+        Returns
+        -------
+        Mapping or None
+            The facts of the training of another rank, which had made the step that was broken here.
+        """
+        raise NotImplementedError("this session cannot go on without a rank")
 
     def change(
         self,

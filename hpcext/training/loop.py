@@ -69,6 +69,10 @@ class Loop:
         """
         self._position, self.turns = position, turns
 
+    def abandon_step(self) -> None:
+        """End the present step, if there is one, as if it had not been made."""
+        self._position = None
+
     def end_step(self) -> int:
         """End the present step; return the number of samples by which the position has moved."""
         assert self._position is not None

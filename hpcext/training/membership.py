@@ -74,8 +74,8 @@ class Membership(abc.ABC):
         """Return the group that the launcher proposes, which only rank 0 is told."""
         self._say()
         if self._news.came():
-            found = self._rendezvous.group()
-            self._next = found if found and found.number > self.group.number else None
+            found = self._newer()
+            self._next = found if found and not found.repairs else None
         return self._next
 
     def proposed(self, number: int) -> Group:
@@ -120,6 +120,44 @@ class Membership(abc.ABC):
             # The launcher does not propose it again.
             self.group = Group(number, self.group.size)
             self._next = None
+
+    # Going on without ranks that die.
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the launcher replaces ranks that die, if the others can go on without them."""
+        return self._rendezvous.replaces
+
+    def mends(self) -> None:
+        """Announce, on rank 0, that the others go on without a rank that dies.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        self._rendezvous.mends()
+
+    def repair(self, within_s: float = 0.0) -> Group | None:
+        """Return the group of those that are left after a death; None if there was none.
+
+        Parameters
+        ----------
+        within_s : float
+            Seconds to wait until the launcher says so.
+        """
+        until_s = time.monotonic() + within_s
+        while True:
+            found = self._newer()
+            if found and found.repairs:
+                return found
+            if time.monotonic() >= until_s:
+                return None
+            time.sleep(self._pause_s)
+
+    def _newer(self) -> Group | None:
+        found = self._rendezvous.group()
+        return found if found and found.number > self.group.number else None
 
     def _say(self) -> None:
         if self._unsaid is not None:

@@ -215,7 +215,7 @@ class Session(Reporting):
         """
         training, loop = self.training, self.training.loop
         loop.epochs = count
-        training.join()
+        training.others.join()
         for epoch in range(loop.place.epoch, count):
             training.begin_epoch(epoch)
             yield epoch
@@ -264,15 +264,15 @@ class Session(Reporting):
                 changed = False
                 position, source = training.open(loader)
                 for turns, batch in enumerate(source, start=1):
-                    training.loop.begin_step(position, turns)
-                    training.look_at(loader, batch)
+                    training.begin_step(position, turns)
+                    training.comparison.look_at(loader, batch)
                     yield batch
-                    training.end_step()
-                    if training.boundary():
+                    if training.step_made():
                         # The remaining samples are divided again. First release the old iterator
                         # and its workers.
                         changed, source = True, iter(())
                         break
+                changed = changed or training.others.meet()
         finally:
             # Left by `break`: that step counts too, but is not a place to stop, because the script
             # goes on after the loop, and would do so once more on resumption.

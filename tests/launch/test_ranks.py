@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -61,9 +61,13 @@ time.sleep(600)
 
 
 def begin(
-    path: Path, script: str, size: int, environ: Mapping[str, str] | None = None
+    path: Path,
+    script: str,
+    size: int,
+    environ: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    launch = [sys.executable, "-m", "hpcext", "launch", "--ranks", str(size)]
+    launch = [sys.executable, "-m", "hpcext", "launch", "--ranks", str(size), *options]
     return subprocess.Popen(
         [*launch, sys.executable, "-c", script],
         cwd=path,
@@ -194,3 +198,20 @@ def test_wrong_use(words: list[str], said: str) -> None:
     assert ended.returncode == 2
     assert said in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_rank_whose_step_cannot_be_made_again_is_not_replaced(tmp_path: Path) -> None:
+    process = begin(tmp_path, ONE_FAILS, 2, options=("--replace", "1"))
+    wait_until_up(tmp_path, 2)
+    (tmp_path / "fail").touch()
+    code, said = end(process, tmp_path)
+    assert code == 7
+    why = "rank 1 of 2 ended with exit code 7, and all others are ended"
+    assert f"launch: {why}: the training cannot make a step again" in said
+
+
+@pytest.mark.parametrize("number", ["-1", "101"])
+def test_a_number_of_ranks_to_replace_is_refused(tmp_path: Path, number: str) -> None:
+    code, said = end(begin(tmp_path, SAY, 2, options=("--replace", number)), tmp_path)
+    assert code == 2
+    assert said == f"hpcext: --replace: {number} ranks (valid: 0 to 100)\n"

@@ -39,9 +39,9 @@ def start(tmp_path: Path, nursery: Nursery) -> Iterator[Any]:
     """
     begun: list[Training] = []
 
-    def make(*argv: str, size: int, attempt: int = 1, forked: bool = True) -> Training:
+    def make(*argv: str, size: int, forked: bool = True, **options: Any) -> Training:
         parent = nursery if forked else None
-        begun.append(Training(tmp_path, *argv, size=size, attempt=attempt, nursery=parent))
+        begun.append(Training(tmp_path, *argv, size=size, nursery=parent, **options))
         return begun[-1]
 
     yield make

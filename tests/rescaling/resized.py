@@ -21,6 +21,7 @@ from site_of_test import wait_for
 from hpcext import documents, protocol
 from hpcext.launch import ranks
 from hpcext.process import Process
+from hpcext.rendezvous import REPAIRS
 
 TRAIN = Path(__file__).parent / "train.py"
 
@@ -38,6 +39,8 @@ class Training:
     attempt : int
     nursery : Nursery, optional
         Whose forks its processes are; else they are programs of their own.
+    replace : int
+        How many ranks that die are replaced.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Training:
         size: int,
         attempt: int = 1,
         nursery: Nursery | None = None,
+        replace: int = 0,
     ) -> None:
         self.path = path
         self.reports = path / f"attempt-{attempt}"
@@ -62,6 +66,7 @@ class Training:
         )
         self.asked = 0
         self.size = size
+        self.gpus = [f"node:{index}" for index in range(size)]
         command = [str(TRAIN), str(path), *argv]
         # Workers of loaders put sockets there, whose paths have at most 107 bytes; a directory of
         # pytest is nearly as long.
@@ -74,10 +79,12 @@ class Training:
         self.process: subprocess.Popen[str] | Fork
         if nursery is not None:
             output = self.reports / "output"
-            self.process = nursery.start(command, environ, output, ranks=0, launcher=True)
+            self.process = nursery.start(
+                command, environ, output, ranks=0, launcher=True, replace=replace
+            )
             return
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", ranks.__file__, "0", sys.executable, *command],
+            [sys.executable, "-I", "-S", ranks.__file__, f"0+{replace}", sys.executable, *command],
             env={**os.environ, **environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -91,16 +98,18 @@ class Training:
         assert self.process.returncode is not None
         return self.process.returncode
 
-    def ask(self, size: int) -> None:
-        """Ask for another number of ranks."""
+    def ask(self, size: int, *, without: int | None = None) -> None:
+        """Ask for another number of ranks, without one of those that there are."""
         self.asked += 1
+        stay = [gpu for rank, gpu in enumerate(self.gpus) if rank != without]
+        free = [name for index in range(9) if (name := f"node:{index}") not in self.gpus]
         document = {
             "schema": protocol.RESCALE,
             "attempt": self.attempt.attempt,
             "op": self.attempt.op,
             "resize": self.asked,
-            "gpus": [f"node:{index}" for index in range(size)],
-            "had": [f"node:{index}" for index in range(self.size)],
+            "gpus": [*stay, *free][:size],
+            "had": self.gpus,
             "devices": "",
         }
         documents.write_json(self.reports / protocol.RESCALE_FILE, document)
@@ -112,7 +121,7 @@ class Training:
         group = json.loads(found[0].read_text()) if found else {}
         account = self.account()
         firsts = [line["pid"] for line in account if line["rank"] == 0]
-        if group.get("number") != self.asked or not firsts:
+        if group.get("number") != self.asked * REPAIRS or not firsts:
             return False
         if is_pending(firsts[-1], protocol.NEWS_SIGNAL) or account[-1]["size"] == group["size"]:
             return True
@@ -141,7 +150,8 @@ class Training:
 
         document: dict[str, Any] = wait_for(answered, f"the answer to change {self.asked}")
         if document["ok"]:
-            self.size = len(document["gpus"])
+            self.gpus = document["gpus"]
+            self.size = len(self.gpus)
         return document
 
     def open_gate(self, step: int) -> None:

@@ -30,6 +30,20 @@ def change_at_gates(training: Training, changes: dict[int, int]) -> list[dict[st
     return answers
 
 
+def test_the_last_rank_stays_when_one_before_it_leaves(start: Any) -> None:
+    """It has another number then, by which the next changes know it."""
+    training = start("--global-batch=12", "--gates", "20", "35", "50", size=3)
+    for gate, size, without in ((20, 2, 1), (35, 3, None), (50, 2, 1)):
+        training.ask(size, without=without)
+        wait_for(training.proposed, f"ranks for size {size}")
+        training.open_gate(gate)
+        assert training.answer()["ok"]
+    assert training.wait() == 0, training.output
+    account = training.account()
+    assert sizes(account) == [3, 2, 3, 2]
+    assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+
+
 @pytest.mark.slow
 def test_five_changes_make_no_difference(start: Any, nursery: Nursery, tmp_path: Path) -> None:
     # Programs of their own: what they import when must keep nothing of a group either.

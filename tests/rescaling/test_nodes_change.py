@@ -16,6 +16,8 @@ from site_of_test import wait_for
 from spread import Nurseries, Spread
 from train import LENGTH
 
+from hpcext.rendezvous import REPAIRS
+
 BATCH = "--global-batch=12"
 ALL = {epoch: list(range(LENGTH)) for epoch in range(4)}
 
@@ -105,15 +107,15 @@ def test_files_are_written_as_soon_as_the_disk_has_room(spread: Any) -> None:
     place = training.reports / "ranks"
     wait_for(lambda: len(training.account()) == 10, "the gate")
     # Nothing can be renamed onto a directory.
-    for name in ("group.json", "store-1"):
+    for name in ("group.json", f"store-{REPAIRS}"):
         (place / name).mkdir()
     training.change([0, 1])
-    wait_for((place / "ready-1-1").exists, "the new rank")
+    wait_for((place / f"ready-{REPAIRS}-1").exists, "the new rank")
     (place / "group.json").rmdir()
     wait_for(training.proposed, "the change")
     training.open_gate(10)
-    wait_for((place / "begun-1").exists, "its begin")
-    (place / "store-1").rmdir()
+    wait_for((place / f"begun-{REPAIRS}").exists, "its begin")
+    (place / f"store-{REPAIRS}").rmdir()
     assert training.settled()["ok"]
     assert [training.ended(index) for index in (0, 1)] == [0, 0], training.output
     assert sizes(training.account()) == [1, 2]

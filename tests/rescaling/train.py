@@ -70,7 +70,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shard", action="store_true")
     parser.add_argument("--replica", type=int, help="ranks that hold the model together")
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--misses", type=int, help="step whose gradients the last rank misses")
+    parser.add_argument("--accumulate", action="store_true", help="two batches make a step")
+    parser.add_argument("--decay", action="store_true", help="of weights, without the optimizer")
     parser.add_argument("--pause", type=float, default=0.0, help="of steps, until told to hurry")
+    parser.add_argument("--until", type=Path, help="file with its last epoch")
     parser.add_argument("--slow-start", type=float, default=0.0, help="of new ranks")
     return parser.parse_args()
 
@@ -143,26 +147,38 @@ def main() -> None:  # noqa: PLR0912, PLR0915
                     )
                 if args.balance:
                     time.sleep(0.003 * session.rank * len(batch[0]))
-                optimizer.zero_grad()
+                if not args.accumulate or session.step % 2 == 0:
+                    optimizer.zero_grad()
                 passes = [(batch, 1.0)] if args.shard else session.microbatches(batch)
                 for (_, x, y), share in passes:
                     (((model(x) - y) ** 2).mean() * share).backward()
                 if args.shard:
                     nn.utils.clip_grad_norm_(parameters, 1.0)
-                optimizer.step()
+                if session.step == args.misses and session.rank == session.world_size - 1:
+                    # As a rank that dies between the end of this on one rank and on another one.
+                    assert session._guard.caught(RuntimeError("gloo: as if one had died"))
+                if not args.accumulate or session.step % 2:
+                    optimizer.step()
+                if args.decay:
+                    with torch.no_grad():
+                        for parameter in parameters:
+                            parameter.mul_(0.999)
                 line = {
                     "step": session.step,
                     "epoch": epoch,
                     "rank": session.rank,
                     "size": session.world_size,
                     "indices": batch[0].tolist(),
-                    "rate": rates[-1],
+                    "rate": rates[-1] if rates else None,
                     "pid": os.getpid(),
                     "at": time.time(),
                 }
                 file.write(json.dumps(line) + "\n")
                 fail(args.fail, session, args.directory)
             schedule.step()
+            if args.until and args.until.exists() and epoch >= int(args.until.read_text() or epoch):
+                session.finish()
+                break
     if session.step in args.gates:
         wait_at(args.directory / f"gate-{session.step}")
     bare = getattr(model, "_orig_mod", model)

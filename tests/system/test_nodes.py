@@ -20,9 +20,11 @@ LAUNCH = ("-m", "hpcext", "launch", "python3")
 
 
 def files(place: Site, job: str, name: str) -> list[dict[str, Any]]:
-    """A file of each node's supervisor, of the first attempt."""
+    """A file of each node's supervisor, of the first attempt; one may be later than the other."""
     attempt = place.pilot / "jobs" / job / "attempt-0001"
-    return [json.loads((path / name).read_text()) for path in (attempt, attempt / "node-0001")]
+    paths = [path / name for path in (attempt, attempt / "node-0001")]
+    wait_for(lambda: all(path.exists() for path in paths), f"{name} of both nodes")
+    return [json.loads(path.read_text()) for path in paths]
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from hpcext.training.session import Session as BaseSession
 from hpcext.training.torch.adapt import Adapting, bounds_of
 from hpcext.training.torch.balance import Weighing
 from hpcext.training.torch.framework import FirstSteps, LearningRates, Torch
+from hpcext.training.torch.mending import Guard
 from hpcext.training.torch.resizing import InPlace
 from hpcext.training.torch.sharding import Sharding, shard
 
@@ -89,6 +90,8 @@ class Session(Balances, BaseSession):
         self.device = self._torch.device
         self._sharding = Sharding(self._torch)
         self.rates = LearningRates(self._torch, Rates(learning_rate, warm_up))
+        self._guard = Guard(self._torch, self.rates, self._why_not_again)
+        self._torch.guard = self._guard
         self.balancing = Balancing(self._torch)
         self.adapting = self.kind_of_adapting(
             self._torch, self.rates, self.balancing, self.report_goodput
@@ -98,10 +101,12 @@ class Session(Balances, BaseSession):
 
     def compose(self) -> Parts:
         """Return the parts: PyTorch, resizing in place, and the further features."""
+        self._resizing = InPlace(self._torch, self._sharding, self._guard, self._on_resize)
         return Parts(
             self._torch,
-            InPlace(self._torch, self._sharding, self._on_resize),
+            self._resizing,
             (
+                self._guard,
                 self._sharding,
                 FirstSteps(self._torch),
                 self.rates,
@@ -110,6 +115,18 @@ class Session(Balances, BaseSession):
                 self.adapting,
             ),
         )
+
+    def _why_not_again(self) -> str:
+        """Return why a step that a dead rank breaks cannot be made again; empty if it can."""
+        if self.training.keeper is None:
+            return "nothing is saved"
+        if self._torch.state.sharded:
+            return "the model is sharded"
+        if self._torch.deterministic:
+            return "a deterministic step exchanges more than gradients"
+        if self.adapting.agent is not None or self.balancing.balance is not None:
+            return "the batches of ranks follow measurements"
+        return self._resizing.why_not()
 
     def parallel(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move the model to this rank's device, and wrap it in DDP if there are other ranks.

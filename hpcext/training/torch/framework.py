@@ -21,6 +21,7 @@ from hpcext.training.torch.group import Member
 from hpcext.training.torch.parallel import Parallel
 from hpcext.training.torch.ranks import join, own_device
 from hpcext.training.torch.state import TorchState
+from hpcext.training.torch.weights import Guard
 from hpcext.training.torch.whole import Steps, norm_of_gradients
 
 
@@ -40,6 +41,8 @@ class Torch(Framework):
     models : list of Parallel
         Models that average their gradients over the ranks.
     state : TorchState
+    guard : Guard or None
+        Asked about errors of communication.
     """
 
     use = "use DataLoader(data, batch_sampler=session.batch_sampler(data, global_batch=...))"
@@ -51,6 +54,7 @@ class Torch(Framework):
         self.device = own_device()
         self.member: Member | None = None
         self.models: list[Parallel] = []
+        self.guard: Guard | None = None
         self.deterministic = deterministic
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -79,6 +83,7 @@ class Torch(Framework):
             return model
         parallel = Parallel(
             model,
+            guard=self.guard if self.member is not None and self.member.replaces else None,
             device_ids=[self.device] if self.device.type == "cuda" else None,
             # Otherwise the buckets are rebuilt after the first step, once per attempt, so that
             # gradients are added in another order and differ in the last bit.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 from hpcext.protocol import environ
 from hpcext.rendezvous import Group, Rendezvous
 from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.connections import connections, end
 from hpcext.training.door import Door, LocalDoor, places
 from hpcext.training.membership import Membership
 from hpcext.training.ranks import Ranks
@@ -54,6 +55,7 @@ class Member(Membership):
         self._store: Store | None = None
         self._kept: Store | None = None  # on rank 0, the store of all ranks
         self._services: list[Door | LocalDoor] = []
+        self._connections: set[int] = set()
 
     @classmethod
     def here(cls, device: torch.device) -> Member | None:
@@ -103,13 +105,25 @@ class Member(Membership):
             # A new rank has sharded its model alone.
             dist.destroy_process_group()
         self._store = self._meet(group) if self._rendezvous.host else self._file()
+        before = connections()
         init(
             self._device,
             store=PrefixStore(f"group-{group.number}", self._store),
             rank=self.rank,
             world_size=group.size,
         )
-        return TorchRanks()
+        ranks = TorchRanks()
+        self._connections = connections() - before
+        return ranks
+
+    def abort(self) -> None:
+        """End what waits for other members of the present group, with errors; any thread calls it.
+
+        Operations of NCCL are aborted, those of gloo end with their connections.
+        """
+        if dist.is_initialized() and dist.get_backend() != "gloo":
+            cast(Any, dist.group.WORLD).abort()
+        end(self._connections)
 
     def _file(self) -> Store:
         # Opened again, since FileStore keeps a descriptor, which a fork would share.
@@ -140,55 +154,59 @@ def _is_empty(store: TCPStore) -> bool:
     return bool(store.num_keys() == 0)
 
 
-def send(tree: Any, joining: Iterable[int]) -> None:
-    """Send a tree of plain values and tensors from rank 0 to new ranks; all ranks call it.
+def send(tree: Any, others: Iterable[int], *, source: int = 0) -> None:
+    """Send a tree of plain values and tensors to some ranks; all but those call it.
 
     Parameters
     ----------
     tree : nested dicts, lists and tuples
-        Used only on rank 0.
-    joining : iterable of int
-        The new ranks, ascending.
+        Used only on the rank that sends.
+    others : iterable of int
+        The ranks that call :func:`receive`.
+    source : int
+        The rank that sends.
     """
-    group = dist.new_group([0, *joining])
-    if dist.get_rank() != 0:
+    group = dist.new_group(sorted([source, *others]))
+    if dist.get_rank() != source:
         return
     tensors: list[torch.Tensor] = []
     plan = _detached(tree, tensors)
     file = io.BytesIO()
     torch.save(plan, file)
-    _broadcast_bytes(file.getvalue(), group)
+    _broadcast_bytes(file.getvalue(), group, source)
     for bucket in _buckets(tensors):
         if len(bucket) == 1:
             flat = bucket[0].detach().contiguous()
         else:
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
-        dist.broadcast(flat, src=0, group=group)
+        dist.broadcast(flat, src=source, group=group)
 
 
-def receive(device: torch.device, joining: Iterable[int]) -> Any:
-    """Receive, on a new rank, the tree that rank 0 sends.
+def receive(device: torch.device, others: Iterable[int], *, source: int = 0) -> Any:
+    """Receive the tree that another rank sends.
 
     Parameters
     ----------
     device : torch.device
         Device for the tensors.
-    joining : iterable of int
-        The new ranks, ascending.
+    others : iterable of int
+        The ranks that receive it.
+    source : int
+        The rank that sends.
     """
-    group = dist.new_group([0, *joining])
-    file = io.BytesIO(_broadcast_bytes(b"", group))
+    group = dist.new_group(sorted([source, *others]))
+    file = io.BytesIO(_broadcast_bytes(b"", group, source))
     plan = torch.load(file, map_location="cpu", weights_only=True)
     tensors: list[torch.Tensor] = []
     tree = _attached(plan, tensors, device)
     for bucket in _buckets(tensors):
         if len(bucket) == 1:
-            dist.broadcast(bucket[0], src=0, group=group)
+            dist.broadcast(bucket[0], src=source, group=group)
             continue
         flat = torch.empty(
             sum(tensor.numel() for tensor in bucket), dtype=bucket[0].dtype, device=device
         )
-        dist.broadcast(flat, src=0, group=group)
+        dist.broadcast(flat, src=source, group=group)
         pieces = torch.split(flat, [tensor.numel() for tensor in bucket])
         for tensor, piece in zip(bucket, pieces, strict=True):
             tensor.copy_(piece.view_as(tensor))
@@ -203,9 +221,7 @@ def check_equal(tensors: Iterable[torch.Tensor], ranks: Ranks) -> None:
     CheckpointError
         On every rank alike: the tensors differ. The job goes on from its last checkpoint.
     """
-    mine = 0
-    for tensor in tensors:
-        mine = (mine * 31 + _checksum(tensor)) % 2**62
+    mine = checksum(tensors)
     # Reduce both before any rank compares, since the others would wait for one that raised early.
     least, most = ranks.smallest(mine), -ranks.smallest(-mine)
     if least != most:
@@ -213,6 +229,14 @@ def check_equal(tensors: Iterable[torch.Tensor], ranks: Ranks) -> None:
             "the ranks hold different weights after a change of their number",
             do="going on from the last checkpoint",
         )
+
+
+def checksum(tensors: Iterable[torch.Tensor]) -> int:
+    """Return a number that differs, most probably, between different tensors."""
+    found = 0
+    for tensor in tensors:
+        found = (found * 31 + _checksum(tensor)) % 2**62
+    return found
 
 
 def _checksum(tensor: torch.Tensor) -> int:
@@ -266,14 +290,14 @@ def _buckets(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         yield bucket
 
 
-def _broadcast_bytes(data: bytes, group: Any) -> bytes:
-    """Send bytes from rank 0 to the other ranks of a group."""
+def _broadcast_bytes(data: bytes, group: Any, source: int) -> bytes:
+    """Send bytes from one rank to the other ranks of a group."""
     device = torch.device("cuda") if dist.get_backend(group) == "nccl" else torch.device("cpu")
     length = torch.tensor([len(data)], device=device)
-    dist.broadcast(length, src=0, group=group)
-    if dist.get_rank() == 0:
+    dist.broadcast(length, src=source, group=group)
+    if dist.get_rank() == source:
         content = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
     else:
         content = torch.zeros(int(length), dtype=torch.uint8, device=device)
-    dist.broadcast(content, src=0, group=group)
+    dist.broadcast(content, src=source, group=group)
     return content.cpu().numpy().tobytes()

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcext.training.torch.weights import WeightOf, attach
+from hpcext.training.torch.weights import Guard, WeightOf, attach
 
 
 class Parallel(DistributedDataParallel):
@@ -22,17 +22,22 @@ class Parallel(DistributedDataParallel):
     Parameters
     ----------
     module : torch.nn.Module
+    guard : Guard, optional
+        Asked about errors of communication.
     **options
         Options of DistributedDataParallel.
     """
 
-    def __init__(self, module: torch.nn.Module, **options: Any) -> None:
+    def __init__(
+        self, module: torch.nn.Module, *, guard: Guard | None = None, **options: Any
+    ) -> None:
         torch.nn.Module.__init__(self)
         self.module = module
         self.training = module.training
         self._options = options
         self._formed = False
         self._weight_of: WeightOf | None = None
+        self._guard = guard
 
     def form(self, *, equal: bool) -> None:
         """Average over the ranks of the present process group from now on.
@@ -47,19 +52,22 @@ class Parallel(DistributedDataParallel):
             return
         module, options, training = self.module, self._options, self.training
         hooks = self._forward_pre_hooks, self._forward_hooks
-        weight_of = self._weight_of
+        weight_of, guard = self._weight_of, self._guard
         super().__init__(module, init_sync=not equal, **options)
-        self._weight_of = weight_of
+        self._weight_of, self._guard = weight_of, guard
         self._forward_pre_hooks, self._forward_hooks = hooks
         self._options, self._formed, self.training = options, True, training
-        if weight_of is not None:
-            self.weigh(weight_of)
+        if weight_of is not None or guard is not None:
+            attach(self, self._weight, guard)
 
     def weigh(self, weight_of: WeightOf) -> None:
         """Average over samples instead of ranks; see :mod:`hpcext.training.torch.weights`."""
         self._weight_of = weight_of
-        if self._formed:
-            attach(self, weight_of)
+        if self._formed and self._guard is None:
+            attach(self, self._weight)
+
+    def _weight(self, *, last: bool) -> float:
+        return 1.0 if self._weight_of is None else self._weight_of(last=last)
 
     @property
     def weighed(self) -> bool:
@@ -78,7 +86,14 @@ class Parallel(DistributedDataParallel):
         """Return the output of the model."""
         if not self._formed:
             return self.module(*inputs, **named)
-        return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
+        try:
+            return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            # Buffers are sent before the forward pass.
+            if self._guard is None or not self._guard.caught(error):
+                raise
+        self.dissolve()
+        return self.module(*inputs, **named)
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         """Do not average the gradients inside this context, for their accumulation."""

@@ -7,10 +7,12 @@ from typing import Any
 
 from hpcext.rendezvous import Group
 from hpcext.training import resizing
+from hpcext.training.ranks import Ranks
 from hpcext.training.resizing import Sent
 from hpcext.training.torch import group as groups
 from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
+from hpcext.training.torch.mending import REPAIR_S, Guard
 from hpcext.training.torch.sharding import Sharding
 from hpcext.training.torch.state import plain, with_arrays
 
@@ -22,16 +24,22 @@ class InPlace(resizing.InPlace):
     ----------
     framework : Torch
     sharding : Sharding
+    guard : Guard
     callbacks : sequence of callables
         Called without arguments on every rank when the number of ranks has changed.
     """
 
     def __init__(
-        self, framework: Torch, sharding: Sharding, callbacks: Sequence[Callable[[], object]]
+        self,
+        framework: Torch,
+        sharding: Sharding,
+        guard: Guard,
+        callbacks: Sequence[Callable[[], object]],
     ) -> None:
         super().__init__()
         self._framework = framework
         self._sharding = sharding
+        self._guard = guard
         self._callbacks = callbacks
         self._new = False
 
@@ -78,6 +86,78 @@ class InPlace(resizing.InPlace):
     def divide(self, group: Group) -> None:
         """Divide a sharded model anew."""
         self._received = self._sharding.arrive(self._received)
+
+    # Going on without ranks that die.
+
+    def broke(self, error: RuntimeError | None = None) -> bool:
+        """Return whether a rank has died, so that the others are to go on without it."""
+        return self._guard.broken if error is None else self._guard.caught(error)
+
+    def meet(self) -> None:
+        """Meet the other ranks, if they go on without ranks that die."""
+        if self._guard.on and self.coordinator.ranks.size > 1:
+            self.coordinator.ranks.smallest(0)
+
+    def mend(
+        self, regroup: Callable[[Ranks], object], facts: Callable[[], Mapping[str, Any]]
+    ) -> Mapping[str, Any] | None:
+        """Go on without ranks that have died.
+
+        Raises
+        ------
+        RuntimeError
+            That is not possible: the job goes on from its last checkpoint.
+        """
+        member, size = self.member, self.coordinator.ranks.size
+        assert member is not None
+        group = member.repair(REPAIR_S)
+        if group is None:
+            raise RuntimeError("the ranks cannot communicate, and none of them has died")
+        self._stall.begin()
+        self._guard.undo()
+        self.dissolve(group)
+        self._guard.leave()
+        regroup(member.form(group))
+        lost = sorted({*range(size)} - {*group.stay})
+        facts_of_another = self._level(facts)
+        if self.coordinator.ranks.rank == 0:
+            self.coordinator.reporter.note(
+                f"rank {', '.join(map(str, lost))} of {size} was lost; the other "
+                f"{group.size} went on from step {self.coordinator.step}"
+            )
+        return facts_of_another
+
+    def _level(self, facts: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """Bring all ranks to the last step that one of them has made.
+
+        Returns
+        -------
+        Mapping or None
+            Facts of the training of that rank, if it is another one.
+        """
+        ranks, place = self.coordinator.ranks, self.loop.place
+        ranks.begin_gather([self.coordinator.step, place.epoch])
+        places = ranks.gathered() or []
+        steps = [int(step) for step, _ in places]
+        if len({epoch for _, epoch in places}) > 1:
+            raise RuntimeError(
+                "a rank has died between two epochs, and the others are in different ones; "
+                "the job goes on from its last checkpoint"
+            )
+        behind = [rank for rank, step in enumerate(steps) if step < max(steps)]
+        if not behind:
+            return None
+        source = steps.index(max(steps))
+        if ranks.rank in behind:
+            tree = groups.receive(self._framework.device, behind, source=source)
+            self._received = with_arrays(tree["objects"])
+            found: Mapping[str, Any] = tree["facts"]
+            return found
+        tree = None
+        if ranks.rank == source:
+            tree = {"facts": facts(), "objects": plain(self._sharding.captured(), "Session")}
+        groups.send(tree, behind, source=source)
+        return None
 
     # The hooks of a feature.
 

@@ -40,7 +40,14 @@ class WeightOf(Protocol):
         """
 
 
-def attach(model: DistributedDataParallel, weight_of: WeightOf) -> None:
+class Guard(Protocol):
+    """What decides whether the training survives an error of communication."""
+
+    def caught(self, error: RuntimeError) -> bool:
+        """Return whether to go on as if there were no error; the step then has no effect."""
+
+
+def attach(model: DistributedDataParallel, weight_of: WeightOf, guard: Guard | None = None) -> None:
     """Make this model average its gradients over the samples of all ranks.
 
     With equal batches (every weight 1) the result is bit for bit the same as without this hook.
@@ -52,6 +59,8 @@ def attach(model: DistributedDataParallel, weight_of: WeightOf) -> None:
     weight_of : WeightOf
         Returns the weight of this rank's batch in the present step; it is called in the backward
         pass, for each bucket of gradients.
+    guard : Guard, optional
+        Asked about errors; if it catches one, the gradients of this rank stay as they are.
 
     Raises
     ------
@@ -69,8 +78,23 @@ def attach(model: DistributedDataParallel, weight_of: WeightOf) -> None:
             gradients.zero_()
         else:
             gradients.mul_(weight / size)
-        work = dist.all_reduce(gradients, group=group, async_op=True)
-        return work.get_future().then(lambda done: done.value()[0])
+        try:
+            work = dist.all_reduce(gradients, group=group, async_op=True)
+        except RuntimeError as error:
+            if guard is None or not guard.caught(error):
+                raise
+            found: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            found.set_result(gradients)
+            return found
+        return work.get_future().then(lambda done: averaged(done, gradients))
+
+    def averaged(done: Any, gradients: torch.Tensor) -> torch.Tensor:
+        try:
+            return cast(torch.Tensor, done.value()[0])
+        except RuntimeError as error:
+            if guard is None or not guard.caught(error):
+                raise
+            return gradients
 
     # PyTorch checks the annotations of a hook, which a lambda does not have.
     model.register_comm_hook(None, lambda state, bucket: average(bucket))

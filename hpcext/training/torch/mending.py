@@ -1,0 +1,259 @@
+"""Steps that a dead rank breaks: they end without effect, and those that are left make them again.
+
+A step is broken if the gradients of this rank could not be averaged. The script does not notice:
+its backward pass ends with gradients of this rank alone, and its optimizers do nothing. After the
+step, what else it has changed (schedulers, scalers, buffers, random states) is set back. Other
+ranks may have made the same step whole, if the rank died at its very end; those then send their
+state, see :meth:`hpcext.training.torch.resizing.InPlace.mend`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from hpcext.training.checkpoint.state import Tree
+from hpcext.training.feature import Feature
+from hpcext.training.torch.framework import Torch
+from hpcext.training.torch.group import checksum
+from hpcext.training.torch.state import mapped, unwrapped
+
+REPAIR_S = 30.0
+"""Seconds within which the launcher says that a rank has died, after communication has failed."""
+
+WATCH_S = 0.1
+"""Seconds between two looks whether the launcher says so."""
+
+_LAST = "the job goes on from its last checkpoint"
+
+
+class _Before(NamedTuple):
+    """What a step may change besides parameters and the state of optimizers.
+
+    Attributes
+    ----------
+    random : dict
+    objects : dict
+        The state of other objects, by name.
+    buffers : list of tensor
+        Of the trained models.
+    settings : list of dict
+        Of the optimizers' groups of parameters, such as the learning rate.
+    facts : Mapping
+        What checkpoints say of the session's own parts.
+    """
+
+    random: Tree
+    objects: dict[str, Any]
+    buffers: list[torch.Tensor]
+    settings: list[dict[str, Any]]
+    facts: Mapping[str, Any]
+
+
+class Guard(Feature):
+    """The guard of steps against ranks that die.
+
+    Parameters
+    ----------
+    framework : Torch
+    followed : Feature
+        A part of the session whose state follows the steps.
+    why_not : callable
+        Returns why steps cannot be made again; empty if they can.
+
+    Attributes
+    ----------
+    broken : bool
+        Whether the present step is broken.
+    """
+
+    def __init__(self, framework: Torch, followed: Feature, why_not: Callable[[], str]) -> None:
+        self.broken = False
+        self._framework = framework
+        self._followed = followed
+        self._why_not = why_not
+        self._before: _Before | None = None
+        self._stepped: set[int] = set()
+        self._suppressed = False
+        self._sum: int | None = None
+        self._accumulates = False
+        self._announced = False
+        # Held while a group is left or aborted, so that no group is both.
+        self._leaving = threading.Lock()
+
+    @property
+    def on(self) -> bool:
+        """Whether the launcher replaces ranks that die."""
+        member = self._framework.member
+        return member is not None and member.replaces
+
+    def caught(self, error: RuntimeError) -> bool:
+        """Return whether an error is the end of a connection, which breaks the step."""
+        backend = isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+        if not self._announced or not backend:
+            return False
+        # Between two steps nothing is to be set back.
+        self.broken |= self.loop.in_step
+        return True
+
+    # The hooks of a feature.
+
+    def began(self) -> None:
+        """Observe the optimizers."""
+        if self.on:
+            for optimizer in self._framework.state.optimizers():
+                optimizer.register_step_pre_hook(self._steps)
+
+    def step_begins(self) -> None:
+        """Keep what the step may change; announce, before the second one, that steps are safe."""
+        if not self.on:
+            return
+        self.broken = self._suppressed = False
+        self._stepped.clear()
+        self._sum = self._before = None
+        if self.loop.stepped and not self._accumulates and not self._why_not():
+            self._announce()
+            self._before = self._captured()
+
+    def step_ends(self) -> None:
+        """Notice scripts that make one step of several batches."""
+        if self.on and not self._stepped:
+            self._accumulates = True
+
+    def _announce(self) -> None:
+        member = self._framework.member
+        if self._announced or member is None:
+            return
+        with contextlib.suppress(OSError):
+            if self.coordinator.ranks.rank == 0:
+                member.mends()
+            self._announced = True
+            threading.Thread(target=self._watch, name="hpcext-guard", daemon=True).start()
+
+    # A step.
+
+    def _steps(self, optimizer: torch.optim.Optimizer, args: Any, named: Any) -> None:
+        """Before the step of an optimizer: leave nothing to do if the gradients are not whole."""
+        if not self.broken:
+            self._stepped.add(id(optimizer))
+            return
+        if len(args) > 1 or named.get("closure") is not None:
+            raise RuntimeError(f"a rank has died in a step with a closure; {_LAST}")
+        if self._sum is None:
+            self._sum = self._checksum()
+        self._suppressed = True
+        _forget_gradients(optimizer)
+
+    def _captured(self) -> _Before:
+        state = self._framework.state
+        rest = {
+            name: _copied(state.capture_object(value))
+            for name, value in state.objects.items()
+            if not self._trained(value)
+        }
+        return _Before(
+            state.random(),
+            rest,
+            [each.detach().clone() for each in self._buffers()],
+            [
+                {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+                for optimizer in state.optimizers()
+                for group in optimizer.param_groups
+            ],
+            self._followed.facts(),
+        )
+
+    def _trained(self, value: Any) -> bool:
+        """Return whether only optimizers change an object, apart from its buffers."""
+        if isinstance(value, torch.optim.Optimizer):
+            return True
+        return any(unwrapped(value) is model.module for model in self._framework.models)
+
+    def _buffers(self) -> list[torch.Tensor]:
+        return [each for model in self._framework.models for each in model.module.buffers()]
+
+    def _checksum(self) -> int:
+        models = self._framework.models
+        return checksum(each for model in models for each in model.parameters())
+
+    # After a broken step.
+
+    def undo(self) -> None:
+        """Set back what a broken step has changed; after a whole one there is nothing to do.
+
+        Raises
+        ------
+        RuntimeError
+            That is not possible.
+        """
+        if not self.broken:
+            return
+        state, before = self._framework.state, self._before
+        if before is None or (why := self._why_for_ever()):
+            why = self._why_not() or "a step has several batches" if before is None else why
+            raise RuntimeError(
+                f"a rank has died, and its step cannot be made again: {why}; {_LAST}"
+            )
+        for optimizer in state.optimizers():
+            _forget_gradients(optimizer)
+        groups = (group for each in state.optimizers() for group in each.param_groups)
+        for group, settings in zip(groups, before.settings, strict=True):
+            group.update(settings)
+        for name, saved in before.objects.items():
+            state.apply_to_object(state.objects[name], saved)
+        with torch.no_grad():
+            for buffer, saved in zip(self._buffers(), before.buffers, strict=True):
+                buffer.copy_(saved)
+        self._followed.restore(before.facts)
+        state.set_random(before.random)
+
+    def _why_for_ever(self) -> str:
+        """Return why what a broken step has changed cannot be set back; empty if it can."""
+        if self._stepped:
+            return "one of its optimizers has made its step"
+        if not self._suppressed:
+            return "a step has several batches"
+        if self._checksum() != self._sum:
+            return "something other than the session's optimizers has changed parameters"
+        return ""
+
+    def leave(self) -> None:
+        """Leave the group that has broken, whose operations end with errors."""
+        member = self._framework.member
+        assert member is not None
+        with self._leaving:
+            member.abort()
+            member.leave()
+        self.broken = False
+
+    def _watch(self) -> None:
+        """Abort what waits for ranks that have died; this runs in a thread."""
+        member = self._framework.member
+        assert member is not None
+        while True:
+            time.sleep(WATCH_S)
+            with contextlib.suppress(OSError), self._leaving:
+                if member.repair() is not None:
+                    member.abort()
+
+
+def _forget_gradients(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a state that later steps do not change."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict | list | tuple):
+        return mapped(value, lambda _, item: _copied(item))
+    return copy.deepcopy(value)

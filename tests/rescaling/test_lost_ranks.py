@@ -1,0 +1,184 @@
+"""Ranks that die: the others make the step again without them, and new ones take their places."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from resized import Training, samples, sizes
+from site_of_test import wait_for
+
+STEPS = ("--global-batch", "12", "--pause", "0.05")
+
+
+def tails(training: Training) -> dict[int, list[dict[str, Any]]]:
+    """Pid → what each living rank says of its last steps."""
+    found = {}
+    for file in training.path.glob("account-*"):
+        pid = int(file.name.split("-")[-1])
+        if Path(f"/proc/{pid}").exists():
+            with file.open("rb") as opened:
+                opened.seek(max(0, file.stat().st_size - 4000))
+                # The first and the last line may be parts.
+                lines = opened.read().decode().split("\n")[1:-1]
+            found[pid] = [json.loads(line) for line in lines]
+    return found
+
+
+def together(training: Training, size: int, after: float = 0.0) -> dict[int, int]:
+    """Rank → pid, once so many have made some steps together."""
+    found = tails(training)
+    made = [[line for line in lines if line["size"] == size] for lines in found.values()]
+    if len(made) != size or any(len(lines) < 3 or lines[-1]["at"] < after for lines in made):
+        return {}
+    return {lines[-1]["rank"]: lines[-1]["pid"] for lines in made}
+
+
+def kill(training: Training, *ranks: int, size: int) -> None:
+    """Kill ranks when all train."""
+    pids = wait_for(lambda: together(training, size), f"{size} ranks that train")
+    for rank in ranks:
+        os.kill(pids[rank], signal.SIGKILL)
+
+
+def ordered(training: Training) -> list[int]:
+    """The numbers of ranks, one after the other."""
+    return sizes(sorted(training.account(), key=lambda line: line["at"]))
+
+
+def end(training: Training) -> str:
+    """Let it hurry to its end; what it said."""
+    (training.path / "hurry").touch()
+    assert training.wait() == 0, training.output
+    return training.output
+
+
+def counted(account: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of steps that count: of each step those of the last time that it was made."""
+    made: dict[int, int] = {}
+    for line in sorted(account, key=lambda line: line["at"]):
+        made[line["step"]] = line["size"]
+    return [line for line in account if line["size"] == made[line["step"]]]
+
+
+def once(training: Training) -> None:
+    """Each sample counts once in each epoch.
+
+    A rank that is killed when its part of a step is done may not have said so.
+    """
+    lines = counted(training.account())
+    seen: dict[int, list[int]] = {}
+    for line in lines:
+        seen.setdefault(line["step"], []).append(line["size"])
+    unsaid = {step for step, found in seen.items() if len(found) < found[0]}
+    for epoch, found in samples(lines).items():
+        assert len(set(found)) == len(found), epoch
+        if not any(line["epoch"] == epoch and line["step"] in unsaid for line in lines):
+            assert found == list(range(300)), epoch
+
+
+def test_the_others_go_on_and_a_new_one_comes(start: Any, tmp_path: Path) -> None:
+    training = start(*STEPS, size=3, replace=1)
+    kill(training, 1, size=3)
+    wait_for(lambda: ordered(training) == [3, 2, 3], "a new rank")
+    said = end(training)
+    once(training)
+    assert "rank 1 of 3 ended with signal 9; the others go on without it" in said
+    assert "rank 1 of 3 was lost; the other 2 went on from step" in said
+    # As one that nobody has disturbed, but for the order in which numbers were added.
+    (alone := tmp_path / "alone").mkdir()
+    (alone / "hurry").touch()
+    undisturbed = Training(alone, *STEPS, size=1)
+    assert undisturbed.wait() == 0
+    assert torch.allclose(training.result()["weights"], undisturbed.result()["weights"], atol=1e-5)
+
+
+def test_two_that_die_at_once_and_one_later(start: Any) -> None:
+    """With the workers of loaders, which have the connections of their ranks open."""
+    training = start(*STEPS, "--workers", "1", size=4, replace=3)
+    kill(training, 1, 3, size=4)
+    wait_for(lambda: ordered(training) == [4, 2, 4], "two new ranks")
+    kill(training, 2, size=4)
+    wait_for(lambda: ordered(training) == [4, 2, 4, 3, 4], "another one")
+    assert "rank 1, 3 of 4 was lost" in end(training)
+    once(training)
+
+
+def test_a_rank_that_has_not_made_the_step_gets_the_state_of_one_that_has(start: Any) -> None:
+    training = start(*STEPS, "--misses", "20", size=3, replace=1)
+
+    def there() -> dict[int, int]:
+        found = {line["rank"]: line["pid"] for line in training.account() if line["step"] == 20}
+        return found if len(found) == 3 else {}
+
+    os.kill(wait_for(there, "the step that a rank misses")[1], signal.SIGKILL)
+    wait_for(lambda: ordered(training) == [3, 2, 3], "a new rank")
+    end(training)
+    # All gradients of step 20 were averaged before, on the first rank.
+    made = {line["size"] for line in training.account() if line["step"] == 20}
+    assert made == {3}
+    once(training)
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "replace", "why"),
+    [
+        ((), 0, 1, "it was the first one"),
+        ((), 1, 0, ""),
+        (("--balance",), 1, 1, "the training cannot make a step again"),
+        (("--adapt", "12"), 1, 1, "the training cannot make a step again"),
+        (("--shard",), 1, 1, "the training cannot make a step again"),
+    ],
+    ids=["first", "not asked for", "balanced", "adapted", "sharded"],
+)
+def test_when_the_others_end_too(
+    start: Any, words: tuple[str, ...], rank: int, replace: int, why: str
+) -> None:
+    given = ("--pause", "0.05") if "--adapt" in words else STEPS
+    training = start(*given, *words, size=2, replace=replace)
+    kill(training, rank, size=2)
+    assert training.wait() == 128 + signal.SIGKILL
+    said = f"rank {rank} of 2 ended with signal 9, and all others are ended"
+    assert (f"{said}: {why}" if why else "") in training.output
+    assert (said in training.output) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--accumulate",), "the training cannot make a step again"),
+        (("--decay",), "something other than the session's optimizers has changed parameters"),
+    ],
+)
+def test_a_script_whose_step_cannot_be_made_again(
+    start: Any, words: tuple[str, ...], why: str
+) -> None:
+    training = start(*STEPS, *words, size=2, replace=1)
+    kill(training, 1, size=2)
+    assert training.wait() != 0
+    assert why in training.output
+
+
+@pytest.mark.slow
+def test_random_kills(start: Any, tmp_path: Path) -> None:
+    """Twenty times some rank but the first is killed at some time."""
+    chance, over = random.Random(1), tmp_path / "over"
+    words = ("--global-batch", "12", "--epochs", "100000", "--pause", "0.01", "--until", str(over))
+    training, at = start(*words, size=4, replace=20), 0.0
+    for number in range(20):
+        four = functools.partial(together, training, 4, at)
+        pids = wait_for(four, f"four ranks after {number} deaths")
+        os.kill(pids[chance.choice([1, 2, 3])], signal.SIGKILL)
+        at = max(lines[-1]["at"] for lines in tails(training).values()) + chance.random()
+    last = max(lines[-1]["epoch"] for lines in tails(training).values()) + 3
+    over.write_text(str(last))
+    end(training)
+    assert training.output.count("the others go on without it") == 20
+    once(training)

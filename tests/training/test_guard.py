@@ -1,0 +1,185 @@
+"""A step that a dead rank has broken leaves nothing behind."""
+
+from __future__ import annotations
+
+import copy
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from hpcext.training.coordinator import Coordinator
+from hpcext.training.feature import Feature
+from hpcext.training.loop import Loop
+from hpcext.training.torch.mending import Guard
+from hpcext.training.torch.parallel import Parallel
+from hpcext.training.torch.state import TorchState
+
+DIED = RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
+
+
+class Followed(Feature):
+    """A part of a session that counts the steps."""
+
+    steps = 0
+
+    def facts(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def restore(self, manifest: Any) -> None:
+        self.steps = manifest["steps"]
+
+
+class Stage:
+    """A training of one rank, under a launcher that would replace others."""
+
+    def __init__(self, **more: Any) -> None:
+        torch.manual_seed(1)
+        self.model = nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 1)
+        )
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
+        self.average = AveragedModel(self.model)
+        self.scaler = torch.amp.GradScaler("cpu", growth_interval=1)
+        self.generator = torch.Generator().manual_seed(4)
+        objects = {
+            "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule,
+            "average": self.average, "scaler": self.scaler, "generator": self.generator, **more,
+        }  # fmt: skip
+        member: Any = SimpleNamespace(replaces=True, mends=lambda: None, repair=lambda: None)
+        self.framework: Any = SimpleNamespace(
+            member=member, models=[Parallel(self.model)], state=TorchState(objects)
+        )
+        self.followed, self.why = Followed(), ""
+        self.guard, self.loop = Guard(self.framework, self.followed, lambda: self.why), Loop()
+        self.guard.attach(Coordinator(), self.loop)
+        self.guard.began()
+        self.step()
+
+    def begin(self) -> None:
+        self.loop.begin_step(lambda turns: turns, 1)
+        self.guard.step_begins()
+
+    def step(self, *, dies: bool = False) -> None:
+        """What a script does in a step."""
+        self.begin()
+        self.optimizer.zero_grad()
+        loss = self.model(torch.randn(6, 4)).square().mean()
+        self.scaler.scale(loss).backward()
+        if dies:
+            assert self.guard.caught(DIED)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.average.update_parameters(self.model)
+        self.schedule.step()
+        self.followed.steps += 1
+        random.random(), np.random.rand(), torch.rand(1, generator=self.generator)
+        if not dies:
+            self.guard.step_ends()
+            self.loop.end_step()
+
+    def all(self) -> Any:
+        state = self.framework.state
+        return copy.deepcopy((state.capture(), state.random(), self.followed.steps))
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(np.array_equal(one, other))
+
+
+def test_all_is_as_it_was_before_the_step() -> None:
+    stage = Stage()
+    stage.step()
+    before = stage.all()
+    stage.step(dies=True)
+    assert not same(before, stage.all())
+    stage.guard.undo()
+    assert same(before, stage.all())
+    assert all(parameter.grad is None for parameter in stage.model.parameters())
+
+
+def test_a_step_that_is_whole_stays() -> None:
+    stage = Stage()
+    stage.step()
+    after = stage.all()
+    stage.guard.undo()
+    assert same(after, stage.all())
+
+
+def test_between_two_steps_nothing_is_broken() -> None:
+    stage = Stage()
+    stage.step()
+    assert stage.guard.caught(DIED)
+    assert not stage.guard.broken
+
+
+def test_other_errors_are_those_of_the_script() -> None:
+    stage = Stage()
+    stage.begin()
+    assert not stage.guard.caught(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_before_the_second_step_nothing_is_caught() -> None:
+    """Nobody has told the launcher yet that a rank can be replaced."""
+    assert not Stage().guard.caught(DIED)
+
+
+def test_one_of_two_optimizers_has_made_its_step() -> None:
+    stage = Stage()
+    stage.begin()
+    stage.model(torch.randn(6, 4)).sum().backward()
+    stage.optimizer.step()
+    assert stage.guard.caught(DIED)
+    with pytest.raises(RuntimeError, match="one of its optimizers has made its step; the job goes"):
+        stage.guard.undo()
+
+
+def test_something_else_has_changed_parameters() -> None:
+    stage = Stage()
+    stage.begin()
+    stage.model(torch.randn(6, 4)).sum().backward()
+    assert stage.guard.caught(DIED)
+    stage.optimizer.step()
+    with torch.no_grad():
+        stage.model[0].weight.mul_(0.9)
+    with pytest.raises(RuntimeError, match="other than the session's optimizers has changed"):
+        stage.guard.undo()
+
+
+def test_no_optimizer_is_asked_to_step() -> None:
+    stage = Stage()
+    stage.begin()
+    stage.model(torch.randn(6, 4)).sum().backward()
+    assert stage.guard.caught(DIED)
+    with pytest.raises(RuntimeError, match="a step has several batches"):
+        stage.guard.undo()
+
+
+def test_a_reason_that_comes_later() -> None:
+    stage = Stage()
+    stage.step()
+    stage.why = "the batches of ranks follow measurements"
+    stage.step(dies=True)
+    with pytest.raises(RuntimeError, match="cannot be made again: the batches of ranks follow"):
+        stage.guard.undo()
+
+
+def test_a_closure_could_not_be_called_in_vain() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    stage = Stage(lbfgs=torch.optim.LBFGS([weight]))
+    stage.begin()
+    assert stage.guard.caught(DIED)
+    with pytest.raises(RuntimeError, match="a step with a closure"):
+        stage.framework.state.objects["lbfgs"].step(weight.sum)
