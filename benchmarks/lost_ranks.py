@@ -157,7 +157,8 @@ def elastic(bench: Bench, times: int) -> list[Death]:
         *TORCHRUN, "--standalone", "--nproc-per-node", str(RANKS), "--max-restarts", "100",
         "--monitor-interval", "0.1", *bench.train("--snapshot", snapshot),
     ]  # fmt: skip
-    with started(command, bench):
+    # In a store that outlives them, ranks may find the addresses of those before, and wait for ever.
+    with started(command, bench, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}):
         return bench.deaths(times)
 
 
