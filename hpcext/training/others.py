@@ -76,18 +76,26 @@ class Others:
         """
         return self.outlived(self._resizing.meet)
 
-    def outlived(self, communicate: Callable[[], object]) -> bool:
-        """Communicate with the others; return whether some have died, and the training goes on."""
-        return self.heard(lambda: (communicate(),)) is None
+    def outlived(self, communicate: Callable[[], object], *, later: bool = False) -> bool:
+        """Communicate as :meth:`heard` does; return whether some have died."""
+        return self.heard(lambda: (communicate(),), later=later) is None
 
-    def heard(self, communicate: Callable[[], Heard]) -> Heard | None:
-        """Communicate with the others; return None if some have died, and the training goes on."""
+    def heard(self, communicate: Callable[[], Heard], *, later: bool = False) -> Heard | None:
+        """Communicate with the others; return None if some have died, and the training goes on.
+
+        Parameters
+        ----------
+        communicate : callable
+        later : bool
+            Whether it goes on without them only from the next step, as in a validation.
+        """
         try:
             return communicate()
         except RuntimeError as error:
             if not self._resizing.broke(error):
                 raise
-        self.outlive()
+        if not later:
+            self.outlive()
         return None
 
     def outlive(self) -> None:

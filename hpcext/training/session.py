@@ -309,18 +309,18 @@ class Session(Reporting):
         place = dataclasses.replace(loop.place, phase=loop.phase, validation=loop.validations)
         random = training.state.random()
         # All ranks must exchange equally often, including those with fewer batches.
-        looks = ranks.smallest(len(loader) if isinstance(loader, Sized) else 0)
+        length = len(loader) if isinstance(loader, Sized) else 0
+        looks = training.others.heard(lambda: ranks.smallest(length), later=True) or 0
+        look = functools.partial(training.suspend_if_agreed, place, random)
         try:
             for batch in loader:
                 yield batch
                 if looks > 0 or ranks.size == 1:
-                    looks -= 1
-                    training.suspend_if_agreed(place, random)
+                    looks = 0 if training.others.outlived(look, later=True) else looks - 1
         finally:
             # Left by `break`, while the other ranks still exchange.
             while looks > 0 and ranks.size > 1:
-                looks -= 1
-                training.suspend_if_agreed(place, random)
+                looks = 0 if training.others.outlived(look, later=True) else looks - 1
 
     def finish(self) -> None:
         """Write the final checkpoint, so that a rerun trains no further.

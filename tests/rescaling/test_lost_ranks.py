@@ -127,6 +127,19 @@ def test_a_rank_that_has_not_made_the_step_gets_the_state_of_one_that_has(start:
     once(training)
 
 
+def test_a_rank_that_dies_in_a_validation(start: Any, tmp_path: Path) -> None:
+    """The next step is made without it."""
+    training = start("--global-batch", "12", "--pause", "0.3", "--validate", size=3, replace=1)
+    # Steps hurry, so that it is there soon.
+    wait_for(lambda: len(training.account()) > 9, "steps")
+    (tmp_path / "hurry").touch()
+    wait_for((tmp_path / "validates-1").exists, "a validation")
+    pids = {line["rank"]: line["pid"] for line in training.account()}
+    os.kill(pids[2], signal.SIGKILL)
+    assert "rank 2 of 3 was lost; the other 2 went on from step 50" in end(training)
+    once(training)
+
+
 @pytest.mark.parametrize(
     ("words", "rank", "replace", "why"),
     [
@@ -135,14 +148,17 @@ def test_a_rank_that_has_not_made_the_step_gets_the_state_of_one_that_has(start:
         (("--balance",), 1, 1, "the training cannot make a step again"),
         (("--adapt", "12"), 1, 1, "the training cannot make a step again"),
         (("--shard",), 1, 1, "the training cannot make a step again"),
+        (("--accumulate",), 1, 1, "the training cannot make a step again"),
     ],
-    ids=["first", "not asked for", "balanced", "adapted", "sharded"],
+    ids=["first", "not asked for", "balanced", "adapted", "sharded", "accumulated"],
 )
 def test_when_the_others_end_too(
     start: Any, words: tuple[str, ...], rank: int, replace: int, why: str
 ) -> None:
-    given = ("--pause", "0.05") if "--adapt" in words else STEPS
-    training = start(*given, *words, size=2, replace=replace)
+    given = () if "--adapt" in words else ("--global-batch", "12")
+    # There the others do not notice it by themselves.
+    training = start(*given, *words, "--gates", "20", size=2, replace=replace)
+    wait_for(lambda: sum(line["step"] == 19 for line in training.account()) == 2, "the gate")
     kill(training, rank, size=2)
     assert training.wait() == 128 + signal.SIGKILL
     said = f"rank {rank} of 2 ended with signal 9, and all others are ended"
@@ -150,20 +166,11 @@ def test_when_the_others_end_too(
     assert (said in training.output) == bool(why)
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("--accumulate",), "the training cannot make a step again"),
-        (("--decay",), "something other than the session's optimizers has changed parameters"),
-    ],
-)
-def test_a_script_whose_step_cannot_be_made_again(
-    start: Any, words: tuple[str, ...], why: str
-) -> None:
-    training = start(*STEPS, *words, size=2, replace=1)
+def test_a_script_that_changes_parameters_itself(start: Any) -> None:
+    training = start(*STEPS, "--decay", size=2, replace=1)
     kill(training, 1, size=2)
     assert training.wait() != 0
-    assert why in training.output
+    assert "other than the session's optimizers has changed parameters" in training.output
 
 
 @pytest.mark.slow

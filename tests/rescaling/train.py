@@ -70,6 +70,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shard", action="store_true")
     parser.add_argument("--replica", type=int, help="ranks that hold the model together")
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--validate", action="store_true", help="after each epoch, slowly")
     parser.add_argument("--misses", type=int, help="step whose gradients the last rank misses")
     parser.add_argument("--accumulate", action="store_true", help="two batches make a step")
     parser.add_argument("--decay", action="store_true", help="of weights, without the optimizer")
@@ -91,6 +92,9 @@ def main() -> None:  # noqa: PLR0912, PLR0915
     # Widths that neither two nor three ranks divide evenly; with one row, some have none.
     width = 25 if args.shard else 32
     model: nn.Module = nn.Sequential(nn.Linear(12, width), nn.Tanh(), nn.Linear(width, 1))
+    if args.validate:
+        # Its buffers are sent before each pass.
+        model = nn.Sequential(nn.BatchNorm1d(12), model)
     if args.shard:
         model = shard(model, nn.Linear, replica_ranks=args.replica)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -176,6 +180,12 @@ def main() -> None:  # noqa: PLR0912, PLR0915
                 file.write(json.dumps(line) + "\n")
                 fail(args.fail, session, args.directory)
             schedule.step()
+            if args.validate:
+                for _, x, _ in session.validation(DataLoader(data, batch_size=30)):
+                    (args.directory / f"validates-{epoch}").touch()
+                    time.sleep(args.pause)
+                    with torch.no_grad():
+                        model(x)
             if args.until and args.until.exists() and epoch >= int(args.until.read_text() or epoch):
                 session.finish()
                 break

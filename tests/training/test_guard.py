@@ -123,6 +123,11 @@ def test_between_two_steps_nothing_is_broken() -> None:
     stage.step()
     assert stage.guard.caught(DIED)
     assert not stage.guard.broken
+    # As in a validation: the next step is none, even if no averaging is tried.
+    before = stage.all()
+    stage.step(dies=True)
+    stage.guard.undo()
+    assert same(before, stage.all())
 
 
 def test_other_errors_are_those_of_the_script() -> None:

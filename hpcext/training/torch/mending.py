@@ -25,7 +25,7 @@ from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import checksum
 from hpcext.training.torch.state import mapped, unwrapped
 
-REPAIR_S = 30.0
+REPAIR_S = 60.0
 """Seconds within which the launcher says that a rank has died, after communication has failed."""
 
 WATCH_S = 0.1
@@ -85,6 +85,7 @@ class Guard(Feature):
         self._sum: int | None = None
         self._accumulates = False
         self._announced = False
+        self._cut = False
         # Held while a group is left or aborted, so that no group is both.
         self._leaving = threading.Lock()
 
@@ -99,6 +100,7 @@ class Guard(Feature):
         backend = isinstance(error, dist.DistError) or "gloo" in str(error).lower()
         if not self._announced or not backend:
             return False
+        self._cut = True
         # Between two steps nothing is to be set back.
         self.broken |= self.loop.in_step
         return True
@@ -115,7 +117,8 @@ class Guard(Feature):
         """Keep what the step may change; announce, before the second one, that steps are safe."""
         if not self.on:
             return
-        self.broken = self._suppressed = False
+        # Once the ranks cannot communicate, a model may not even try to average.
+        self.broken, self._suppressed = self._cut, False
         self._stepped.clear()
         self._sum = self._before = None
         if self.loop.stepped and not self._accumulates and not self._why_not():
@@ -231,7 +234,7 @@ class Guard(Feature):
         with self._leaving:
             member.abort()
             member.leave()
-        self.broken = False
+        self.broken = self._cut = False
 
     def _watch(self) -> None:
         """Abort what waits for ranks that have died; this runs in a thread."""
