@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,12 @@ from hpcext import protocol
 TRAIN = Path(__file__).parent / "train.py"
 
 
-def training(site: Site, name: str, *argv: str, **more: Any) -> dict[str, Any]:
+def training(
+    site: Site, name: str, *argv: str, options: Sequence[str] = (), **more: Any
+) -> dict[str, Any]:
     directory = site.path / name
     directory.mkdir()
-    launch = [sys.executable, "-m", "hpcext", "launch", "--"]
+    launch = [sys.executable, "-m", "hpcext", "launch", *options, "--"]
     command = [*launch, sys.executable, str(TRAIN), str(directory), "--global-batch=12", *argv]
     (directory / "tmp").mkdir()
     return {"name": name, "command": command, "env": {"TMPDIR": f"{directory}/tmp"}, **more}
@@ -85,6 +90,35 @@ def test_promoted_and_resized_without_stopping(site: Site) -> None:
     # What it cost is known by measurement.
     assert told["up_s"] > 0
     assert told["down_s"] >= 0
+    assert not site.left_behind()
+
+
+@pytest.mark.slow
+def test_a_job_whose_rank_dies_is_one_attempt_and_resized_as_before(site: Site) -> None:
+    sizes = {"gpus": {"min": 1, "max": 3, "optimal": 2}}
+    words = ("--pause", "0.1")
+    site.write_jobs(training(site, "kept", *words, options=("--replace", "1"), **sizes))
+    manager = site.start("run", str(site.jobs), "--gpus", "3", "--dir", str(site.pilot), "--json")
+    wait_for(lambda: len(account(site, "kept")) > 8, "steps")
+    lost = next(line["pid"] for line in account(site, "kept") if line["rank"] == 1)
+    os.kill(lost, signal.SIGKILL)
+
+    def size() -> int:
+        found: int = max(account(site, "kept"), key=lambda line: line["at"])["size"]
+        return found
+
+    wait_for(lambda: size() == 1, "steps without it")
+    wait_for(lambda: size() == 2, "another rank")
+    (job,) = site.document("status", str(site.pilot))["jobs"]
+    assert "rank 1 of 2 was lost; the other 1 went on from step" in str(job["notes"])
+    # The manager may ask while the new rank's coming is not quite over.
+    wait_for(lambda: site.run("resize", str(site.pilot), "kept", "3").code == 0, "the request")
+    wait_for(lambda: size() == 3, "three ranks")
+    (site.path / "kept" / "hurry").touch()
+    out, err = manager.communicate(timeout=500)
+    assert manager.returncode == 0, (out, err)
+    told = json.loads(out)["jobs"][0]
+    assert (told["attempts"], told["suspends"], told["rescales"]) == (1, 0, 1)
     assert not site.left_behind()
 
 
