@@ -29,7 +29,7 @@ from typing import Any
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from hpcext import documents, private, protocol
-from hpcext.launch import command, devices, stderr, tree
+from hpcext.launch import command, stderr, tree
 from hpcext.launch.change import Change
 from hpcext.launch.node_ranks import REMIND_S, NodeRanks, Place, how_ended
 from hpcext.launch.other_node import OtherNode
@@ -56,7 +56,7 @@ class Launcher(NodeRanks):
     replace: int = 0
     _number: int = 0
     _change: Change | None = None
-    _devices: str | None = field(default_factory=lambda: devices.said(protocol.environ()))
+    _devices: str | None = None  # what the last change said
     _lost: set[int] = field(default_factory=set)  # ranks that the others have not been told of
     _lost_s: float = 0.0
     _missing: int = 0  # ranks that are to be replaced
@@ -225,7 +225,7 @@ class Launcher(NodeRanks):
                 rank = group.stay.index(place.rank)
                 self._ranks[pid] = place._replace(number=group.number, rank=rank)
         self.nodes, self._number, self._change = change.nodes, group.number, None
-        self._devices = self._devices if change.devices is None else change.devices
+        self._devices = change.devices or self._devices
         if change.asked:
             self._say(change, ok=True, gpus=change.gpus, nodes=change.nodes, stall_s=answer.stall_s)
         elif not group.repairs:
@@ -271,9 +271,6 @@ class Launcher(NodeRanks):
             return "it was the first one"
         if self._change and self._change.proposed:
             return "the ranks were changing"
-        # New ranks are given GPUs by number.
-        if devices.present() and len(self._gpus()) != len(self.nodes):
-            return f"{devices.name()} does not name one GPU for each rank"
         return "" if self.rendezvous.can_mend() else "the training cannot make a step again"
 
     def _lose(self, place: Place, code: int) -> None:
@@ -302,12 +299,8 @@ class Launcher(NodeRanks):
             # On a full disk this is tried again; until then the others wait.
             self._lost_s = time.monotonic() + REMIND_S
             return
-        gpus = self._gpus()
-        order = [*stay, *sorted(self._lost)]
-        named = ",".join(gpus[rank] for rank in order) if len(gpus) == len(order) else None
         self._lost.clear()
-        nodes = tuple(self.nodes[rank] for rank in stay)
-        self._change = Change(group, nodes, named, proposed=True)
+        self._change = Change(group, tuple(self.nodes[rank] for rank in stay), proposed=True)
 
     def _replace_missing(self) -> None:
         """Start ranks in place of those that have died."""
@@ -315,10 +308,6 @@ class Launcher(NodeRanks):
         group = Group(self._number + 1, len(nodes), tuple(range(len(self.nodes))))
         self._change = Change(group, nodes, self._devices)
         self._start_new(self._change)
-
-    def _gpus(self) -> list[str]:
-        """Return the GPUs of this node, in the order of its ranks; empty if they have no names."""
-        return self._devices.split(",") if self._devices else []
 
 
 def launch(

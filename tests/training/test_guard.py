@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.feature import Feature
 from hpcext.training.loop import Loop
+from hpcext.training.torch import Session
 from hpcext.training.torch.mending import Guard
 from hpcext.training.torch.parallel import Parallel
 from hpcext.training.torch.state import TorchState
@@ -188,3 +190,15 @@ def test_a_closure_could_not_be_called_in_vain() -> None:
     assert stage.guard.caught(DIED)
     with pytest.raises(RuntimeError, match="a step with a closure"):
         stage.framework.state.objects["lbfgs"].step(weight.sum)
+
+
+def test_what_a_session_says_of_itself(tmp_path: Path) -> None:
+    def session(**options: Any) -> Session:
+        model = nn.Linear(2, 1)
+        return Session(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), **options)
+
+    assert session()._why_not_again() == "nothing is saved"
+    saving = session(checkpoint_dir=tmp_path)
+    assert saving._why_not_again() == "no model is wrapped by session.parallel(model)"
+    saving.device = torch.device("cuda")
+    assert saving._why_not_again() == "the ranks communicate by NCCL"

@@ -120,6 +120,9 @@ class Session(Balances, BaseSession):
         """Return why a step that a dead rank breaks cannot be made again; empty if it can."""
         if self.training.keeper is None:
             return "nothing is saved"
+        if self.device.type == "cuda":
+            # After an abort of NCCL the kernels behind it go on, with gradients of no meaning.
+            return "the ranks communicate by NCCL"
         if self._torch.state.sharded:
             return "the model is sharded"
         if self._torch.deterministic:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -117,12 +117,7 @@ class Member(Membership):
         return ranks
 
     def abort(self) -> None:
-        """End what waits for other members of the present group, with errors; any thread calls it.
-
-        Operations of NCCL are aborted, those of gloo end with their connections.
-        """
-        if dist.is_initialized() and dist.get_backend() != "gloo":
-            cast(Any, dist.group.WORLD).abort()
+        """End, with errors, what waits for other members of the group; any thread calls it."""
         end(self._connections)
 
     def _file(self) -> Store:
