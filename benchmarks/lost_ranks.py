@@ -1,9 +1,11 @@
-"""What the death of a rank costs: replaced in place, and under torchrun.
+"""What the death of a rank costs: replaced in place, under torchrun, and under torchft.
 
 Three ranks train one model (Adam, gloo on the CPU). Time after time the last one is killed:
 
 - *replaced*: ``hpcext launch --replace``; the others make the step again, and a new rank joins;
-- *elastic*: torchrun starts all ranks again, which go on from a snapshot of every ten steps.
+- *elastic*: torchrun starts all ranks again, which go on from a snapshot of every ten steps;
+- *torchft*: torchft 0.2, one replica for each rank, started again by the benchmark (left out unless
+  ``--torchft`` names a directory with it: ``pip install --target DIR torchft``).
 
 All figures are taken from what rank 0 wrote itself, a line after each optimizer step. *Lost*: from
 the end of the last step whose work was kept to the end of the first one after the death, less the
@@ -13,7 +15,8 @@ longest step while the new rank joined, less the median step.
 *Overhead*: the median step with ``--replace`` as a part of that without it, each trained twice by
 turns.
 
-Run: ``python benchmarks/lost_ranks.py [--quick] [--parameters 25000000] [--times 3]``
+Run: ``python benchmarks/lost_ranks.py [--quick] [--parameters 25000000] [--times 3]
+[--torchft DIR]``
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from site_of_test import Site
 RANKS = 3
 STEADY_STEPS = 12
 GOAL_S, GOAL_STEPS, GOAL_OVERHEAD = 5.0, 1, 0.03
+TORCHFT = Path(__file__).parent / "lost_ranks_torchft.py"
 
 
 class Death(NamedTuple):
@@ -87,13 +91,14 @@ class Bench:
                 found.append((float(lines[-1].split()[1]), int(path.name)))
         return max(found)[1]
 
-    def deaths(self, times: int) -> list[Death]:
+    def deaths(self, times: int, again: Callable[[], object] = lambda: None) -> list[Death]:
         """Kill the last rank so often."""
         killed = []
         self.steady()
         for _ in range(times):
             killed.append(time.time())
             os.kill(self.last_rank(), signal.SIGKILL)
+            again()
             self.steady(killed[-1])
         return [death(read(self.accounts), at_s) for at_s in killed]
 
@@ -152,9 +157,35 @@ def elastic(bench: Bench, times: int) -> list[Death]:
         *TORCHRUN, "--standalone", "--nproc-per-node", str(RANKS), "--max-restarts", "100",
         "--monitor-interval", "0.1", *bench.train("--snapshot", snapshot),
     ]  # fmt: skip
-    # In a store that outlives them ranks may find the addresses of those before, and wait for ever.
+    # In a store that outlives them, ranks may find the addresses of those before, and wait for ever.
     with started(command, bench, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}):
         return bench.deaths(times)
+
+
+def torchft(bench: Bench, times: int, place: Path) -> list[Death]:
+    """Replicas of torchft."""
+    paths = os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])
+    environ = {"PYTHONPATH": paths, "LOGLEVEL": "ERROR", "TORCHFT_LOG": "error"}
+    serve = [sys.executable, str(TORCHFT), "--serve", str(bench.directory / "address")]
+    replicas: list[started] = []
+
+    def begin(number: int) -> None:
+        words = bench.train()[1:]
+        address = (bench.directory / "address").read_text()
+        command = [sys.executable, str(TORCHFT), *words, "--number", str(number)]
+        replicas.append(started([*command, "--lighthouse", address], bench, environ))
+        replicas[-1].__enter__()
+
+    with started(serve, bench, environ):
+        while not (bench.directory / "address").exists():
+            time.sleep(0.1)
+        try:
+            for number in range(RANKS):
+                begin(number)
+            return bench.deaths(times, lambda: begin(RANKS - 1))
+        finally:
+            for replica in replicas:
+                replica.__exit__()
 
 
 class started:
@@ -220,6 +251,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a small model, once")
     parser.add_argument("--parameters", type=int, default=25_000_000)
     parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--torchft", type=Path, help="directory where torchft is installed")
     args = parser.parse_args()
     parameters, times = (100_000, 1) if args.quick else (args.parameters, args.times)
     with tempfile.TemporaryDirectory(prefix="b-", ignore_cleanup_errors=True) as name:
@@ -230,6 +262,9 @@ def main() -> None:
             "replaced": lambda: replaced(Bench(directory / "replaced", parameters), times),
             "elastic": lambda: elastic(Bench(directory / "elastic", parameters), times),
         }
+        if args.torchft:
+            bench = Bench(directory / "torchft", parameters)
+            ways["torchft"] = lambda: torchft(bench, times, args.torchft.absolute())
         for way, of in ways.items():
             found = of()
             again = max(each.again for each in found)
