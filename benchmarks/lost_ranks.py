@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rescaling import TORCHRUN, TRAIN, WAIT_S, Line, read
+from rescaling import TORCHRUN, TRAIN, Line, read
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -42,6 +42,7 @@ from site_of_test import Site
 
 RANKS = 3
 STEADY_STEPS = 12
+WAIT_S = 180.0
 GOAL_S, GOAL_STEPS, GOAL_OVERHEAD = 5.0, 1, 0.03
 TORCHFT = Path(__file__).parent / "lost_ranks_torchft.py"
 
@@ -157,7 +158,7 @@ def elastic(bench: Bench, times: int) -> list[Death]:
         *TORCHRUN, "--standalone", "--nproc-per-node", str(RANKS), "--max-restarts", "100",
         "--monitor-interval", "0.1", *bench.train("--snapshot", snapshot),
     ]  # fmt: skip
-    # In a store that outlives them, ranks may find the addresses of those before, and wait for ever.
+    # In a store that outlives them ranks may find the addresses of those before, and wait for ever.
     with started(command, bench, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}):
         return bench.deaths(times)
 
