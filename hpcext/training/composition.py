@@ -237,7 +237,6 @@ class Training:
         """End a step that the script has made; return whether to reopen the loader."""
         if self.others.step_is_broken():
             self.others.outlive()
-            self._after_boundary(reopens=True, resized=True)
             return True
         self.end_step()
         return self.boundary()
@@ -245,6 +244,10 @@ class Training:
     def end_step(self) -> None:
         """End the present step, if there is one: count its samples, and report it."""
         if not self.loop.in_step:
+            return
+        if self.others.step_is_broken():
+            # Left by `break`: nobody makes it again, so it is none.
+            self.others.drop_step()
             return
         for feature in self.features:
             feature.step_ends()
@@ -279,12 +282,9 @@ class Training:
             reopens |= feature.before_boundary()
         if self.keeper is not None and self.loop.phase == EPOCH:
             resized = self._agree(self.keeper)
-        self._after_boundary(reopens=reopens or resized, resized=resized)
-        return reopens or resized
-
-    def _after_boundary(self, *, reopens: bool, resized: bool) -> None:
         for feature in reversed(self.features):
-            feature.after_boundary(reopens=reopens, resized=resized)
+            feature.after_boundary(reopens=reopens or resized, resized=resized)
+        return reopens or resized
 
     def _agree(self, keeper: Keeper) -> bool:
         """Do at a boundary what all ranks agreed on; return whether the ranks have changed."""

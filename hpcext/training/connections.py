@@ -1,4 +1,4 @@
-"""The TCP connections of this process, and how to end those of a library that does not end them.
+"""The sockets of this process, and how to end connections of a library that does not end them.
 
 Gloo has no way to leave an operation that waits for another process. It ends with an error when
 its connections do, for all processes that wait for this one as well.
@@ -9,49 +9,41 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Collection, Iterator
 
 
-def connections() -> set[int]:
-    """Return the inodes of the TCP sockets of this process."""
-    return {inode for inode, _ in _sockets()}
+def sockets() -> set[int]:
+    """Return the inodes of the sockets of this process."""
+    return {inode for _, inode in _sockets()}
 
 
 def end(inodes: Collection[int]) -> None:
-    """End connections, which stay open files of their owner.
+    """End those of some sockets that are TCP connections; they stay open files of their owner.
 
     Parameters
     ----------
     inodes : collection of int
         Those that are not there any more are ignored.
     """
-    for inode, connection in _sockets():
-        if inode in inodes:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+    for descriptor, inode in _sockets():
+        if inode not in inodes:
+            continue
+        with contextlib.suppress(OSError):
+            copy = os.dup(descriptor)
+            # The descriptor may be that of another file by now; the copy stays what it is.
+            if os.fstat(copy).st_ino != inode:
+                os.close(copy)
+                continue
+            with socket.socket(fileno=copy) as one:
+                if one.family in {socket.AF_INET, socket.AF_INET6} and one.getpeername():
+                    one.shutdown(socket.SHUT_RDWR)
 
 
-def _sockets() -> Iterator[tuple[int, socket.socket]]:
-    """Yield inodes and duplicates, so that none is closed, and its number used again, meanwhile."""
+def _sockets() -> Iterator[tuple[int, int]]:
+    """Yield descriptors and inodes, without touching what may be in use by others."""
     for name in os.listdir("/proc/self/fd"):
-        try:
-            copy = os.dup(int(name))
-        except OSError:
-            continue
-        try:
-            one = socket.socket(fileno=copy)
-        except OSError:
-            # Not a socket.
-            os.close(copy)
-            continue
-        with one:
-            if _is_connected(one):
-                yield os.fstat(copy).st_ino, one
-
-
-def _is_connected(one: socket.socket) -> bool:
-    if one.family not in {socket.AF_INET, socket.AF_INET6} or one.type != socket.SOCK_STREAM:
-        return False
-    with contextlib.suppress(OSError):
-        return bool(one.getpeername())
-    return False
+        with contextlib.suppress(OSError):
+            facts = os.fstat(int(name))
+            if stat.S_ISSOCK(facts.st_mode):
+                yield int(name), facts.st_ino

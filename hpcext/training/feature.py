@@ -213,6 +213,9 @@ class Resizing(Feature):
         """
         return False
 
+    def undo(self) -> None:
+        """Set back what the present step has changed, which is broken."""
+
     def meet(self) -> None:
         """Meet the other ranks, if they go on without ranks that die."""
 

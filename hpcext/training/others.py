@@ -69,6 +69,11 @@ class Others:
         """Return whether a rank has died in the present step, which must be made again."""
         return self._resizing.broke()
 
+    def drop_step(self) -> None:
+        """End the present step, which is broken, as if it had not been made."""
+        self._loop.abandon_step()
+        self._resizing.undo()
+
     def meet(self) -> bool:
         """Meet the others when a loader is read; return whether to reopen it.
 

@@ -127,6 +127,20 @@ def test_a_rank_that_has_not_made_the_step_gets_the_state_of_one_that_has(start:
     once(training)
 
 
+def test_a_step_that_is_left_by_break_is_none_if_a_rank_dies_in_it(start: Any) -> None:
+    """Otherwise it would count, and have changed nothing."""
+    words = ("--global-batch", "12", "--epochs", "2", "--gates", "10", "--leave", "10")
+    training = start(*words, size=3, replace=1)
+    wait_for(lambda: len([*training.path.glob("at-10-*")]) == 3, "the gate")
+    kill(training, 1, size=3)
+    training.open_gate(10)
+    assert "rank 1 of 3 was lost; the other 2 went on from step 10" in end(training)
+    # The second epoch is whole, from that step on.
+    last = [line for line in counted(training.account()) if line["epoch"] == 1]
+    assert sorted({line["step"] for line in last}) == list(range(10, 35))
+    assert samples(last)[1] == list(range(300))
+
+
 def test_a_rank_that_dies_in_a_validation(start: Any, tmp_path: Path) -> None:
     """The next step is made without it."""
     training = start("--global-batch", "12", "--pause", "0.3", "--validate", size=3, replace=1)
@@ -158,7 +172,7 @@ def test_when_the_others_end_too(
     given = () if "--adapt" in words else ("--global-batch", "12")
     # There the others do not notice it by themselves.
     training = start(*given, *words, "--gates", "20", size=2, replace=replace)
-    wait_for(lambda: sum(line["step"] == 19 for line in training.account()) == 2, "the gate")
+    wait_for(lambda: len([*training.path.glob("at-20-*")]) == 2, "the gate")
     kill(training, rank, size=2)
     assert training.wait() == 128 + signal.SIGKILL
     said = f"rank {rank} of 2 ended with signal 9, and all others are ended"

@@ -71,6 +71,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--replica", type=int, help="ranks that hold the model together")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--validate", action="store_true", help="after each epoch, slowly")
+    parser.add_argument("--leave", type=int, help="step after which the epoch is left")
     parser.add_argument("--misses", type=int, help="step whose gradients the last rank misses")
     parser.add_argument("--accumulate", action="store_true", help="two batches make a step")
     parser.add_argument("--decay", action="store_true", help="of weights, without the optimizer")
@@ -140,6 +141,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915
                 if args.pause and not (args.directory / "hurry").exists():
                     time.sleep(args.pause)
                 if session.step in args.gates:
+                    (args.directory / f"at-{session.step}-{session.rank}").touch()
                     wait_at(args.directory / f"gate-{session.step}")
                 if session.step == args.spoil and session.rank == 1:
                     with torch.no_grad():
@@ -178,6 +180,8 @@ def main() -> None:  # noqa: PLR0912, PLR0915
                     "at": time.time(),
                 }
                 file.write(json.dumps(line) + "\n")
+                if session.step == args.leave and epoch == 0:
+                    break
                 fail(args.fail, session, args.directory)
             schedule.step()
             if args.validate:

@@ -17,9 +17,9 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def test_both_sides_hear_of_the_end() -> None:
-    before = connections.connections()
+    before = connections.sockets()
     one, other = pair()
-    found = connections.connections() - before
+    found = connections.sockets() - before
     assert found == {os.fstat(each.fileno()).st_ino for each in (one, other)}
     connections.end({os.fstat(one.fileno()).st_ino})
     assert (one.recv(1), other.recv(1)) == (b"", b"")

@@ -21,7 +21,7 @@ from hpcext.training.torch.group import Member
 from hpcext.training.torch.parallel import Parallel
 from hpcext.training.torch.ranks import join, own_device
 from hpcext.training.torch.state import TorchState
-from hpcext.training.torch.weights import Guard
+from hpcext.training.torch.weights import Catcher
 from hpcext.training.torch.whole import Steps, norm_of_gradients
 
 
@@ -41,7 +41,7 @@ class Torch(Framework):
     models : list of Parallel
         Models that average their gradients over the ranks.
     state : TorchState
-    guard : Guard or None
+    guard : Catcher or None
         Asked about errors of communication.
     """
 
@@ -54,7 +54,7 @@ class Torch(Framework):
         self.device = own_device()
         self.member: Member | None = None
         self.models: list[Parallel] = []
-        self.guard: Guard | None = None
+        self.guard: Catcher | None = None
         self.deterministic = deterministic
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)

@@ -17,8 +17,8 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from hpcext.protocol import environ
 from hpcext.rendezvous import Group, Rendezvous
+from hpcext.training import connections
 from hpcext.training.checkpoint import CheckpointError
-from hpcext.training.connections import connections, end
 from hpcext.training.door import Door, LocalDoor, places
 from hpcext.training.membership import Membership
 from hpcext.training.ranks import Ranks
@@ -55,7 +55,7 @@ class Member(Membership):
         self._store: Store | None = None
         self._kept: Store | None = None  # on rank 0, the store of all ranks
         self._services: list[Door | LocalDoor] = []
-        self._connections: set[int] = set()
+        self._sockets: set[int] = set()
 
     @classmethod
     def here(cls, device: torch.device) -> Member | None:
@@ -105,7 +105,7 @@ class Member(Membership):
             # A new rank has sharded its model alone.
             dist.destroy_process_group()
         self._store = self._meet(group) if self._rendezvous.host else self._file()
-        before = connections()
+        before = connections.sockets()
         init(
             self._device,
             store=PrefixStore(f"group-{group.number}", self._store),
@@ -113,12 +113,12 @@ class Member(Membership):
             world_size=group.size,
         )
         ranks = TorchRanks()
-        self._connections = connections() - before
+        self._sockets = connections.sockets() - before
         return ranks
 
     def abort(self) -> None:
         """End, with errors, what waits for other members of the group; any thread calls it."""
-        end(self._connections)
+        connections.end(self._sockets)
 
     def _file(self) -> Store:
         # Opened again, since FileStore keeps a descriptor, which a fork would share.

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcext.training.torch.weights import Guard, WeightOf, attach
+from hpcext.training.torch.weights import Catcher, WeightOf, attach
 
 
 class Parallel(DistributedDataParallel):
@@ -22,14 +22,14 @@ class Parallel(DistributedDataParallel):
     Parameters
     ----------
     module : torch.nn.Module
-    guard : Guard, optional
+    guard : Catcher, optional
         Asked about errors of communication.
     **options
         Options of DistributedDataParallel.
     """
 
     def __init__(
-        self, module: torch.nn.Module, *, guard: Guard | None = None, **options: Any
+        self, module: torch.nn.Module, *, guard: Catcher | None = None, **options: Any
     ) -> None:
         torch.nn.Module.__init__(self)
         self.module = module

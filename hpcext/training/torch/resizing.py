@@ -93,6 +93,10 @@ class InPlace(resizing.InPlace):
         """Return whether a rank has died, so that the others are to go on without it."""
         return self._guard.broken if error is None else self._guard.caught(error)
 
+    def undo(self) -> None:
+        """Set back what the present step has changed, which is broken."""
+        self._guard.undo()
+
     def meet(self) -> None:
         """Meet the other ranks, if they go on without ranks that die."""
         if self._guard.on and self.coordinator.ranks.size > 1:

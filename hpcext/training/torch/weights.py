@@ -40,14 +40,16 @@ class WeightOf(Protocol):
         """
 
 
-class Guard(Protocol):
+class Catcher(Protocol):
     """What decides whether the training survives an error of communication."""
 
     def caught(self, error: RuntimeError) -> bool:
         """Return whether to go on as if there were no error; the step then has no effect."""
 
 
-def attach(model: DistributedDataParallel, weight_of: WeightOf, guard: Guard | None = None) -> None:
+def attach(
+    model: DistributedDataParallel, weight_of: WeightOf, guard: Catcher | None = None
+) -> None:
     """Make this model average its gradients over the samples of all ranks.
 
     With equal batches (every weight 1) the result is bit for bit the same as without this hook.
@@ -59,7 +61,7 @@ def attach(model: DistributedDataParallel, weight_of: WeightOf, guard: Guard | N
     weight_of : WeightOf
         Returns the weight of this rank's batch in the present step; it is called in the backward
         pass, for each bucket of gradients.
-    guard : Guard, optional
+    guard : Catcher, optional
         Asked about errors; if it catches one, the gradients of this rank stay as they are.
 
     Raises
