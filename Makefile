@@ -66,7 +66,7 @@ accept:
 
 test-environment:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount ip:iproute2 g++:g++ \
-		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server valgrind:valgrind \
+		slurmctld:slurm-wlm slurmdbd:slurmdbd slurmrestd:slurmrestd munged:munge mariadbd:mariadb-server valgrind:valgrind \
 		lua5.1:lua5.1 lua5.4:lua5.4 ruby:ruby zsh:zsh fish:fish patch:patch logrotate:logrotate chromium:chromium \
 		prometheus:prometheus prometheus-node-exporter:prometheus-node-exporter \
 		mpirun.openmpi:openmpi-bin mpiexec.hydra:mpich systemd-analyze:systemd

@@ -45,6 +45,10 @@ BACKENDS = ("slurm", "lsf")
 """Names of hpcext's own batch systems; a test keeps both lists equal as well."""
 
 
+SLURM_READERS = ("auto", "commands", "pyslurm", "slurmrestd")
+"""What Slurm can be queried with; ``auto`` is pyslurm if one fits, or else commands."""
+
+
 def user_file() -> Path:
     """Return the path of this user's settings, whether or not the file exists."""
     return protocol.user_directory("config") / "hpcext.toml"
@@ -154,6 +158,7 @@ class Settings:
     state_dir : pathlib.Path
     batch : str
         ``auto``, or the name of a batch system, see :mod:`hpcext.backends`.
+    slurm_reader : {"auto", "commands", "pyslurm", "slurmrestd"}
     lsf_launcher : {"blaunch", "jsrun", "lsrun"}
     lsf_options : str
         Options of bsub for each pilot.
@@ -218,6 +223,12 @@ class Settings:
         AUTO,
         _known("batch system", (AUTO, *BACKENDS), seams.BACKENDS),
         "batch system, such as slurm or lsf; auto: the one whose commands are installed",
+    )
+    slurm_reader: str = _setting(
+        "auto",
+        _one_of(*SLURM_READERS),
+        "what queries Slurm: commands, pyslurm, slurmrestd, or auto: pyslurm of its release, or "
+        "commands",
     )
     lsf_launcher: str = _setting(
         "blaunch",

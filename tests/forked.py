@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from ports import free_port
+from written import whole_lines
 
 HERE = Path(__file__).parent
 WAIT_S = 120
@@ -82,7 +83,7 @@ class Training:
 
     def log(self, *kinds: str) -> list[list[str]]:
         """What the training itself wrote down: words of each line, attempt and rank first."""
-        lines = [line.split() for line in (self.path / "log").read_text().splitlines()]
+        lines = [line.split() for line in whole_lines(self.path / "log")]
         return [line for line in lines if not kinds or line[2] in kinds]
 
     def run(self, *words: str, ranks: int = 1, managed: bool = True, **environ: str) -> Ended:

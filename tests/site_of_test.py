@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import forked_commands
 import psutil
+from written import whole_lines
 
 COUNTER = Path(__file__).parent / "faults" / "counter.py"
 WAIT_S = 240.0
@@ -178,7 +179,7 @@ class Site:
         if not path.exists():
             return []
         steps = []
-        for line in path.read_text().splitlines():
+        for line in whole_lines(path):
             attempt, step, time_s, gpus, pid = line.split()
             held = frozenset(gpus.split(","))
             steps.append(Step(int(attempt), int(step), float(time_s), held, int(pid)))

@@ -8,7 +8,7 @@ from hpcext.acceptance.systems import Order
 from hpcext.allocation import JobId
 from hpcext.batch import runner, slurm
 from hpcext.batch.leasing import Held, Idle
-from hpcext.batch.slurm import reads as slurm_reads
+from hpcext.batch.slurm.commands import Commands
 from hpcext.batch.slurm.leasing import SlurmLeasing
 from hpcext.doctor.slurm_plugin import FLAG
 
@@ -102,7 +102,7 @@ class SlurmSystem:
 
     def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
         """Return states that Slurm's commands report, which every site has, unlike pyslurm."""
-        return slurm_reads.Commands().states(jobs)
+        return Commands().states(jobs)
 
     def cancel(self, jobs: Sequence[JobId]) -> None:
         """End these jobs with scancel(1)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import stat
 from pathlib import Path
 
@@ -44,16 +43,18 @@ class Server:
         InputError
             The path cannot be listened at.
         """
+        # Under another name first: where its name is, somebody listens, and all may connect.
+        draft = self._path.with_name(f".{self._path.name}")
         try:
             with contextlib.suppress(FileNotFoundError):
+                # If it is a socket, the lock says that nobody listens there.
                 if not stat.S_ISSOCK(self._path.lstat().st_mode):
                     raise InputError("is there, and is no socket", where=clean(str(self._path)))
-                # The lock says that nobody listens there.
-                self._path.unlink()
             self._server = await asyncio.start_unix_server(
-                self._serve, str(self._path), limit=MOST_BYTES
+                self._serve, str(draft), limit=MOST_BYTES
             )
-            os.chmod(self._path, 0o666)
+            draft.chmod(0o666)
+            draft.rename(self._path)
         except OSError as error:
             raise InputError(
                 f"cannot be listened at: {error.strerror or error}", where=clean(str(self._path))

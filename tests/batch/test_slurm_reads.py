@@ -18,6 +18,8 @@ from hpcext.batch import runner, slurm
 from hpcext.batch.jobs import UNKNOWN, End
 from hpcext.batch.slurm import Host, SlurmStep
 from hpcext.batch.slurm import reads as slurm_reads
+from hpcext.batch.slurm.api import Api
+from hpcext.batch.slurm.commands import Commands
 from hpcext.core.errors import BatchError
 
 RECORDED = Path(__file__).parent / "recorded" / "slurm-22.05"
@@ -88,16 +90,16 @@ def recorded(argv: Sequence[str], **_: Any) -> str:
 
 
 @pytest.fixture(params=["commands", "pyslurm"])
-def reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> slurm_reads.Commands:
+def reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Commands:
     monkeypatch.setattr(runner, "run", recorded)
-    by: dict[str, Callable[[], slurm_reads.Commands]] = {
-        "commands": slurm_reads.Commands,
-        "pyslurm": lambda: slurm_reads.Api(stand_in()),
+    by: dict[str, Callable[[], Commands]] = {
+        "commands": Commands,
+        "pyslurm": lambda: Api(stand_in()),
     }
     return by[request.param]()
 
 
-def test_states(reads: slurm_reads.Commands) -> None:
+def test_states(reads: Commands) -> None:
     known = {1: "running", 2: "pending", 3: "failed", 4: "cancelled"}
     assert reads.states([1, 2, 3, 4]) == known
     assert reads.states([]) == {}
@@ -113,7 +115,7 @@ def test_the_task_of_an_array_in_pyslurm(monkeypatch: pytest.MonkeyPatch) -> Non
     tasks = {8: {"array_task_id": 0, "state": "COMPLETED"}, 7: {"array_task_id": 1}}
     for number, more in tasks.items():
         module.Jobs.load()[number] = types.SimpleNamespace(**{**facts, **more})
-    reads = slurm_reads.Api(module)
+    reads = Api(module)
     assert reads.states(["7_0", "7_1", "7_2"]) == {"7_0": "completed", "7_1": "running"}
     assert reads.end("7_1") == End("running", END_S, math.inf)
     assert reads.steps("7_1") == (SlurmStep("7_1.0", "hpcext-1-1"),)
@@ -122,7 +124,7 @@ def test_the_task_of_an_array_in_pyslurm(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_job_that_slurmctld_has_forgotten_is_looked_up_in_accounting(
-    reads: slurm_reads.Commands,
+    reads: Commands,
 ) -> None:
     assert reads.states([9]) == {9: "node_fail"}
 
@@ -136,7 +138,7 @@ def test_a_job_that_slurmctld_has_forgotten_is_looked_up_in_accounting(
     ],
 )
 def test_a_job_is_unknown_if_accounting_does_not_answer(
-    reads: slurm_reads.Commands,
+    reads: Commands,
     monkeypatch: pytest.MonkeyPatch,
     complaint: str,
     states: dict[int, str],
@@ -150,18 +152,18 @@ def test_a_job_is_unknown_if_accounting_does_not_answer(
     assert reads.states([9]) == states
 
 
-def test_the_end_of_a_job(reads: slurm_reads.Commands) -> None:
+def test_the_end_of_a_job(reads: Commands) -> None:
     assert reads.end(1) == End("running", END_S, END_S)
 
 
-def test_steps(reads: slurm_reads.Commands) -> None:
+def test_steps(reads: Commands) -> None:
     assert reads.steps(1) == (
         SlurmStep("1.0", "hpcext-1-1"), SlurmStep("1.1", "hpcext-2-1"),
         SlurmStep("1.batch", "batch"),
     )  # fmt: skip
 
 
-def test_nodes(reads: slurm_reads.Commands) -> None:
+def test_nodes(reads: Commands) -> None:
     assert reads.nodes_of(1) == ("n1", "n2")
     assert reads.nodes_of(4) == ()
     assert reads.hosts(["n1", "n2"]) == {"n1": Host("127.0.0.1", ""), "n2": Host("127.0.0.1", "")}
@@ -170,13 +172,13 @@ def test_nodes(reads: slurm_reads.Commands) -> None:
 def test_the_type_of_gpus_that_pyslurm_says() -> None:
     module = stand_in()
     module.Nodes.load()["n1"].configured_gres = {"gpu:a100": 4, "mps": 400}
-    hosts = slurm_reads.Api(module).hosts(["n1", "n2"])
+    hosts = Api(module).hosts(["n1", "n2"])
     assert hosts == {"n1": Host("127.0.0.1", "a100"), "n2": Host("127.0.0.1", "")}
 
 
 def test_what_pyslurm_cannot_say_is_an_error_like_any_other() -> None:
     with pytest.raises(BatchError, match="Invalid job id"):
-        slurm_reads.Api(stand_in()).end(77)
+        Api(stand_in()).end(77)
 
 
 @pytest.fixture

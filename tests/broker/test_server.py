@@ -196,6 +196,21 @@ def test_a_socket_of_a_dead_broker_is_replaced_and_nothing_else(tmp_path: Path) 
     assert path.read_text() == "mine"
 
 
+def test_where_its_socket_is_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may look at any instant of its beginning."""
+    path = tmp_path / "socket"
+    listen, seen = socket.socket.listen, []
+
+    def looks(self: socket.socket, *backlog: int) -> None:
+        seen.append(path.exists())
+        listen(self, *backlog)
+
+    monkeypatch.setattr(socket.socket, "listen", looks)
+    asyncio.run(Server(path, PeerCredentials(), Desk(lambda *_: None)).begin())
+    assert seen == [False]
+    assert [file.name for file in tmp_path.iterdir()] == ["socket"]
+
+
 # Whom a harvester believes.
 
 

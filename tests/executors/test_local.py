@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 from stage import Stage, runs
+from written import whole_lines
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
@@ -115,7 +116,7 @@ class Local:
 
     def said(self, word: str, job: str) -> list[list[str]]:
         path = self.stage.path / f"diary{job}"
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = whole_lines(path)
         return [line.split()[1:] for line in lines if line.split()[0] == word]
 
     def directory(self, job: str, attempt: int = 1) -> Path:

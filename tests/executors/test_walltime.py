@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpcext.batch import lsf, runner
-from hpcext.batch.slurm.reads import Commands
+from hpcext.batch.slurm.commands import Commands
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Drain, Fact
 from hpcext.executors import walltime as walltimes

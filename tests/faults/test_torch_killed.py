@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from site_of_test import Site, wait_for
+from written import whole_lines
 
 PAIR = str(Path(__file__).parent / "pair.py")
 
@@ -31,7 +32,7 @@ class Pair:
         wait_for(lambda: self.account.exists() and len(self.lines()) >= 50, "25 steps of both")
 
     def lines(self) -> Lines:
-        return [line.split() for line in self.account.read_text().splitlines()]
+        return [line.split() for line in whole_lines(self.account)]
 
     def is_over(self) -> bool:
         return sum(line[1] == "60" for line in self.lines()) == 2

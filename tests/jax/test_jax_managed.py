@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from site_of_test import WAIT_S, Site, wait_for
+from written import whole_lines
 
 HERE = Path(__file__).parent
 
@@ -53,7 +54,7 @@ def test_resized_by_suspending_it(site: Site) -> None:
     assert (job["rescales"], job["lost_steps"]) == (0, 0)
     assert [len(part["gpus"]) for part in job["segments"]] == [1, 2]
     # By the script's own account: each sample once in each epoch, in one process, then in two.
-    said = [line.split() for line in log.read_text().splitlines()]
+    said = [line.split() for line in whole_lines(log)]
     steps = [line for line in said if line[2] == "step"]
     for epoch in ("0", "1", "2"):
         rows = [int(row) for line in steps if line[4] == epoch for row in line[5].split(",")]

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from counting import digest
 from stage import Stage, end
+from written import whole_lines
 
 from hpcext.launch.transparent.criu import Criu
 
@@ -95,7 +96,7 @@ def steps(stage: Stage) -> list[int]:
     """The steps that it has said, of all attempts."""
     if not stage.log.exists():
         return []
-    lines = stage.log.read_text().split("\n")[:-1]
+    lines = whole_lines(stage.log)
     return [int(line.split()[1]) for line in lines if line.startswith("step ")]
 
 

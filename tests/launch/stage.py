@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+from written import whole_lines
 
 from hpcext.launch import supervise
 
@@ -97,7 +98,7 @@ class Stage:
         """What jobs wrote into the diary: the lines that begin with a word."""
         if not self.diary.exists():
             return []
-        lines = [line.split() for line in self.diary.read_text().splitlines()]
+        lines = [line.split() for line in whole_lines(self.diary)]
         return [line[1:] for line in lines if line[:1] == [word]]
 
     def wait_said(self, word: str, times: int = 1) -> list[list[str]]:

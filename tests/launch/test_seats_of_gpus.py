@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from stage import Stage, end
+from written import whole_lines
 
 from hpcext.core import aftermath
 from hpcext.core.facts import Outcome
@@ -50,7 +51,7 @@ class Gpu:
 
     def account(self) -> list[str]:
         """What the daemon says happened, but for its beginning."""
-        return self.log.read_text().splitlines()[1:] if self.log.exists() else []
+        return whole_lines(self.log)[1:]
 
 
 @pytest.fixture

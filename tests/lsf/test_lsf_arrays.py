@@ -24,6 +24,7 @@ from test_lsf_suspendable import (  # noqa: F401 - a fixture
     make_cluster,
 )
 from test_lsf_ticket import TRAINER, Tickets, make_tickets, tickets  # noqa: F401 - fixtures
+from written import whole_lines
 
 from hpcext.batch import lsf
 from hpcext.batch.lsf import jobs as lsf_jobs
@@ -139,7 +140,7 @@ def elements(cluster: Cluster, *options: str) -> int:
 
 def done(cluster: Cluster, index: int) -> list[list[str]]:
     path = Path(f"{cluster.log}.{index}")
-    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [line.split() for line in whole_lines(path)]
 
 
 def at_gates(cluster: Cluster, attempts: dict[int, str]) -> None:
@@ -290,7 +291,7 @@ def counters(tickets: Tickets) -> Path:
 
 def counted(tickets: Tickets, index: int) -> list[int]:
     path = tickets.path / f"element.{index}"
-    return [int(line.split()[1]) for line in path.read_text().splitlines()] if path.exists() else []
+    return [int(line.split()[1]) for line in whole_lines(path)]
 
 
 def element(tickets: Tickets, job: int, index: int) -> Job:

@@ -23,6 +23,7 @@ import psutil
 import pytest
 from lsf_tools import ROOT, MakeSite, command
 from site_of_test import Site, wait_for
+from written import whole_lines
 
 from hpcext.manager import locks
 from hpcext.manager.waiting import LEFT
@@ -69,7 +70,7 @@ class OnLsf(Site):
     def others(self, name: str) -> list[list[str]]:
         """What the second nodes of a wide counter have noted: attempt, node, GPUs, pid."""
         path = self.path / f"{name}.others"
-        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [line.split() for line in whole_lines(path)]
 
     def over(self, job: int, state: str = "DONE") -> dict[str, dict[str, Any]]:
         """Wait for the end of a pilot; its jobs by name."""

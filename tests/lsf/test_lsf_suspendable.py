@@ -21,6 +21,7 @@ import pytest
 from lsf_site import LEAN, RECORDED, Host, Job, Queue, Site
 from lsf_tools import MakeSite, command, put_in_place
 from test_starter import hostile
+from written import whole_lines
 
 COUNTER = Path(__file__).parents[1] / "faults" / "counter.py"
 PATIENCE_S = 120.0
@@ -67,7 +68,7 @@ class Cluster:
         wait_for(lambda: self.job(job_id).state in states, f"{states}: {self.output()}")
 
     def steps(self) -> list[list[str]]:
-        return [line.split() for line in self.log.read_text().splitlines()] if self.began() else []
+        return [line.split() for line in whole_lines(self.log)]
 
     def began(self) -> bool:
         return self.log.exists()
@@ -200,7 +201,7 @@ def test_a_flag_says_how_a_script_saves_that_knows_nothing_of_hpcext(
     job = cluster.submit(text=str(SAVES_AT_SIGTERM), how=how)
 
     def made() -> list[int]:
-        return [int(line) for line in steps.read_text().split()] if steps.exists() else []
+        return [int(line) for line in whole_lines(steps)]
 
     wait_for(lambda: len(made()) > 3, f"its steps: {cluster.output()}")
     assert cluster.run("brequeue", str(job)).returncode == 0

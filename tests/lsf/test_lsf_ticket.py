@@ -20,6 +20,7 @@ from lsf_site import LEAN, Host, Job, Queue
 from lsf_tools import ROOT, MakeSite, command, put_in_place
 from site_of_test import COUNTER, Site, wait_for
 from test_starter import hostile
+from written import whole_lines
 
 from hpcext.backends.lsf import ticket as lsf_ticket
 from hpcext.batch.lsf.inside import LsfJob
@@ -274,8 +275,8 @@ def test_a_job_that_cannot_be_suspended_starts_over(tickets: Tickets) -> None:
     pids = tickets.path / "pids"
     wait_for(pids.exists, "the training")
     tickets.told("brequeue", str(job))
-    wait_for(lambda: len(pids.read_text().split()) == 2, "that it begins anew")
-    first, second = (Path("/proc", pid) for pid in pids.read_text().split())
+    wait_for(lambda: len(whole_lines(pids)) == 2, "that it begins anew")
+    first, second = (Path("/proc", pid) for pid in whole_lines(pids))
     assert not first.exists()
     assert second.exists()
     gate.touch()

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from written import whole_lines
 
 from hpcext.checkpointers import checkpoint
 from hpcext.launch import supervise
@@ -138,7 +139,7 @@ class Course(NamedTuple):
 
 def steps_of(place: Path) -> list[tuple[int, float]]:
     path = place / "steps"
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = whole_lines(path)
     return [(int(step), float(at)) for step, at in (line.split() for line in lines)]
 
 

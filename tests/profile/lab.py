@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_of_test import Site
+from written import whole_lines
 
 from hpcext.cli import main as cli
 
@@ -39,7 +40,7 @@ class Lab:
     def account(self) -> dict[int, list[Step]]:
         """What the trainings say that they did, by their GPUs."""
         found = defaultdict(list)
-        for line in self.log.read_text().splitlines() if self.log.exists() else ():
+        for line in whole_lines(self.log):
             gpus, step, time_s, resumed, place = line.split(maxsplit=4)
             entry = Step(int(gpus), int(step), float(time_s), resumed == "True", place)
             found[entry.gpus].append(entry)

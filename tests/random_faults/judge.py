@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plan import Job, Plan
+from written import whole_lines
 
 SAMPLES = 48
 NOT_SAVED = 74
@@ -81,7 +82,7 @@ def read(path: Path) -> list[Line]:
     """All lines of an account, as they were written."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in whole_lines(path)]
 
 
 def _key(name: str) -> tuple[int, int, int]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from nursery import Fork, Nursery
 from site_of_test import wait_for
+from written import whole_lines
 
 from hpcext import documents, protocol
 from hpcext.launch import ranks
@@ -161,9 +162,7 @@ class Training:
     def account(self) -> list[dict[str, Any]]:
         """What the ranks say that they did, by step."""
         lines = [
-            json.loads(line)
-            for file in self.path.glob("account-*")
-            for line in file.read_text().splitlines()
+            json.loads(line) for file in self.path.glob("account-*") for line in whole_lines(file)
         ]
         return sorted(lines, key=lambda line: (line["step"], line["rank"]))
 

@@ -14,6 +14,7 @@ import pytest
 from resized import is_pending
 from site_of_test import Site, wait_for
 from train import LENGTH
+from written import whole_lines
 
 from hpcext import protocol
 
@@ -33,7 +34,7 @@ def training(
 
 def account(site: Site, name: str) -> list[dict[str, Any]]:
     files = (site.path / name).glob("account-*")
-    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    lines = [json.loads(line) for file in files for line in whole_lines(file)]
     return sorted(lines, key=lambda line: (line["step"], line["rank"]))
 
 

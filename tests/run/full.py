@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from written import whole_lines
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from site_of_test import Site, wait_for
@@ -48,7 +50,7 @@ def job() -> dict[str, Any]:
 def steps() -> list[tuple[int, int]]:
     """Attempt and number of every step that rank 0 says it did."""
     log = site.path / "steps"
-    return [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
+    return [tuple(map(int, line.split())) for line in whole_lines(log)]
 
 
 def goes_on() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from site_of_test import Site, wait_for
+from written import whole_lines
 
 from hpcext.cli.top import view as top_view
 from hpcext.executors.gpu_facts import GpuFacts
@@ -44,13 +45,13 @@ def client(site: Site, name: str, **more: Any) -> dict[str, Any]:
 def told(site: Site, name: str) -> list[list[str]]:
     """What the processes of a job were told of GPUs, attempt by attempt."""
     path = site.path / f"{name}.environ"
-    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [line.split() for line in whole_lines(path)]
 
 
 def account(site: Site) -> list[str]:
     """What the daemon of GPU 1 says happened."""
     path = site.pilot / "mps-1" / "log" / "mps.log"
-    return path.read_text().splitlines() if path.exists() else []
+    return whole_lines(path)
 
 
 def daemons(site: Site) -> list[psutil.Process]:

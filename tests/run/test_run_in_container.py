@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from site_of_test import COUNTER, Site, wait_for
+from written import whole_lines
 
 from hpcext import protocol
 
@@ -112,7 +113,7 @@ def test_ranks_in_it_change_in_number_without_stopping(site: Site, image: dict[s
 
     def account() -> list[dict[str, Any]]:
         files = directory.glob("account-*")
-        lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        lines = [json.loads(line) for file in files for line in whole_lines(file)]
         return sorted(lines, key=lambda line: (line["step"], line["rank"]))
 
     wait_for(account, "its first step")

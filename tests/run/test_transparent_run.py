@@ -11,6 +11,7 @@ import pytest
 from nvidia_machine import Machine
 from site_of_test import Site, wait_for
 from train_saving_nothing import digest
+from written import whole_lines
 
 from hpcext.launch.transparent.criu import Criu
 
@@ -36,7 +37,7 @@ def begin(site: Site, train: Path = TRAIN) -> Any:
 
 def lines(site: Site) -> list[str]:
     path = site.pilot / "jobs" / "1" / "log.txt"
-    return path.read_text().split("\n")[:-1] if path.exists() else []
+    return whole_lines(path)
 
 
 def steps(site: Site) -> list[int]:

@@ -51,6 +51,7 @@ from hpcext.batch.slurm import fair_share as slurm_fair_share
 from hpcext.batch.slurm import idle as slurm_idle
 from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.batch.slurm import requeued
+from hpcext.batch.slurm import rest as slurm_rest
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
@@ -126,6 +127,13 @@ def recorded(pattern: str) -> tuple[bytes, ...]:
     found = tuple(path.read_bytes() for path in sorted(BATCH.glob(pattern)))
     assert found, pattern
     return found
+
+
+def answers_of_slurmrestd() -> tuple[bytes, ...]:
+    """A job, a node and an error, of each release."""
+    lines = b"".join(recorded("slurm-*/slurmrestd.json")).splitlines()
+    rows = (json.loads(line) for line in lines)
+    return tuple(body.encode() for path, _, body in rows if path.endswith(("b/2", "n1", "b/99")))
 
 
 def text(parse: Callable[[str], object]) -> Callable[[Path], object]:
@@ -443,6 +451,9 @@ PARSERS = {
         (b"ReservationName=a StartTime=1795441823 Nodes=n[1-2]\nNo reservations in the system\n",),
     ),
     "a number of slurm.conf": Parser(text(slurm_site.whole), (b"30 sec", b"-1")),
+    "slurmrestd's answers": Parser(
+        lambda path: slurm_rest.parse_answer(path.read_bytes()), answers_of_slurmrestd()
+    ),
     "a release of pyslurm": Parser(
         text(lambda said: slurm_reads.release_of(types.SimpleNamespace(__version__=said))),
         (b"24.5.0",),

@@ -135,7 +135,7 @@ REASONS = {
     "sim/workloads/recorded.py:Trained._chosen": NUMBERS,
     "sim/workloads/recorded.py:Trained.alone_s": NUMBERS,
     "sim/workloads/recorded.py:kept": NUMBERS,
-    "batch/slurm/reads.py:Api.end": "pyslurm gives numbers",
+    "batch/slurm/api.py:Api.end": "pyslurm gives numbers",
     "cli/main.py:Parser.parse_known_args": "argparse reads them, which names the method",
     "cli/output.py:Output.document": OWN,
     "cli/reproduce.py:run": OWN,

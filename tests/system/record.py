@@ -24,6 +24,31 @@ srun -N1 -n1 --mem=100 --exact --job-name=hpcext-2-1 sleep 600 &
 wait
 """
 
+ASK_REST = """
+import json, sys
+from hpcext.batch.slurm import restd
+daemon = restd.Restd(restd.find(), 60)
+for version in restd.VERSIONS:
+    for path in ("ping", *sys.argv[1:]):
+        answer = daemon.get(f"/slurm/{version}/{path}")
+        if answer.body.startswith(b"Unable"):
+            break
+        said = json.loads(answer.body)
+        for job in said.get("jobs", ()):
+            # Each core of each node.
+            job.pop("job_resources", None)
+        body = json.dumps(said, separators=(",", ":"))
+        print(json.dumps([f"/slurm/{version}/{path}", answer.status, body]))
+"""
+
+
+def plain(one: Cluster, text: str) -> str:
+    """Leave out what is of this machine itself: its release, paths and name."""
+    text = re.sub(r"(OS=Linux) .*? (RealMemory)", r"\1 \2", text)
+    text = re.sub(r'(operating_system\W+Linux) [^"\\]*', r"\1", text)
+    text = text.replace(str(one.root), "/site")
+    return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "host", text)
+
 
 def record(one: Cluster, where: Path) -> None:
     """Jobs 1 to 4: running in steps, pending, failed, cancelled; node n2 is drained."""
@@ -32,11 +57,7 @@ def record(one: Cluster, where: Path) -> None:
     def say(name: str, argv: list[str], *, error: bool = False, **environ: str) -> None:
         ended = one.run(*argv, **environ)
         text = ended.stderr if error else ended.stdout
-        # Of the machine itself, its release.
-        text = re.sub(r"(OS=Linux) .*? (RealMemory)", r"\1 \2", text)
-        text = text.replace(str(one.root), "/site")
-        text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "host", text)
-        (where / f"{name}.txt").write_text(text)
+        (where / f"{name}.txt").write_text(plain(one, text))
 
     script = one.root / "pilot.sh"
     script.write_text(PILOT)
@@ -63,9 +84,19 @@ def record(one: Cluster, where: Path) -> None:
     say("squeue-end-pending", slurm.end_command(2), SLURM_TIME_FORMAT="%s")
     say("squeue-unknown", slurm.jobs_command([99]), error=True)
     say("sacct-jobs", accounting)
+    record_rest(one, where)
     record_idle(one, say)
     record_site(one, say)
     record_array(one, say)
+
+
+def record_rest(one: Cluster, where: Path) -> None:
+    """What slurmrestd answers of the same jobs, in each version of its interface that we read."""
+    paths = [f"job/{job}" for job in (1, 2, 3, 4, 99)] + [
+        f"node/{name}" for name in ("n1", "n2", "n9")
+    ]
+    asked = one.as_user(str(one.python), "-c", ASK_REST, *paths)
+    (where / "slurmrestd.json").write_text(plain(one, asked.stdout))
 
 
 def record_idle(one: Cluster, say: Callable[..., None]) -> None:

@@ -32,6 +32,9 @@ from typing import TextIO
 
 import cluster_processes
 import copied_python
+
+# Scripts import this too: record.py, and whoever runs this file.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports, listens
 
 from hpcext.batch import slurm

@@ -12,6 +12,7 @@ from site_of_test import COUNTER, Site, wait_for
 from slurm_cluster import Cluster
 from test_pilot_ends import requeued
 from test_trainer_ticket import Tickets
+from written import whole_lines
 
 SAVES_AT_SIGTERM = Path(__file__).parents[1] / "native" / "programs" / "term.sh"
 
@@ -106,7 +107,7 @@ def test_a_task_that_saves_by_its_own_means_goes_on_alone(
 
     def made(task: Path) -> list[int]:
         path = task / "own.steps"
-        return [int(line) for line in path.read_text().split()] if path.exists() else []
+        return [int(line) for line in whole_lines(path)]
 
     wait_for(lambda: all(len(made(task)) > 3 for task in tasks), "steps of both")
     node = slurm.job(f"{array}_1")["BatchHost"]

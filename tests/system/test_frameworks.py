@@ -11,6 +11,7 @@ from site_of_test import Site
 from slurm_cluster import Cluster
 from test_pilot import over, submit
 from test_pilot_ends import endings, requeued
+from written import whole_lines
 
 TESTS = Path(__file__).parents[1]
 LIGHTNING = "lightning/train_lightning.py"
@@ -46,7 +47,7 @@ def train(
 def said(place: Site, name: str, word: str) -> list[list[str]]:
     """What a script wrote down of something: ``ATTEMPT RANK WORD ...``."""
     path = place.path / name / "log"
-    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    lines = [line.split() for line in whole_lines(path)]
     return [line for line in lines if line[2:3] == [word]]
 
 

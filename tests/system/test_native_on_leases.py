@@ -13,6 +13,7 @@ from slurm_cluster import Cluster
 from test_harvest import ended, harvest, jobs_of, main_job, nothing_left
 from test_pilot_ends import requeued
 from test_suspendable import Batch
+from written import whole_lines
 
 from hpcext.launch.transparent.criu import Criu
 
@@ -56,7 +57,7 @@ def directory(slurm: Cluster, place: Site, program: Path) -> Path:
 
 
 def lines(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
+    return whole_lines(path)
 
 
 def give_way(slurm: Cluster, place: Site, name: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 from slurm_cluster import Cluster
+from written import whole_lines
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -121,7 +122,7 @@ class Real:
         self._cluster.run(*words, "state=resume")
 
     def lines(self) -> list[str]:
-        return self._record.read_text().splitlines() if self._record.exists() else []
+        return whole_lines(self._record)
 
     def state(self, job: str) -> str:
         return self._cluster.job(job)["JobState"]

@@ -18,6 +18,7 @@ from ports import free_port
 from site_of_test import Site, wait_for
 from slurm_cluster import REPOSITORY, Cluster
 from test_pilot_ends import requeued
+from written import whole_lines
 
 TRAIN = Path(__file__).parent / "train.py"
 SAVES_AT_SIGTERM = Path(__file__).parents[1] / "native" / "programs" / "term.sh"
@@ -382,7 +383,7 @@ def test_a_flag_says_how_a_script_saves_that_knows_nothing_of_hpcext(
     steps = place.path / "own.steps"
 
     def made() -> list[int]:
-        return [int(line) for line in steps.read_text().split()] if steps.exists() else []
+        return [int(line) for line in whole_lines(steps)]
 
     wait_for(lambda: len(made()) > 3, "its steps")
     batch.preempt("n1")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from site_of_test import WAIT_S, Site
 from tf_harness import SCRIPTS
+from written import whole_lines
 
 TRAIN = Path(__file__).parent / "train_fit.py"
 
@@ -54,7 +55,7 @@ def test_resized_by_suspending_it(site: Site) -> None:
     assert [len(part["gpus"]) for part in job["segments"]] == [1, 2]
     assert sum(part["steps"] for part in job["segments"]) == 30
     # What the model itself wrote down: each sample once in each epoch, on one worker, then on two.
-    said = [line.split() for line in log.read_text().splitlines()]
+    said = [line.split() for line in whole_lines(log)]
     steps = [line for line in said if line[2] == "step"]
     for epoch in ("0", "1", "2"):
         rows = [int(row) for line in steps if line[4] == epoch for row in line[5].split(",")]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from site_of_test import Site, wait_for
+from written import whole_lines
 
 HERE = Path(__file__).parent
 STEPS = 300
@@ -51,7 +52,7 @@ def suspended_once(site: Site, job: dict[str, Any]) -> None:
     site.write_jobs(job)
     manager = site.start("run", str(site.jobs), "--gpus", "1", "--name", "p")
     steps = site.path / "steps"
-    wait_for(lambda: steps.exists() and len(steps.read_text().split()) > 2, "the first steps")
+    wait_for(lambda: len(whole_lines(steps)) > 2, "the first steps")
     site.run_until_done("suspend", "p", "1")
     wait_for(lambda: site.document("status", "p")["jobs"][0]["state"] == "pending", "its end")
     site.run_until_done("resume", "p", "1")

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 from nursery import Fork
+from written import whole_lines
 
 from hpcext.process import Process
 from hpcext.protocol import Attempt
@@ -78,7 +79,7 @@ class Job:
     @property
     def log(self) -> list[list[str]]:
         """What the script itself wrote down: words of each line."""
-        return [line.split() for line in (self.path / "log").read_text().splitlines()]
+        return [line.split() for line in whole_lines(self.path / "log")]
 
     def start(self, *args: str, attempt: int | None = None, **environ: str) -> Started:
         told = self.begin(attempt)
