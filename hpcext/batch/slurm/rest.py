@@ -71,10 +71,12 @@ class Job(msgspec.Struct):
 
     def end(self) -> End:
         """Return its state, and the latest instant of its end."""
-        start_s, limit_min = _number(self.start_time), _number(self.time_limit)
-        known = start_s is not None and limit_min is not None
-        limit_end_s = start_s + 60 * limit_min if known else None  # type: ignore[operator]
-        return End(self.state, _number(self.end_time) or None, limit_end_s)
+        # An instant that is not known is 0.
+        start_s, end_s = _number(self.start_time) or None, _number(self.end_time) or None
+        limit_min = _number(self.time_limit)
+        if start_s is None or limit_min is None:
+            return End(self.state, end_s)
+        return End(self.state, end_s, start_s + 60 * limit_min)
 
     def is_task(self, array: int, task: int) -> bool:
         """Return whether it is a task of an array."""

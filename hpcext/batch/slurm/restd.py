@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -27,6 +28,9 @@ _SBIN = "/usr/sbin:/usr/local/sbin:/usr/local/bin"
 """Where it is besides ``PATH``: users rarely have directories of daemons there."""
 
 _SAID_CHARS = 400
+_BEFORE = re.compile(r"(?:\[[^]]*\] |slurmrestd: )+")
+"""What is in front of a message: an instant, or its name."""
+
 _ERRORS_ONLY = "2"
 
 
@@ -145,7 +149,7 @@ class _Running:
             return f"slurmrestd did not answer within {waited_s:g} s"
         self._said.seek(0)
         lines = self._said.read()[-_SAID_CHARS:].decode(errors="replace").splitlines()
-        said = clean(lines[-1].rpartition("slurmrestd: ")[2]) if lines else "it said nothing"
+        said = clean(_BEFORE.sub("", lines[-1])) if lines else "it said nothing"
         return f"slurmrestd ended without an answer: {said}"
 
     def end(self) -> None:
