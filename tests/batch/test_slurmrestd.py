@@ -154,7 +154,7 @@ def test_tasks_of_an_array_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{", b'{"jobs": [{}]}', b'{"jobs": 7}', b"[" * 10**5]
+    "body", [b"", b"[]", b"{", b'{"jobs": [{}]}', b'{"jobs": 7}', b"\x80", b"[" * 10**5]
 )
 def test_an_answer_in_no_known_form_is_an_error(body: bytes) -> None:
     with pytest.raises(BatchError, match=r"\Aslurmrestd answered "):

@@ -452,7 +452,11 @@ PARSERS = {
     ),
     "a number of slurm.conf": Parser(text(slurm_site.whole), (b"30 sec", b"-1")),
     "slurmrestd's answers": Parser(
-        lambda path: slurm_rest.parse_answer(path.read_bytes()), answers_of_slurmrestd()
+        lambda path: [
+            (job.end(), job.why, job.is_task(1, 0))
+            for job in slurm_rest.parse_answer(path.read_bytes()).jobs
+        ],
+        answers_of_slurmrestd(),
     ),
     "a release of pyslurm": Parser(
         text(lambda said: slurm_reads.release_of(types.SimpleNamespace(__version__=said))),

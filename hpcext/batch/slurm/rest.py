@@ -113,7 +113,7 @@ def parse_answer(body: bytes) -> Said:
     """
     try:
         return msgspec.json.decode(body, type=Said)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         says = f"slurmrestd answered {shown(body[:80].decode(errors='replace'))}: {error}"
         raise BatchError(clean(says)) from None
 
