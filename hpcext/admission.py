@@ -54,7 +54,7 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
         id=str(number),
         name=spec.name,
         order=number,
-        sizes=tuple(range(spec.gpus.min, spec.gpus.max + 1)),
+        sizes=tuple(spec.gpus.sizes),
         optimal=optimum(spec),
         nodes=(spec.nodes.min, spec.nodes.max),
         priority=spec.priority,

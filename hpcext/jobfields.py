@@ -104,8 +104,11 @@ def command(value: Any) -> tuple[str, ...]:
 
 
 def gpus(value: Any) -> dict[str, int]:
-    """Check a number of GPUs; return ``min``, ``max`` and, if stated, ``optimal``."""
-    return _range(value, MAX_GPUS, ("min", "max", "optimal"))
+    """Check a number of GPUs; return ``min``, ``max``, and what else is stated of it.
+
+    That is ``optimal``, and ``multiple``, of which all others are multiples.
+    """
+    return _range(value, MAX_GPUS, ("min", "max", "optimal", "multiple"))
 
 
 def nodes(value: Any) -> dict[str, int]:
@@ -120,12 +123,14 @@ def _range(value: Any, most: int, keys: Collection[str]) -> dict[str, int]:
         exactly = integer(value, 1, most)
         return {"min": exactly, "max": exactly}
     known_keys(value, keys)
-    found = {"min": 1}
+    found: dict[str, int] = {}
     for key, given in value.items():
         with at(key):
             found[key] = integer(given, 1, most)
+    found.setdefault("min", found.get("multiple", 1))
     if "max" not in found:
         raise InputError("max is missing", do="add it, for example {min = 1, max = 4}")
+    _check_multiples(found)
     if found["min"] > found["max"]:
         raise InputError(
             f"min {found['min']} is more than max {found['max']}",
@@ -135,6 +140,19 @@ def _range(value: Any, most: int, keys: Collection[str]) -> dict[str, int]:
         valid = f"from min to max, {found['min']} to {found['max']}"
         raise InputError(str(found["optimal"]), where="optimal", valid=valid)
     return found
+
+
+def _check_multiples(found: Mapping[str, int]) -> None:
+    multiple = found.get("multiple", 1)
+    for key in ("max", "min", "optimal"):
+        number = found.get(key, multiple)
+        if number % multiple:
+            below = number - number % multiple
+            raise InputError(
+                f"{number} is no multiple of {multiple}",
+                where=key,
+                valid=" or ".join(str(each) for each in (below, below + multiple) if each),
+            )
 
 
 def scaling(value: Any) -> dict[int, float] | dict[str, dict[int, float]] | str:

@@ -295,7 +295,7 @@ def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str,
         )
     curve, relative = profiles.curve(name, values.get("work_unit"))
     gpus = values.get("gpus", Gpus())
-    if not any(gpus.min <= size <= gpus.max for size in curve):
+    if not any(size in gpus.sizes for size in curve):
         from_ = "" if gpus.min == gpus.max else f"{gpus.min} to "
         raise InputError(
             f"profile {shown(name)} has no measurement on {from_}{counted(gpus.max, 'GPU')}",

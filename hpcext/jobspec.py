@@ -19,12 +19,19 @@ from hpcext.scaling.curve import fewest_near_best
 class Gpus(msgspec.Struct, frozen=True):
     """GPUs per node that a job can use; ``optimal`` is None if the file does not state it.
 
-    The limits are checked when a value is decoded, such as a stored submission that was damaged.
+    It can use multiples of ``multiple`` alone. The limits are checked when a value is decoded, such
+    as a stored submission that was damaged.
     """
 
     min: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] = 1
     max: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] = 1
     optimal: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] | None = None
+    multiple: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] = 1
+
+    @property
+    def sizes(self) -> range:
+        """The numbers that it can use, ascending."""
+        return range(self.min, self.max + 1, self.multiple)
 
 
 class Nodes(msgspec.Struct, frozen=True):
@@ -136,18 +143,17 @@ def optimum(spec: JobSpec) -> int:
     Returns
     -------
     int
-        In ``spec.gpus.min .. spec.gpus.max``.
+        One of ``spec.gpus.sizes``.
     """
     if spec.gpus.optimal is not None:
         return spec.gpus.optimal
-    low, high = spec.gpus.min, spec.gpus.max
     nodes = spec.nodes.min
     usable = {
         gpus // nodes: speed
         for gpus, speed in spec.scaling.items()
-        if gpus % nodes == 0 and low <= gpus // nodes <= high
+        if gpus % nodes == 0 and gpus // nodes in spec.gpus.sizes
     }
-    return fewest_near_best(usable) if usable else high
+    return fewest_near_best(usable) if usable else spec.gpus.max
 
 
 def contained(spec: JobSpec, base: Path, runtime: str) -> JobSpec:

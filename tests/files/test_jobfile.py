@@ -218,6 +218,12 @@ FAULTS = [
     ("gpus = {min = 2, max = 4, optimal = 5}", ["gpus: optimal: 5", "2 to 4"]),
     ("gpus = {max = 4, optimum = 2}", ["gpus: unknown key 'optimum'", "did you mean optimal?"]),
     ("gpus = {min = true, max = 2}", ["gpus: min: true is a boolean"]),
+    ("gpus = {max = 7, multiple = 2}", ["gpus: max: 7 is no multiple of 2", "6 or 8"]),
+    ("gpus = {max = 2, multiple = 4}", ["gpus: max: 2 is no multiple of 4", "4"]),
+    ("gpus = {min = 1, max = 4, multiple = 2}", ["gpus: min: 1 is no multiple of 2", "valid: 2"]),
+    ("gpus = {max = 8, optimal = 3, multiple = 4}", ["gpus: optimal: 3 is no", "valid: 4"]),
+    ("gpus = {max = 8, multiple = 0}", ["gpus: multiple: 0", "1 to 1024"]),
+    ("nodes = {max = 2, multiple = 2}", ["nodes: unknown key 'multiple'", "min, max"]),
     ("nodes = {max = 2, optimal = 1}", ["nodes: unknown key 'optimal'", "min, max"]),
     ('scaling = "resnet50"', ["scaling: 'resnet50'", "no profiles here", "{1 = 1.0, 2 = 1.9}"]),
     ("scaling = {}", ["scaling: a table"]),
@@ -497,10 +503,24 @@ def test_no_text_gives_anything_but_jobs_or_one_line(text: str) -> None:
         ("gpus = {max = 3}\nscaling = {1 = 1.0, 2 = 1.9, 4 = 3.0}", 2),
         ("gpus = {min = 2, max = 3}\nscaling = {1 = 5.0, 4 = 3.0}", 3),
         ("gpus = {max = 6}\nscaling = {1 = 1.0, 3 = 2.0, 6 = 1.5}", 3),
+        ("gpus = {max = 6, multiple = 2}\nscaling = {2 = 1.0, 3 = 2.0, 6 = 1.5}", 6),
     ],
 )
 def test_the_optimum_is_the_fewest_that_are_nearly_best(keys: str, best: int) -> None:
     assert optimum(one(keys)) == best
+
+
+@pytest.mark.parametrize(
+    ("keys", "sizes"),
+    [
+        ("gpus = {max = 8, multiple = 2}", (2, 4, 6, 8)),
+        ("gpus = {min = 4, max = 8, multiple = 4}", (4, 8)),
+        ("gpus = {min = 2, max = 3}", (2, 3)),
+    ],
+)
+def test_a_job_gets_multiples_and_no_other_number(keys: str, sizes: tuple[int, ...]) -> None:
+    [job] = admit([one(keys)], 1, {})
+    assert job.sizes == sizes
 
 
 def test_trials_of_a_sweep_have_the_same_rules() -> None:

@@ -156,7 +156,8 @@ class Wrapped:
     def _replicas(device: torch.device, replica: int | None, ranks: int) -> DeviceMesh:
         if not replica or replica < 1 or ranks % replica:
             raise ValueError(
-                f"shard(replica_ranks={replica}): it must divide the number of ranks, {ranks}"
+                f"shard(replica_ranks={replica}): it must divide the number of ranks, {ranks}; "
+                f"in a job file, gpus = {{max = ..., multiple = {replica}}} has it get no others"
             )
         shape = (ranks // replica, replica)
         return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
