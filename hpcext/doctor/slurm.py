@@ -10,6 +10,7 @@ from pathlib import Path
 from hpcext import protocol
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm import idle as slurm_idle
+from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import BatchError
 from hpcext.doctor import leases, slurm_plugin
@@ -43,12 +44,33 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
         return
     yield Finding("slurm", "ok", f"{clean(version)}, its controller answers")
     yield _clock()
+    yield from _reader(asked)
     config = slurm_site.parse_config(_output(slurm_site.config_command()))
     release = slurm.parse_version(version)
     yield slurm_plugin.plugin(config, release, within_s=ANSWER_S)
     yield slurm_plugin.rules(config)
     yield _requeue(config)
     yield from _harvest(asked, config, release)
+
+
+def _reader(asked: CheckOptions) -> Iterator[Finding]:
+    """Check that Slurm can be queried by what the user has chosen for it."""
+    name = "slurm_reader"
+    makers = {slurm_reads.PYSLURM: slurm_reads.by_pyslurm, slurm_reads.SLURMRESTD: _by_slurmrestd}
+    wanted = asked.settings.slurm_reader if asked.settings else slurm_reads.AUTO
+    if wanted not in makers:
+        return
+    try:
+        makers[wanted]()
+    except BatchError as error:
+        says = f"Slurm's commands are used: {clean(error.what)}"
+        yield Finding(name, "note", says, "set slurm_reader to auto, if that is to stay so")
+    else:
+        yield Finding(name, "ok", f"{wanted} answers")
+
+
+def _by_slurmrestd() -> None:
+    slurm_reads.by_slurmrestd(ANSWER_S).close()
 
 
 def is_there() -> bool:

@@ -12,6 +12,7 @@ import pytest
 from hpcext import __version__, config
 from hpcext.admin import manifest
 from hpcext.admin.manifest import Manifest
+from hpcext.batch.slurm import restd
 from hpcext.doctor import slurm, slurm_plugin
 from hpcext.doctor.checkup import CheckOptions, Finding
 
@@ -102,6 +103,16 @@ def test_all_is_well(commands: Commands) -> None:
     }  # fmt: skip
     assert said["slurm"].says == "slurm-wlm 26.05.5, its controller answers"
     assert said["harvest_partition"].says == "'harvest': 4 nodes, 3 idle now"
+
+
+def test_what_slurm_is_to_be_queried_with(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restd, "find", lambda: None)
+    one = found(commands, slurm_reader="slurmrestd")["slurm_reader"]
+    assert one.verdict == "note"
+    assert one.says == "Slurm's commands are used: slurmrestd is not installed"
+    assert "slurm_reader" not in found(commands)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,12 @@ def test_it_ends_with_the_process_that_asks(slurm: Cluster, place: Site) -> None
     wait_for(lambda: not there.is_running() or there.status() == "zombie", "its end")
 
 
+def test_the_doctor_says_whether_it_answers(slurm: Cluster, place: Site) -> None:
+    place.environ["HPCEXT_SLURM_READER"] = "slurmrestd"
+    said = {each["name"]: each for each in place.document("doctor")["findings"]}
+    assert said["slurm_reader"]["verdict"] == "ok", said["slurm_reader"]
+
+
 def test_root_is_answered_by_commands_and_told_why(slurm: Cluster) -> None:
     """slurmrestd refuses to run as root."""
     ask = "from hpcext.batch.slurm.reads import reads; print(type(reads()).__name__)"

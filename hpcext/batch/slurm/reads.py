@@ -57,8 +57,13 @@ def by_pyslurm() -> Api:
     return Api(module)
 
 
-def by_slurmrestd() -> Rest:
+def by_slurmrestd(timeout_s: float = runner.TIMEOUT_S) -> Rest:
     """Return queries by a slurmrestd, which is started.
+
+    Parameters
+    ----------
+    timeout_s : float
+        Seconds to wait for an answer.
 
     Raises
     ------
@@ -68,7 +73,7 @@ def by_slurmrestd() -> Rest:
     program = restd.find()
     if program is None:
         raise BatchError("slurmrestd is not installed")
-    queries = Rest(restd.Restd(program, runner.TIMEOUT_S))
+    queries = Rest(restd.Restd(program, timeout_s))
     queries.check()
     return queries
 

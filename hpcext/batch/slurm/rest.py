@@ -155,6 +155,10 @@ class Rest(Commands):
                 return
         raise BatchError(f"slurmrestd has no version of its interface among {', '.join(VERSIONS)}")
 
+    def close(self) -> None:
+        """End its slurmrestd."""
+        self._daemon.close()
+
     def _held(self, job_ids: Sequence[JobId]) -> Mapping[JobId, Seen]:
         jobs = {job_id: self._job(job_id) for job_id in job_ids}
         return {
