@@ -123,13 +123,16 @@ class Output:
                 self._live = None
 
     @contextlib.contextmanager
-    def progress(self, total: int) -> Iterator[Tell]:
+    def progress(self, total: int, within: Callable[[], float] = lambda: 0.0) -> Iterator[Tell]:
         """Show the progress of a long command: a bar on a terminal, else a remark for each part.
 
         Parameters
         ----------
         total : int
             The number of parts.
+        within : callable
+            Returns how much is done of the parts that are not done yet, in parts. A bar asks for it
+            twice a second, from another thread.
 
         Yields
         ------
@@ -143,20 +146,11 @@ class Output:
                 return
             yield lambda text: self.note(f"{next(done)} of {total}: {text}")
             return
-        from rich import progress  # noqa: PLC0415  (slow to import, and only used here)
+        from hpcext.cli.bar import bar  # noqa: PLC0415  (slow to import, and only used here)
 
-        columns = (
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("{task.description}", markup=False),
-        )
         # On stderr, like remarks, because the result may go to a file.
-        with progress.Progress(
-            *columns, console=_console(sys.stderr), refresh_per_second=2, transient=True
-        ) as bar:
-            task = bar.add_task("", total=total)
-            yield lambda text: bar.update(task, advance=1, description=clean(text), refresh=True)
+        with bar(_console(sys.stderr), total, within) as tell:
+            yield tell
 
     def document(self, document: Mapping[str, Any]) -> None:
         """Print one JSON document."""
@@ -299,7 +293,7 @@ class QuietOutput(JsonOutput):
         """Print nothing."""
 
     @contextlib.contextmanager
-    def progress(self, total: int) -> Iterator[Tell]:
+    def progress(self, total: int, within: Callable[[], float] = lambda: 0.0) -> Iterator[Tell]:
         """Show nothing."""
         yield lambda _: None
 

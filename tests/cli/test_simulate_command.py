@@ -5,20 +5,26 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import re
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import simulate
+from rich.console import Console
 
 from hpcext.cli import main as cli
+from hpcext.cli.bar import bar
+from hpcext.cli.simulate import runs as runs_of_simulate
 from hpcext.core import values as v
 from hpcext.core.errors import HpcextError
 from hpcext.profiles import Measurement, Profiles
 from hpcext.sim.evaluate import store as sim_store
-from hpcext.sim.replay import tasks
+from hpcext.sim.replay import progress, tasks
+from hpcext.sim.replay.tasks import NodeSource, Task, simulate_task
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs.toml"
 
@@ -260,17 +266,27 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_same_seed_gives_the_same_bytes_with_one_worker_and_with_two(
-    capsys: pytest.CaptureFixture[str], here: Path
+def test_the_same_seed_gives_the_same_bytes_however_many_workers_there_are(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One, two, and as many as there are processors, once it is seen that it takes long."""
+    monkeypatch.setattr("hpcext.cli.simulate.runs.PATIENCE_S", -1.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    begun = []
+    at_once = runs_of_simulate._at_once
+    monkeypatch.setattr(
+        runs_of_simulate, "_at_once", lambda *words: begun.append(words[2]) or at_once(*words)
+    )
     words = ("t.csv", "--idle", "summit:hours=1", "--seed", "1", "--seed", "2", "--fail-s", "900")
     words = (*words, "--policy", "bftrainer", "--watts", "400:60")
-    for folder, workers in (("one", 1), ("two", 2)):
-        _, err = simulate(capsys, *words, "--report", folder, "--workers", str(workers))
+    for folder, more in (("one", ("1",)), ("two", ("2",)), ("many", ())):
+        workers = ("--workers", *more) if more else ()
+        _, err = simulate(capsys, *words, "--report", folder, *workers)
         assert err.count("\n") == 3
-    one, two = files(here / "one"), files(here / "two")
+    assert begun == [2, 2]
+    one, two, many = (files(here / name) for name in ("one", "two", "many"))
     assert len([name for name in one if name.startswith("runs")]) == 2
-    assert one == two
+    assert one == two == many
     runs = [json.loads(one[name])["run"] for name in one if name.startswith("runs")]
     # Another seed is another trace, and other failures.
     assert len({run["end_s"] for run in runs}) == 2
@@ -311,6 +327,29 @@ def test_a_progress_bar_on_a_terminal_and_nothing_if_quiet(
     assert "hpcext: 1 of" not in err
     # The result is not mixed up with it.
     assert "\x1b" not in out
+
+
+def test_the_bar_moves_within_a_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what a run tells of itself, so that the time that is left can be seen."""
+    monkeypatch.setattr(progress, "COUNT_AFTER_S", 0.0)
+    told: list[float] = []
+    task = Task("poisson:jobs=60,mean_s=250", "marble", NodeSource(nodes="2x4"))
+    simulate_task(task, told.append)
+    # A job counts as ended from the step on that follows its end.
+    assert told[0] < 0.1
+    assert 0.9 < told[-1] <= 1
+    assert len(set(told)) > 50
+    asked = threading.Event()
+
+    def within() -> float:
+        asked.set()
+        return 0.5
+
+    with bar(Console(force_terminal=True, file=sys.stderr), 2, within) as tell:
+        tell("the first")
+        assert asked.wait(240)
 
 
 BAD: list[tuple[list[str], str]] = [

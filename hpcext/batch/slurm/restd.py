@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import threading
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -110,7 +109,8 @@ class _Running:
     def __init__(self, program: str) -> None:
         # All that would make it another one, such as one that listens, is left out.
         environ = {k: v for k, v in without_slurm().items() if not k.startswith("SLURMRESTD_")}
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by end)
+        # What it says is in memory: a full disk changes nothing.
+        self._said: IO[bytes] = os.fdopen(os.memfd_create("slurmrestd"), "w+b")
         try:
             self._process = subprocess.Popen(
                 [program, "-a", "rest_auth/local"],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcext.broker.simulated.task import UsersTask
 from hpcext.cli.output import Output
-from hpcext.cli.simulate.runs import each
+from hpcext.cli.simulate.runs import Runs
 from hpcext.cli.simulate.tasks import tasks_of
 from hpcext.cli.simulate.view import show
 from hpcext.core.band import NONE
@@ -185,8 +185,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--workers",
         type=_count,
-        default=1,
-        help="number of simulations to run at once (default: 1)",
+        help="number of simulations to run at once (default: one for each processor)",
     )
     parser.add_argument(
         "--watts",
@@ -227,7 +226,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _run_all(
-    tasks: Sequence[Task], store: RunStore | None, workers: int, out: Output
+    tasks: Sequence[Task], store: RunStore | None, workers: int | None, out: Output
 ) -> list[SimulatedRun]:
     """Return the runs in the order of the tasks; those that the store has are not run again."""
     keys = [_key(task) for task in tasks] if store else []
@@ -239,8 +238,9 @@ def _run_all(
     if kept:
         out.note(f"{kept} of {len(tasks)} runs already exist")
     left = [number for number in range(len(tasks)) if number not in runs]
-    with out.progress(len(left)) as tell:
-        for number, run_, wall_s in each(tasks, left, workers):
+    coming = Runs(tasks, left)
+    with out.progress(len(left), coming.within) as tell:
+        for number, run_, wall_s in coming.each(workers):
             runs[number] = run_
             if store:
                 store.save(keys[number], run_, wall_s)

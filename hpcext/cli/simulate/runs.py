@@ -3,21 +3,58 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from typing import TypeAlias
 
 from hpcext.core.errors import HpcextError
 from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.tasks import Task, simulate_task
 
+Parts: TypeAlias = MutableSequence[float]
 
-def each(
-    tasks: Sequence[Task], numbers: Sequence[int], workers: int
+PATIENCE_S = 2.0
+"""Seconds after which processes are worth their start, if nobody has said how many to use."""
+
+
+class Runs:
+    """Runs of tasks, and how far they are.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+    numbers : sequence of int
+        Indices of the tasks to run.
+    """
+
+    def __init__(self, tasks: Sequence[Task], numbers: Sequence[int]) -> None:
+        self._tasks, self._numbers = tasks, numbers
+        self._parts = multiprocessing.get_context("spawn").RawArray("d", len(tasks))
+
+    def within(self) -> float:
+        """Return the sum of the parts that are done of the runs in progress."""
+        return float(sum(self._parts))
+
+    def each(self, workers: int | None) -> Iterator[tuple[int, SimulatedRun, float]]:
+        """Yield runs as they complete; see :func:`_each`."""
+        for number, found, wall_s in _each(self._tasks, self._numbers, workers, self._parts):
+            self._parts[number] = 0.0
+            yield number, found, wall_s
+
+
+class _TakesLong(Exception):
+    """The runs would take long, one after the other."""
+
+
+def _each(
+    tasks: Sequence[Task], numbers: Sequence[int], workers: int | None, parts: Parts
 ) -> Iterator[tuple[int, SimulatedRun, float]]:
     """Yield runs as they complete.
 
@@ -26,8 +63,11 @@ def each(
     tasks : sequence of Task
     numbers : sequence of int
         Indices of the tasks to run.
-    workers : int
-        The largest number of simultaneous runs; from 2 on, each has a process.
+    workers : int or None
+        The largest number of simultaneous runs; from 2 on, each has a process. None: one for each
+        processor, once it is seen that the runs take long.
+    parts : array of float
+        The part of each task that is done, which the runs keep up to date.
 
     Yields
     ------
@@ -39,18 +79,51 @@ def each(
     HpcextError
         A policy failed, or a process was killed; all other runs are ended.
     """
-    workers = min(workers, len(numbers))
-    if workers < 2:
-        for number in numbers:
-            yield (number, *_simulate(tasks[number]))
-        return
+    left = list(numbers)
+    if workers is None:
+        workers = len(os.sched_getaffinity(0))
+        until_s = time.monotonic() + PATIENCE_S if workers > 1 else math.inf
+        with contextlib.suppress(_TakesLong):
+            yield from _one_by_one(tasks, left, parts, until_s)
+    elif min(workers, len(left)) < 2:
+        yield from _one_by_one(tasks, left, parts, math.inf)
+    if left:
+        yield from _at_once(tasks, left, min(workers, len(left)), parts)
+
+
+def _one_by_one(
+    tasks: Sequence[Task], left: list[int], parts: Parts, until_s: float
+) -> Iterator[tuple[int, SimulatedRun, float]]:
+    """Run tasks in this process, and take them off the list.
+
+    Raises
+    ------
+    _TakesLong
+        It is later than `until_s` of the monotonic clock, and several runs are left.
+    """
+    while left:
+
+        def tell(part: float) -> None:
+            parts[left[0]] = part
+            if len(left) > 1 and time.monotonic() > until_s:
+                raise _TakesLong
+
+        found = _simulate(tasks[left[0]], tell)
+        yield (left.pop(0), *found)
+
+
+def _at_once(
+    tasks: Sequence[Task], numbers: Sequence[int], workers: int, parts: Parts
+) -> Iterator[tuple[int, SimulatedRun, float]]:
     # Spawned, because forking is not safe beside the threads of numerical libraries.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_begin_worker, initargs=(parts,)
+    )
     try:
         with _interrupts_blocked():
             futures: dict[Future[tuple[SimulatedRun, float]], int] = {
-                pool.submit(_simulate, tasks[number]): number for number in numbers
+                pool.submit(_in_worker, tasks[number], number): number for number in numbers
             }
         for future in as_completed(futures):
             yield (futures[future], *future.result())
@@ -74,6 +147,22 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+_shared: list[Parts] = []
+"""Of a worker: what it shares with its parent."""
+
+
+def _begin_worker(parts: Parts) -> None:
+    _shared.append(parts)
+    _end_with_parent()
+
+
+def _in_worker(task: Task, number: int) -> tuple[SimulatedRun, float]:
+    def tell(part: float) -> None:
+        _shared[-1][number] = part
+
+    return _simulate(task, tell)
+
+
 def _end_with_parent() -> None:
     """End this process when its parent has ended, for whatever reason: nobody wants the result."""
     parent = multiprocessing.parent_process()
@@ -86,9 +175,9 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _simulate(task: Task) -> tuple[SimulatedRun, float]:
+def _simulate(task: Task, tell: Callable[[float], None]) -> tuple[SimulatedRun, float]:
     try:
-        return simulate_task(task)
+        return simulate_task(task, tell)
     except RuntimeError as error:
         said = str(error)
         if not said.startswith(f"{task.policy} "):

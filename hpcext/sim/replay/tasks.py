@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from hpcext.core.band import Band
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.facts import Fact
-from hpcext.core.values import Action
+from hpcext.core.values import Action, Job
 from hpcext.jobfile import read_jobs
 from hpcext.jobspec import JobSpec
 from hpcext.policies import find_policy
@@ -24,7 +25,8 @@ from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay import sources
 from hpcext.sim.replay.heap import Observe
 from hpcext.sim.replay.mainqueue import EASY
-from hpcext.sim.replay.physics import Faults
+from hpcext.sim.replay.physics import Faults, Physics
+from hpcext.sim.replay.progress import Progress
 from hpcext.sim.replay.run import Named, Scenario, SimulationOptions, run
 from hpcext.sim.replay.sources import Source
 from hpcext.sim.workloads.find import find_workload, job_file
@@ -212,12 +214,27 @@ class Task(msgspec.Struct, frozen=True):
         return said | {f"place.{field}": value for field, value in place.items()} | named
 
 
-def simulate_task(task: Task) -> tuple[SimulatedRun, float]:
-    """Simulate a task; return its run, and the seconds that it took."""
+def simulate_task(
+    task: Task, tell: Callable[[float], None] | None = None
+) -> tuple[SimulatedRun, float]:
+    """Simulate a task; return its run, and the seconds that it took.
+
+    Parameters
+    ----------
+    task : Task
+    tell : callable, optional
+        Called after each step with the part of it that is done, from 0 to 1.
+    """
     began = time.perf_counter()
     source = task.place.find()
     workload = task.jobs(source)
-    scenario = Scenario(workload.jobs(task.seed), source.nodes, source.changes(task.seed))
+    jobs: Iterable[tuple[Job, Physics]] = workload.jobs(task.seed)
+    progress = None
+    if tell is not None:
+        until_s = math.inf if task.until_s is None else task.until_s
+        progress = Progress(tell, lambda: sum(1 for _ in workload.jobs(task.seed)), until_s)
+        jobs = progress.of(jobs)
+    scenario = Scenario(jobs, source.nodes, source.changes(task.seed))
     how = SimulationOptions(
         task.seed,
         Faults(fail_s=task.fail_s),
@@ -236,6 +253,8 @@ def simulate_task(task: Task) -> tuple[SimulatedRun, float]:
             told.append(calibrations[0])
         if observer is not None:
             told.append(observer.begin(engine))
+        if progress is not None:
+            told.append(progress.begin(engine))
 
         def watch(now_s: float, facts: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
             for each in told:
