@@ -65,13 +65,15 @@ class Restd:
             It cannot be started here, or did not answer.
         """
         with self._lock:
-            # One that waited may have got a signal that was meant for all processes of a job.
-            with contextlib.suppress(_Silent):
-                return self._ask(path)
-            try:
-                return self._ask(path)
-            except _Silent as error:
-                raise BatchError(str(error), argv=[self._program, path]) from None
+            waited = self._running is not None
+            while True:
+                try:
+                    return self._ask(path)
+                except _Silent as error:
+                    if not waited or error.late:
+                        raise BatchError(str(error), argv=[self._program, path]) from None
+                # One that waited may have got a signal that was meant for all processes of a job.
+                waited = False
 
     def close(self) -> None:
         """End it, if it runs."""
@@ -98,6 +100,10 @@ class Restd:
 
 class _Silent(Exception):
     """No answer; the message says why."""
+
+    def __init__(self, why: str, *, late: bool) -> None:
+        super().__init__(why)
+        self.late = late
 
 
 class _Running:
@@ -140,17 +146,18 @@ class _Running:
             response = self._http.getresponse()
             return Answer(response.status, response.read()), not response.will_close
         except (OSError, http.client.HTTPException):
-            raise _Silent(self._why(timeout_s if late.is_set() else None)) from None
+            if late.is_set():
+                why = f"slurmrestd did not answer within {timeout_s:g} s"
+            else:
+                why = f"slurmrestd ended without an answer: {self._last_words()}"
+            raise _Silent(why, late=late.is_set()) from None
         finally:
             timer.cancel()
 
-    def _why(self, waited_s: float | None) -> str:
-        if waited_s is not None:
-            return f"slurmrestd did not answer within {waited_s:g} s"
+    def _last_words(self) -> str:
         self._said.seek(0)
         lines = self._said.read()[-_SAID_CHARS:].decode(errors="replace").splitlines()
-        said = clean(_BEFORE.sub("", lines[-1])) if lines else "it said nothing"
-        return f"slurmrestd ended without an answer: {said}"
+        return clean(_BEFORE.sub("", lines[-1])) if lines else "it said nothing"
 
     def end(self) -> None:
         """Close its standard input, which is its end; kill one that stays."""
