@@ -30,7 +30,7 @@ WHEELS ?= build/wheels
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
 
-.PHONY: demo test test-slow test-slurm accept test-environment lint style man site spank sdist release wheels packages-environment deb rpm clean
+.PHONY: demo test test-slow test-slurm accept test-environment system-packages python-packages lint style man site spank sdist release wheels packages-environment deb rpm clean
 
 demo:
 	@.ci/venv examples
@@ -65,6 +65,14 @@ accept:
 		--partition "$(PARTITION)" $(if $(ABOVE),--above "$(ABOVE)")
 
 test-environment:
+	@# It may need a package of the system, too; the rest of both is got at once.
+	@.ci/venv
+	@$(MAKE) --no-print-directory --jobs=2 system-packages python-packages
+
+python-packages:
+	@.ci/venv test,site,examples,lightning,transformers
+
+system-packages:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount ip:iproute2 g++:g++ \
 		slurmctld:slurm-wlm slurmdbd:slurmdbd slurmrestd:slurmrestd munged:munge mariadbd:mariadb-server valgrind:valgrind \
 		lua5.1:lua5.1 lua5.4:lua5.4 ruby:ruby zsh:zsh fish:fish patch:patch logrotate:logrotate chromium:chromium \
@@ -74,7 +82,6 @@ test-environment:
 	@[ -e /usr/share/lmod ] || .ci/install-packages :lmod
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev
 	@.ci/criu
-	@.ci/venv test,site,examples,lightning,transformers
 
 lint: style
 	$(BIN)/mypy
