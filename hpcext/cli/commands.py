@@ -21,6 +21,7 @@ from hpcext.cli import ranges
 from hpcext.core.errors import InputError
 from hpcext.jobfile import MAX_JOBS
 from hpcext.jobtext import allowed_name, job_text
+from hpcext.numerals import whole
 from hpcext.text import shown
 from hpcext.textfiles import read_stream, read_text
 
@@ -62,7 +63,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="a job for each line of this file, which is its command; - is standard input",
     )
     group.add_argument(
-        "--gpus-per-job", metavar="N", help="GPUs of each job: a number, or MIN:MAX (default: 1)"
+        "--gpus-per-job",
+        metavar="N",
+        help="GPUs of each job: a number, MIN:MAX, or MIN:MAX:MULTIPLE (default: 1)",
     )
     group.add_argument(
         "--workdir", type=Path, metavar="DIR", help="where to run the commands (default: here)"
@@ -179,8 +182,18 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _gpus(text: str) -> dict[str, int]:
-    fewest, greatest = ranges.parse(text, most=fields.MAX_GPUS)
-    return fields.gpus({"min": fewest, "max": greatest} if ":" in text else fewest)
+    valid = f"N, MIN:MAX or MIN:MAX:MULTIPLE, 1 to {fields.MAX_GPUS}"
+    ends, multiple = text, None
+    if text.count(":") == 2:
+        ends, _, last = text.rpartition(":")
+        multiple = whole(last)
+        if multiple is None:
+            raise InputError(shown(text), valid=valid)
+    fewest, greatest = ranges.parse(ends, most=fields.MAX_GPUS, valid=valid)
+    if ":" not in text:
+        return fields.gpus(fewest)
+    found = {"min": fewest, "max": greatest}
+    return fields.gpus(found if multiple is None else {**found, "multiple": multiple})
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -53,6 +53,11 @@ def test_it_is_the_job_of_a_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert specs(*said, "--", *words) == parse_jobs(text, "jobs.toml", tmp_path)
 
 
+def test_gpus_may_be_multiples() -> None:
+    (spec,) = specs("--gpus-per-job", "2:8:2", "--", "train")
+    assert tuple(spec.gpus.sizes) == (2, 4, 6, 8)
+
+
 def test_what_follows_the_dashes_is_the_commands_own() -> None:
     for words in (["--name", "x"], ["-q"], ["--json", "--", "--help"], ["a b", "'"]):
         (spec,) = specs("--", *words)
@@ -143,12 +148,16 @@ def test_a_bad_line_is_named(text: str | bytes, said: str, monkeypatch: pytest.M
         (["run", "jobs.toml", "--shell"], "--shell: states jobs without a job file, and there is"),
         (["run", "--env", "A=1"], "--env: states jobs without a job file, and there is no command"),
         (["submit", "p", "j.toml", "--after", "a"], "--after: states jobs without a job file"),
-        (["run", "--gpus-per-job", "x", "--", "a"], "--gpus-per-job: 'x' (valid: N or MIN:MAX"),
-        (["run", "--gpus-per-job", "3:", "--", "a"], "--gpus-per-job: '3:' (valid: N or MIN:MAX"),
-        (["run", "--gpus-per-job", "3:2", "--", "a"], "--gpus-per-job: '3:2' (valid: N or MIN:MAX"),
+        (["run", "--gpus-per-job", "x", "--", "a"], "--gpus-per-job: 'x' (valid: N, MIN:MAX"),
+        (["run", "--gpus-per-job", "3:", "--", "a"], "--gpus-per-job: '3:' (valid: N, MIN:MAX"),
+        (["run", "--gpus-per-job", "2:8:3", "--", "a"], "--gpus-per-job: max: 8 is no multiple of"),
+        (["run", "--gpus-per-job", "2:8:", "--", "a"], "--gpus-per-job: '2:8:' (valid: N, MIN:MAX"),
+        (["run", "--gpus-per-job", "2:4:2:2", "--", "a"], "--gpus-per-job: '2:4:2:2' (valid: N,"),
+        (["run", "--gpus-per-job", "2:8:0", "--", "a"], "multiple: 0 (valid: an integer, 1"),
+        (["run", "--gpus-per-job", "3:2", "--", "a"], "--gpus-per-job: '3:2' (valid: N, MIN:MAX"),
         (
             ["run", "--gpus-per-job", "0", "--", "a"],
-            "--gpus-per-job: '0' (valid: N or MIN:MAX, 1 to 1024)",
+            "--gpus-per-job: '0' (valid: N, MIN:MAX or MIN:MAX:MULTIPLE, 1 to 1024)",
         ),
         (["run", "--env", "A", "--", "a"], "--env: 'A' (valid: KEY=VALUE)"),
         (["run", "--env", "HPCEXT_A=1", "--", "a"], "--env: 'HPCEXT_A' is set by hpcext itself"),
