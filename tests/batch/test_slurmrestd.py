@@ -137,20 +137,21 @@ def test_a_job_without_a_limit_ends_never() -> None:
     assert found.end() == End("running", None, math.inf)
 
 
-def test_tasks_of_an_array_are_told_apart() -> None:
-    tasks = [
-        {"job_id": 9, "job_state": "RUNNING", "array_job_id": 9, "array_task_id": 1},
-        {"job_id": 10, "job_state": "COMPLETED", "array_job_id": 9, "array_task_id": 0},
-    ]
+def test_commands_answer_for_tasks_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """slurmrestd would send all that there is of each of them."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(
+        runner, "run", lambda argv, **_: asked.append(argv) or "9_0|RUNNING|None|n1\n"
+    )
     daemon = Recorded("slurm-22.05")
-    body = json.dumps({"jobs": tasks}).encode()
-    daemon.answers["/slurm/v0.0.38/job/9"] = restd.Answer(200, body)
     queries = Rest(daemon)
     queries.check()
-    assert queries.end("9_0").state == "completed"
-    assert queries.end("9_1").state == "running"
-    with pytest.raises(BatchError, match="no job 9_2 in slurmctld"):
-        queries.end("9_2")
+    daemon.answers.clear()
+    assert queries.seen(["9_0"]) == {"9_0": Seen("running")}
+    assert queries._nodelist("9_0") == "n1"
+    assert not queries.preempted("9_0")
+    queries.end("9_0")
+    assert [argv[0] for argv in asked] == ["squeue", "squeue", "scontrol", "squeue"]
 
 
 @pytest.mark.parametrize(

@@ -453,8 +453,7 @@ PARSERS = {
     "a number of slurm.conf": Parser(text(slurm_site.whole), (b"30 sec", b"-1")),
     "slurmrestd's answers": Parser(
         lambda path: [
-            (job.end(), job.why, job.is_task(1, 0))
-            for job in slurm_rest.parse_answer(path.read_bytes()).jobs
+            (job.end(), job.why) for job in slurm_rest.parse_answer(path.read_bytes()).jobs
         ],
         answers_of_slurmrestd(),
     ),

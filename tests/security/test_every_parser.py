@@ -136,7 +136,6 @@ REASONS = {
     "sim/workloads/recorded.py:Trained.alone_s": NUMBERS,
     "sim/workloads/recorded.py:kept": NUMBERS,
     "batch/slurm/api.py:Api.end": "pyslurm gives numbers",
-    "batch/slurm/rest.py:Rest._job": "a job's own name, which as_job has read",
     "cli/main.py:Parser.parse_known_args": "argparse reads them, which names the method",
     "cli/output.py:Output.document": OWN,
     "cli/reproduce.py:run": OWN,

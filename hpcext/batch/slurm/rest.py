@@ -18,7 +18,6 @@ from hpcext.batch.slurm import Host
 from hpcext.batch.slurm.commands import Commands
 from hpcext.batch.slurm.restd import VERSIONS, Restd
 from hpcext.core.errors import BatchError
-from hpcext.numerals import whole
 from hpcext.text import clean, shown
 
 _NO_SUCH_JOB = 2017
@@ -49,8 +48,6 @@ class Job(msgspec.Struct):
     job_id: int
     job_state: str | list[str]
     state_reason: str | None = ""
-    array_job_id: _MaybeNumber = None
-    array_task_id: _MaybeNumber = None
     start_time: _MaybeNumber = None
     end_time: _MaybeNumber = None
     time_limit: _MaybeNumber = None
@@ -77,10 +74,6 @@ class Job(msgspec.Struct):
         if start_s is None or limit_min is None:
             return End(self.state, end_s)
         return End(self.state, end_s, start_s + 60 * limit_min)
-
-    def is_task(self, array: int, task: int) -> bool:
-        """Return whether it is a task of an array."""
-        return (_number(self.array_job_id), _number(self.array_task_id)) == (array, task)
 
 
 class _Node(msgspec.Struct):
@@ -130,6 +123,9 @@ def _number(said: _MaybeNumber) -> float | None:
 class Rest(Commands):
     """Queries by a slurmrestd of our own; by commands where it has no answers.
 
+    It has none about steps. Asked for a task of an array it says all there is about each task of
+    that array, which may be hundreds of megabytes.
+
     Parameters
     ----------
     daemon : Restd
@@ -160,20 +156,26 @@ class Rest(Commands):
         self._daemon.close()
 
     def _held(self, job_ids: Sequence[JobId]) -> Mapping[JobId, Seen]:
-        jobs = {job_id: self._job(job_id) for job_id in job_ids}
-        return {
-            job_id: Seen(job.state, why=job.why) for job_id, job in jobs.items() if job is not None
-        }
+        tasks = [job_id for job_id in job_ids if not isinstance(job_id, int)]
+        found = dict(super()._held(tasks)) if tasks else {}
+        for job_id in job_ids:
+            if isinstance(job_id, int) and (job := self._job(job_id)) is not None:
+                found[job_id] = Seen(job.state, why=job.why)
+        return found
 
     def end(self, job_id: JobId) -> End:
         """Return the state of a job, and the latest instant of its end."""
-        return self._known(job_id).end()
+        return self._known(job_id).end() if isinstance(job_id, int) else super().end(job_id)
 
     def preempted(self, job_id: JobId) -> bool:
         """Return whether a job, whose end is earlier than before, is being preempted."""
+        if not isinstance(job_id, int):
+            return super().preempted(job_id)
         return bool(_number(self._known(job_id).preempt_time))
 
     def _nodelist(self, job_id: JobId) -> str:
+        if not isinstance(job_id, int):
+            return super()._nodelist(job_id)
         job = self._known(job_id)
         return job.nodes or "" if job.state == "running" else ""
 
@@ -185,23 +187,17 @@ class Rest(Commands):
                 found[node.name] = Host(node.address or node.name, slurm.gres_kind(node.gres or ""))
         return found
 
-    def _known(self, job_id: JobId) -> Job:
+    def _known(self, job_id: int) -> Job:
         """Return a job that slurmctld knows."""
         job = self._job(job_id)
         if job is None:
             raise BatchError(f"no job {job_id} in slurmctld")
         return job
 
-    def _job(self, job_id: JobId) -> Job | None:
+    def _job(self, job_id: int) -> Job | None:
         """Return a job; None if slurmctld does not know it."""
-        # A task by the number of its array: asked for by its own name, 22.05 fails.
-        array, _, task = str(job_id).partition("_")
-        said = self._get(f"job/{array}")
-        index = whole(task)
-        for job in said.jobs:
-            if job.is_task(int(array), index) if index is not None else job.job_id == job_id:
-                return job
-        return None
+        found = self._get(f"job/{job_id}").jobs
+        return next((job for job in found if job.job_id == job_id), None)
 
     def _get(self, path: str) -> Said:
         said = parse_answer(self._daemon.get(f"/slurm/{self._version}/{path}").body)
