@@ -371,7 +371,9 @@ class World:
         world.records = dict(saved.records)
         world.orphaned = {name for name, each in saved.records.items() if each.orphans}
         for name in _SAVED:
-            setattr(world, name, getattr(saved, name))
+            value = getattr(saved, name)
+            # The world changes its own.
+            setattr(world, name, dict(value) if isinstance(value, dict) else value)
         world.seen = FragmentCounter(saved.fragments)
         for job in saved.jobs:
             world.add(job)

@@ -14,11 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gzip
-import logging
-import math
 import os
-import zlib
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -32,18 +28,11 @@ from hpcext.core.history.node_time import Meter, NodeTime
 from hpcext.core.saved import Saved
 from hpcext.core.values import Run
 from hpcext.documents import is_later, not_of, read_own, sync_directory, write_file
-from hpcext.numerals import whole
-
-log = logging.getLogger(__name__)
+from hpcext.manager import kept_worlds
 
 SCHEMA: Final = "hpcext.journal/2"
 UNDECIDED: Final = "hpcext.journal/1"
 """The earlier schema, which has no decisions."""
-
-KEPT_DIR = "journal-past"
-KEPT_EVERY_S, MOST_KEPT = 86_400.0, 70
-"""The interval of worlds that compacting keeps, for reports over months, and their number."""
-_KEPT = ".json.gz"
 
 COMPACT_AFTER = 2000
 """Entries after which the journal is compacted, to bound its size and the time of a restart."""
@@ -161,29 +150,69 @@ def read(path: Path) -> Past:
     try:
         data = read_own(path)
     except OSError as error:
-        raise JournalError(f"cannot be read: {error.strerror}", where=str(path)) from None
+        raise unreadable(error.strerror or str(error), path) from None
     except ValueError as error:
-        raise JournalError(f"cannot be read: {error}", where=str(path)) from None
-    size = data.rfind(b"\n") + 1
-    lines = data[:size].splitlines()
-    if not lines:
+        raise unreadable(str(error), path) from None
+    size, begun = data.rfind(b"\n") + 1, data.find(b"\n") + 1
+    header = parse_header(data[:begun], path)
+    return Past(header, parse_entries(data[begun:size], 1, path), size, begun)
+
+
+def parse_header(line: bytes, path: Path) -> Header:
+    """Parse the first line of the journal at a path, for which errors name it.
+
+    Raises
+    ------
+    JournalError
+        There is none, or it is damaged, or of a later release.
+    """
+    if not line:
         raise JournalError("is empty", where=str(path), do="start a new pilot")
-    number = 1
     try:
-        document = msgspec.json.decode(lines[0])
+        document = msgspec.json.decode(line)
         if is_later(document, SCHEMA):
             raise JournalError(not_of(document, SCHEMA), where=str(path), do="go on with that one")
-        header = _header(document)
-        entries = []
-        for number, line in enumerate(lines[1:], start=2):  # noqa: B007  (named in the error)
+        return _header(document)
+    except UNREADABLE as error:
+        raise _damaged(1, error, path) from None
+
+
+def parse_entries(lines: bytes, before: int, path: Path) -> tuple[Entry, ...]:
+    """Parse whole lines that follow others.
+
+    Parameters
+    ----------
+    lines : bytes
+    before : int
+        The number of lines before them.
+    path : pathlib.Path
+        Of the journal, for an error.
+
+    Raises
+    ------
+    JournalError
+        One is damaged.
+    """
+    entries: list[Entry] = []
+    try:
+        for line in lines.splitlines():
             entries.append(_entry.decode(line))
     except UNREADABLE as error:
-        raise JournalError(
-            f"line {number} is damaged ({error})",
-            where=str(path),
-            do="nothing was changed; running jobs go on, and checkpoints are in jobs/*/checkpoint",
-        ) from None
-    return Past(header, tuple(entries), size, len(lines[0]) + 1)
+        raise _damaged(before + len(entries) + 1, error, path) from None
+    return tuple(entries)
+
+
+def unreadable(why: str, path: Path) -> JournalError:
+    """Return the error that a journal cannot be read."""
+    return JournalError(f"cannot be read: {why}", where=str(path))
+
+
+def _damaged(number: int, error: Exception, path: Path) -> JournalError:
+    return JournalError(
+        f"line {number} is damaged ({error})",
+        where=str(path),
+        do="nothing was changed; running jobs go on, and checkpoints are in jobs/*/checkpoint",
+    )
 
 
 def _header(document: Any) -> Header:
@@ -204,20 +233,10 @@ def _header(document: Any) -> Header:
 
 def read_kept(path: Path, instant_s: float) -> Past | None:
     """Return the last kept world of a compacted journal that is not after an instant."""
-    for second, kept in reversed(_kept(path)):
-        if second > instant_s:
-            continue
-        with contextlib.suppress(OSError, EOFError, zlib.error, *UNREADABLE):
-            document = msgspec.json.decode(gzip.decompress(read_own(kept)))
+    for document in kept_worlds.until(path, instant_s):
+        with contextlib.suppress(*UNREADABLE):
             return Past(_header(document), (), 0)
     return None
-
-
-def _kept(path: Path) -> list[tuple[int, Path]]:
-    """Return the files of these worlds, oldest first, with the second in each name."""
-    found = (path.parent / KEPT_DIR).glob(f"*{_KEPT}")
-    named = ((whole(each.name.removesuffix(_KEPT)), each) for each in found)
-    return sorted((second, each) for second, each in named if second is not None)
 
 
 class Journal:
@@ -342,28 +361,11 @@ class Journal:
         self._begin(header)
         self.header = header
         os.close(old)
-        self._keep(now_s)
+        kept_worlds.keep(self.path, now_s, _encoder.encode(header))
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
-
-    def _keep(self, now_s: float) -> None:
-        """Keep the world of today, if it is the first time that it could be."""
-        kept = _kept(self.path)
-        # Rounded up: what is kept is not before the second in its name.
-        name = f"{math.ceil(now_s):012d}{_KEPT}"
-        if kept and kept[-1][0] + KEPT_EVERY_S > now_s:
-            return
-        try:
-            (self.path.parent / KEPT_DIR).mkdir(mode=0o700, exist_ok=True)
-            data = gzip.compress(_encoder.encode(self.header), 6)
-            write_file(self.path.parent / KEPT_DIR / name, data, durable=False)
-            for _, old in kept[: 1 - MOST_KEPT]:
-                old.unlink()
-        except OSError as error:
-            # Reports are less exact then; nothing else needs it.
-            log.warning("the state of today could not be stored for reports: %s", error.strerror)
 
     def _begin(self, header: Header) -> None:
         data = _encoder.encode(header) + b"\n"

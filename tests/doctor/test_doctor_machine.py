@@ -66,7 +66,8 @@ def test_settings_that_cannot_be_read(
     write_settings(home, "gpus = 0\n")
     assert cli.main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    (wrong,) = [line for line in lines if line.startswith("wrong")]
+    wrong, *others = [line for line in lines if line.startswith("wrong")]
+    assert not others, others
     assert wrong.startswith("wrong settings: ")
     assert "hpcext.toml: gpus: 0" in wrong
     assert any(line.startswith("note  state_dir: not checked") for line in lines)

@@ -19,7 +19,7 @@ from hpcext.core.engine import Engine
 from hpcext.core.errors import JournalError
 from hpcext.core.estimate import GoodputReport
 from hpcext.core.history.node_time import Meter
-from hpcext.manager import journal
+from hpcext.manager import journal, kept_worlds
 from hpcext.policies import find_policy
 
 HEADER = journal.Header(began_at=1000.0, policy="marble")
@@ -244,10 +244,10 @@ def test_of_a_compacted_journal_a_world_a_day_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first of each day, for so many days; a full disk costs these alone."""
-    monkeypatch.setattr(journal, "MOST_KEPT", 3)
+    monkeypatch.setattr(kept_worlds, "MOST_KEPT", 3)
     path = tmp_path / "journal.jsonl"
     book, saved = journal.Journal(path, HEADER), Engine(MARBLE).world.save()
-    day_s = journal.KEPT_EVERY_S
+    day_s = kept_worlds.KEPT_EVERY_S
     for at_s in (10.5, 20.0, *(day_s * day + 11 for day in range(1, 5))):
         book.compact(at_s, saved)
     kept = [at_s for at_s in range(0, int(6 * day_s), 3600) if journal.read_kept(path, at_s)]
@@ -255,8 +255,8 @@ def test_of_a_compacted_journal_a_world_a_day_is_kept(
     found = journal.read_kept(path, 3.5 * day_s)
     assert found is not None
     assert found.now_s == day_s * 3 + 11
-    shutil.rmtree(tmp_path / journal.KEPT_DIR)
-    (tmp_path / journal.KEPT_DIR).write_text("")
+    shutil.rmtree(tmp_path / kept_worlds.KEPT_DIR)
+    (tmp_path / kept_worlds.KEPT_DIR).write_text("")
     book.compact(9 * day_s, saved)
     assert "could not be stored for reports" in caplog.text
     assert journal.read(path).now_s == 9 * day_s
@@ -269,7 +269,7 @@ def test_a_kept_world_that_is_damaged_is_passed_over(tmp_path: Path) -> None:
     book.compact(5.0, Engine(MARBLE).world.save())
     book.compact(200_000.0, Engine(MARBLE).world.save())
     book.close()
-    folder = tmp_path / journal.KEPT_DIR
+    folder = tmp_path / kept_worlds.KEPT_DIR
     shutil.copy(folder / f"{5:012d}.json.gz", folder / "5 (copy).json.gz")
     (folder / f"{200_000:012d}.json.gz").write_bytes(b"no gzip")
     found = journal.read_kept(path, 1e6)

@@ -65,7 +65,7 @@ from hpcext.harvest.ways import drop, munge
 from hpcext.launch import container, sweep
 from hpcext.launch.leader import Leader
 from hpcext.launch.supervisor_files import SupervisorFiles
-from hpcext.manager import journal, locks, spool, suspendable, tickets
+from hpcext.manager import journal, kept_worlds, locks, spool, suspendable, tickets
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submissions
 from hpcext.papers.lb_bsp import stragglers
@@ -370,7 +370,7 @@ PARSERS = {
     ),
     "a world that was kept": Parser(
         placed(
-            f"{journal.KEPT_DIR}/000000000001.json.gz",
+            f"{kept_worlds.KEPT_DIR}/000000000001.json.gz",
             lambda place: journal.read_kept(place / "journal.jsonl", 1e9),
         ),
         (gzip.compress(b'{"schema": "hpcext.journal/1", "began_at": 1.0, "policy": "marble"}'),),

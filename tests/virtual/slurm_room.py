@@ -10,6 +10,7 @@ from virtual.slurm import Order, Partition, Site, Slurm
 from virtual.slurm_commands import Commands
 from virtual.slurm_faults import SlurmFaults
 
+from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.batch.slurm import requeued
 
 
@@ -21,6 +22,7 @@ class SlurmRoom(batch_room.BatchRoom):
 
     def _set_up(self, chance: random.Random) -> None:
         requeued._requeue_delay_s.cache_clear()
+        slurm_reads.reads.cache_clear()
         site = Site(
             cycle_s=2.0, periodic_s=chance.choice([5.0, 30.0]), lost_s=30.0,
             requeue_s=chance.choice([10.0, 60.0]), keep_s=60.0,

@@ -20,6 +20,7 @@ from hpcext.core.world import World
 from hpcext.manager import directory as pilots
 from hpcext.manager import journal, spool, standing
 from hpcext.manager.directory import Pilot
+from hpcext.manager.tail import Tail
 
 REPLAY_SHARE = 20
 """How many times as long as it read a follower rests: a replay costs time."""
@@ -71,7 +72,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Follower:
-    """A reader of one pilot that replays its journal only when that has grown.
+    """A reader of one pilot that replays what its journal has grown by.
 
     Parameters
     ----------
@@ -88,7 +89,8 @@ class Follower:
         self._rest_s = spool.ASK_BATCH_S
         self._meet_again_s = 0.0
         self._again_at_s = 0.0
-        self._past: tuple[Pilot, Engine, NodeTime, journal.Past] | None = None
+        self._tail = Tail(self._journal)
+        self._past: tuple[Pilot, Engine] | None = None
 
     def read(self) -> Reading:
         """Read its present state, or that of a moment ago if reading takes long.
@@ -98,18 +100,18 @@ class Follower:
         HpcextError
             It is no pilot, somebody else's, or its journal cannot be read.
         """
-        pilot_, engine, counted, past = self._read()
-        alive = self.alive()
-        began_at = past.header.began_at
-        now_s = max(past.now_s, time.time() - began_at) if alive else past.now_s
-        node_time = copy.deepcopy(counted)
+        pilot_, engine = self._read()
+        alive, tail = self.alive(), self._tail
+        began_at = tail.header.began_at
+        now_s = max(tail.now_s, time.time() - began_at) if alive else tail.now_s
+        node_time = copy.deepcopy(tail.node_time)
         node_time.passed(engine.world, now_s)
         return Reading(
             self._directory,
             pilot_,
             engine,
             node_time,
-            past.header.policy,
+            tail.header.policy,
             began_at,
             now_s,
             alive,
@@ -156,16 +158,15 @@ class Follower:
         """Return the engine of :meth:`read` alone, without asking a batch system."""
         return self._read()[1]
 
-    def _read(self) -> tuple[Pilot, Engine, NodeTime, journal.Past]:
+    def _read(self) -> tuple[Pilot, Engine]:
         spool.check_private(self._directory)
         path, began_s = self._journal, time.monotonic()
         if self._past is not None and began_s < self._again_at_s:
             return self._past
         now = identity(path)
         if self._past is None or now != self._seen:
-            past = journal.read(path)
-            engine, node_time = past.recount()
-            self._past = pilots.load(self._directory), engine, node_time, past
+            self._tail.read()
+            self._past = pilots.load(self._directory), self._tail.engine()
             self._seen = now
             ended_s = time.monotonic()
             self._again_at_s = ended_s + REPLAY_SHARE * (ended_s - began_s)
