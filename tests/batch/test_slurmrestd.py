@@ -239,6 +239,16 @@ def test_commands_answer_where_it_was_asked_for_and_is_not_there(
     slurm_reads.reads.cache_clear()
 
 
+def test_settings_with_a_mistake_end_no_job(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HPCEXT_SLURM_READER", "telepathy")
+    slurm_reads.reads.cache_clear()
+    assert type(slurm_reads.reads()).__name__ == "Commands"
+    assert "HPCEXT_SLURM_READER: 'telepathy'" in caplog.text
+    slurm_reads.reads.cache_clear()
+
+
 def test_it_is_found_where_users_do_not_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

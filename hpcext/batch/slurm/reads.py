@@ -14,7 +14,7 @@ from hpcext.batch.slurm.api import Api
 from hpcext.batch.slurm.commands import Commands
 from hpcext.batch.slurm.rest import Rest
 from hpcext.config import SLURM_READERS, load_settings
-from hpcext.core.errors import BatchError
+from hpcext.core.errors import BatchError, InputError
 from hpcext.numerals import whole
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,12 @@ def reads() -> Commands:
 
     Commands answer where that does not work here; if it was asked for by name, a warning says why.
     """
-    wanted = load_settings().slurm_reader
+    try:
+        wanted = load_settings().slurm_reader
+    except InputError as error:
+        # Who makes use of other settings says so, too; no job ends for this one.
+        log.warning("Slurm is queried as by default: %s", error)
+        wanted = AUTO
     if wanted == COMMANDS:
         return Commands()
     try:
