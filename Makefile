@@ -39,11 +39,11 @@ demo:
 
 test: style
 	@# Types take a minute of one core: they are checked beside the tests, and what is wrong is told last.
-	@# Of tests seven at once, on two cores too: most of them wait. Those of one file share fixtures; files
+	@# Of tests nine at once, on two cores too: most of them wait. Those of one file share fixtures; files
 	@# come in the order of tests/conftest.py, and not those first that have most tests.
 	@mkdir -p build
 	$(BIN)/mypy >build/mypy.log 2>&1 & types=$$!; \
-	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	$(BIN)/pytest -n 9 --dist loadfile --no-loadscope-reorder; tests=$$?; \
 	wait $$types || { cat build/mypy.log >&2; exit 1; }; exit $$tests
 
 test-slow: test-environment

@@ -100,6 +100,7 @@ LONG = {
     "tensorflow",
     "transformers",
     "tutorial",
+    "which",
 }
 """Pages that train for most of a minute; what they show has other tests too."""
 

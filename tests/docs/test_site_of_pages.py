@@ -206,6 +206,8 @@ def test_markup_is_understood_as_on_a_forge(path: Path, pages: dict[str, Page]) 
     assert "](" not in prose
 
 
+# A build of the whole site for each.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -214,13 +216,7 @@ def test_markup_is_understood_as_on_a_forge(path: Path, pages: dict[str, Page]) 
             ("link '../nowhere.md'", "link 'pytorch.md#nowhere'"),
             id="links",
         ),
-        # One more build of the site.
-        pytest.param(
-            "`hpcext.core.none`",
-            ("hpcext.core.none could not be found",),
-            id="api",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("`hpcext.core.none`", ("hpcext.core.none could not be found",), id="api"),
     ],
 )
 def test_faults_end_the_build(text: str, said: tuple[str, ...], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 
 import psutil
+import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import Cluster
 from test_pilot import again, begun, manager, submit
@@ -105,6 +106,7 @@ def test_it_ends_with_the_process_that_asks(slurm: Cluster, place: Site) -> None
     wait_for(lambda: not there.is_running() or there.status() == "zombie", "its end")
 
 
+@pytest.mark.slow
 def test_the_doctor_says_whether_it_answers(slurm: Cluster, place: Site) -> None:
     place.environ["HPCEXT_SLURM_READER"] = "slurmrestd"
     said = {each["name"]: each for each in place.document("doctor")["findings"]}
