@@ -6,7 +6,6 @@ import json
 import math
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -110,6 +109,16 @@ def test_its_newest_version_is_used_that_is_known() -> None:
 def test_without_a_version_that_is_known_it_is_not_used() -> None:
     with pytest.raises(BatchError, match=r"no version of its interface among v0\.0\.45"):
         Rest(Recorded("slurm-24.11", "v0.0.99")).check()
+
+
+def test_after_an_upgrade_of_slurm_another_version_is_used() -> None:
+    daemon = Recorded("slurm-24.11", "v0.0.40")
+    queries = Rest(daemon)
+    queries.check()
+    assert queries._version == "v0.0.40"
+    daemon.answers = Recorded("slurm-26.05").answers
+    assert queries.end(1).state == "running"
+    assert queries._version == "v0.0.45"
 
 
 @pytest.mark.parametrize(
@@ -218,10 +227,8 @@ def test_one_process_answers_all_questions_and_another_after_its_end(
     ],
 )
 def test_one_that_does_not_answer_is_an_error(tmp_path: Path, text: str, says: str) -> None:
-    began_s = time.monotonic()
     with pytest.raises(BatchError, match=says):
         restd.Restd(program(tmp_path, text), 0.5).get("/slurm/v0.0.42/ping")
-    assert time.monotonic() - began_s < 240
 
 
 def test_commands_answer_where_it_was_asked_for_and_is_not_there(

@@ -34,10 +34,10 @@ print(json.dumps([said(Commands()), said(by_slurmrestd())]))
 """
 
 STAY = """
-import time
+import signal
 from hpcext.batch.slurm.reads import by_slurmrestd
 print(by_slurmrestd()._daemon._running._process.pid, flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 

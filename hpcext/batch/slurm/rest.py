@@ -16,7 +16,7 @@ from hpcext.batch import slurm
 from hpcext.batch.jobs import End, Seen
 from hpcext.batch.slurm import Host
 from hpcext.batch.slurm.commands import Commands
-from hpcext.batch.slurm.restd import VERSIONS, Restd
+from hpcext.batch.slurm.restd import VERSIONS, Answer, Restd
 from hpcext.core.errors import BatchError
 from hpcext.text import clean, shown
 
@@ -120,6 +120,11 @@ def _number(said: _MaybeNumber) -> float | None:
     return None if said is None else float(said)
 
 
+def _lacks_version(answer: Answer) -> bool:
+    """Return whether it has no such version; of a job that is unknown it says so in JSON."""
+    return answer.status == _NO_SUCH_URL and not answer.body.lstrip().startswith(b"{")
+
+
 class Rest(Commands):
     """Queries by a slurmrestd of our own; by commands where it has no answers.
 
@@ -145,7 +150,7 @@ class Rest(Commands):
         """
         for version in VERSIONS:
             answer = self._daemon.get(f"/slurm/{version}/ping")
-            if answer.status != _NO_SUCH_URL:
+            if not _lacks_version(answer):
                 parse_answer(answer.body)
                 self._version = version
                 return
@@ -200,7 +205,12 @@ class Rest(Commands):
         return next((job for job in found if job.job_id == job_id), None)
 
     def _get(self, path: str) -> Said:
-        said = parse_answer(self._daemon.get(f"/slurm/{self._version}/{path}").body)
+        answer = self._daemon.get(f"/slurm/{self._version}/{path}")
+        if _lacks_version(answer):
+            # Slurm was upgraded meanwhile.
+            self.check()
+            answer = self._daemon.get(f"/slurm/{self._version}/{path}")
+        said = parse_answer(answer.body)
         for error in said.errors:
             if error.error_number != _NO_SUCH_JOB:
                 raise BatchError(f"slurmrestd: {clean(error.description or error.error or '?')}")

@@ -31,6 +31,7 @@ _BEFORE = re.compile(r"(?:\[[^]]*\] |slurmrestd: )+")
 """What is in front of a message: an instant, or its name."""
 
 _ERRORS_ONLY = "2"
+"""A level of SLURMRESTD_DEBUG: it would write a line for each question."""
 
 
 class Answer(NamedTuple):
