@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hpcext import backends
+from hpcext import backends, documents
 from hpcext.batch.standing import Is, Standing
 from hpcext.cli import view
 from hpcext.cli.live import Live
@@ -88,7 +89,7 @@ def start_detached(directory: Path, args: argparse.Namespace, out: Output) -> in
             start_new_session=True,
         )
     deadline = time.monotonic() + BEGINS_S
-    while reading.identity(journal) == before and time.monotonic() < deadline:
+    while not _has_begun(journal, before) and time.monotonic() < deadline:
         if manager.poll() is not None:
             raise _ended_at_once(manager.returncode, log, begin)
         time.sleep(0.02)
@@ -104,6 +105,15 @@ def start_detached(directory: Path, args: argparse.Namespace, out: Output) -> in
 
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def _has_begun(journal: Path, before: tuple[int, int] | None) -> bool:
+    """Return whether a manager wrote its first entry, with which the pilot has its jobs."""
+    if reading.identity(journal) == before:
+        return False
+    with open(documents.open_own(journal), "rb") as file:
+        header_and_entry = list(itertools.islice(file, 2))
+    return len(header_and_entry) == 2 and header_and_entry[1].endswith(b"\n")
 
 
 def _ended_at_once(code: int, log: Path, begin: int) -> HpcextError:

@@ -12,15 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import backends, checkpointers, protocol
+import msgspec
+
+from hpcext import backends, checkpointers, containers, protocol
 from hpcext.backends.own_job import OwnJob
 from hpcext.checks import at
 from hpcext.cli import ranges
-from hpcext.cli.commands import add_checkpoint
+from hpcext.cli.commands import add_checkpoint, add_container
 from hpcext.cli.harvest.terms import make_terms
 from hpcext.cli.output import Output
 from hpcext.cli.ticket import TicketLoop
 from hpcext.config import MAX_NODES, Settings, load_settings
+from hpcext.containers import Container
 from hpcext.core.band import read_band
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.harvest.leases import Terms
@@ -44,7 +47,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "trainer",
         help="in a batch script: train on idle nodes, while this small job waits",
-        usage="hpcext trainer [--checkpoint HOW] [--shell PID] [MIN:MAX] COMMAND [ARGUMENT...]",
+        usage="hpcext trainer [--checkpoint HOW] [--container IMAGE] [--shell PID] "
+        "[MIN:MAX] COMMAND [ARGUMENT...]",
         epilog="example: hpcext trainer 1:4 train.sh",
     )
     parser.add_argument(
@@ -54,6 +58,7 @@ def add(commands: Any) -> None:
         help="used by hpcext-starter of LSF: train what this shell runs",
     )
     add_checkpoint(parser)
+    add_container(parser)
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=run)
 
@@ -86,6 +91,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if saves:
         with at("HPCEXT_CHECKPOINT" if args.checkpoint is None else "--checkpoint"):
             checkpointers.stated(saves)
+    container = _container(args.container, saves, settings)
     directory = _harvester(settings, here)
     harvest = pilots.load(directory).harvest
     assert harvest is not None
@@ -98,10 +104,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         signal.signal(signum, signal.SIG_IGN)
     with tickets.alive(directory, key):
         here.begin(settings.state_dir)
+        kept = _with_kept_script(here, directory, key, command)
         ticket = Ticket(
             job_id=here.id,
             name=here.name,
-            command=_with_kept_script(here, directory, key, command),
+            command=kept,
             workdir=str(Path.cwd()),
             nodes=nodes,
             gpus=_gpus(environ.get("HPCEXT_GPUS", ""), harvest.gpus),
@@ -109,6 +116,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             environ=tickets.environment(here.environ(), *here.numbers),
             checkpoint=saves,
             trackers=protocol.wants_trackers(environ),
+            container=_with_scripts(container, kept, directory) if container else None,
         )
         return TicketLoop(directory, key, ticket, here, out).run()
 
@@ -137,6 +145,27 @@ def _words(argv: Sequence[str], variable: str) -> tuple[Range, tuple[str, ...]]:
             valid="a file, or a program in PATH",
         )
     return nodes, tuple(rest)
+
+
+def _container(image: str | None, saves: str, settings: Settings) -> Container | None:
+    """Return the container that an option names; refuse one in which nothing can run."""
+    if image is None:
+        return None
+    with at("--container"):
+        return containers.settle(
+            containers.container(image),
+            str(Path.cwd()),
+            checkpointers.checkpoint(checkpointers.stated(saves)) if saves else None,
+            base=Path.cwd(),
+            runtime=settings.container_runtime,
+        )
+
+
+def _with_scripts(container: Container, kept: Sequence[str], directory: Path) -> Container:
+    """Return a container in which the copy of a script is visible, if there is one."""
+    folder = directory / tickets.FOLDER
+    copies = [containers.check_bound(word) for word in kept[:2] if Path(word).parent == folder]
+    return msgspec.structs.replace(container, binds=tuple(f"{each}:{each}:ro" for each in copies))
 
 
 def _check_gpus(text: str) -> None:

@@ -32,6 +32,7 @@ from hpcext import backends, checkpointers, documents, private, state
 from hpcext.allocation import JobId
 from hpcext.batch.jobs import as_job
 from hpcext.config import Settings
+from hpcext.containers import Container
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.harvest.leases import Terms
 from hpcext.jobtext import job_text
@@ -82,6 +83,8 @@ class Ticket(NamedTuple):
         How its command saves by its own means, as a flag says it; may be empty.
     trackers : bool
         Whether its attempts continue one run of an experiment tracker.
+    container : Container or None
+        In which its command runs.
     """
 
     job_id: JobId
@@ -94,6 +97,7 @@ class Ticket(NamedTuple):
     environ: Mapping[str, str]
     checkpoint: str = ""
     trackers: bool = True
+    container: Container | None = None
 
     @property
     def trainer(self) -> str:
@@ -120,6 +124,8 @@ class Ticket(NamedTuple):
             job["checkpoint"] = checkpointers.stated(self.checkpoint)
         if not self.trackers:
             job["trackers"] = False
+        if self.container is not None:
+            job["container"] = msgspec.structs.asdict(self.container)
         return job_text(job)
 
 

@@ -212,6 +212,30 @@ def test_a_ticket_ends_as_its_trainer_does(
     assert list((tickets.path / "state" / "hpcext" / "tickets").iterdir()) == []
 
 
+def test_the_copy_of_its_script_runs_in_the_image_of_its_option(tickets: Tickets) -> None:
+    """By what stands for Apptainer; only the image has a certain file."""
+    image = tickets.path / "image"
+    for name in ("etc", "proc", "sys", "dev", "tmp", "usr"):
+        (image / name).mkdir(parents=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (image / name).symlink_to(f"usr/{name}")
+    (image / "etc" / "of-the-image").touch()
+    (tickets.path / "train.sif").write_text(f"{image}\n/usr\n")
+    tickets.of_jobs["PATH"] = f"{ROOT / 'tests/fakes/containers'}:{tickets.of_jobs['PATH']}"
+    script = tickets.script("mine", "test -e /etc/of-the-image || exit 1", 'echo "in $0"', "exit 7")
+    train = [sys.executable, "-m", "hpcext", "trainer", "--container"]
+    ended = []
+    for name in ("train.sif", "other.sif"):
+        words = [*train, str(tickets.path / name), "1:1", str(script)]
+        out = str(tickets.path / f"{name}.out")
+        job = tickets.bsub("-J", "mine", "-o", out, f"exec {shlex.join(words)}")
+        tickets.wait_is(job, "EXIT", "DONE")
+        ended.append(tickets.job(job).exit_code)
+    assert ended == [7, 2], tickets.said()
+    assert f"in {tickets.harvester}/tickets/" in tickets.output("train.sif")
+    assert "--container: there is no image" in tickets.output("other.sif")
+
+
 @pytest.mark.slow
 def test_when_the_ticket_that_manages_is_killed_another_one_does(tickets: Tickets) -> None:
     """Its trainer is cancelled, and that of the other one trains on."""

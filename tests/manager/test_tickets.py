@@ -11,6 +11,7 @@ import pytest
 
 from hpcext.batch import slurm
 from hpcext.config import load_settings
+from hpcext.containers import Container
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.harvest.leases import Terms
 from hpcext.jobfile import parse_jobs
@@ -90,6 +91,12 @@ def test_a_trainer_does_not_get_the_run_of_the_attempt_that_submitted_its_ticket
 def test_a_ticket_says_whether_its_attempts_continue_one_run(*, wanted: bool) -> None:
     (spec,) = parse_jobs(ticket(trackers=wanted).job_file(), "job 7", Path("/"))
     assert spec.trackers is wanted
+
+
+def test_a_ticket_states_the_container_of_its_trainer(tmp_path: Path) -> None:
+    image = Container(str(tmp_path), ("/data:/in:ro",), "apptainer")
+    (spec,) = parse_jobs(ticket(container=image).job_file(), "job 7", Path("/"))
+    assert spec.container == image
 
 
 def test_a_key_says_of_which_job_and_which_command_it_is() -> None:

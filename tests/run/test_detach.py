@@ -18,6 +18,9 @@ def test_a_pilot_goes_on_in_the_background_and_is_followed(site: Site) -> None:
     )
     begun = site.run("run", "jobs.toml", "--gpus=2", "--dir", str(site.pilot), "--detach")
     assert begun.code == 0, begun
+    # Whoever looks as soon as the command has returned finds the jobs.
+    found = site.document("status", str(site.pilot))
+    assert [job["name"] for job in found["jobs"]] == ["a", "b"]
     manager = json.loads((site.pilot / "manager.json").read_text())["pid"]
     assert f"(pid {manager})" in begun.out
     # Of no terminal and no session of ours: a hang-up does not reach it.
