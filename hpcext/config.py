@@ -6,6 +6,7 @@ over the site's, and the site's file over the default.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -50,7 +51,7 @@ SLURM_READERS = ("auto", "commands", "pyslurm", "slurmrestd")
 
 
 def user_file() -> Path:
-    """Return the path of this user's settings, whether or not the file exists."""
+    """Return the path of this user's settings, which need not exist; FileNotFoundError: no home."""
     return protocol.user_directory("config") / "hpcext.toml"
 
 
@@ -77,11 +78,10 @@ def _gpus(value: Any) -> int | str:
 
 
 def _directory(value: Any) -> Path:
-    path = Path(string(value))
-    if str(path).startswith("~"):
-        path = path.expanduser()
+    # Not Path.expanduser, which raises RuntimeError if there is no such home directory.
+    path = Path(os.path.expanduser(string(value)))
     if not path.is_absolute():
-        raise InputError(shown(value), valid="an absolute path, or one that begins with ~")
+        raise InputError(shown(value), valid="an absolute path, or one in your home, as ~/hpcext")
     return path
 
 
@@ -328,8 +328,8 @@ def load_settings(
     values: dict[str, Any] = {}
     origins = dict.fromkeys(SETTINGS, "default")
     for origin, found in (
-        _optional_file(SITE_FILE, must_be_roots=True),
-        _optional_file(user_file(), must_be_roots=False),
+        _optional_file(lambda: SITE_FILE, must_be_roots=True),
+        _optional_file(user_file, must_be_roots=False),
     ):
         values.update(found)
         origins.update(dict.fromkeys(found, origin))
@@ -367,15 +367,15 @@ def read_file(path: Path, *, must_be_roots: bool = False) -> dict[str, Any]:
     return {name: _read(name, value, f"{where}: {name}") for name, value in table.items()}
 
 
-def _optional_file(path: Path, *, must_be_roots: bool) -> tuple[str, dict[str, Any]]:
-    origin = clean(str(path))
+def _optional_file(find: Callable[[], Path], *, must_be_roots: bool) -> tuple[str, dict[str, Any]]:
     try:
+        path = find()
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
-        return origin, {}
+        return "", {}
     except OSError:
         pass  # the error comes from reading it
-    return origin, read_file(path, must_be_roots=must_be_roots)
+    return clean(str(path)), read_file(path, must_be_roots=must_be_roots)
 
 
 def _read(name: str, value: Any, where: str) -> Any:

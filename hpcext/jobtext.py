@@ -40,10 +40,26 @@ def job_text(*jobs: Mapping[str, Any]) -> str:
     return "\n".join(f"[[job]]\n{table}" for table in tables)
 
 
-def allowed_name(text: str) -> str:
-    """Return a text reduced to the characters of valid names, and cut to their length."""
+def allowed_name(text: str, default: str) -> str:
+    """Return a valid name like a text.
+
+    Parameters
+    ----------
+    text : str
+        Is reduced to the characters of names, and cut to their length.
+    default : str
+        The name if nothing is left of it; before a mere number, which would be the id of a job.
+
+    Examples
+    --------
+    >>> allowed_name("my net: 3", "job")
+    'my_net__3'
+    >>> allowed_name("é3", "job")
+    'job-3'
+    """
     good = (char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in text)
-    return "".join(good).lstrip("._-")[:MAX_NAME_CHARS].rstrip("._-")
+    name = "".join(good).lstrip("._-")[:MAX_NAME_CHARS].rstrip("._-")
+    return f"{default}-{name}"[:MAX_NAME_CHARS] if name.isdecimal() else name or default
 
 
 def _value(value: Any) -> str:

@@ -29,6 +29,7 @@ Times inside these files are seconds since the epoch (keys end in ``_at``).
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Mapping
@@ -326,6 +327,11 @@ def user_directory(kind: str) -> Path:
     Parameters
     ----------
     kind : {"config", "state"}
+
+    Raises
+    ------
+    FileNotFoundError
+        It is in the home directory, and there is none.
     """
     variable, default = {
         "config": ("XDG_CONFIG_HOME", ".config"),
@@ -333,5 +339,10 @@ def user_directory(kind: str) -> Path:
     }[kind]
     base = os.environ.get(variable, "")
     # By the XDG specification, a relative path there is invalid and is ignored.
-    root = Path(base) if base.startswith("/") else Path.home() / default
-    return root / "hpcext"
+    if base.startswith("/"):
+        return Path(base) / "hpcext"
+    try:
+        return Path.home() / default / "hpcext"
+    except RuntimeError:
+        what = f"the account has no home directory: set HOME or {variable}"
+        raise FileNotFoundError(errno.ENOENT, what) from None

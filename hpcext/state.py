@@ -88,7 +88,10 @@ def _weakness(path: Path) -> private.Weakness | None:
 
 def _is_hidden(place: Path) -> bool:
     """Return whether a place is a hidden directory of our home, or in one, and ours."""
-    home = Path.home()
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return False
     below = place.relative_to(home).parts if place.is_relative_to(home) else ()
     hidden = bool(below) and below[0].startswith(".")
     return hidden and place.lstat().st_uid == os.geteuid()

@@ -111,7 +111,10 @@ def add_container(parser: Any) -> None:
 
 def given(args: argparse.Namespace) -> list[str]:
     """Return those of the options that a command line has, and ``--`` if a command follows it."""
-    flags = [name for name in _OPTIONS if getattr(args, name, None) not in (None, False, [])]
+    values = {name: getattr(args, name, None) for name in _OPTIONS}
+    # Not by equality: 0 is a value.
+    flags = [name for name, value in values.items() if not (value is None or value is False)]
+    flags = [name for name in flags if values[name] != []]
     return [*(f"--{name.replace('_', '-')}" for name in flags), *(["--"] if args.rest else [])]
 
 
@@ -249,8 +252,8 @@ def name_of(command: str | list[str]) -> str:
     paths = [PurePath(word) for word in words if not word.startswith("-")]
     scripts = [path.stem for path in paths if path.suffix.lower() in _SCRIPTS]
     module = [after for word, after in itertools.pairwise(words) if word == "-m"]
-    name = allowed_name([*scripts[:1], *module[:1], *(path.name for path in paths[:1]), "job"][0])
-    return f"job-{name}" if name.isdecimal() else name or "job"
+    found = [*scripts[:1], *module[:1], *(path.name for path in paths[:1]), "job"]
+    return allowed_name(found[0], "job")
 
 
 def _words(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from hpcext.config import Settings, load_settings
 from hpcext.core.errors import InputError
 from hpcext.doctor.checks import CHECKS
 from hpcext.doctor.checkup import CheckOptions, Finding, examine
-from hpcext.jobfile import read_jobs
+from hpcext.doctor.job import jobs_of
 
 
 def add(subparsers: Any) -> None:
@@ -50,11 +50,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Run all checks; return 1 if one of them found something wrong."""
     if args.queue and not args.submit:
         raise InputError("can be given with --submit only", where="--queue")
+    settings = _settings()
     if args.job:
         # An invalid file is refused before any check runs.
-        read_jobs(args.job)
+        jobs_of(args.job, settings)
     found: list[Finding] = []
-    asked = CheckOptions(_settings(), args.submit, args.queue, args.job, args.probe)
+    asked = CheckOptions(settings, args.submit, args.queue, args.job, args.probe)
     for finding in examine(CHECKS, asked):
         found.append(finding)
         said = "; ".join(filter(None, (finding.says, finding.why, finding.do)))

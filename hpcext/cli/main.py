@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import os
 import sys
@@ -273,14 +272,16 @@ def main(
     # An error in the command line itself must be printed in the requested form, too.
     out = output.make(as_json="--json" in words, quiet=any(word in words for word in QUIET))
     try:
-        status = _run(words, out, read)
-        sys.stdout.flush()
-        return status
+        return _run(words, out, read)
     except BrokenPipeError:
-        _drop_output()
         return PIPE_CLOSED
     except KeyboardInterrupt:
         return INTERRUPTED
+    except OSError:
+        # Not even the error could be printed.
+        return HpcextError.exit_status
+    finally:
+        output.drop_unwritten()
 
 
 def _run(
@@ -297,6 +298,7 @@ def _run(
             as_log=getattr(args, "log_format", "text") == "json",
         )
         status: int = args.run(args, out)
+        sys.stdout.flush()
     except HpcextError as error:
         out.error(error)
         return error.exit_status
@@ -318,11 +320,3 @@ def _open_closed() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
-
-
-def _drop_output() -> None:
-    """Point stdout at ``/dev/null``, because the interpreter flushes it at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

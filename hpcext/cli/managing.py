@@ -6,7 +6,7 @@ import argparse
 import signal
 from pathlib import Path
 
-from hpcext.cli.output import Output
+from hpcext.cli.output import Output, optional
 from hpcext.core.engine import Engine
 from hpcext.manager import directory as pilots
 from hpcext.manager.waiting import left_in, status_of
@@ -56,5 +56,6 @@ def exit_status(
     out : Output
     """
     if left := left_in(engine.world):
-        out.note(f"{left}; go on with: {pilots.how_to_go_on(directory)}")
+        with optional():
+            out.note(f"{left}; go on with: {pilots.how_to_go_on(directory)}")
     return status_of(engine.world) if stopped_by is None else 128 + stopped_by

@@ -7,6 +7,7 @@ import datetime
 import io
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,17 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-__all__ = ["JsonOutput", "LogOutput", "Output", "QuietOutput", "clean", "make", "write_file"]
+__all__ = [
+    "JsonOutput",
+    "LogOutput",
+    "Output",
+    "QuietOutput",
+    "clean",
+    "drop_unwritten",
+    "make",
+    "optional",
+    "write_file",
+]
 
 Row = Sequence[str]
 Tell = Callable[[str], None]
@@ -115,12 +126,16 @@ class Output:
 
         console = _console()
         # Without the thread that redraws four times a second: rows change only on events.
-        with Live(console=console, auto_refresh=False) as shown:
-            self._live = console
-            try:
-                yield Screen(columns, shown)
-            finally:
-                self._live = None
+        shown = Live(console=console, auto_refresh=False)
+        shown.start()
+        self._live = console
+        try:
+            yield Screen(columns, shown)
+        finally:
+            self._live = None
+            # The terminal may be gone.
+            with contextlib.suppress(OSError):
+                shown.stop()
 
     @contextlib.contextmanager
     def progress(self, total: int, within: Callable[[], float] = lambda: 0.0) -> Iterator[Tell]:
@@ -303,6 +318,28 @@ class QuietOutput(JsonOutput):
     def error(self, error: HpcextError) -> None:
         """Print one line on stderr."""
         print(f"hpcext: {clean(str(error))}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def optional() -> Iterator[None]:
+    """Go on if output cannot be written: its reader has left, or its disk is full."""
+    with contextlib.suppress(OSError):
+        yield
+
+
+def drop_unwritten() -> None:
+    """Give up what could not be written, which the interpreter would try once more at exit.
+
+    If that failed again, the exit status would tell of the output, and not of the command.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            try:
+                stream.flush()
+            except OSError:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
 
 
 def write_file(path: Path, data: bytes) -> None:

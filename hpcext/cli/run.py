@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from hpcext.cli.detach import start_detached
 from hpcext.cli.live import Live
 from hpcext.cli.managing import add_output, exit_status, headline
 from hpcext.cli.narrator import Narrator
-from hpcext.cli.output import LogOutput, Output
+from hpcext.cli.output import LogOutput, Output, drop_unwritten, optional
 from hpcext.cli.stated import StatedJobs, stated_jobs
 from hpcext.config import Settings, load_settings
 from hpcext.core.engine import Engine
@@ -261,15 +260,16 @@ def manage(
     else:
         logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
     with out.live(view.COLUMNS) as screen:
-        if not as_json:
-            out.line(headline(pilot, directory))
+        # A manager whose output cannot be written goes on: what counts is in the journal.
+        with optional():
+            if not as_json:
+                out.line(headline(pilot, directory))
         tell = Narrator(out) if screen is None else Live(out, screen)
         ends = ""
 
         def observe(engine: Engine, now_s: float) -> None:
             nonlocal ends
-            # The reader of our output may leave (| head), but the jobs must go on.
-            with contextlib.suppress(BrokenPipeError):
+            with optional():
                 if engine.world.suspending and not (ends or pilot.alone):
                     ends = view.ending(engine)
                     if ends:
@@ -286,10 +286,14 @@ def manage(
         policy, began_at = pilot.policy, pilot.began_at
         out.document(run_document(world, policy=policy, began_at=began_at, now_s=now_s))
     else:
-        view.summary(out, engine, driver.now_s())
+        with optional():
+            view.summary(out, engine, driver.now_s())
     if pilot.alone:
-        return _exit_code(engine)
-    return exit_status(engine, driver.stopped_by, directory, out)
+        status = _exit_code(engine)
+    else:
+        status = exit_status(engine, driver.stopped_by, directory, out)
+    drop_unwritten()
+    return status
 
 
 class _LogEntries(logging.Handler):
@@ -301,7 +305,8 @@ class _LogEntries(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one warning."""
-        self._out.note(self.format(record))
+        with optional():
+            self._out.note(self.format(record))
 
 
 def _exit_code(engine: Engine) -> int:

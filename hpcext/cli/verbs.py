@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -306,13 +306,23 @@ def copy_log(path: Path, position: int, out: Output) -> int:
     InputError
         The log cannot be read.
     """
+    for data in _added(path, position):
+        out.copy(data)
+        position += len(data)
+    return position
+
+
+def _added(path: Path, position: int) -> Iterator[bytes]:
+    """Yield what a log has now after a position, piece by piece: it may be larger than memory."""
     try:
         with open(path, "rb") as file:
+            left = os.fstat(file.fileno()).st_size - position
             file.seek(position)
-            data = file.read()
+            # Not to its end: it may grow as fast as it is read.
+            while left > 0 and (data := file.read(min(left, BLOCK_BYTES))):
+                left -= len(data)
+                yield data
     except FileNotFoundError:
-        return position
+        return
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    out.copy(data)
-    return position + len(data)

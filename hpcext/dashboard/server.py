@@ -124,7 +124,7 @@ def check_host(text: str, peers: Peers = ()) -> str:
     Raises
     ------
     InputError
-        The text is not an address, or other machines could connect to it.
+        The text is not an address, or other machines could connect to it, or nobody could.
     """
     address = "127.0.0.1" if text == "localhost" else text
     try:
@@ -141,6 +141,13 @@ def check_host(text: str, peers: Peers = ()) -> str:
             else "127.0.0.1, ::1 or localhost",
             do="reach it from elsewhere through ssh -L or a proxy on this machine; or let a proxy "
             "on another machine connect: --from",
+        )
+    where = ipaddress.ip_address(address)
+    if peers and where.is_loopback and not any(where in network for network in peers):
+        raise InputError(
+            f"nobody whom --from names reaches {address}",
+            where="--host",
+            valid="0.0.0.0, or an address of this machine",
         )
     return address
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcext import protocol
+from hpcext.config import Settings
 from hpcext.core.saving import lost
 from hpcext.core.values import Job, Record
 from hpcext.doctor import own_checkpoint
@@ -26,6 +27,7 @@ from hpcext.doctor.rehearsed import steps as steps_after
 from hpcext.doctor.trial import EndedError, TrialManager, grace_needed, parts, steps
 from hpcext.jobfile import read_jobs
 from hpcext.jobspec import JobSpec
+from hpcext.manager.refine import profiles_for
 
 BEGIN_S = 180.0
 """Seconds to wait for the first step of a training, which imports, compiles and reads data."""
@@ -43,8 +45,7 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
     """Rehearse a suspension, if a job file is given."""
     if asked.jobs is None:
         return
-    # Read as by a manager, so that the errors are the same.
-    first = read_jobs(asked.jobs)[0]
+    first = jobs_of(asked.jobs, asked.settings)[0]
     if first.nodes.min > 1:
         says = f"{first.name} needs {first.nodes.min} nodes"
         yield Finding("job", "note", says, "try it in a pilot, and suspend it there")
@@ -59,6 +60,29 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
         yield Finding("job", "wrong", says, "let it run on, longer than a minute", _TOO_SOON)
     finally:
         trial.end()
+
+
+def jobs_of(path: Path, settings: Settings | None) -> tuple[JobSpec, ...]:
+    """Read a job file as a manager does, so that the errors are the same.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    settings : Settings or None
+        None if they cannot be read.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or not be run.
+    """
+    if settings is None:
+        return read_jobs(path)
+    return read_jobs(
+        path,
+        container_runtime=settings.container_runtime,
+        profiles=profiles_for(settings.state_dir / "profiles"),
+    )
 
 
 def _manager(jobs: Path, first: JobSpec, directory: Path) -> list[str]:

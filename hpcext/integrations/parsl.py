@@ -116,7 +116,7 @@ class HpcextProvider(ExecutionProvider, RepresentationMixin):  # type: ignore[mi
         SubmitException
             There is no pilot, or it does not take the job.
         """
-        name = allowed_name(job_name) or NAME
+        name = allowed_name(job_name, NAME)
         try:
             keys = {**self.keys, "gpus": self.gpus}
             text = job_text({**keys, "name": name, "command": ["bash", "-c", command]})

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcext.cli import asking, commands, run
-from hpcext.cli.detach import BEGINS_S
 from hpcext.cli.main import parse
 from hpcext.cli.stated import StatedJobs, jobs_of_text
 from hpcext.config import load_settings
@@ -22,7 +21,6 @@ from hpcext.jobtext import job_text
 from hpcext.manager import directory as pilots
 from hpcext.manager import waiting
 from hpcext.manager.handles import find_job
-from hpcext.manager.submissions import Submissions
 from hpcext.manager.views.reading import Follower
 from hpcext.notebook.answers import Kept, Text, ask, one_line
 from hpcext.notebook.live import View
@@ -221,7 +219,7 @@ class Pilot:
 
 def _begun(words: Sequence[str]) -> Path:
     """Begin a pilot in the background, as a command line says; return its directory."""
-    return _settled(Path(ask("run", "--detach", "--json", *words).said["directory"]))
+    return Path(ask("run", "--detach", "--json", *words).said["directory"])
 
 
 def _begun_with(text: str, words: Sequence[str]) -> Path:
@@ -229,22 +227,13 @@ def _begun_with(text: str, words: Sequence[str]) -> Path:
     args = parse(["run", "--detach", *words])
     if args.jobs is not None or args.resume is not None or commands.given(args):
         raise InputError("the jobs are stated twice", valid="options of hpcext run, and no jobs")
+    for name in ("dry_run", "moved", "leave"):
+        if getattr(args, name):
+            raise InputError("cannot be given for a cell", where=f"--{name.replace('_', '-')}")
     settings, out = run.settings_of(args), Kept()
     specs = jobs_of_text(text, NOTEBOOK, settings, out)
     directory = run.create(StatedJobs(specs, NOTEBOOK, "", NOTEBOOK), args, settings)
     run.begin(directory, args, out)
-    return _settled(directory)
-
-
-def _settled(directory: Path) -> Path:
-    """Return the directory of a new pilot once its journal has the jobs: cells will name them."""
-    first = {job.id for job in Submissions(directory / "submissions").jobs}
-    follower = Follower(directory)
-
-    def told() -> bool:
-        return first <= follower.engine().world.jobs.keys() or not follower.alive()
-
-    waiting.comes_true(told, BEGINS_S)
     return directory
 
 

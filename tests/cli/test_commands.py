@@ -145,6 +145,7 @@ def test_a_bad_line_is_named(text: str | bytes, said: str, monkeypatch: pytest.M
     [
         (["run", "jobs.toml", "--", "true"], "--: cannot be given with the job file 'jobs.toml'"),
         (["run", "--commands", "-", "--", "true"], "--: cannot be given with --commands"),
+        (["run", "jobs.toml", "--retries", "0"], "--retries: states jobs without a job file"),
         (["run", "jobs.toml", "--shell"], "--shell: states jobs without a job file, and there is"),
         (["run", "--env", "A=1"], "--env: states jobs without a job file, and there is no command"),
         (["submit", "p", "j.toml", "--after", "a"], "--after: states jobs without a job file"),

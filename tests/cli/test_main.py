@@ -242,6 +242,16 @@ def test_a_reader_that_leaves_is_not_an_error(tmp_path: Path) -> None:
     assert done.returncode == 141
 
 
+def test_output_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*HPCEXT, "config", "show"], stdout=full, stderr=subprocess.PIPE, env=env, check=False
+        )
+    assert done.stderr == b"hpcext: No space left on device; free some space and try again\n"
+    assert done.returncode == 1
+
+
 def test_a_locale_without_the_characters_is_not_an_error(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "XDG_CONFIG_HOME": str(tmp_path)}
     env["HPCEXT_POLICY"] = "märble"

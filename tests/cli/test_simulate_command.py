@@ -602,3 +602,38 @@ def test_an_error_is_a_document_with_json(
     assert cli.main(words) == HpcextError.exit_status + 1
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["what"], error["where"]) == ("0", "--nodes")
+
+
+def test_a_speed_by_kind_is_another_one_on_another_machine(here: Path) -> None:
+    """A saved run of the one is not taken for the other."""
+    (here / "k.toml").write_text(
+        '[[job]]\nname = "a"\ncommand = "true"\nwork = 1000\nscaling = {a100 = {1 = 2.0}, v100 = {1 = 1.0}}\n'
+    )
+    place = NodeSource(nodes="1x1")
+    tasks_ = [
+        Task("k.toml", "marble", place, profiles=str(here), gpu=gpu) for gpu in ("a100", "v100")
+    ]
+    ends = [simulate_task(task)[0].end_s for task in tasks_]
+    assert ends[0] < ends[1]
+    assert tasks_[0].options != tasks_[1].options
+
+
+def test_jobs_that_the_main_queue_cannot_run_are_told(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    """As where the log counts processors."""
+    words = ("t.csv", "--main", "log.swf", "--hours", "0.1", "--main-nodes", "3")
+    said = []
+    for more in ((), ("--per-node", "4")):
+        cli.main(["simulate", *words, *more])
+        said.append(capsys.readouterr().err)
+    assert "log.swf: left out: 3 jobs of more than 3 nodes, the largest of 8; if the" in said[0]
+    assert "left out" not in said[1]
+
+
+def test_a_table_may_begin_with_a_mark_of_the_byte_order(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    """As Excel writes it."""
+    (here / "t.csv").write_text(TRAINERS, encoding="utf-8-sig")
+    document(capsys, "t.csv", "--nodes", "4x1")

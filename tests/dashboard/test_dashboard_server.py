@@ -269,7 +269,9 @@ def test_not_more_than_can_be_looked_through() -> None:
 def test_with_proxies_it_may_listen_elsewhere() -> None:
     peers = read_peers("10.0.0.7,10.0.1.0/24")
     assert check_host("0.0.0.0", peers) == "0.0.0.0"
-    assert check_host("localhost", peers) == "127.0.0.1"
+    assert check_host("localhost", read_peers("10.0.0.7,127.0.0.0/30")) == "127.0.0.1"
+    with pytest.raises(InputError, match="nobody whom --from names reaches"):
+        check_host("localhost", peers)
     with pytest.raises(InputError, match="is not an address"):
         check_host("node.example.org", peers)
     with pytest.raises(InputError, match="is not a loopback address"):

@@ -15,8 +15,11 @@ from site_of_test import Site, wait_for
 
 from hpcext.cli import main as cli
 from hpcext.config import load_settings
+from hpcext.core.errors import InputError
 from hpcext.doctor import job
 from hpcext.doctor.checkup import CheckOptions, Finding
+from hpcext.manager.refine import profiles_for
+from hpcext.profiles import Measurement
 
 
 @pytest.fixture
@@ -192,6 +195,22 @@ def test_one_without_a_session(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_for_several_nodes(site: Site) -> None:
     (note,) = found(site, {"name": "one", "command": "true", "nodes": {"min": 2, "max": 2}})
     assert (note.verdict, note.says) == ("note", "one needs 2 nodes")
+
+
+def test_a_file_that_names_a_measured_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its profile is looked up where a manager finds it."""
+    settings = load_settings(environ={"HPCEXT_STATE_DIR": str(tmp_path)})
+    path = tmp_path / "jobs.toml"
+    path.write_text('[[job]]\nname = "a"\ncommand = "true"\nscaling = "cnn"\n')
+    with pytest.raises(InputError, match="no profile 'cnn'"):
+        job.jobs_of(path, settings)
+    store = profiles_for(tmp_path / "profiles")
+    seen = {"at": 1e9, "steps_per_s": 2.0, "seconds": 60, "source": "profile", "gpu": store.gpu}
+    store.add("cnn", [Measurement(gpus=1, **seen)])
+    (found,) = job.jobs_of(path, settings)
+    assert found.profile == "cnn"
 
 
 def test_no_such_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,27 @@ def test_defaults(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert settings.origins.keys() == settings.values().keys() == config.SETTINGS.keys()
 
 
+def test_without_a_home_directory_only_what_is_there_has_to_be_stated(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An account of a container that is in no passwd."""
+
+    def nobody(_: object) -> None:
+        raise KeyError("uid not found")
+
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert main(["config", "show"]) == 2
+    said = capsys.readouterr().err
+    assert said == "hpcext: the account has no home directory: set HOME or XDG_STATE_HOME\n"
+    monkeypatch.setenv("HPCEXT_STATE_DIR", "/somewhere")
+    assert config.load_settings().state_dir == Path("/somewhere")
+    monkeypatch.setenv("HPCEXT_STATE_DIR", "~nobody-at-all/x")
+    with pytest.raises(InputError, match=r"x. .valid: an absolute path"):
+        config.load_settings()
+
+
 @pytest.mark.usefixtures("as_root")
 def test_each_source_beats_the_next(files: tuple[Path, Path]) -> None:
     site, user = files

@@ -104,6 +104,10 @@ def test_jobs_are_stated_with_the_keys_and_the_values_that_python_has(here: Site
         (lambda: Pilot.attach("night"), "no pilot 'night' (valid: a directory, an id or a name)"),
         (lambda: Pilot.of_cell("--gpus 1 jobs.toml", ""), "the jobs are stated twice"),
         (lambda: Pilot.of_cell("--gpus '1", ""), "no closing quotation"),
+        (
+            lambda: Pilot.of_cell("--gpus 1 --dry-run", "[[job]]\ncommand = 'true'"),
+            "--dry-run: cannot be given for a cell",
+        ),
         (lambda: Pilot.of_cell("--gpus 1", ""), "notebook: it has no [[job]]"),
         (lambda: Pilot.of_cell("--gpsu 1", "[[job]]"), "did you mean --gpus?"),
     ],

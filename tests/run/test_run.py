@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 import pexpect
 import pytest
 from site_of_test import Site, wait_for
+
+from hpcext.cli.output import Output
+from hpcext.cli.verbs import BLOCK_BYTES, copy_log
 
 SHARED = {"first": 60, "second": 120, "third": 40}
 
@@ -408,6 +412,41 @@ def test_news_before_and_after_the_loop_does_not_kill_the_manager(site: Site) ->
     site.write_jobs(site.counter("only", steps=5))
     finished = site.run("run", str(site.jobs), "--gpus", "1", python=("-c", NEWS))
     assert finished.code == 0, finished
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_jobs_go_on_when_the_output_of_their_manager_cannot_be_written(
+    site: Site, log_format: str
+) -> None:
+    """Its disk is full; and the status is that of the jobs."""
+    site.write_jobs(
+        {"name": "a", "command": ["true"]},
+        {"name": "b", "command": ["sh", "-c", "exit 3"], "after": "a", "retries": 0},
+    )
+    words = ["run", str(site.jobs), "--gpus=1", "--name=p", f"--log-format={log_format}"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcext", *words],
+            env=site.environ, cwd=site.path, stdout=full, stderr=full, check=False,
+        )  # fmt: skip
+    assert states(site.document("status", "p")) == {"a": "completed", "b": "failed"}
+    assert done.returncode == 1
+
+
+def test_a_log_is_copied_in_pieces(tmp_path: Path) -> None:
+    """It may be larger than the memory of a small batch job that shows it."""
+    pieces: list[bytes] = []
+
+    class Copies(Output):
+        def copy(self, data: bytes) -> None:
+            pieces.append(data)
+
+    log = tmp_path / "log.txt"
+    assert copy_log(log, 0, Copies()) == 0
+    log.write_bytes(b"x" * (3 * BLOCK_BYTES))
+    end = copy_log(log, 5, Copies())
+    assert (end, b"".join(pieces)) == (3 * BLOCK_BYTES, b"x" * (3 * BLOCK_BYTES - 5))
+    assert max(map(len, pieces)) <= BLOCK_BYTES
 
 
 def test_a_log_is_followed_to_its_end(site: Site) -> None:

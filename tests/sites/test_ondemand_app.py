@@ -213,6 +213,13 @@ def test_what_is_typed_is_a_word(tmp_path: Path, hostile: str, batch: str) -> No
     assert set((tmp_path / "arguments.umask").read_text().split()) == {"0022"}
 
 
+def test_a_session_that_is_requeued_does_not_submit_again(tmp_path: Path) -> None:
+    render(tmp_path / "out", jobs="/jobs.toml", batch="slurm", proxies="10.0.0.7")
+    for _ in range(2):
+        assert start(tmp_path, tmp_path / "out", stubbed(tmp_path)).wait(timeout=100) == 0
+    assert [call[0] for call in calls(tmp_path)] == ["pilot", "dashboard", "dashboard"]
+
+
 def test_without_a_job_file_it_only_shows(tmp_path: Path) -> None:
     render(tmp_path / "out", queue="gpu")
     assert start(tmp_path, tmp_path / "out", stubbed(tmp_path)).wait(timeout=100) == 0

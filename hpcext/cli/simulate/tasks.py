@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import collections
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -25,12 +26,13 @@ from hpcext.manager.submissions import check_fits
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.users import ALONE, EQUAL, WEIGHTS
 from hpcext.sim.pilots.recording import read_recording
-from hpcext.sim.replay.mainqueue import EASY
+from hpcext.sim.replay.mainqueue import EASY, nodes_of
 from hpcext.sim.replay.sources import MOST_GPUS
 from hpcext.sim.replay.tasks import NodeSource, Task
+from hpcext.sim.traces.swf import SwfJob
 from hpcext.sim.workloads.find import RECORDING, job_file
 from hpcext.sim.workloads.workload import user_name
-from hpcext.text import clean, listed, shown
+from hpcext.text import clean, counted, listed, shown
 
 ON_NODES = ("exclusive", "marble", "equal_share", "bftrainer", "optimus", "pollux")
 ON_HOLES = ("equal_share", "exclusive", "marble", "bftrainer", "pollux")
@@ -72,7 +74,7 @@ def tasks_of(args: argparse.Namespace, out: Output) -> Sequence[Task]:
     if _owned(workload)[0] and not Path(workload).exists():
         do = "say with --users how users divide the nodes"
         raise InputError(f"{shown(workload)} names a user", where="WORKLOAD", do=do)
-    return _variants(args, _task(args, workload, load_settings().policy))
+    return _variants(args, _task(args, workload, load_settings().policy), out.note)
 
 
 def _of_users(args: argparse.Namespace, out: Output) -> list[UsersTask]:
@@ -99,8 +101,10 @@ def _of_users(args: argparse.Namespace, out: Output) -> list[UsersTask]:
     if settings.asks:
         out.note("Slurm is not asked: fair shares are alike, and accounts have no members")
     policies: dict[str, list[Task]] = {}
+    # What is said of the nodes is said of each workload.
+    note = functools.cache(out.note)
     for text in dict.fromkeys(text for _, text in owned):
-        policies = _by_policy(_variants(args, _task(args, text, settings.policy)))
+        policies = _by_policy(_variants(args, _task(args, text, settings.policy), note))
     return [
         replace(task, policy=each.policy, seed=each.seed, division=division)
         for variants in policies.values()
@@ -139,7 +143,7 @@ def _owned(text: str) -> tuple[str, str]:
     return "", text
 
 
-def _variants(args: argparse.Namespace, base: Task) -> list[Task]:
+def _variants(args: argparse.Namespace, base: Task, note: Callable[[str], None]) -> list[Task]:
     """Return a task for every policy with every seed, checked."""
     if args.compare and args.policy:
         do = "leave out one of the two: several --policy options are compared anyway"
@@ -155,7 +159,7 @@ def _variants(args: argparse.Namespace, base: Task) -> list[Task]:
         if len(set(values)) < len(values):
             raise InputError("the same value twice", where=name)
     tasks = [replace(base, policy=policy, seed=seed) for policy in policies for seed in seeds]
-    _check(tasks)
+    _check(tasks, note)
     return tasks
 
 
@@ -230,7 +234,7 @@ def _nodes(args: argparse.Namespace, workload: str) -> str:
     return read_recording(Path(workload)).machine
 
 
-def _check(tasks: Sequence[Task]) -> None:
+def _check(tasks: Sequence[Task], note: Callable[[str], None]) -> None:
     """Read all files once, and refuse jobs that can never run, before hours of simulation."""
     task = tasks[0]
     place, source = task.place, task.place.find()
@@ -259,4 +263,14 @@ def _check(tasks: Sequence[Task]) -> None:
         jobs = (job for job, _ in known.jobs(source).jobs(known.seed))
         if not check_jobs(jobs, source.nodes, most, task.workload):
             raise InputError("it has no jobs that ran", where=task.workload)
-    collections.deque(source.read(), maxlen=0)
+    if not place.main:
+        collections.deque(source.read(), maxlen=0)
+        return
+    needed = (nodes_of(job, place.per_node) for job in source.read() if isinstance(job, SwfJob))
+    large = [nodes for nodes in needed if nodes > place.main_nodes]
+    if large:
+        note(
+            f"{place.main}: left out: {counted(len(large), 'job')} of more than "
+            f"{counted(place.main_nodes, 'node')}, the largest of {max(large)}; if the log counts "
+            "processors, say with --per-node how many a node has"
+        )

@@ -227,7 +227,7 @@ def _rules(args: argparse.Namespace) -> Trial:
             raise InputError(error.what, where="--metric", valid=error.valid) from None
     stem = args.script.stem
     return Trial(
-        sweep=allowed_name(f"sweep-{stem}" if stem.isdecimal() else stem) or "sweep",
+        sweep=allowed_name(stem, "sweep"),
         metric=args.metric or "",
         goal=args.goal or "min",
         first=args.first,
@@ -238,7 +238,7 @@ def _rules(args: argparse.Namespace) -> Trial:
 def _name(script: Path, number: int, chosen: dict[str, str]) -> str:
     """Return a unique name, such as ``train-7-lr0.1-seed2``, cut to the length of a name."""
     parts = (f"{key}{value}" for key, value in chosen.items())
-    return allowed_name("-".join([script.stem, str(number), *parts])) or str(number)
+    return allowed_name("-".join([script.stem, str(number), *parts]), "trial")
 
 
 def _space(args: argparse.Namespace) -> Space:

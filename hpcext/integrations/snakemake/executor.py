@@ -17,7 +17,6 @@ from hpcext.core.reasons import reason
 from hpcext.core.values import Job
 from hpcext.integrations.pilots import chosen, pilot_of
 from hpcext.integrations.snakemake.keys import environment, keys_of
-from hpcext.jobfields import MAX_NAME_CHARS
 from hpcext.jobtext import allowed_name, job_text
 from hpcext.manager import directory as pilots
 from hpcext.manager.views.reading import Follower
@@ -84,7 +83,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self.report_job_submission(SubmittedJobInfo(job, f"{self._pilot}.{within}"))
 
     def _keys(self, job: JobExecutorInterface) -> dict[str, Any]:
-        name = allowed_name(f"{job.name}-{job.jobid}"[:MAX_NAME_CHARS]) or NAME
+        name = allowed_name(f"{job.name}-{job.jobid}", NAME)
         command = ["sh", "-c", self.format_job_exec(job)]
         # They are not retried: that is Snakemake's to decide.
         keys = {"retries": 0, **keys_of(job.resources)}

@@ -88,7 +88,7 @@ class HpcextExecutor(core.Executor):
 
     def _names(self, count: int) -> list[str]:
         """Return a name for each of some jobs; the manager numbers those that are taken."""
-        name = allowed_name(str(self.parameters.get("name", NAME))) or NAME
+        name = allowed_name(str(self.parameters.get("name", NAME)), NAME)
         if count == 1:
             return [name]
         most = MAX_NAME_CHARS - len(f"-{count}")

@@ -68,6 +68,18 @@ class _Waiting(NamedTuple):
     order: int
 
 
+def nodes_of(job: SwfJob, procs_per_node: int) -> int:
+    """Return the nodes that a job of a log needs, none of them shared.
+
+    Parameters
+    ----------
+    job : SwfJob
+    procs_per_node : int
+        Processors of a node, as the log counts them.
+    """
+    return -(-job.wanted // procs_per_node)
+
+
 class MainQueue:
     """A machine of equal nodes and its queue.
 
@@ -189,7 +201,7 @@ class MainQueue:
             if job.run_s <= 0 or job.wanted <= 0:
                 self.skipped += 1
                 continue
-            need = -(-job.wanted // self.procs_per_node)
+            need = nodes_of(job, self.procs_per_node)
             if need > self.nodes:
                 self.too_large += 1
                 self.most_needed = max(self.most_needed, need)

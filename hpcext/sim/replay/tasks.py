@@ -205,11 +205,12 @@ class Task(msgspec.Struct, frozen=True):
             if field not in skipped and getattr(self, field) not in {None, False}
         }
         place = {field: str(getattr(self.place, field)) for field in self.place.__struct_fields__}
-        # A measured curve improves over time, while the file that names it stays the same.
+        # A measured curve improves over time, and one by kinds is another one on another machine,
+        # while the file that states it stays the same.
         named = {
-            f"profile.{spec.profile}": repr(sorted(spec.scaling.items()))
+            f"speed.{spec.name}": repr((sorted(spec.scaling.items()), spec.by_kind))
             for spec in self.specs()
-            if spec.profile
+            if spec.profile or spec.by_kind
         }
         return said | {f"place.{field}": value for field, value in place.items()} | named
 

@@ -117,6 +117,8 @@ def table_of(path: Path, lines: Iterable[tuple[int, str]]) -> Table:
     """
     following = iter(lines)
     first, header = next(following, (1, ""))
+    # Some programs write a mark of the byte order before the first column.
+    header = header.removeprefix("\ufeff")
     columns = [column.strip() for column in _cells(header, place(path, first))]
 
     def rows() -> Iterator[TableRow]:
