@@ -12,6 +12,7 @@ from typing import Any
 
 from site_of_test import Site, wait_for
 from slurm_cluster import Cluster
+from written import whole_lines
 
 ROOT = Path(__file__).parents[2]
 PROXY = "127.0.0.2"
@@ -82,8 +83,8 @@ def test_a_session_submits_a_pilot_and_shows_it(slurm: Cluster, place: Site) -> 
     )
     session = submitted.stdout.strip()
     log = out / "output.log"
-    wait_for((out / "connection.yml").exists, "the session")
-    token, port = (out / "connection.yml").read_text().split()
+    wait_for(lambda: len(whole_lines(out / "connection.yml")) == 2, "the session")
+    token, port = whole_lines(out / "connection.yml")
 
     def shown() -> dict[str, Any]:
         proxy = http.client.HTTPConnection(
