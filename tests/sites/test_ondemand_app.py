@@ -25,6 +25,7 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 from site_of_test import Site, wait_for
+from written import whole_lines
 
 from hpcext.config import POLICIES
 
@@ -324,13 +325,12 @@ def test_a_pilot_is_seen_through_the_proxy_and_by_nobody_else(
     session = start(tmp_path, out, environ)
     try:
         log = out / "output.log"
+        connection = out / "connection.yml"
         wait_for(
-            lambda: (out / "connection.yml").exists() or session.poll() is not None, "the session"
+            lambda: len(whole_lines(connection)) == 4 or session.poll() is not None, "the session"
         )
         assert session.poll() is None, log.read_text()
-        facts = dict(
-            line.split(": ", 1) for line in (out / "connection.yml").read_text().splitlines()
-        )
+        facts = dict(line.split(": ", 1) for line in whole_lines(connection))
         assert facts["token"] not in log.read_text()
         origin = f"http://127.0.0.1:{proxy.server_port}"
         node = f"{origin}/rnode/{facts['host']}/{facts['port']}/"
