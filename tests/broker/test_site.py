@@ -203,7 +203,7 @@ def test_the_limit_of_a_group_is_named_and_no_member_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = {"ann": {"physics"}, "bob": {"physics"}}
-    monkeypatch.setattr(settings_module, "_groups", lambda user: groups.get(user, set()))
+    monkeypatch.setattr(settings_module, "groups_of", lambda user: groups.get(user, set()))
     machine = Machine(tmp_path / "b", 12, pools={"group physics": 4})
     machine.grants({"ann": LOTS, "bob": LOTS, "cid": LOTS})
     assert said(machine, "ann") == (2, 12, "all users of its group physics may have 4 together")
