@@ -276,12 +276,15 @@ def check(directory: Path) -> None:
     ------
     InputError
         It is not this account's, or others could change it.
+    HpcextError
+        It is not there, perhaps not yet: it is another host's.
     """
     where = clean(f"drop://{directory}")
     try:
         uid = places.owner(directory, directory)
     except BrokerError as error:
-        raise InputError(f"harvesters would refuse it: it {error.what}", where=where) from None
+        kind = InputError if os.path.lexists(directory) else HpcextError
+        raise kind(f"harvesters would refuse it: it {error.what}", where=where) from None
     if uid != os.geteuid() or not stat.S_ISDIR(directory.lstat().st_mode):
         raise InputError(
             f"belongs to uid {uid}, and the broker is uid {os.geteuid()}",

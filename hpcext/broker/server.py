@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcext.broker import lines
 from hpcext.broker.desk import Desk, refusal
 from hpcext.broker.identity import Identity, Peer
-from hpcext.core.errors import InputError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.harvest.leave import MOST_BYTES
 from hpcext.text import clean
 
@@ -41,7 +41,9 @@ class Server:
         Raises
         ------
         InputError
-            The path cannot be listened at.
+            Something else is at the path.
+        HpcextError
+            It cannot be listened at.
         """
         # Under another name first: where its name is, somebody listens, and all may connect.
         draft = self._path.with_name(f".{self._path.name}")
@@ -56,7 +58,7 @@ class Server:
             draft.chmod(0o666)
             draft.rename(self._path)
         except OSError as error:
-            raise InputError(
+            raise HpcextError(
                 f"cannot be listened at: {error.strerror or error}", where=clean(str(self._path))
             ) from None
 

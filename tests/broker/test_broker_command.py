@@ -425,7 +425,8 @@ def test_a_broker_that_cannot_listen_on_the_network_does_not_run(service: Servic
     service.write(f'listen = "munge://127.0.0.1:7420{service.path}/none"\n')
     late = service.start()
     _, err = late.communicate(timeout=120)
-    assert late.returncode == 2
+    # Not 2, after which systemd does not start it again: munged may be there soon.
+    assert late.returncode == 1
     assert "cannot be served: munge failed: " in err
     assert "see systemctl status munge" in err
     assert not service.socket.exists()
