@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from made_sites import Machine, harvester_of, one_node_trainers, weights
 
-from hpcext.broker import harvesters, metrics, view
+from hpcext.broker import account, harvesters, metrics, view
 from hpcext.broker import settings as settings_module
 from hpcext.broker import site as sites
 from hpcext.broker.account import Had
@@ -387,6 +387,12 @@ def test_a_status_has_room_for_whoever_ever_had_a_node(tmp_path: Path) -> None:
     assert after["hpcext_broker_harvesters"] == 3
     for name, description in metrics.METRICS.items():
         assert description.kind == "gauge" or after[name] >= before[name], name
+
+
+def test_the_account_of_any_number_of_users_is_gone_on_with(tmp_path: Path) -> None:
+    saved = account.Account(users={f"somebody-{number}": Had(1e9) for number in range(20_000)})
+    account.save(saved, tmp_path)
+    assert account.go_on(tmp_path) == saved
 
 
 def test_new_settings_hold_from_the_next_look_on(tmp_path: Path) -> None:
