@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import stat
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from hpcext.broker.identity import Identity, Peer
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.harvest.leave import MOST_BYTES
 from hpcext.text import clean
+
+log = logging.getLogger(__name__)
 
 
 class Server:
@@ -57,10 +60,16 @@ class Server:
             )
             draft.chmod(0o666)
             draft.rename(self._path)
+            closed = not self._path.parent.stat().st_mode & stat.S_IXOTH
         except OSError as error:
             raise HpcextError(
                 f"cannot be listened at: {error.strerror or error}", where=clean(str(self._path))
             ) from None
+        if closed:
+            log.warning(
+                "%s: harvesters of others cannot reach it: chmod o+x %s",
+                clean(str(self._path)), clean(str(self._path.parent)),
+            )  # fmt: skip
 
     async def end(self) -> None:
         """Listen no more."""

@@ -215,6 +215,18 @@ def test_where_its_socket_is_it_listens(tmp_path: Path, monkeypatch: pytest.Monk
     assert [file.name for file in tmp_path.iterdir()] == ["socket"]
 
 
+def test_a_socket_that_others_cannot_reach_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For them it is as if there was no broker."""
+    for mode, said in ((0o755, 0), (0o700, 1)):
+        tmp_path.chmod(mode)
+        asyncio.run(Server(tmp_path / "socket", PeerCredentials(), Desk(lambda *_: None)).begin())
+        assert (
+            caplog.text.count(f"harvesters of others cannot reach it: chmod o+x {tmp_path}") == said
+        )
+
+
 # Whom a harvester believes.
 
 
