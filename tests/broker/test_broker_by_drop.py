@@ -324,6 +324,23 @@ def test_many_files_of_one_user_cost_others_nothing(looking: Looking) -> None:
     assert looking.heard.count(VICTIM.uid) == 2
 
 
+def test_whose_directories_cannot_be_removed_is_said_once(
+    looking: Looking, caplog: pytest.LogCaptureFixture
+) -> None:
+    for each in range(3):
+        (looking.questions / f"d{each}").mkdir()
+        (looking.questions / f"d{each}" / "x").touch()
+    (looking.questions / "empty").mkdir()
+    for _ in range(2):
+        looking.drop.look()
+    assert sorted(looking.left) == ["d0", "d1", "d2"]
+    assert caplog.text.count(f"of uid {ME} cannot be removed, as something is in it: root") == 1
+    assert "empty" not in caplog.text
+    looking.puts()
+    looking.drop.look()
+    assert looking.heard == [ME]
+
+
 @ROOT_ONLY
 def test_links_to_a_file_of_a_user_do_not_count_as_his_questions(looking: Looking) -> None:
     """Whoever can write to a file can make such links (proc(5), protected_hardlinks)."""
