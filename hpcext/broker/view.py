@@ -38,8 +38,8 @@ def users(
         Nodes of users, as the batch system shows.
     account : Account
     """
-    here = known & (own.keys() | held.keys())
-    past = sorted(known - here, key=lambda user: (-account.of(user).held_node_s, user))
+    here = set(known) & (own.keys() | held.keys())
+    past = sorted(set(known) - here, key=lambda user: (-account.of(user).held_node_s, user))
     room = max(0, MOST_ROWS - len(here))
     # Rounded as in rows: sums do not fall when a user comes back.
     left = [_rounded(account.of(user)) for user in past[room:]]

@@ -145,8 +145,12 @@ def test_whatever_a_job_file_may_say_a_broker_takes() -> None:
     terms = Terms(partition="p", gpus=jobfields.MAX_GPUS)
     ask = SiteLeave("hpcext-x-20261124-120000-ab12", terms, lambda: jobs).message(10**9)
     heard: list[Any] = []
-    desk = Desk(lambda _peer, message: heard.append(message) or leave.Answer())
-    assert desk.answer(Peer(1, "ann"), msgspec.json.encode(ask)) == b"{}\n"
+
+    def hear(_peer: Peer, message: Any) -> leave.Answer:
+        heard.append(message)
+        return leave.Answer()
+
+    assert Desk(hear).answer(Peer(1, "ann"), msgspec.json.encode(ask)) == b"{}\n"
     assert heard == [ask]
     # Those that need more nodes than a broker divides are not for it.
     assert [each.number for each in ask.trainers] == [0, 2, 3, 5, 6, 8, 9, 11]
