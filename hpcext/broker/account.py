@@ -57,9 +57,9 @@ class Account(msgspec.Struct, kw_only=True):
         had.without_node_s += seconds * without
 
 
-def load(directory: Path) -> Account:
-    """Read the account of a broker; return a new one if it cannot be read."""
-    return accounts.load(directory / FILE, Account)
+def go_on(directory: Path) -> Account:
+    """Return the account that a broker goes on with; one that cannot be read is kept beside it."""
+    return accounts.go_on(directory / FILE, Account)
 
 
 def save(account: Account, directory: Path) -> None:

@@ -20,6 +20,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcext import private
 from hpcext.addresses import DropAddress
 from hpcext.broker import drop
 from hpcext.broker.identity import PeerCredentials, name_of
@@ -77,7 +78,7 @@ def _beside(path: Path) -> Iterator[None]:
     """Hold the lock beside a socket."""
     where, parent = clean(str(path)), path.parent
     try:
-        parent.mkdir(mode=0o755, exist_ok=True)
+        _make(parent)
         facts = parent.stat()
     except OSError as error:
         raise refused(error, where) from None
@@ -99,6 +100,18 @@ def _beside(path: Path) -> Iterator[None]:
         except OSError as error:
             raise refused(error, where) from None
         yield
+
+
+def _make(directory: Path) -> None:
+    """Make the directory of a socket if it is missing, so that everybody reaches what is in it."""
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+        # Whatever the umask.
+        fd = private.open_directory(directory)
+        try:
+            os.fchmod(fd, 0o755)
+        finally:
+            os.close(fd)
 
 
 LOCK = "broker.lock"

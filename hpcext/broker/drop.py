@@ -69,6 +69,8 @@ class Drop:
         # The file server's clock at a moment of ours.
         self._server_s = self._own_s = self._tidied_s = 0.0
         self._answered: dict[str, float] = {}
+        # Users whose directories the broker cannot remove.
+        self._leaves: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __str__(self) -> str:
@@ -156,13 +158,29 @@ class Drop:
                 # Such as of a full disk: others are heard all the same.
                 failed = error
         for name in directories:
-            with contextlib.suppress(OSError):
-                os.rmdir(self._questions / name)
+            self._remove(self._questions / name)
         self._tidy()
         self.beat()
         if failed is not None:
             raise failed
         return more
+
+    def _remove(self, directory: Path) -> None:
+        """Remove a directory; say of each user once that there is one with something in it."""
+        try:
+            uid = directory.lstat().st_uid
+        except OSError:
+            return
+        try:
+            os.rmdir(directory)
+        except OSError as error:
+            if error.errno in {errno.ENOTEMPTY, errno.EEXIST} and uid not in self._leaves:
+                self._leaves.add(uid)
+                log.warning(
+                    "%s of uid %d cannot be removed, as something is in it: root must, and others "
+                    "that uid %d has made there",
+                    clean(str(directory)), uid, uid,
+                )  # fmt: skip
 
     def _look_at(self, name: str, of_user: Counter[int]) -> None:
         path = self._questions / name
@@ -276,12 +294,15 @@ def check(directory: Path) -> None:
     ------
     InputError
         It is not this account's, or others could change it.
+    HpcextError
+        It is not there, perhaps not yet: it is another host's.
     """
     where = clean(f"drop://{directory}")
     try:
         uid = places.owner(directory, directory)
     except BrokerError as error:
-        raise InputError(f"harvesters would refuse it: it {error.what}", where=where) from None
+        kind = InputError if os.path.lexists(directory) else HpcextError
+        raise kind(f"harvesters would refuse it: it {error.what}", where=where) from None
     if uid != os.geteuid() or not stat.S_ISDIR(directory.lstat().st_mode):
         raise InputError(
             f"belongs to uid {uid}, and the broker is uid {os.geteuid()}",

@@ -158,6 +158,8 @@ class Harvesters(dict[str, Harvester]):
         if wrong := self._too_many(peer, key, ask):
             return wrong
         one = self.setdefault(key, Harvester(peer, ask.harvester, now_s))
+        # The system may not have known the name when the journal was read.
+        one.peer = peer
         one.heard_s, one.want, one.gpus, one.said = now_s, ask.want, ask.gpus, ask.trainers
         return ""
 
@@ -170,7 +172,7 @@ class Harvesters(dict[str, Harvester]):
             return "sizes are not ascending"
         if any(each.nodes and each.nodes[0] > each.nodes[1] for each in ask.trainers):
             return "fewest nodes are more than most"
-        others = [one for name, one in self.items() if one.peer == peer and name != key]
+        others = [one for name, one in self.items() if one.peer.uid == peer.uid and name != key]
         if key not in self and len(others) >= MOST_HARVESTERS:
             return f"a user has {MOST_HARVESTERS} harvesters at most"
         if sum(len(one.said) for one in others) + len(ask.trainers) > MOST_OF_USER:

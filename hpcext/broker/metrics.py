@@ -98,8 +98,10 @@ def samples(status: Mapping[str, Any] | None, *, users: bool) -> Iterator[Sample
     yield Sample("hpcext_broker_decides", "", float(status["decides"]))
     yield Sample("hpcext_broker_nodes", "", float(status["nodes"]))
     yield Sample("hpcext_broker_users", "", float(sum(row["harvesters"] > 0 for row in rows)))
+    together = [*rows, status.get("others", {})]
     for name, key in _SUMS.items():
-        yield Sample(name, "", float(sum(row[key] for row in rows)))
+        # In whatever order they are added, it is the same number, and so none falls.
+        yield Sample(name, "", round(sum(float(row.get(key, 0)) for row in together), 1))
     reserved = sum(each["nodes"] for each in status["reservations"] if each["holds"])
     yield Sample("hpcext_broker_reserved_nodes", "", float(reserved))
     failed = bool(status["shares"]["failed"])

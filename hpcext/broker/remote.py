@@ -19,7 +19,7 @@ from hpcext.broker import lines
 from hpcext.broker.callers import Callers, Crowd, address_of
 from hpcext.broker.desk import Desk, refusal
 from hpcext.broker.identity import Peer, name_of
-from hpcext.core.errors import InputError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.harvest.leave import MOST_BYTES
 from hpcext.harvest.ways import munge
 from hpcext.text import clean
@@ -115,8 +115,9 @@ class Remote:
         Raises
         ------
         InputError
-            The address cannot be listened at, harvesters would not believe this account, or munged
-            does not answer.
+            Harvesters would not believe this account.
+        HpcextError
+            The address cannot be listened at, or munged does not answer: that may pass.
         """
         at, where = self._address, clean(str(self))
         self._munge = Munge(at.socket)
@@ -125,7 +126,7 @@ class Remote:
             credential = await self._munge.encode(b"begins\n", os.geteuid())
             said = await self._munge.decode(credential)
         except munge.MungeError as error:
-            raise InputError(
+            raise HpcextError(
                 f"cannot be served: {error}", where=where, do="see systemctl status munge"
             ) from None
         if at.account and at.account not in {str(said.uid), name_of(said.uid)}:
@@ -139,7 +140,7 @@ class Remote:
                 self._serve, at.host, at.port, limit=MOST_LINE_BYTES
             )
         except OSError as error:
-            raise InputError(
+            raise HpcextError(
                 f"cannot be listened at: {error.strerror or error}",
                 where=where,
                 do="give an address of this host, or 0.0.0.0 for all of them",

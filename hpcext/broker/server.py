@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import stat
 from pathlib import Path
 
 from hpcext.broker import lines
 from hpcext.broker.desk import Desk, refusal
 from hpcext.broker.identity import Identity, Peer
-from hpcext.core.errors import InputError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.harvest.leave import MOST_BYTES
 from hpcext.text import clean
+
+log = logging.getLogger(__name__)
 
 
 class Server:
@@ -41,7 +44,9 @@ class Server:
         Raises
         ------
         InputError
-            The path cannot be listened at.
+            Something else is at the path.
+        HpcextError
+            It cannot be listened at.
         """
         # Under another name first: where its name is, somebody listens, and all may connect.
         draft = self._path.with_name(f".{self._path.name}")
@@ -55,10 +60,16 @@ class Server:
             )
             draft.chmod(0o666)
             draft.rename(self._path)
+            closed = not self._path.parent.stat().st_mode & stat.S_IXOTH
         except OSError as error:
-            raise InputError(
+            raise HpcextError(
                 f"cannot be listened at: {error.strerror or error}", where=clean(str(self._path))
             ) from None
+        if closed:
+            log.warning(
+                "%s: harvesters of others cannot reach it: chmod o+x %s",
+                clean(str(self._path)), clean(str(self._path.parent)),
+            )  # fmt: skip
 
     async def end(self) -> None:
         """Listen no more."""

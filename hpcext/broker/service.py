@@ -79,7 +79,7 @@ class _Service:
     def __init__(self, settings: Settings, file: Path, journal: journals.Journal) -> None:
         self._file = file
         self._system = backends.leasing(settings.batch)
-        self._site = Site(settings, journal, accounts.load(settings.state_dir), time.monotonic())
+        self._site = Site(settings, journal, accounts.go_on(settings.state_dir), time.monotonic())
         self._doors = doors(settings, Desk(self._reply))
         self._fair_share: FairShare | None = None
         self._ended = asyncio.Event()

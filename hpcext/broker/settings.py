@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import grp
 import os
-import pwd
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +13,7 @@ from hpcext.batch.leasing import FairShared
 from hpcext.broker import reservations
 from hpcext.broker.division import Reserved, Share
 from hpcext.broker.fair_share import Reading
+from hpcext.broker.identity import groups_of
 from hpcext.broker.reservations import Reservation
 from hpcext.checks import at, integer, known_keys, number, string, wrong
 from hpcext.core.engine import Policy
@@ -34,9 +31,6 @@ FILE_ALONE, BATCH = "file", "batch"
 
 GROUP, ACCOUNT = "group ", "account "
 """What the names of pools begin with."""
-
-GROUPS_S = 60.0
-"""Seconds for which it is remembered who is in which group."""
 
 LONGEST = 107
 """The longest path of a socket, in bytes."""
@@ -158,7 +152,7 @@ class Settings(NamedTuple):
         """
         if user in self.users or not self.groups:
             return self.users.get(user, self.everybody)
-        theirs = _groups(user)
+        theirs = groups_of(user)
         return next((self.groups[name] for name in self.groups if name in theirs), self.everybody)
 
     def most(self, reservation: Reservation) -> int | None:
@@ -181,29 +175,9 @@ def names_of(user: str, now: Reading) -> set[str]:
     now : Reading
         What the batch system says.
     """
-    names = {f"{GROUP}{name}" for name in _groups(user)}
+    names = {f"{GROUP}{name}" for name in groups_of(user)}
     names.update(f"{ACCOUNT}{name}" for name in now.accounts.get(user, ()))
     return names | {f"{reservations.USER} {user}"}
-
-
-def _groups(user: str) -> frozenset[str]:
-    return _groups_at(user, int(time.monotonic() / GROUPS_S))
-
-
-@functools.lru_cache(maxsize=4096)
-def _groups_at(user: str, _time: int) -> frozenset[str]:
-    """Ask the system, which may ask a server, once for each such time."""
-    try:
-        ids = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
-    except (KeyError, OSError):
-        return frozenset()
-    names = set()
-    for gid in ids:
-        try:
-            names.add(grp.getgrgid(gid).gr_name)
-        except KeyError:
-            continue
-    return frozenset(names)
 
 
 def _path(value: Any) -> Path:

@@ -325,6 +325,15 @@ class Site:
         if not self.sees_all(peer):
             known = {peer.user}
         _, pools = self._shares(self._users_held)
+        rows, others = view.users(
+            known,
+            users,
+            self.settings,
+            self.fair_share,
+            grants=self._grants,
+            held=self._users_held,
+            account=self.account,
+        )
         return {
             "schema": "hpcext.broker-status/1",
             "partition": self.settings.partition,
@@ -335,18 +344,8 @@ class Site:
             "all": self.sees_all(peer),
             "together": view.together(pools, self._users_held) if self.sees_all(peer) else [],
             "reservations": self._reservations(peer),
-            "users": [
-                view.row(
-                    user,
-                    users.get(user, []),
-                    self.settings,
-                    self.fair_share,
-                    grants=self._grants,
-                    held=self._users_held[user],
-                    had=self.account.of(user),
-                )
-                for user in sorted(known)
-            ],
+            "users": rows,
+            "others": others,
         }
 
     def _reservations(self, peer: Peer) -> list[dict[str, Any]]:

@@ -6,12 +6,57 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from hpcext.broker.account import Had
+from hpcext.broker.account import Account, Had
 from hpcext.broker.division import Pools
 from hpcext.broker.fair_share import Reading
 from hpcext.broker.harvesters import Harvester
 from hpcext.broker.reservations import USER, Reservation
 from hpcext.broker.settings import Settings
+
+MOST_ROWS = 1000
+"""Users beyond whom those are shown as one who have nothing now, so that an answer has room."""
+
+
+def users(
+    known: Set[str], own: Mapping[str, Sequence[Harvester]], settings: Settings, reading: Reading,
+    *, grants: Mapping[str, int], held: Mapping[str, int], account: Account,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
+    """Return a row for each user, and what all those had together for whom there is no room.
+
+    Parameters
+    ----------
+    known : set of str
+        Users.
+    own : Mapping[str, sequence of Harvester]
+        Those of each user that have asked.
+    settings : Settings
+    reading : Reading
+        What the batch system has said.
+    grants : Mapping[str, int]
+        By harvester.
+    held : Mapping[str, int]
+        Nodes of users, as the batch system shows.
+    account : Account
+    """
+    here = set(known) & (own.keys() | held.keys())
+    past = sorted(set(known) - here, key=lambda user: (-account.of(user).held_node_s, user))
+    room = max(0, MOST_ROWS - len(here))
+    # Rounded as in rows: sums do not fall when a user comes back.
+    left = [_rounded(account.of(user)) for user in past[room:]]
+    rows = [
+        row(
+            user,
+            own.get(user, ()),
+            settings,
+            reading,
+            grants=grants,
+            held=held.get(user, 0),
+            had=account.of(user),
+        )
+        for user in sorted(here.union(past[:room]))
+    ]
+    sums = {key: round(sum(had[key] for had in left), 1) for key in _rounded(Had())}
+    return rows, {"users": len(left), **sums}
 
 
 def shares(settings: Settings, reading: Reading, now_s: float) -> dict[str, Any]:
@@ -103,6 +148,12 @@ def row(
         "granted": granted,
         "held": held,
         "owed": max(0, granted - held),
+        **_rounded(had),
+    }
+
+
+def _rounded(had: Had) -> dict[str, float]:
+    return {
         "held_node_s": round(had.held_node_s, 1),
         "without_leave_node_s": round(had.without_node_s, 1),
     }

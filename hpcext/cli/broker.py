@@ -160,7 +160,8 @@ def status(args: argparse.Namespace, out: Output) -> int:
         age_s = shares["age_s"]
         holds = "as nobody was known" if age_s is None else f"as it was {duration(age_s)} ago"
         out.note(f"the fair share stays {holds}: {shares['failed']}")
-    out.table(COLUMNS, [_row(row, shares["from"]) for row in document["users"]])
+    rows = [_row(row, shares["from"]) for row in document["users"]]
+    out.table(COLUMNS, rows + _others(document.get("others")))
     if document["together"]:
         out.table(
             ("together", "limit", "held"),
@@ -242,9 +243,19 @@ def _row(row: Mapping[str, Any], shares: str) -> tuple[str, ...]:
         f"{row['priority']:g}",
         NO_LIMIT if row["limit"] is None else str(row["limit"]),
         *(str(row[name]) for name in counts),
-        f"{row['held_node_s'] / 3600:.2f}",
-        f"{row['without_leave_node_s'] / 3600:.2f}",
+        *_hours(row),
     )
+
+
+def _others(row: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
+    """Return the row of users for whom the document has no room, if there are any."""
+    if not row or not row["users"]:
+        return []
+    return [(f"{row['users']} others", *[""] * (len(COLUMNS) - 3), *_hours(row))]
+
+
+def _hours(row: Mapping[str, Any]) -> tuple[str, str]:
+    return f"{row['held_node_s'] / 3600:.2f}", f"{row['without_leave_node_s'] / 3600:.2f}"
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -81,6 +81,11 @@ def load(directory: Path) -> Account:
     return accounts.load(directory / FILE, Account)
 
 
+def go_on(directory: Path) -> Account:
+    """Return the account that a harvester goes on with; one that cannot be read is kept beside."""
+    return accounts.go_on(directory / FILE, Account)
+
+
 def save(account: Account, directory: Path) -> None:
     """Replace the file; a full disk costs what was counted since the last time."""
     accounts.save(account, directory / FILE)

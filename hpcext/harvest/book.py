@@ -125,7 +125,7 @@ class LeaseBook:
         self._failing = False
         # Leases in a row whose agents were given no GPUs.
         self._blind: set[int] = set()
-        self._account = lease_account.load(directory.parent)
+        self._account = lease_account.go_on(directory.parent)
         self._cycle: asyncio.Task[None] | None = None
         self.leases = read_all(directory)
         self._ground = Ground(terms, seen)

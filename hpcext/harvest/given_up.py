@@ -39,12 +39,12 @@ class GivenUp:
             Leases of all harvesters. Why one has ended they do not say.
         now_s : float
         """
-        self._since = {
-            node: at for node, at in self._since.items() if node in idle and now_s - at < KEPT_S
-        }
+        # Neither of these is to come; if it seems so, the clock was set back.
+        since = {node: min(at, now_s) for node, at in self._since.items() if node in idle}
+        self._since = {node: at for node, at in since.items() if now_s - at < KEPT_S}
         ended = {
             each.node
             for each in others
-            if each.until_s is not None and now_s - each.until_s < KEPT_S
+            if each.until_s is not None and abs(now_s - each.until_s) < KEPT_S
         }
         return frozenset(ended.intersection(idle) | self._since.keys())

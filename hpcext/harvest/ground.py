@@ -79,12 +79,13 @@ class Ground:
         # from being down.
         filled = self._passed_over.difference(self.idle) | down
         self._passed_over -= filled
+        # A clock that was set back makes no wait longer than it is.
         self._refused = {
-            node: until
+            node: min(until, now + REFUSED_S)
             for node, until in self._refused.items()
             if until > now and node not in filled
         }
-        self._idle_since = {name: self._idle_since.get(name, now) for name in self.idle}
+        self._idle_since = {name: min(now, self._idle_since.get(name, now)) for name in self.idle}
         self.steady = self._were_idle(self.idle)
 
     def suits(self, node: Idle) -> bool:

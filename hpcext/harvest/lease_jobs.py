@@ -160,6 +160,8 @@ class LeaseJobs:
 
     async def _settle(self, lease: Lease, held: Held | None) -> None:
         now = time.time()
+        # A clock that was set back makes no wait longer than it is.
+        lease.asked_at = min(now, lease.asked_at)
         if held is None:
             # Jobs are forgotten after a while, and one that was just submitted may not be known.
             lease.missing += 1
@@ -234,8 +236,7 @@ class LeaseJobs:
         An agent that has learned of it leaves. One that cannot is killed, and its attempts go on
         elsewhere once its job has ended.
         """
-        if lease.stopped_at is None:
-            lease.stopped_at = now
+        lease.stopped_at = now if lease.stopped_at is None else min(now, lease.stopped_at)
         patience_s = STOPPED_S if lease.closing() else HEARD_S
         if now - lease.stopped_at >= patience_s:
             log.info("the lease of %s was stopped, and is being ended", lease.node)

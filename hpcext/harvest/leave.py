@@ -34,6 +34,8 @@ MOST_SIZES = 128
 
 MOST_NODES = 10_000
 MOST_GPUS = 1024
+MOST_FACTOR = 1e6
+"""The largest weight or priority of a trainer: larger ones are said as this one."""
 
 SCHEMA: Final = "hpcext.broker/1"
 
@@ -65,8 +67,8 @@ class Trainer(_Message, frozen=True):
     number: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
     sizes: Annotated[tuple[Size, ...], msgspec.Meta(min_length=1, max_length=MOST_SIZES)]
     nodes: Union[tuple[Count, Count], None] = None  # noqa: UP007  (read at run time)
-    weight: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
-    priority: Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)] = 0.0
+    weight: Annotated[float, msgspec.Meta(gt=0, le=MOST_FACTOR)] = 1.0
+    priority: Annotated[float, msgspec.Meta(ge=-MOST_FACTOR, le=MOST_FACTOR)] = 0.0
 
 
 class Ask(_Message, frozen=True, tag="ask"):

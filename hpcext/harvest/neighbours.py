@@ -82,10 +82,13 @@ class Neighbours:
         asking = {each.harvester for each in known if not each.begun and idle}
         more = {name for name in has if has[name] > self._had[name]}
         self._had = has
-        self._waits = {name: self._waits.get(name, now_s) for name in asking - more}
+        # A clock that was set back makes no wait longer than it is.
+        self._waits = {name: min(now_s, self._waits.get(name, now_s)) for name in asking - more}
         late = {name for name, at in self._waits.items() if now_s - at >= self._patience_s}
         self._stuck = {
-            name: until for name, until in self._stuck.items() if until > now_s and name not in more
+            name: min(until, now_s + STUCK_S)
+            for name, until in self._stuck.items()
+            if until > now_s and name not in more
         } | dict.fromkeys(late, now_s + STUCK_S)
         self._others = tuple(
             each for each in known if each.begun or each.harvester not in self._stuck

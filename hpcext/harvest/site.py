@@ -6,6 +6,7 @@ while, and then divides idle nodes with others by what the queue shows, as where
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -67,16 +68,13 @@ class SiteLeave:
 
     def message(self, want: int) -> leave.Ask:
         """Return what the broker is told, in the thread that owns the trainers."""
-        jobs = self._trainers()[: leave.MOST_TRAINERS]
+        said = filter(None, map(_trainer, self._trainers()))
         return leave.Ask(
             harvester=self._name,
             partition=self._terms.partition,
             gpus=self._terms.gpus,
             want=min(want, leave.MOST_NODES),
-            trainers=tuple(
-                leave.Trainer(job.order, _few(job.sizes), job.nodes, job.weight, job.priority)
-                for job in jobs
-            ),
+            trainers=tuple(itertools.islice(said, leave.MOST_TRAINERS)),
         )
 
     def ask(self, message: leave.Ask, now_s: float) -> Leave | None:
@@ -94,26 +92,26 @@ class SiteLeave:
         try:
             found = ways.ask(way or Local(leave.SOCKET), message)
         except leave.BrokerError as error:
-            return self._away(f"{error}", now_s)
+            return self._without("is away", f"{error}", now_s)
         if found.elsewhere:
             self._heard_s = None
             self._say("the site's broker has nothing to do with this partition")
             return None
         if found.refused:
-            return self._away(f"refuses: {clean(found.refused)[:_SAID_CHARS]}", now_s)
+            return self._without("refuses this harvester", _short(found.refused), now_s)
         if found.keep:
-            return self._away(f"it decides nothing now: {clean(found.keep)[:_SAID_CHARS]}", now_s)
+            return self._without("decides nothing now", _short(found.keep), now_s)
         self._heard_s = now_s
         self._say("the site's broker says how many nodes it may have")
         return Leave(found.nodes, found.next, found.claim, _part(found))
 
-    def _away(self, why: str, now_s: float) -> Leave | None:
+    def _without(self, what: str, why: str, now_s: float) -> Leave | None:
         if self._heard_s is None:
             self._heard_s = now_s
         if now_s - self._heard_s >= PATIENCE_S:
             self._say(f"without the site's broker, nodes are divided by the queue ({why})")
             return None
-        said = f"the site's broker is away, so no node is taken for {PATIENCE_S:.0f} s"
+        said = f"the site's broker {what}, so no node is taken for {PATIENCE_S:.0f} s"
         self._say(f"{said} ({why})")
         return Leave(None, why=said)
 
@@ -131,8 +129,26 @@ def _part(found: leave.Answer) -> str:
         if found.of
         else counted(found.nodes, "node")
     )
-    why = f": {clean(found.less)[:_SAID_CHARS]}" if found.less else ""
+    why = f": {_short(found.less)}" if found.less else ""
     return f"the site's broker grants it {may} now{why}"
+
+
+def _short(said: str) -> str:
+    return clean(said)[:_SAID_CHARS]
+
+
+def _trainer(job: Job) -> leave.Trainer | None:
+    """Return what a broker hears of a trainer, within its bounds; None: nothing."""
+    nodes = job.nodes
+    if nodes is not None:
+        fewest, most = nodes
+        if fewest > leave.MOST_NODES:
+            # It needs more than any broker divides.
+            return None
+        nodes = fewest, min(most, leave.MOST_NODES)
+    weight = min(job.weight, leave.MOST_FACTOR)
+    priority = max(-leave.MOST_FACTOR, min(job.priority, leave.MOST_FACTOR))
+    return leave.Trainer(job.order, _few(job.sizes), nodes, weight, priority)
 
 
 def _few(sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -48,16 +48,18 @@ class Wait:
         self._path = directory / FILE
         self._where = f"on {clean(where)}" if where else "elsewhere"
         self._goes_back = goes_back
-        self._until_s = time.time() + MOST_S
+        # The clock of the host may be set meanwhile.
+        self._over_s = time.monotonic() + MOST_S
+        until_s = time.time() + MOST_S
         what = f"job was begun before, {self._where}, and that run has not ended yet"
-        at = time.strftime("%H:%M", time.localtime(self._until_s))
+        at = time.strftime("%H:%M", time.localtime(until_s))
         then = f"at {at} it {'goes back into the queue' if goes_back else 'ends'}"
         log.warning("waiting: this %s; %s", what, then)
         facts = {
             "schema": SCHEMA,
             "what": f"its {what}",
             "do": f"it waits for that run to end, and {then}",
-            "until_s": self._until_s,
+            "until_s": until_s,
         }
         with contextlib.suppress(OSError):
             documents.write_json(self._path, facts, durable=False)
@@ -70,7 +72,7 @@ class Wait:
         FirstLifeError
             It was too long.
         """
-        if time.time() >= self._until_s:
+        if time.monotonic() >= self._over_s:
             raise FirstLifeError(
                 f"this job was begun before, {self._where}, and that run did not end within "
                 f"{MOST_S:g} s",

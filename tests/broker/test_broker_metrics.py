@@ -14,6 +14,8 @@ from made_sites import Machine
 from prometheus_client.parser import text_string_to_metric_families
 from test_server import Running
 
+from hpcext.broker import view
+from hpcext.broker.account import Had
 from hpcext.broker.identity import Peer
 from hpcext.broker.metrics import METRICS, UP, USERS
 from hpcext.broker.reservations import Reservation
@@ -35,6 +37,7 @@ class Site:
         machine.take("annabel", *machine.nodes[:3])
         machine.take("rogue", *machine.nodes[6:])
         machine.look()
+        self.machine = machine
 
         # Keys of a status that the broker does not send.
         self.lacks: tuple[str, ...] = ()
@@ -118,6 +121,19 @@ def test_a_broker_that_is_away_is_down(site: Site, capsys: pytest.CaptureFixture
     said = capsys.readouterr().err
     assert "is not there" in said
     assert said.count("\n") == 1
+
+
+def test_users_without_a_row_are_in_the_status_as_one(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "MOST_ROWS", 3)
+    site.machine.account.users |= {f"gone-{number}": Had(1e10, 3600.0) for number in range(2)}
+    assert main(["status", "--socket", str(site.running.path)]) == 0
+    out = capsys.readouterr().out
+    assert "gone-" not in out
+    assert ["2", "others", "5555555.56", "2.00"] in [line.split() for line in out.splitlines()]
+    assert site.write() == 0
+    assert site.read()["hpcext_broker_held_seconds_total"][""] >= 2e10
 
 
 def test_who_sees_his_own_part_alone_writes_no_sums(

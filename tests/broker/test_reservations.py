@@ -228,10 +228,10 @@ def test_the_next_change_is_the_next_edge() -> None:
 def test_members_of_a_group_and_of_an_account_have_it_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def groups(user: str, _time: int) -> frozenset[str]:
+    def groups(user: str) -> frozenset[str]:
         return frozenset({"physics"} if user == "bob" else {user})
 
-    monkeypatch.setattr(settings_module, "_groups_at", groups)
+    monkeypatch.setattr(settings_module, "groups_of", groups)
     reading = Reading(accounts={"ann": frozenset({"thesis"}), "cat": frozenset({"thesis"})})
     settings = Settings(
         "p",

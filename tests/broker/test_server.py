@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -211,6 +215,18 @@ def test_where_its_socket_is_it_listens(tmp_path: Path, monkeypatch: pytest.Monk
     assert [file.name for file in tmp_path.iterdir()] == ["socket"]
 
 
+def test_a_socket_that_others_cannot_reach_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For them it is as if there was no broker."""
+    for mode, said in ((0o755, 0), (0o700, 1)):
+        tmp_path.chmod(mode)
+        asyncio.run(Server(tmp_path / "socket", PeerCredentials(), Desk(lambda *_: None)).begin())
+        assert (
+            caplog.text.count(f"harvesters of others cannot reach it: chmod o+x {tmp_path}") == said
+        )
+
+
 # Whom a harvester believes.
 
 
@@ -370,3 +386,53 @@ def test_a_call_that_is_refused_unread_is_told_why(
         monkeypatch.setattr(local.socket, "socket", Late)
         assert ways.ask(Local(tmp_path / "socket"), an_ask(), 240.0).refused == "too many calls"
         thread.join()
+
+
+def test_a_call_waits_for_room_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who does nothing but connect and hang up fills it time and again."""
+    tmp_path.chmod(0o755)
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen(0)
+        filled = fill(stack, listener)
+        threads: list[threading.Thread] = []
+
+        def drained(_seconds: float) -> None:
+            """While it waits, the broker serves those before it, and then the call itself."""
+            for _ in range(filled if not threads else 0):
+                listener.accept()[0].close()
+            if not threads:
+                threads.append(threading.Thread(target=serve))
+                threads[0].start()
+
+        def serve() -> None:
+            line, _ = listener.accept()
+            with line:
+                line.recv(1 << 16)
+                line.sendall(b'{"nodes": 3}\n')
+
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=drained)
+        monkeypatch.setattr(local, "time", clock)
+        assert ways.ask(Local(tmp_path / "socket"), an_ask(), 240.0).nodes == 3
+        [thread] = threads
+        thread.join()
+        # One that is never emptied is waited for as long as for an answer.
+        fill(stack, listener)
+        clock.sleep = lambda _seconds: None
+        clock.monotonic = itertools.count(0.0, 100.0).__next__
+        assert "does not answer" in refusal(tmp_path / "socket")
+
+
+def fill(stack: contextlib.ExitStack, listener: socket.socket) -> int:
+    """Connect until the queue is full; return how many are in it."""
+    for number in itertools.count():
+        line = stack.enter_context(socket.socket(socket.AF_UNIX))
+        line.setblocking(False)
+        try:
+            line.connect(listener.getsockname())
+        except BlockingIOError:
+            return number
+    raise AssertionError

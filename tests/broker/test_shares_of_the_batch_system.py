@@ -154,7 +154,7 @@ def test_members_of_a_group_have_a_limit_together(
 ) -> None:
     """Whoever starts the leases without asking takes them from the other members."""
     groups = {"ann": {"physics"}, "bob": {"physics", "gpu"}, "rogue": {"physics"}}
-    monkeypatch.setattr(settings_module, "_groups", lambda user: groups.get(user, set()))
+    monkeypatch.setattr(settings_module, "groups_of", lambda user: groups.get(user, set()))
     machine = Machine(tmp_path / "b", 12, pools={"group physics": 6, "group gpu": 1})
     wants = dict.fromkeys(("ann", "bob", "cid"), LOTS)
     assert machine.grants(wants) == {"ann": 5, "bob": 1, "cid": 6}

@@ -5,17 +5,20 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from made_sites import Machine, harvester_of, one_node_trainers, weights
 
-from hpcext.broker import harvesters
+from hpcext.broker import account, harvesters, metrics, view
 from hpcext.broker import settings as settings_module
 from hpcext.broker import site as sites
+from hpcext.broker.account import Had
 from hpcext.broker.division import Share
 from hpcext.broker.handover import may_have
 from hpcext.broker.identity import Peer
-from hpcext.harvest.leave import Ask, Trainer
+from hpcext.harvest.leave import MOST_ANSWER_BYTES, Ask, Trainer
 
 LOTS = 100
 
@@ -203,7 +206,7 @@ def test_the_limit_of_a_group_is_named_and_no_member_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = {"ann": {"physics"}, "bob": {"physics"}}
-    monkeypatch.setattr(settings_module, "_groups", lambda user: groups.get(user, set()))
+    monkeypatch.setattr(settings_module, "groups_of", lambda user: groups.get(user, set()))
     machine = Machine(tmp_path / "b", 12, pools={"group physics": 4})
     machine.grants({"ann": LOTS, "bob": LOTS, "cid": LOTS})
     assert said(machine, "ann") == (2, 12, "all users of its group physics may have 4 together")
@@ -350,6 +353,46 @@ def test_a_user_sees_himself_and_an_administrator_all(tmp_path: Path) -> None:
     assert seen(machine.peer("ann")) == ["ann"]
     assert seen(machine.peer("nobody-else")) == ["nobody-else"]
     assert seen(Peer(0, "root")) == seen(Peer(77_001, "adm")) == ["ann", "bob"]
+
+
+def test_a_status_has_room_for_whoever_ever_had_a_node(tmp_path: Path) -> None:
+    """Those who have something now are shown, then those who had most; the rest is one."""
+    machine = Machine(tmp_path / "b", 8)
+    wants = {"annabel": LOTS, "zoe": LOTS}
+    machine.grants(wants)
+    machine.take("rogue", *machine.nodes[:2])
+    machine.look()
+    root = Peer(0, "root")
+    for number in range(5000):
+        had = Had(1e9 + number + 0.06, number + 0.06)
+        machine.account.users[f"somebody-with-a-long-name-{number}"] = had
+    document = machine.site.status(root, machine.now_s)
+    assert len(msgspec.json.encode(document)) < MOST_ANSWER_BYTES
+    rows = {row["user"]: row for row in document["users"]}
+    assert len(rows) == view.MOST_ROWS
+    assert {*wants, "rogue", "somebody-with-a-long-name-4999"} < rows.keys()
+    assert document["others"]["users"] == 5003 - view.MOST_ROWS
+
+    def total(document: dict[str, Any]) -> dict[str, float]:
+        return {each.name: each.value for each in metrics.samples(document, users=False)}
+
+    before = total(document)
+    assert before["hpcext_broker_held_seconds_total"] > 5000 * 1e9
+    assert before["hpcext_broker_harvesters"] == 2
+    # One of the rest comes back, another one is no more among those who are shown.
+    machine.grants({**wants, "somebody-with-a-long-name-0": LOTS})
+    document = machine.site.status(root, machine.now_s)
+    assert "somebody-with-a-long-name-0" in {row["user"] for row in document["users"]}
+    after = total(document)
+    assert after["hpcext_broker_harvesters"] == 3
+    for name, description in metrics.METRICS.items():
+        assert description.kind == "gauge" or after[name] >= before[name], name
+
+
+def test_the_account_of_any_number_of_users_is_gone_on_with(tmp_path: Path) -> None:
+    saved = account.Account(users={f"somebody-{number}": Had(1e9) for number in range(20_000)})
+    account.save(saved, tmp_path)
+    assert account.go_on(tmp_path) == saved
 
 
 def test_new_settings_hold_from_the_next_look_on(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from hpcext import documents
 from hpcext.batch import runner
+from hpcext.batch.leasing import Other
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Fact, NodeJoined, NodeLost, Outcome
 from hpcext.core.history.fragments import FragmentCounter, Fragments
@@ -562,3 +563,53 @@ def test_nodes_whose_leases_were_not_used_are_asked_for_again_together() -> None
     until = one.refused_for(0.0)
     assert until["n2"] == first
     assert until["n3"] > first
+
+
+# A clock that is set back while a harvester runs.
+
+BACK_S = 3600.0
+
+
+class Clock:
+    """The clock of the host, which a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1_800_000_000.0
+        monkeypatch.setattr(time, "time", lambda: self.now_s)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_a_lease_that_does_not_begin_is_withdrawn_as_soon(
+    one: Harvester, slurm: ScriptedSlurm, clock: Clock
+) -> None:
+    one.cycle(2)
+    clock.now_s -= BACK_S
+    one.cycle()
+    assert not slurm.said("scancel")
+    clock.now_s += lease_jobs.PATIENCE_S + 1
+    one.cycle()
+    assert [argv[-1] for argv in slurm.said("scancel")] == ["1", "2"]
+    one.cycle()
+    clock.now_s -= BACK_S
+    one.cycle()
+    refused = one.book._ground.refused_for(clock.now_s)
+    assert refused.keys() == {"n1", "n2"}
+    assert max(refused.values()) <= ground.REFUSED_S
+    clock.now_s += ground.REFUSED_S + 1
+    one.cycle(2)
+    assert len(slurm.said("sbatch")) == 4
+
+
+def test_a_node_is_on_its_way_no_longer() -> None:
+    one, now_s = given_up.GivenUp(), 1e9
+    one.add("n1", now_s)
+    ended = Other("h", "bob", "n2", True, now_s - 100.0, now_s - 1.0)
+    idle = {"n1", "n2"}
+    assert one.on_their_way(idle, [ended], now_s) == idle
+    # When that of others ended cannot be known any more.
+    assert one.on_their_way(idle, [ended], now_s - BACK_S) == {"n1"}
+    assert one.on_their_way(idle, [ended], now_s - BACK_S + given_up.KEPT_S) == set()

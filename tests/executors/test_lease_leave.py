@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from test_lease_book import NAME, Harvester, ScriptedSlurm
 from test_lease_neighbours import NODES, other
 
+from hpcext import jobfields
+from hpcext.broker.desk import Desk
+from hpcext.broker.identity import Peer
 from hpcext.core.values import Job
 from hpcext.harvest import account as lease_account
 from hpcext.harvest import leave, ways
@@ -128,6 +133,30 @@ def test_the_broker_hears_sizes_and_no_names(
     )  # fmt: skip
 
 
+def test_whatever_a_job_file_may_say_a_broker_takes() -> None:
+    """One trainer costs its harvester no answer."""
+    factors = (jobfields.MAX_FACTOR, 1e-9)
+    nodes = ((1, jobfields.MAX_NODES), (jobfields.MAX_NODES, jobfields.MAX_NODES), None)
+    jobs = [
+        Job("1", "x", number, tuple(range(1, jobfields.MAX_GPUS + 1)), 1, nodes=span,
+            weight=factor, priority=sign * factor)
+        for number, (factor, sign, span) in enumerate(itertools.product(factors, (1, -1), nodes))
+    ]  # fmt: skip
+    terms = Terms(partition="p", gpus=jobfields.MAX_GPUS)
+    ask = SiteLeave("hpcext-x-20261124-120000-ab12", terms, lambda: jobs).message(10**9)
+    heard: list[Any] = []
+
+    def hear(_peer: Peer, message: Any) -> leave.Answer:
+        heard.append(message)
+        return leave.Answer()
+
+    assert Desk(hear).answer(Peer(1, "ann"), msgspec.json.encode(ask)) == b"{}\n"
+    assert heard == [ask]
+    # Those that need more nodes than a broker divides are not for it.
+    assert [each.number for each in ask.trainers] == [0, 2, 3, 5, 6, 8, 9, 11]
+    assert {each.priority for each in ask.trainers} == {1e6, -1e6, 1e-9, -1e-9}
+
+
 def test_what_is_more_than_it_may_have_is_given_back_to_whoever_waits(
     tmp_path: Path, slurm: ScriptedSlurm, broker: Broker
 ) -> None:
@@ -162,9 +191,9 @@ def test_it_claims_the_nodes_that_the_broker_names(
 @pytest.mark.parametrize(
     "away",
     [
-        None,
-        leave.Answer(keep="it has begun a moment ago"),
-        leave.Answer(refused="too many calls"),
+        (None, "is away"),
+        (leave.Answer(keep="it has begun a moment ago"), "decides nothing now"),
+        (leave.Answer(refused="too many calls"), "refuses this harvester"),
     ],
 )
 def test_without_an_answer_it_keeps_what_it_has_and_then_looks_at_the_queue(
@@ -172,7 +201,7 @@ def test_without_an_answer_it_keeps_what_it_has_and_then_looks_at_the_queue(
     slurm: ScriptedSlurm,
     broker: Broker,
     caplog: pytest.LogCaptureFixture,
-    away: leave.Answer | None,
+    away: tuple[leave.Answer | None, str],
 ) -> None:
     caplog.set_level(logging.INFO)
     one = Asking(tmp_path, slurm)
@@ -180,11 +209,11 @@ def test_without_an_answer_it_keeps_what_it_has_and_then_looks_at_the_queue(
     one.cycle(3)
     one.begin_all(slurm)
     one.cycle(2)
-    broker.answer = away
+    broker.answer, what = away
     one.cycle(4)
     assert one.leased() == 2
-    assert one.said == "the site's broker is away, so no node is taken for 300 s"
-    assert caplog.text.count("is away") == 1
+    assert one.said == f"the site's broker {what}, so no node is taken for 300 s"
+    assert caplog.text.count(f"{what}, so") == 1
     one.now_s += PATIENCE_S
     one.cycle(3)
     assert one.leased() == 4

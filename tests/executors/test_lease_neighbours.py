@@ -19,7 +19,7 @@ from hpcext import documents
 from hpcext.batch.leasing import Other
 from hpcext.core.facts import NodeJoined
 from hpcext.harvest import account as lease_account
-from hpcext.harvest.neighbours import Neighbours
+from hpcext.harvest.neighbours import STUCK_S, Neighbours
 from hpcext.launch import agent
 
 THEIRS = "hpcext-theirs-20261124-120000-ab12"
@@ -405,6 +405,21 @@ def test_the_remainder_goes_to_the_user_who_had_less() -> None:
     theirs = [each._replace(since_s=600.0, until_s=None) for each in theirs]
     beside.see([*mine, *theirs], False, 615.0)
     assert beside.divide(0, 1, 1, 9) == 1
+
+
+def test_a_clock_that_is_set_back_leaves_nobody_out_for_longer() -> None:
+    waits = lease("bob", "n1", None)
+    beside = Neighbours("hpcext-h", 45.0)
+    for now_s in (10_000.0, 5_000.0, 5_044.0):
+        beside.see([waits], True, now_s)
+        assert beside.waiting == 1
+    beside.see([waits], True, 5_045.0)
+    assert beside.waiting == 0
+    for now_s in (1_000.0, 1_000.0 + STUCK_S - 1):
+        beside.see([waits], False, now_s)
+        assert beside.waiting == 0
+    beside.see([waits], False, 1_000.0 + STUCK_S)
+    assert beside.waiting == 1
 
 
 def test_a_newcomer_has_no_claim_to_earlier_time() -> None:

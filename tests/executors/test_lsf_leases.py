@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,20 @@ def test_what_does_not_leave_is_killed(
     lsf.jobs[1]["STAT"] = "EXIT"
     one.cycle()
     assert [type(fact) for fact in one.took()][-1] is NodeLost
+
+
+def test_what_does_not_leave_is_killed_as_soon_where_the_clock_was_set_back(
+    one: Harvester, lsf: ScriptedLsf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lsf.jobs[1]["STAT"] = "SSUSP"
+    one.cycle()
+    now_s = only(one).stopped_at or 0.0
+    monkeypatch.setattr(time, "time", lambda: now_s - 3600.0)
+    one.cycle()
+    assert lsf.killed == []
+    monkeypatch.setattr(time, "time", lambda: now_s - 3600.0 + lease_jobs.HEARD_S)
+    one.cycle()
+    assert lsf.killed == [1]
 
 
 def test_what_went_on_was_not_stopped(one: Harvester, lsf: ScriptedLsf) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 from told_journal import tell
 
+from hpcext import documents
 from hpcext.cli.main import main
 from hpcext.config import Settings
 from hpcext.core import facts as f
@@ -38,9 +40,40 @@ def test_what_was_seen_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": "other/1"}'])
-def test_a_damaged_account_is_replaced(tmp_path: Path, text: str) -> None:
-    (tmp_path / lease_account.FILE).write_text(text)
+def test_a_damaged_account_is_replaced_and_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    path = tmp_path / lease_account.FILE
+    path.write_text(text)
+    # Whoever looks at it changes nothing.
     assert lease_account.load(tmp_path) == Account()
+    assert path.read_text() == text
+    assert not caplog.text
+    assert lease_account.go_on(tmp_path) == Account()
+    kept = path.with_name("harvest.json.damaged")
+    assert kept.read_text() == text
+    assert caplog.text.count("\n") == 1
+    assert f"counted anew; the old one is {kept}" in caplog.text
+    assert not path.exists()
+
+
+def test_an_account_that_cannot_be_read_now_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one, where there is none, is no loss."""
+    assert lease_account.go_on(tmp_path) == Account()
+    assert not caplog.text
+    lease_account.save(Account(leases=3), tmp_path)
+
+    def fails(*_: Any, **__: Any) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as context:
+        context.setattr(documents, "read_untrusted", fails)
+        assert lease_account.go_on(tmp_path) == Account()
+    assert "Input/output error" in caplog.text
+    (tmp_path / "harvest.json.damaged").replace(tmp_path / lease_account.FILE)
+    assert lease_account.go_on(tmp_path).leases == 3
 
 
 def test_a_full_disk_costs_the_count_alone(

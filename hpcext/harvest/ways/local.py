@@ -6,6 +6,7 @@ import contextlib
 import socket
 import stat
 import struct
+import time
 from pathlib import Path
 
 from hpcext.harvest.leave import MOST_ANSWER_BYTES, BrokerError
@@ -14,6 +15,9 @@ from hpcext.harvest.ways.lines import read_line
 
 _PEER = struct.Struct("3i")
 """pid, uid and gid, as SO_PEERCRED has them (unix(7))."""
+
+AGAIN_S = 0.02
+"""Seconds after which a call is tried again for which the broker's queue had no room."""
 
 
 class Local:
@@ -37,8 +41,7 @@ class Local:
         owner = self._owner()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-                line.settimeout(answer_s)
-                line.connect(where)
+                _connect(line, where, answer_s)
                 _, uid, _ = _PEER.unpack(
                     line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
                 )
@@ -59,3 +62,18 @@ class Local:
             if not stat.S_ISSOCK(self._path.lstat().st_mode):
                 raise BrokerError("is not a socket", where=str(self))
         return places.owner(self._path, self._path.parent)
+
+
+def _connect(line: socket.socket, where: str, answer_s: float) -> None:
+    """Connect; if many others do, wait for room as long as for an answer."""
+    line.settimeout(answer_s)
+    until_s = time.monotonic() + answer_s
+    while True:
+        try:
+            line.connect(where)
+            return
+        except BlockingIOError:
+            # The queue of a Unix socket is full: with a time-out Linux does not wait for room.
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(AGAIN_S)
