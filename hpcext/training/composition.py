@@ -19,8 +19,9 @@ from hpcext.training.checkpoint.position import AFTER, EPOCH, Position
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.comparison import Comparison
 from hpcext.training.coordinator import Coordinator
-from hpcext.training.data.loading import elastic, open_loader
+from hpcext.training.data.loading import elastic, inside, open_loader
 from hpcext.training.feature import Feature, Parts
+from hpcext.training.hidden import Hidden
 from hpcext.training.loop import Loop
 from hpcext.training.others import Others
 
@@ -69,7 +70,7 @@ class Training:
         self.loop = Loop()
         framework, self.resizing, features = parts
         self.framework = framework
-        self.features: tuple[Feature, ...] = (framework, self.resizing, *features)
+        self.features: tuple[Feature, ...] = (framework, self.resizing, *features, Hidden())
         for feature in self.features:
             feature.attach(coordinator, self.loop)
         coordinator.join(framework.join())
@@ -195,10 +196,18 @@ class Training:
     def end_epoch(self) -> None:
         """End an epoch; the place is then the beginning of the next one."""
         self._drop_resume()
+        place = self.loop.place
+        carried = place.rest if place.trained else place.carried
+        self.loop.place = Position(epoch=place.epoch + 1, carried=carried)
+
+    def trained(self) -> None:
+        """Record that the loop over the batches of this epoch has ended."""
+        self.end_step()
+        self.coordinator.pause()
+        # Of the batches that were read, since those of the next attempt may be of another size.
         batches = self.loop.batches
-        self.loop.place = Position(
-            epoch=self.loop.place.epoch + 1, carried=0 if batches is None else batches.rest
-        )
+        self.loop.place.trained = True
+        self.loop.place.rest = 0 if batches is None else batches.rest
 
     def open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
         """Open a loader at the present place, and restore the saved state there.
@@ -210,7 +219,7 @@ class Training:
         """
         batches, place, size = elastic(loader), self.loop.place, self.coordinator.ranks.size
         for feature in self.features:
-            feature.opening(loader, batches)
+            feature.opening(inside(loader), batches)
         begun_on = self.resume.manifest["world_size"] if self.resume else size
         self.loop.batches = batches
         position, source = open_loader(
@@ -316,14 +325,8 @@ class Training:
     def _rehearses_on(self) -> bool:
         """Return whether a rehearsal makes further steps, as if there were no suspension."""
         coordinator, rehearsal = self.coordinator, self.coordinator.rehearsal
-        if rehearsal is None:
-            return False
-        if rehearsal.checkpoint is None:
-            written = rehearsal.write(coordinator.ranks, lambda: coordinator.write(self.write))
-            if not written:
-                return False
-            coordinator.mark()
-        if coordinator.ranks.smallest(int(not rehearsal.over())):
+        write = functools.partial(coordinator.write, self.write)
+        if rehearsal and rehearsal.goes_on(coordinator.ranks, write, coordinator.step):
             return True
         self._end_rehearsal()
         return False
