@@ -94,7 +94,6 @@ class Training:
         self.resume: Checkpoint | None = None
         self._resume_random: Tree | None = None
         self.comparison = Comparison(coordinator, self.loop, framework)
-        self._whole = False  # whether no state was missing after a step
         coordinator.rehearse(coordinator.ranks.rank, self.state.present)
         self._begin()
 
@@ -109,8 +108,9 @@ class Training:
             # the others have already compared what they train.
             self.comparison.made = True
         else:
-            self._refuse_missing()
+            self.framework.refuse_missing()
             self.resume = self.keeper.find() if self.keeper else None
+            self.coordinator.turn.found(self.resume)
             self.resumed = self.resume is not None
         if self.resume is not None:
             with self.resume.reading():
@@ -128,7 +128,8 @@ class Training:
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the session and its features for a manifest."""
-        facts = {"done": self.coordinator.done, **self.loop.place.as_dict()}
+        done, command = self.coordinator.done, self.coordinator.turn.command
+        facts = {"done": done, "command": command, **self.loop.place.as_dict()}
         for feature in self.features:
             facts.update(feature.facts())
         return facts
@@ -160,13 +161,6 @@ class Training:
             numbers = (self.seed, self.coordinator.ranks.rank, self.coordinator.step)
             self.state.seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
 
-    def _refuse_missing(self, *, stepped: bool = False) -> None:
-        """Raise ValueError if the training has state that is not saved."""
-        if self.framework.unsaved is None:
-            return
-        if missing := self.state.missing(self.framework.unsaved, stepped=stepped):
-            raise ValueError(missing)
-
     def arrive(self) -> None:
         """Restore the state at the place where the checkpoint was written."""
         if self.resume is not None:
@@ -179,6 +173,12 @@ class Training:
         self.loop.place.validation = 0
 
     # -- epochs and steps
+
+    def begin(self, epochs: int) -> None:
+        """Begin, or go on with, the first `epochs` epochs."""
+        self.loop.epochs = epochs
+        self.others.join()
+        self.coordinator.enter(left=self.loop.place.epoch < epochs)
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch, or go on with the one in which the checkpoint was written."""
@@ -205,9 +205,8 @@ class Training:
         self.end_step()
         self.coordinator.pause()
         # Of the batches that were read, since those of the next attempt may be of another size.
-        batches = self.loop.batches
-        self.loop.place.trained = True
-        self.loop.place.rest = 0 if batches is None else batches.rest
+        place, batches = self.loop.place, self.loop.batches
+        place.trained, place.rest = True, 0 if batches is None else batches.rest
 
     def open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
         """Open a loader at the present place, and restore the saved state there.
@@ -282,10 +281,6 @@ class Training:
         bool
             Whether to reopen the loader, because ranks or batches have changed.
         """
-        if not self._whole:
-            # Some missing objects are found only after a step.
-            self._whole = True
-            self._refuse_missing(stepped=True)
         reopens = resized = False
         for feature in self.features:
             reopens |= feature.before_boundary()
@@ -378,8 +373,8 @@ class Training:
     def _to_write(self, place: Position, random: Tree) -> tuple[int, dict[str, Any], Tree]:
         for feature in self.features:
             feature.capturing()
-        facts = {**self.facts(), **place.as_dict()}
-        return self.coordinator.step, facts, {"now": random, "epoch": self._epoch_random}
+        random = {"now": random, "epoch": self._epoch_random}
+        return self.coordinator.step, {**self.facts(), **place.as_dict()}, random
 
     # -- the end
 

@@ -215,8 +215,7 @@ class Session(Reporting):
             Number of the epoch, from 0.
         """
         training, loop = self.training, self.training.loop
-        loop.epochs = count
-        training.others.join()
+        training.begin(count)
         for epoch in range(loop.place.epoch, count):
             training.begin_epoch(epoch)
             yield epoch
