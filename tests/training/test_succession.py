@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from in_process import Suspensions, as_managed
 
 from hpcext.training import succession
@@ -18,6 +19,8 @@ from hpcext.training.coordinator import Coordinator
 from hpcext.training.library import LibraryCheckpoints
 from hpcext.training.ranks import Ranks
 from hpcext.training.session import Session
+from hpcext.training.torch import Session as TorchSession
+from hpcext.training.torch.resizing import InPlace
 
 
 @pytest.fixture
@@ -191,3 +194,19 @@ def test_trainings_of_a_library_have_places_of_their_own(
     begin(2)
     with pytest.raises(CheckpointError, match="another command of this attempt has completed"):
         fit()
+
+
+def test_the_ranks_of_a_further_training_do_not_change_in_place(
+    begin: Callable[..., None],
+) -> None:
+    begin(1)
+    reasons = []
+    for _ in range(2):
+        session = TorchSession(weights=torch.zeros(1), checkpoint_every_s=None)
+        for _ in session.epochs(1):
+            for _ in session.batches(session.batch_sampler(4, global_batch=2)):
+                assert isinstance(session.training.resizing, InPlace)
+                reasons.append(session.training.resizing.why_not())
+    # New ranks would begin with the first one.
+    assert reasons[0] == "no model is wrapped by session.parallel(model)"
+    assert reasons[2] == "it is not the first training of its process"
