@@ -223,6 +223,10 @@ class ElasticBatches(Walk):
             raise ValueError(f"global_batch={global_batch}: at least 1")
         self._per_rank, self._size = False, global_batch
 
+    def begin(self, epoch: int) -> None:
+        """Begin the next iteration at the beginning of this epoch, and carry nothing on."""
+        self.place(epoch, final=True)
+
     def place(
         self, epoch: int, consumed: int = 0, carried: int = 0, *, final: bool = False
     ) -> None:
@@ -320,6 +324,7 @@ class ElasticBatches(Walk):
         return self._pass.steps
 
     def __iter__(self) -> Iterator[list[int]]:
+        self.begun += 1
         now, order = self._pass, self.order()
         for turn in range(now.steps):
             piece = order[now.after(turn) : now.after(turn + 1)]

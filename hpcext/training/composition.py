@@ -19,8 +19,9 @@ from hpcext.training.checkpoint.position import AFTER, EPOCH, Position
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.comparison import Comparison
 from hpcext.training.coordinator import Coordinator
-from hpcext.training.data.loading import elastic, open_loader
+from hpcext.training.data.loading import elastic, inside, open_loader
 from hpcext.training.feature import Feature, Parts
+from hpcext.training.hidden import Hidden
 from hpcext.training.loop import Loop
 from hpcext.training.others import Others
 
@@ -69,7 +70,7 @@ class Training:
         self.loop = Loop()
         framework, self.resizing, features = parts
         self.framework = framework
-        self.features: tuple[Feature, ...] = (framework, self.resizing, *features)
+        self.features: tuple[Feature, ...] = (framework, self.resizing, *features, Hidden())
         for feature in self.features:
             feature.attach(coordinator, self.loop)
         coordinator.join(framework.join())
@@ -93,7 +94,6 @@ class Training:
         self.resume: Checkpoint | None = None
         self._resume_random: Tree | None = None
         self.comparison = Comparison(coordinator, self.loop, framework)
-        self._whole = False  # whether no state was missing after a step
         coordinator.rehearse(coordinator.ranks.rank, self.state.present)
         self._begin()
 
@@ -108,8 +108,9 @@ class Training:
             # the others have already compared what they train.
             self.comparison.made = True
         else:
-            self._refuse_missing()
+            self.framework.refuse_missing()
             self.resume = self.keeper.find() if self.keeper else None
+            self.coordinator.turn.found(self.resume)
             self.resumed = self.resume is not None
         if self.resume is not None:
             with self.resume.reading():
@@ -127,7 +128,8 @@ class Training:
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the session and its features for a manifest."""
-        facts = {"done": self.coordinator.done, **self.loop.place.as_dict()}
+        done, command = self.coordinator.done, self.coordinator.turn.command
+        facts = {"done": done, "command": command, **self.loop.place.as_dict()}
         for feature in self.features:
             facts.update(feature.facts())
         return facts
@@ -159,13 +161,6 @@ class Training:
             numbers = (self.seed, self.coordinator.ranks.rank, self.coordinator.step)
             self.state.seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
 
-    def _refuse_missing(self, *, stepped: bool = False) -> None:
-        """Raise ValueError if the training has state that is not saved."""
-        if self.framework.unsaved is None:
-            return
-        if missing := self.state.missing(self.framework.unsaved, stepped=stepped):
-            raise ValueError(missing)
-
     def arrive(self) -> None:
         """Restore the state at the place where the checkpoint was written."""
         if self.resume is not None:
@@ -178,6 +173,12 @@ class Training:
         self.loop.place.validation = 0
 
     # -- epochs and steps
+
+    def begin(self, epochs: int) -> None:
+        """Begin, or go on with, the first `epochs` epochs."""
+        self.loop.epochs = epochs
+        self.others.join()
+        self.coordinator.enter(left=self.loop.place.epoch < epochs)
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch, or go on with the one in which the checkpoint was written."""
@@ -195,10 +196,17 @@ class Training:
     def end_epoch(self) -> None:
         """End an epoch; the place is then the beginning of the next one."""
         self._drop_resume()
-        batches = self.loop.batches
-        self.loop.place = Position(
-            epoch=self.loop.place.epoch + 1, carried=0 if batches is None else batches.rest
-        )
+        place = self.loop.place
+        carried = place.rest if place.trained else place.carried
+        self.loop.place = Position(epoch=place.epoch + 1, carried=carried)
+
+    def trained(self) -> None:
+        """Record that the loop over the batches of this epoch has ended."""
+        self.end_step()
+        self.coordinator.pause()
+        # Of the batches that were read, since those of the next attempt may be of another size.
+        place, batches = self.loop.place, self.loop.batches
+        place.trained, place.rest = True, 0 if batches is None else batches.rest
 
     def open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
         """Open a loader at the present place, and restore the saved state there.
@@ -210,7 +218,7 @@ class Training:
         """
         batches, place, size = elastic(loader), self.loop.place, self.coordinator.ranks.size
         for feature in self.features:
-            feature.opening(loader, batches)
+            feature.opening(inside(loader), batches)
         begun_on = self.resume.manifest["world_size"] if self.resume else size
         self.loop.batches = batches
         position, source = open_loader(
@@ -273,10 +281,6 @@ class Training:
         bool
             Whether to reopen the loader, because ranks or batches have changed.
         """
-        if not self._whole:
-            # Some missing objects are found only after a step.
-            self._whole = True
-            self._refuse_missing(stepped=True)
         reopens = resized = False
         for feature in self.features:
             reopens |= feature.before_boundary()
@@ -316,14 +320,8 @@ class Training:
     def _rehearses_on(self) -> bool:
         """Return whether a rehearsal makes further steps, as if there were no suspension."""
         coordinator, rehearsal = self.coordinator, self.coordinator.rehearsal
-        if rehearsal is None:
-            return False
-        if rehearsal.checkpoint is None:
-            written = rehearsal.write(coordinator.ranks, lambda: coordinator.write(self.write))
-            if not written:
-                return False
-            coordinator.mark()
-        if coordinator.ranks.smallest(int(not rehearsal.over())):
+        write = functools.partial(coordinator.write, self.write)
+        if rehearsal and rehearsal.goes_on(coordinator.ranks, write, coordinator.step):
             return True
         self._end_rehearsal()
         return False
@@ -375,8 +373,8 @@ class Training:
     def _to_write(self, place: Position, random: Tree) -> tuple[int, dict[str, Any], Tree]:
         for feature in self.features:
             feature.capturing()
-        facts = {**self.facts(), **place.as_dict()}
-        return self.coordinator.step, facts, {"now": random, "epoch": self._epoch_random}
+        random = {"now": random, "epoch": self._epoch_random}
+        return self.coordinator.step, {**self.facts(), **place.as_dict()}, random
 
     # -- the end
 

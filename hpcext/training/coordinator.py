@@ -32,6 +32,7 @@ from hpcext.training.ranks import Control, Ranks
 from hpcext.training.rehearsal import Rehearsal
 from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest, write_stacks_when_told
+from hpcext.training.succession import Turn
 
 Write = Callable[[], Checkpoint | None]
 """A function that commits a checkpoint; all ranks call it, and it is returned on one of them."""
@@ -70,9 +71,11 @@ class Coordinator:
     reporter : Reporter
     rehearsal : Rehearsal or None
     step : int
-        Optimizer steps since the job began, over all attempts.
+        Optimizer steps since the training began, over all attempts.
     done : float
         Work done in that time, in the job's unit.
+    turn : Turn
+        The place of this training among those of its process.
     """
 
     def __init__(
@@ -90,7 +93,8 @@ class Coordinator:
                 f"checkpoint_every_steps={checkpoint_every_steps}: at least 1, or None"
             )
         self.attempt = protocol.Attempt.from_environ()
-        directory = self.attempt.checkpoint_dir if self.attempt else checkpoint_dir
+        self.turn = Turn(self.attempt, checkpoint_dir)
+        directory = self.turn.directory
         # Before anything slow: from here on no request is lost, supervised or not.
         notices = self.attempt is not None and self.attempt.notices
         self._request = SuspendRequest(
@@ -99,9 +103,9 @@ class Coordinator:
         if self.attempt is not None:
             write_stacks_when_told()
         number = self.attempt.attempt if self.attempt else None
-        run_id = self.attempt.run_id if self.attempt else ""
+        run_id = self.attempt.run_id if self.attempt and self.turn.first else ""
         self.store = (
-            Store(Path(directory), attempt=number, keep=keep, run_id=run_id) if directory else None
+            Store(directory, attempt=number, keep=keep, run_id=run_id) if directory else None
         )
         self.ranks = Ranks()
         self.reporter = Reporter(None, 1)
@@ -146,11 +150,26 @@ class Coordinator:
 
     def begin(self) -> None:
         """Begin training at the present step, with the state restored."""
-        self.reporter.restored(self.step, self.done)
+        self.reporter.restored(*self._reported(self.step, self.done))
         self._saved_s = time.monotonic()
         atexit.register(self.reporter.flush)
 
     # -- the steps
+
+    def enter(self, *, left: bool) -> None:
+        """Check, as the training is about to make steps, that it saves in a place of its own.
+
+        Parameters
+        ----------
+        left : bool
+            As for :meth:`Turn.enter`.
+        """
+        self.turn.enter(self.ranks, self.reporter, left=left)
+
+    def _reported(self, step: int, done: float) -> tuple[int, float]:
+        """Return steps and work of the job, whose trainings its manager does not tell apart."""
+        steps, work = self.turn.before
+        return steps + step, work + done
 
     def stepped(self, step: int, done: float) -> None:
         """Record that a step is done.
@@ -164,7 +183,7 @@ class Coordinator:
         """
         self.step, self.done = step, done
         if self.rehearsal is None or self.rehearsal.checkpoint is None:
-            self.reporter.stepped(step, done)
+            self.reporter.stepped(*self._reported(step, done))
 
     def agree(self, resize: int = 0) -> Control:
         """Return what all ranks agreed on at the previous step; call it between two steps.
@@ -246,6 +265,7 @@ class Coordinator:
             supervised=self.attempt is not None,
             failed=lambda error: store.warn_not_written(self.step, error),
         )
+        self.turn.complete(self.step, self.done)
 
     def suspend(self, write: Write, *, before_leaving: Callable[[], object] = lambda: None) -> None:
         """Save, acknowledge and leave; return if the state could not be saved.
@@ -350,7 +370,7 @@ class Coordinator:
         if checkpoint is not None:
             # Perhaps an earlier one, if the training is not yet at the place where that was
             # written.
-            self.reporter.saved(checkpoint.manifest.get("step", self.step))
+            self._report_saved(checkpoint.manifest.get("step", self.step))
         return checkpoint
 
     def _write_and_prune(self, write: Write) -> None:
@@ -361,7 +381,10 @@ class Coordinator:
     def _saved(self, step: int) -> None:
         """Record a staged checkpoint; the thread that wrote it calls this."""
         self._saved_s = time.monotonic()
-        self.reporter.saved(step)
+        self._report_saved(step)
+
+    def _report_saved(self, step: int) -> None:
+        self.reporter.saved(self._reported(step, 0.0)[0])
 
     def _not_saved(self, step: int, error: OSError) -> None:
         """Report that a periodic checkpoint could not be written."""

@@ -133,6 +133,14 @@ class Framework(Feature):
 
     state: TrainingState
     unsaved: Collection[Any] | None = ()
+    _whole = False  # whether no state was missing after a step
+
+    def before_boundary(self) -> bool:
+        """Check the state once more, since some missing objects are found only after a step."""
+        if not self._whole:
+            self._whole = True
+            self.refuse_missing(stepped=True)
+        return False
 
     def join(self) -> Ranks:
         """Join the ranks of this job."""
@@ -149,6 +157,19 @@ class Framework(Feature):
         """Make the state of the objects that the script names."""
         self.state = TrainingState(objects)
         return self.state
+
+    def refuse_missing(self, *, stepped: bool = False) -> None:
+        """Raise ValueError if the training has state that is not saved.
+
+        Parameters
+        ----------
+        stepped : bool
+            Whether a step has been made.
+        """
+        if self.unsaved is None:
+            return
+        if missing := self.state.missing(self.unsaved, stepped=stepped):
+            raise ValueError(missing)
 
     @property
     def divides_data(self) -> bool:

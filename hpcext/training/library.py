@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext.training.checkpoint import Checkpoint, CheckpointError, Draft, reason
+from hpcext.training.checkpoint.position import AFTER, EPOCH
 from hpcext.training.coordinator import Coordinator, Write
 from hpcext.training.ranks import Ranks
 
@@ -45,13 +46,15 @@ class LibraryCheckpoints:
     ----------
     found : Checkpoint or None
         The result of :meth:`find`.
+    begun : bool
+        Whether the training was begun: it was not complete before.
     """
 
     def __init__(self, coordinator: Coordinator, *, rank: int, format: str) -> None:
         self._coordinator = coordinator
         self._rank = rank
         self._format = format
-        self._looked = False
+        self._looked = self._over = self.begun = False
         self.found: Checkpoint | None = None
         coordinator.rehearse(rank, _present)
 
@@ -81,6 +84,7 @@ class LibraryCheckpoints:
                 where=self.found.path,
                 do="use the library it was written with, or another checkpoint directory",
             )
+        self._coordinator.turn.found(self.found)
         return self.found
 
     def join(self, ranks: Ranks) -> None:
@@ -107,7 +111,8 @@ class LibraryCheckpoints:
 
     def begin(self, step: int) -> None:
         """Begin training at `step`, with the state restored."""
-        coordinator = self._coordinator
+        coordinator, self.begun = self._coordinator, True
+        coordinator.enter(left=True)
         coordinator.step, coordinator.done = step, self._work(step)
         coordinator.begin()
         coordinator.reporter.register()
@@ -130,6 +135,11 @@ class LibraryCheckpoints:
         """Return what the ranks agreed on after this step: SUSPEND, SAVE, or nothing."""
         agreed = self._coordinator.agree()
         return SUSPEND if agreed.suspend else SAVE if agreed.save else ""
+
+    def save_last(self, write: Write) -> None:
+        """Write the final checkpoint, with which the training is complete."""
+        self._over = True
+        self._coordinator.save_last(write)
 
     def writing(self, facts: Mapping[str, Any], fill: Fill) -> Write:
         """Return the function for the coordinator that writes a checkpoint.
@@ -172,6 +182,8 @@ class LibraryCheckpoints:
 
         known = {
             "format": self._format,
+            "phase": AFTER if self._over else EPOCH,
+            "command": self._coordinator.turn.command,
             "world_size": ranks.size,
             "done": self._work(self._coordinator.step),
         }

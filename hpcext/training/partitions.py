@@ -283,6 +283,7 @@ class PartitionedBatches(ElasticBatches):
         self._partitions.seek(epoch, consumed)
 
     def __iter__(self) -> Iterator[list[int]]:
+        self.begun += 1
         now = self._pass
         for turn in range(now.steps):
             count = now.after(turn + 1) - now.after(turn)

@@ -72,6 +72,23 @@ class Rehearsal:
         """
         return cls(attempt, rank, look) if attempt and protocol.rehearsing() else None
 
+    def goes_on(self, ranks: Ranks, write: Callable[[], Checkpoint | None], step: int) -> bool:
+        """Return whether to make further steps, once a suspension is requested.
+
+        Parameters
+        ----------
+        ranks : Ranks
+        write : callable
+            Writes the checkpoint, as for :meth:`write`.
+        step : int
+            The present step.
+        """
+        if self.checkpoint is None:
+            if not self.write(ranks, write):
+                return False
+            self.mark(step)
+        return bool(ranks.smallest(int(not self.over())))
+
     def write(self, ranks: Ranks, write: Callable[[], Checkpoint | None]) -> bool:
         """Write the checkpoint of a requested suspension; return whether that was possible.
 

@@ -201,7 +201,8 @@ class Session(Reporting):
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers of the remaining epochs, of `count` in all.
 
-        A finished job has none left. The final checkpoint is written at the end.
+        A finished job has none left. The final checkpoint is written at the end. A further loop
+        goes on with the epoch after it, up to its own `count`.
 
         Parameters
         ----------
@@ -214,8 +215,7 @@ class Session(Reporting):
             Number of the epoch, from 0.
         """
         training, loop = self.training, self.training.loop
-        loop.epochs = count
-        training.others.join()
+        training.begin(count)
         for epoch in range(loop.place.epoch, count):
             training.begin_epoch(epoch)
             yield epoch
@@ -223,7 +223,8 @@ class Session(Reporting):
                 return
             training.end_epoch()
         loop.enter(AFTER)
-        if loop.place.phase != AFTER:
+        # A place in an epoch that is not one of these is in a later loop, which goes on there.
+        if loop.place.phase not in {AFTER, EPOCH}:
             self.finish()
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
@@ -276,9 +277,7 @@ class Session(Reporting):
         finally:
             # Left by `break`: that step counts too, but is not a place to stop, because the script
             # goes on after the loop, and would do so once more on resumption.
-            training.end_step()
-            training.coordinator.pause()
-            place.trained = True
+            training.trained()
 
     def validation(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches of a validation, each a place to stop; on resumption it begins again.

@@ -161,6 +161,7 @@ class Suspend(transformers.TrainerCallback):
         if found.manifest["finished"] and (
             state.global_step >= state.max_steps or found.manifest["stopped_early"]
         ):
+            self._coordinator.enter(left=False)
             # The Trainer would make one more step before it checks.
             self._trainer._run_epoch = _no_epoch
             control.should_training_stop = True
@@ -228,7 +229,7 @@ class Suspend(transformers.TrainerCallback):
         found = self._checkpoints.found
         if found is None or not found.manifest["finished"]:
             early = state.global_step < state.max_steps
-            self._coordinator.save_last(self._writing(finished=True, stopped_early=early))
+            self._checkpoints.save_last(self._writing(finished=True, stopped_early=early))
         self._coordinator.reporter.flush()
 
     # -- checkpoints

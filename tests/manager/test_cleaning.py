@@ -505,6 +505,7 @@ def test_checkpoints_that_stay(state: Path, keep: cleaning.Keep, stay: list[int]
     young, left = begin(state, "young"), begin(state, "left", story=STORY, days_ago=40)
     place = old / "jobs" / "1" / "checkpoint"
     saved = save(place, 5, 10, 15)
+    second = save(place / "training-2", 5, 10, 15)
     (place / ".draft-step-1.attempt-0001.x").mkdir()
     (place / "own.ckpt").write_text("of another framework")
     others = {path: listing(path) for path in (young, left)}
@@ -520,6 +521,7 @@ def test_checkpoints_that_stay(state: Path, keep: cleaning.Keep, stay: list[int]
         assert not old.exists()
         return
     assert sorted(place.glob("step-*")) == [saved[each] for each in stay]
+    assert sorted((place / "training-2").glob("step-*")) == [second[each] for each in stay]
     assert (place / "own.ckpt").exists()
     assert not list(place.glob(".draft*"))
     assert not list(old.glob("jobs/*/attempt-*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from in_process import Suspensions
 from torch.optim.lr_scheduler import ReduceLROnPlateau, SequentialLR, StepLR
 
 from hpcext.training.checkpoint import CheckpointError
@@ -218,6 +220,113 @@ def test_a_gradient_scaler_that_is_not_given_is_refused() -> None:
     with pytest.raises(ValueError, match="the GradScaler is not given"):
         train(Session(model=model, optimizer=optimizer), step)
     assert train(Session(model=model, optimizer=optimizer, scaler=scaler), step) == 3
+
+
+# Loaders that draw their order from a generator of their own.
+
+
+def shuffled(generator: torch.Generator) -> torch.utils.data.DataLoader[int]:
+    data: Any = range(8)
+    return torch.utils.data.DataLoader(data, batch_size=2, shuffle=True, generator=generator)
+
+
+def drawn(session: Session, generator: torch.Generator) -> list[int]:
+    loader, seen = shuffled(generator), []
+    for _ in session.epochs(2):
+        for samples in session.batches(loader):
+            seen += samples.tolist()
+    return seen
+
+
+def test_a_generator_of_a_loader_that_is_not_given_is_refused() -> None:
+    generator = torch.Generator()
+    with pytest.raises(ValueError, match="order of its samples from a torch"):
+        drawn(Session(model=network()), generator)
+    assert len(drawn(Session(model=network(), generator=generator), generator)) == 16
+    assert len(drawn(Session(model=network(), unsaved=generator), generator)) == 16
+    assert len(drawn(Session(model=network(), unsaved=True), generator)) == 16
+
+
+def test_a_generator_that_is_given_goes_on_in_mid_epoch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    suspensions = Suspensions(monkeypatch)
+    seen: list[int] = []
+
+    def train(path: Path | None, stop_at: int = -1) -> list[int]:
+        generator = torch.Generator().manual_seed(5)
+        session = Session(model=network(), generator=generator, checkpoint_dir=path)
+        loader = shuffled(generator)
+        before = len(seen)
+        for _ in session.epochs(2):
+            for samples in session.batches(loader):
+                seen.extend(samples.tolist())
+                if session.step == stop_at:
+                    suspensions.request()
+        return seen[before:]
+
+    whole = train(None)
+    with suspensions.expected():
+        train(tmp_path, stop_at=5)
+    train(tmp_path)
+    assert seen[16:] == whole
+
+
+def test_a_generator_of_a_training_of_an_earlier_release_ends_none(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    generator = torch.Generator()
+    drawn(Session(model=network(), unsaved=generator, checkpoint_dir=tmp_path), generator)
+    session = Session(model=network(), checkpoint_dir=tmp_path)
+    for _ in session.epochs(3):
+        assert len([*session.batches(shuffled(generator))]) == 4
+    assert capsys.readouterr().err.count("torch.Generator that the session is not given") == 1
+
+
+# Gradients that are kept from one turn to the next.
+
+
+def test_gradients_that_turns_accumulate_are_said_to_be_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = network()
+    optimizer = adam(model)
+    session = Session(model=model, optimizer=optimizer)
+
+    def step(x: torch.Tensor) -> None:
+        model(x).square().sum().backward()
+        if session.step % 2 == 1:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert train(session, step) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "make all passes of a step in one turn, by accumulated(loader, count)" in said
+
+
+def test_gradients_of_other_loops_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    model, other = network(), network()
+    optimizer, of_other = adam(model), adam(other)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def in_turns(x: torch.Tensor) -> None:
+        # As in a GAN: the gradients of the other model are not used in this turn.
+        model(other(x)[:, :1].expand(-1, 3)).square().sum().backward()
+        optimizer.step()
+
+    def overflowing(x: torch.Tensor) -> None:
+        scaler.scale(model(x).sum() * math.inf).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    both = {"model": model, "other": other, "optimizer": optimizer, "of_other": of_other}
+    assert train(Session(**both), in_turns) == 3
+    session = Session(model=model, optimizer=optimizer, scaler=scaler)
+    assert train(session, overflowing) == 3
+    optimizer.zero_grad()
+    assert train(Session(model=model, optimizer=optimizer), lambda _: None) == 3
+    assert not capsys.readouterr().err
 
 
 # What does not fit.

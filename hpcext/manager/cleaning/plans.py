@@ -141,12 +141,18 @@ def parts_of(directory: Path, keep: Keep) -> Iterator[Path]:
         yield from sorted(path for path in entries(job) if path.name.startswith(GOING))
         place = job / CHECKPOINT
         # A link leads to where a user has put his checkpoints: those are his.
-        if not is_own_directory(place):
-            continue
-        began = (GOING, DRAFT)
-        yield from sorted(path for path in entries(place) if path.name.startswith(began))
-        if keep == "last":
-            yield from _older(place)
+        if is_own_directory(place):
+            yield from _parts_of_checkpoints(place, keep)
+
+
+def _parts_of_checkpoints(place: Path, keep: Keep) -> Iterator[Path]:
+    began = (GOING, DRAFT)
+    yield from sorted(path for path in entries(place) if path.name.startswith(began))
+    if keep == "last":
+        yield from _older(place)
+    for further in sorted(place.glob(f"{checkpoint.FURTHER}*")):
+        if is_own_directory(further):
+            yield from _parts_of_checkpoints(further, keep)
 
 
 def _older(place: Path) -> list[Path]:

@@ -6,6 +6,7 @@ Layout of the directory::
     .draft-step-...                   being written, or left by an attempt that died
     attempt-0004.opened               the newest attempt: older ones may not commit any more
     run-id                            one id for the job, for experiment trackers
+    training-2/                       such a directory of the process's second training
 
 All files of a checkpoint are flushed before one rename makes it visible: that rename is the commit.
 Of two checkpoints, the one of the later attempt is newer, then the one of the later step. So a
@@ -22,9 +23,10 @@ from hpcext.training.checkpoint.manifest import (
     open_inside,
     verify,
 )
-from hpcext.training.checkpoint.store import Draft, Store, committed
+from hpcext.training.checkpoint.store import FURTHER, Draft, Store, committed
 
 __all__ = [
+    "FURTHER",
     "MANIFEST",
     "SCHEMA",
     "Checkpoint",

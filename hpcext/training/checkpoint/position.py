@@ -29,6 +29,8 @@ class Position:
         Whether the loop over this epoch's batches has ended.
     validation : int
         Number of the validation that is running, from 1 in each epoch; 0 if none is.
+    rest : int
+        Number of samples that this epoch leaves to the next one, once it is trained.
     """
 
     phase: str = BEFORE
@@ -38,11 +40,14 @@ class Position:
     carried: int = 0
     trained: bool = False
     validation: int = 0
+    rest: int = 0
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Position:
         """Return the place that a manifest records."""
-        return cls(**{field.name: manifest[field.name] for field in dataclasses.fields(cls)})
+        # Release 0.1 does not record what is left.
+        recorded = {"rest": 0, **manifest}
+        return cls(**{field.name: recorded[field.name] for field in dataclasses.fields(cls)})
 
     def as_dict(self) -> dict[str, Any]:
         """Return the place as JSON values."""

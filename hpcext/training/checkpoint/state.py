@@ -199,6 +199,10 @@ class TrainingState:
 
     # -- random numbers
 
+    def has_source(self, value: Any) -> bool:
+        """Return whether a value is one of the sources of random numbers that are saved."""
+        return any(source is value for source, _ in self._generators.values())
+
     def random(self) -> Tree:
         """Return the random states of this process as JSON values."""
         kind, keys, position, has_gauss, cached = np.random.get_state()

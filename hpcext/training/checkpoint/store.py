@@ -19,6 +19,9 @@ from hpcext.training.checkpoint.errors import CheckpointError, FencedError, warn
 from hpcext.training.checkpoint.hashing import HashingFile, adopted
 from hpcext.training.checkpoint.manifest import MANIFEST, SCHEMA, Checkpoint, encoded, verify
 
+FURTHER = "training-"
+"""The beginning of the name of a further training's directory; its number, from 2, follows."""
+
 _NAME = re.compile(r"step-([0-9]{9,18})\.attempt-([0-9]{4,18})(?:\.([0-9]{1,18}))?")
 _DRAFT = re.compile(r"\.draft-step-[0-9]+\.attempt-([0-9]{1,18})\.")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.checkpoint import CheckpointError, warn
@@ -13,12 +13,27 @@ from hpcext.training.data.sampler import ResumableSampler
 Batch = TypeVar("Batch")
 
 
+def inside(loader: Any) -> Any:
+    """Return the loader in a progress bar of tqdm, which yields its batches; else the same."""
+    while any(kind.__module__.partition(".")[0] == "tqdm" for kind in type(loader).__mro__):
+        loader = loader.iterable
+    return loader
+
+
 def elastic(loader: object) -> ElasticBatches | None:
     """Return the :class:`ElasticBatches` that a loader is, or reads; None if there is none."""
+    loader = inside(loader)
     for batches in (loader, getattr(loader, "batch_sampler", None)):
         if isinstance(batches, ElasticBatches):
             return batches
     return None
+
+
+def places_sampler(loader: object) -> bool:
+    """Return whether a loader shows a :class:`ResumableSampler` and how it makes batches of it."""
+    sampler = getattr(loader, "sampler", None)
+    size = getattr(loader, "batch_size", None)
+    return isinstance(sampler, ResumableSampler) and isinstance(size, int)
 
 
 def open_loader(
@@ -34,9 +49,9 @@ def open_loader(
     Parameters
     ----------
     loader : iterable
-        The loader. With :class:`ElasticBatches` as ``batch_sampler`` or a
-        :class:`ResumableSampler` as ``sampler`` it begins at the place; others are read up to it.
-        The epoch of a sampler with ``set_epoch`` is set.
+        The loader, perhaps in a progress bar of tqdm. With :class:`ElasticBatches` as
+        ``batch_sampler`` or a :class:`ResumableSampler` as ``sampler`` it begins at the place;
+        others are read up to it. The epoch of a sampler with ``set_epoch`` is set.
     place : Position
     resized : bool
         Whether the number of ranks has changed since the place was recorded.
@@ -60,9 +75,9 @@ def open_loader(
     if batches is not None:
         batches.place(place.epoch, place.samples, carried, final=final)
         return batches.consumed, iter(loader)
-    sampler = getattr(loader, "sampler", None)
-    size = getattr(loader, "batch_size", None)
-    if isinstance(sampler, ResumableSampler) and isinstance(size, int):
+    shown = inside(loader)
+    sampler, size = getattr(shown, "sampler", None), getattr(shown, "batch_size", None)
+    if places_sampler(shown):
         sampler.place(place.epoch, place.samples)
         return (lambda turns: sampler.consumed(turns, size)), iter(loader)
     if sampler is not None and hasattr(sampler, "set_epoch"):

@@ -25,6 +25,11 @@ class Walk:
     rank, world_size : int
     seed : int
     shuffle : bool
+
+    Attributes
+    ----------
+    begun : int
+        Number of iterations of which a sample was drawn.
     """
 
     def __init__(
@@ -35,7 +40,12 @@ class Walk:
         self._length = length
         self._seed = seed
         self._shuffle = shuffle
+        self.begun = 0
         self._set_ranks(rank, world_size)
+
+    def begin(self, epoch: int) -> None:
+        """Begin the next iteration at the beginning of this epoch, of which nothing is carried."""
+        raise NotImplementedError
 
     def resize(self, rank: int, world_size: int) -> None:
         """Set the rank and the number of ranks from the next ``place()`` on.
@@ -117,6 +127,10 @@ class ResumableSampler(Walk):
         super().__init__(length, rank=rank, world_size=world_size, seed=seed, shuffle=shuffle)
         self.place(0)
 
+    def begin(self, epoch: int) -> None:
+        """Begin the next iteration at the beginning of this epoch."""
+        self.place(epoch)
+
     def place(self, epoch: int, consumed: int = 0) -> None:
         """Begin the next iteration in this epoch, after `consumed` samples of all ranks.
 
@@ -156,6 +170,7 @@ class ResumableSampler(Walk):
         return (self._length - self._start) // self._ranks[1]
 
     def __iter__(self) -> Iterator[int]:
+        self.begun += 1
         left = self.order()[self._start :]
         yield from share(left, *self._ranks)[: len(self)].tolist()
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any, NamedTuple
 
-from hpcext.training.data.loading import elastic
+from hpcext.training.data.loading import elastic, inside
 from hpcext.training.data.sampler import ResumableSampler
 from hpcext.training.fingerprint import fingerprint
 from hpcext.training.ranks import Ranks
@@ -47,6 +47,7 @@ class Observation(NamedTuple):
 
 def first_batch(loader: Any, batch: Any) -> Observation:
     """Return the observations of a rank's first batch."""
+    loader = inside(loader)
     if _divides(loader):
         return Observation()
     return Observation(fingerprint(batch), _all_samples(loader))

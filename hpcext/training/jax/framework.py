@@ -122,6 +122,7 @@ class Jax(Framework):
 
     def before_boundary(self) -> bool:
         """Check, at the first boundary, that the step has given the state back."""
+        super().before_boundary()
         if not self._assigned:
             raise RuntimeError(
                 f"step {self.coordinator.step - 1} has not assigned session.state, so what it "

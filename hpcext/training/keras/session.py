@@ -86,7 +86,7 @@ class FitSession(Session):
         epochs : int
             Number of epochs in all.
         """
-        self.training.loop.epochs = epochs
+        self.training.begin(epochs)
         self._at_work = False
         return self.training.loop.place.epoch
 

@@ -338,8 +338,13 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         self._coordinator.ranks.settle()
         self._due = ""
         self._random.keep()
-        self._save(trainer, self._coordinator.save_last)
+        self._save(trainer, self._checkpoints.save_last)
         self._coordinator.reporter.flush()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Look for the reason if there was nothing to train."""
+        if not self._checkpoints.begun:
+            self._coordinator.enter(left=False)
 
     # -- checkpoints
 
@@ -391,6 +396,5 @@ class Suspend(pl.Callback):  # type: ignore[misc]
 
     def _restore_random(self) -> None:
         if "random" in self._resume:
-            self._random.restore(
-                self._resume.pop("random"), self._coordinator.ranks, self._coordinator.step
-            )
+            random, coordinator = self._resume.pop("random"), self._coordinator
+            self._random.restore(random, coordinator.ranks, coordinator.step)

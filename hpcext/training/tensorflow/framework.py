@@ -87,6 +87,7 @@ class Weighing(Feature):
 
     def before_boundary(self) -> bool:
         """Check that gradients were weighed as often as a step needs it."""
+        super().before_boundary()
         weighed, size = self._balancing.weighed, self.coordinator.ranks.size
         balances = self._balancing.balance is not None and size > 1
         if weighed > 1 or (balances and weighed == 0):

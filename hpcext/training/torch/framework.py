@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 
 from hpcext.training.balance.clock import Clock
+from hpcext.training.batching import ElasticBatches
 from hpcext.training.checkpoint.position import AFTER
+from hpcext.training.data.loading import places_sampler
 from hpcext.training.feature import Feature, Framework
 from hpcext.training.learning_rate import Rates
 from hpcext.training.ranks import Ranks
@@ -22,7 +24,15 @@ from hpcext.training.torch.parallel import Parallel
 from hpcext.training.torch.ranks import join, own_device
 from hpcext.training.torch.state import TorchState
 from hpcext.training.torch.weights import Catcher
-from hpcext.training.torch.whole import Steps, norm_of_gradients
+from hpcext.training.torch.whole import (
+    LEFT_GRADIENTS,
+    UNGIVEN_ORDER,
+    Steps,
+    generator_of,
+    has_gradients,
+    norm_of_gradients,
+    parameters_of,
+)
 
 
 class Torch(Framework):
@@ -203,7 +213,10 @@ class LearningRates(Feature):
 
 
 class FirstSteps(Feature):
-    """A check, at each optimizer's first step in this attempt, that the trained objects are saved.
+    """A check, as this attempt makes its first steps, that all is saved on which they depend.
+
+    These are the objects that each optimizer trains, the order of a loader's samples, and the
+    gradients.
 
     Parameters
     ----------
@@ -213,6 +226,9 @@ class FirstSteps(Feature):
     def __init__(self, framework: Torch) -> None:
         self._framework = framework
         self._steps: Steps | None = None
+        self._resumed = False
+        self._before: list[tuple[torch.Tensor, int]] | None = None  # weights, and their versions
+        self._looked = self._heard = False
 
     def began(self) -> None:
         """Observe the optimizers."""
@@ -223,10 +239,51 @@ class FirstSteps(Feature):
         if self._steps is not None:
             self._steps.close()
 
+    def restore(self, manifest: Mapping[str, Any]) -> None:
+        """Refuse no loader from now on, since the training may be one of an earlier release."""
+        self._resumed = True
+
+    def opening(self, loader: object, batches: ElasticBatches | None) -> None:
+        """Check that the order in which the loader goes on will be restored."""
+        state, unsaved = self._framework.state, self._framework.unsaved
+        # With a sampler of the session its generator draws the seeds of workers only.
+        generator = None if places_sampler(loader) else generator_of(loader)
+        if generator is None or batches is not None or unsaved is None:
+            return
+        kept = [*state.objects.values(), *unsaved]
+        if state.has_source(generator) or any(each is generator or each is loader for each in kept):
+            return
+        if not self._resumed:
+            raise ValueError(UNGIVEN_ORDER)
+        if self.coordinator.ranks.rank == 0:
+            self.coordinator.reporter.note(UNGIVEN_ORDER)
+
+    def step_begins(self) -> None:
+        """Note the state of the weights before the first step."""
+        if self._before is None:
+            optimizers = self._framework.state.optimizers()
+            weights = (weight for each in optimizers for weight in parameters_of(each))
+            self._before = [(weight, weight._version) for weight in weights]
+
+    def before_boundary(self) -> bool:
+        """Check that the first step has used its gradients, which are in no checkpoint."""
+        if self._looked:
+            return False
+        self._looked = True
+        before, self._before = self._before or [], []
+        if self._framework.unsaved is None or self.coordinator.ranks.rank != 0:
+            return False
+        # The steps of a compiled optimizer are not heard.
+        stepped = self._heard or any(weight._version != version for weight, version in before)
+        if not stepped and any(map(has_gradients, self._framework.state.optimizers())):
+            self.coordinator.reporter.note(LEFT_GRADIENTS)
+        return False
+
     def _in_step(self) -> bool:
         return self.loop.in_step
 
     def _heard_step(self, optimizer: torch.optim.Optimizer, scaler: Any) -> None:
+        self._heard = True
         state, unsaved = self._framework.state, self._framework.unsaved
         ranks, seen = self.coordinator.ranks, self.loop.seen
         if ranks.size > 1 and seen and not self.loop.stepped and not state.sharded:

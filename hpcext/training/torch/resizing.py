@@ -50,7 +50,9 @@ class InPlace(resizing.InPlace):
 
     def why_not(self, group: Group | None = None) -> str:
         """Return why the number of ranks cannot change in place; empty if it can."""
-        if why := self._sharding.why_not(group):
+        # A new rank runs the script from its first line, and joins the first training there.
+        turn = "" if self.coordinator.turn.first else "it is not the first training of its process"
+        if why := turn or self._sharding.why_not(group):
             return why
         if not self._framework.models and not self._framework.state.sharded:
             return "no model is wrapped by session.parallel(model)"

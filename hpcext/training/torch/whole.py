@@ -29,6 +29,20 @@ _STATES = {
 
 _MEANT = "name it in unsaved=[...] (unsaved=True: anything) if this is intended"
 
+UNGIVEN_ORDER = (
+    "session.batches(loader): the loader draws the order of its samples from a torch.Generator "
+    "that the session is not given, so it would start over when the training is resumed, and train "
+    "some samples of the epoch again and others not; make it before the session and give it, "
+    f"Session(generator=generator, ...), or {_MEANT}"
+)
+
+LEFT_GRADIENTS = (
+    "the first step has left gradients that no optimizer has used: if several turns of "
+    "session.batches accumulate them, those of a turn are lost when the training is suspended "
+    "after it; make all passes of a step in one turn, by accumulated(loader, count) or "
+    "split(batch, size)"
+)
+
 _FRAMES = 12
 """Number of frames searched for GradScaler.step(): no optimizer's step is deeper below it."""
 
@@ -71,6 +85,22 @@ def parameters_of(optimizer: Any) -> list[torch.Tensor]:
     """Return the parameters that an optimizer trains."""
     groups = getattr(optimizer, "param_groups", ())
     return [parameter for group in groups for parameter in group["params"]]
+
+
+def has_gradients(optimizer: Optimizer) -> bool:
+    """Return whether the parameters of an optimizer have gradients: finite ones that are not 0."""
+    found = (each.grad for each in parameters_of(optimizer) if each.grad is not None)
+    norm = sum(float(_own(each.detach()).float().norm()) for each in found)
+    # After a step that a GradScaler left out they are not finite.
+    return 0.0 < norm < math.inf
+
+
+def generator_of(loader: Any) -> torch.Generator | None:
+    """Return the generator from which a loader draws its order of samples; None if it has none."""
+    samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
+    samplers += [getattr(each, "sampler", None) for each in samplers]
+    found = (getattr(each, "generator", None) for each in samplers)
+    return next((each for each in found if isinstance(each, torch.Generator)), None)
 
 
 class Given:
@@ -295,10 +325,16 @@ def _kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{tuple(tensor.shape)}"
 
 
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the shard of a detached tensor on this rank, or the tensor itself."""
+    local = getattr(tensor, "to_local", None)
+    own: torch.Tensor = tensor if local is None else local()
+    return own
+
+
 def _address(tensor: torch.Tensor) -> int | None:
-    local = getattr(tensor.detach(), "to_local", None)
     try:
-        return int((tensor if local is None else local()).untyped_storage().data_ptr()) or None
+        return int(_own(tensor.detach()).untyped_storage().data_ptr()) or None
     # Sparse tensors and those of subclasses have no storage.
     except (RuntimeError, NotImplementedError):
         return None
