@@ -1,0 +1,48 @@
+"""What the state of sharded models needs a process group for, in a group of one rank."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hpcext.training.checkpoint import Store
+from hpcext.training.torch.ranks import TorchRanks
+from hpcext.training.torch.sharded import TorchShards
+from hpcext.training.torch.state import TorchState
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_ranks_can_send_nothing() -> None:
+    ranks = TorchRanks()
+    assert ranks.broadcast(b"") == b""
+    assert ranks.gather(b"") == [b""]
+
+
+def test_a_full_disk_is_an_error_that_a_training_survives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ranks are told that there is no draft, and the error stays the one of the disk."""
+    store = Store(tmp_path / "checkpoints")
+    store.open()
+
+    def full(*_: Any, **__: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    shards = TorchShards(TorchState({}), TorchRanks())
+    with pytest.raises(OSError, match="No space left on device"):
+        shards.commit(store, 5, {}, {}, lambda draft: None)
