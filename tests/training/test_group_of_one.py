@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 from hpcext.training.checkpoint import Store
 from hpcext.training.torch.ranks import TorchRanks
 from hpcext.training.torch.sharded import TorchShards
-from hpcext.training.torch.state import TorchState
+from hpcext.training.torch.state import TorchCopier, TorchState
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +48,19 @@ def test_a_full_disk_is_an_error_that_a_training_survives(
     shards = TorchShards(TorchState({}), TorchRanks())
     with pytest.raises(OSError, match="No space left on device"):
         shards.commit(store, 5, {}, {}, lambda draft: None)
+
+
+def test_shards_that_are_empty_on_this_rank_are_copied_each_for_itself() -> None:
+    """As biases of four numbers and of one on the sixth of six ranks."""
+    mesh = init_device_mesh("cpu", (1,))
+
+    def empty(whole: int) -> DTensor:
+        local = torch.empty(4)[:0]
+        return DTensor.from_local(
+            local, mesh, [Shard(0)], run_check=False, shape=torch.Size([whole]), stride=(1,)
+        )
+
+    copier = TorchCopier()
+    for _ in range(2):
+        copy = copier.copy({"four": empty(4), "one": empty(1)})
+        assert [copy["four"].shape, copy["one"].shape] == [(4,), (1,)]
