@@ -7,8 +7,9 @@ accepts that the command has saved only by the signs that are stated here
 
 from __future__ import annotations
 
+import glob
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -43,6 +44,8 @@ class Checkpointer(msgspec.Struct, frozen=True, omit_defaults=True):
     file : str
         Pattern of its checkpoints, relative to its working directory, with unreplaced placeholders;
         empty if it is unknown.
+    option : str
+        The argument of the command that names the directory of such files, if `file` is a preset's.
     newer : bool
         Whether only a checkpoint newer than the request shows that it has saved.
     requeue : bool
@@ -61,6 +64,7 @@ class Checkpointer(msgspec.Struct, frozen=True, omit_defaults=True):
     signal: str = ""
     exits: tuple[int, ...] | None = None
     file: str = ""
+    option: str = ""
     newer: bool = False
     requeue: bool = False
     after_s: float | None = None
@@ -80,6 +84,17 @@ class Checkpointer(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.after_s is None:
             return None
         return self.after_s + ENDING_S if self.plain else self.after_s
+
+    def pattern(self, command: Sequence[str]) -> str:
+        """Return `file` within the directory that a command's arguments name, if they do.
+
+        Parameters
+        ----------
+        command : sequence of str
+            With unreplaced placeholders, as the pattern.
+        """
+        directory = _value_of(self.option, command) if self.option else ""
+        return f"{glob.escape(directory)}/{self.file}" if directory else self.file
 
 
 PLAIN = Checkpointer()
@@ -109,14 +124,17 @@ PRESETS: Mapping[str, Checkpointer] = {
     "transformers": Checkpointer(
         signal="SIGTERM",
         file="**/checkpoint-*/trainer_state.json",
+        option="--output_dir",
         newer=True,
         arguments=("--enable_jit_checkpoint",),
         resume=("--resume_from_checkpoint", "{directory}"),
     ),
     # accelerate/checkpointing.py: save_state writes random_states_RANK.pkl last. Its examples take
-    # the directory by this option.
+    # the directory of one by this option, and that of all by the other.
     "accelerate": Checkpointer(
-        file="**/random_states_0.pkl", resume=("--resume_from_checkpoint", "{directory}")
+        file="**/random_states_0.pkl",
+        option="--output_dir",
+        resume=("--resume_from_checkpoint", "{directory}"),
     ),
     # submitit/core/job_environment.py: at SIGUSR2 it pickles what the callable's checkpoint()
     # returns, calls `scontrol requeue`, and exits with -1.
@@ -185,6 +203,8 @@ def checkpoint(value: Any) -> Checkpointer:
             "done is missing: nothing says that it has saved",
             do='add done = {exit = [0]}, {file = "PATTERN"} or {requeue = true}',
         )
+    if "file" in found:
+        found["option"] = ""
     spec = msgspec.structs.replace(base, **found)
     if base.transparent and (more := [key for key in value if key not in _BESIDE]):
         raise InputError(
@@ -267,6 +287,17 @@ def check_command(spec: Checkpointer, *, shell: bool) -> None:
             f"adds {shown(words)} to the command, and a shell runs this one",
             do="leave shell = true out, or say resume = [] and put what it needs in the command",
         )
+
+
+def _value_of(option: str, command: Sequence[str]) -> str:
+    """Return the value of an argument, ``--output_dir OUT`` or ``--output-dir=OUT``; or empty."""
+    value = ""
+    # The last one counts, as for argparse.
+    for word, following in zip(command, (*command[1:], ""), strict=True):
+        name, equals, given = word.partition("=")
+        if name.replace("-", "_") == option.replace("-", "_"):
+            value = given if equals else following
+    return value
 
 
 def _check(spec: Checkpointer) -> None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcext.apart import check_apart
 from hpcext.cli import commands
 from hpcext.cli.output import Output
 from hpcext.config import Settings
@@ -97,6 +98,7 @@ def read_job_file(
     )
     for warning in warnings:
         out.note(f"warning: {warning}")
+    check_apart(specs, str(path))
     if told := choosing.same_file(path, settings.state_dir):
         out.note(told)
     return specs
@@ -131,6 +133,7 @@ def jobs_of_text(text: str, where: str, settings: Settings, out: Output) -> tupl
     )
     for warning in warnings:
         out.note(f"warning: {warning}")
+    check_apart(specs, where)
     return specs
 
 

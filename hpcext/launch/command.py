@@ -68,6 +68,19 @@ def open_log(path: Path, heading: str) -> int:
     return fd
 
 
+def sayer(fd: int, path: Path) -> Callable[[str], None]:
+    """Return what writes lines of hpcext into the log.
+
+    Parameters
+    ----------
+    fd : int
+        The log, open for appending.
+    path : pathlib.Path
+        The same log.
+    """
+    return lambda what: write_line(fd, path, f"hpcext: {what}")
+
+
 def write_line(fd: int, path: Path, line: str) -> None:
     """Write a line of our own into the log, after ending one that a progress bar left unfinished.
 

@@ -100,7 +100,7 @@ class Launch:
                 {**environ, **self.environ},
                 self.suspend_timeout_s,
             )
-        return Native(self._checkpoint, Path(self.cwd), directory)
+        return Native(self._checkpoint, Path(self.cwd), directory, self.index)
 
     def container(self, directory: Path) -> Container | None:
         """Return the container of the command; None if it runs in none.

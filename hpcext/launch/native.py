@@ -14,14 +14,12 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcext import documents, private
 from hpcext.launch import tree, wholeness
+from hpcext.launch.own_checkpoints import Found, OwnCheckpoints, newest_whole, same
 from hpcext.process import Process
-
-SEARCH_S = 5.0
-"""Seconds that one search for checkpoints may take; what was not found until then is not there."""
 
 NOTICED_S = 5.0
 """A checkpoint that is no older than this, when a notice is heard, may be the answer to it."""
@@ -44,23 +42,6 @@ exec scontrol "$@"
 """
 
 
-class Found(NamedTuple):
-    """A checkpoint.
-
-    Attributes
-    ----------
-    path : pathlib.Path
-    at : float
-        When it was last written, in seconds since the epoch.
-    identity : tuple of int
-        What tells it from an earlier one at the same place.
-    """
-
-    path: Path
-    at: float
-    identity: tuple[int, int, int]
-
-
 class Native:
     """The way in which the command of one attempt saves, and what it has saved.
 
@@ -71,7 +52,9 @@ class Native:
     cwd : pathlib.Path
         Where the command runs.
     directory : pathlib.Path
-        Of the attempt.
+        Of the attempt, in that of the job.
+    index : int
+        Of this node among those of the attempt.
 
     Attributes
     ----------
@@ -89,7 +72,9 @@ class Native:
     declined = main = 0
     helper: Process | None = None
 
-    def __init__(self, document: Mapping[str, Any], cwd: Path, directory: Path) -> None:
+    def __init__(
+        self, document: Mapping[str, Any], cwd: Path, directory: Path, index: int = 0
+    ) -> None:
         name = str(document.get("signal", ""))
         exits = document.get("exits")
         after_s = document.get("after_s")
@@ -103,8 +88,9 @@ class Native:
         self._resume = [str(each) for each in document.get("resume", ())]
         self._environ = {str(k): str(v) for k, v in document.get("environ", {}).items()}
         self.plain = self.signum is None and not self._newer
-        self._cwd = cwd
         self._directory = directory
+        self._index = index
+        self._files = OwnCheckpoints(self._pattern, cwd, directory.parent)
         # The newest checkpoint when the attempt began, and when it was asked to save.
         self._first: Found | None = None
         self._before: Found | None = None
@@ -123,13 +109,35 @@ class Native:
         """Return None: the command itself goes on, from its checkpoint."""
         return None
 
-    def begin(self) -> list[str]:
-        """Note what there is already; return the arguments to be added to the command."""
-        self._first = self._newest()
-        if self._first is None:
+    def begin(self, say: Callable[[str], object]) -> list[str]:
+        """Note what there is already; return the arguments to be added to the command.
+
+        Parameters
+        ----------
+        say : callable
+            Writes a line into the log.
+
+        Raises
+        ------
+        OSError
+            It is not known what is older than the job, or could not be later.
+        """
+        found = self._files.begin(notes=self._index == 0)
+        self._first = self._files.newest(found)
+        if not self._resume:
             return self._arguments
-        values = {"{file}": str(self._first.path), "{directory}": str(self._first.path.parent)}
-        return [*self._arguments, *(_filled(word, values) for word in self._resume)]
+        if self._first is not None:
+            say(f"goes on from {self._first.path}")
+            return [*self._arguments, *self._resumes(self._first)]
+        if (older := newest_whole(found)) is not None:
+            words = shlex.join(self._resumes(older))
+            say(f"{older.path} is older than this job and not used; the command may have {words}")
+        return self._arguments
+
+    def _resumes(self, found: Found) -> list[str]:
+        """Return the arguments by which the command goes on from a checkpoint."""
+        values = {"{file}": str(found.path), "{directory}": str(found.path.parent)}
+        return [_filled(word, values) for word in self._resume]
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the variables to be added to the environment of the command.
@@ -173,7 +181,7 @@ class Native:
         """
         if self._asked_s is None:
             self._asked_s = time.monotonic()
-            self._before = self._newest()
+            self._before = self._files.newest()
         if self.signum is None:
             return
         known = self._told | self._left
@@ -202,7 +210,7 @@ class Native:
         if self.signum not in signums or self._asked_s is not None:
             return
         self.noticed, self._asked_s = True, time.monotonic()
-        newest = self._newest()
+        newest = self._files.newest()
         if newest is not None and newest.at < time.time() - NOTICED_S:
             self._before = newest
 
@@ -234,7 +242,7 @@ class Native:
         """Return whether one of these processes is writing a checkpoint."""
         if not self._pattern:
             return False
-        matches = {os.path.realpath(each.path) for each in self._matches()}
+        matches = {os.path.realpath(each.path) for each in self._files.all()}
         self._open = {
             path
             for process in below
@@ -250,8 +258,8 @@ class Native:
         return self._has_newer() if self._newer else True
 
     def _has_newer(self) -> bool:
-        newest = self._newest()
-        return newest is not None and not _same(newest, self._before)
+        newest = self._files.newest()
+        return newest is not None and not same(newest, self._before)
 
     # The end.
 
@@ -293,10 +301,10 @@ class Native:
         ended_at : float
             When it ended, in seconds since the epoch.
         """
-        newest = self._newest()
+        newest = self._files.newest()
         if cut_off and newest is not None and os.path.realpath(newest.path) in self._open:
             newest = None
-        saved_at = None if newest is None or _same(newest, self._first) else newest.at
+        saved_at = None if newest is None or same(newest, self._first) else newest.at
         with contextlib.suppress(OSError):
             saved_at = max(saved_at or 0.0, os.stat(self._directory / HEARD).st_mtime)
         # Its own word, where it has one, holds for all that it had done until it left.
@@ -307,36 +315,6 @@ class Native:
         lost_s = ran_s if saved_at is None else min(ran_s, max(0.0, ended_at - saved_at))
         known = saved_at is not None or bool(self._pattern)
         return {"saved": saved_at is not None, "lost_s": lost_s, "exact": known}
-
-    # Its checkpoints.
-
-    def _newest(self) -> Found | None:
-        """Return the newest checkpoint that is whole."""
-        found = sorted(self._matches(), key=lambda each: each.at, reverse=True)
-        return next((each for each in found if wholeness.is_whole(each.path)), None)
-
-    def _matches(self) -> list[Found]:
-        """Return all files that are named as its checkpoints are."""
-        if not self._pattern:
-            return []
-        # Imported here, since most attempts have no pattern and every start waits for imports.
-        import glob  # noqa: PLC0415
-
-        found = []
-        until_s = time.monotonic() + SEARCH_S
-        for name in glob.iglob(self._pattern, root_dir=self._cwd, recursive=True):
-            path = self._cwd / name
-            with contextlib.suppress(OSError):
-                facts = os.stat(path)
-                identity = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
-                found.append(Found(path, facts.st_mtime, identity))
-            if time.monotonic() > until_s:
-                break
-        return found
-
-
-def _same(one: Found, other: Found | None) -> bool:
-    return other is not None and (one.path, one.identity) == (other.path, other.identity)
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:

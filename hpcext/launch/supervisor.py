@@ -178,7 +178,7 @@ class Supervisor:
                 self._native.main = self._pid
         except command.CommandError as error:
             self._ending.cannot_run = str(error)
-            command.write_line(log, launch.log, f"hpcext: {error}")
+            command.sayer(log, launch.log)(str(error))
             self._main_ended(error.code)
         finally:
             os.close(log)
@@ -186,7 +186,8 @@ class Supervisor:
     def _begin(self, log: int) -> int:
         """Start the command anew; return its pid."""
         launch, native = self._launch, self._native
-        argv = [*launch.argv, *(native.begin() if native is not None else ())]
+        say = command.sayer(log, launch.log)
+        argv = [*launch.argv, *(native.begin(say) if native is not None else ())]
         environ = self._environ()
         asked_by = native.signum if native is not None else None
         if self._container is not None:
@@ -195,7 +196,7 @@ class Supervisor:
                 environ,
                 environment.added(launch, environ),
                 command.ignored(launch.notices, spared=self._spared, asked_by=asked_by),
-                lambda what: command.write_line(log, launch.log, f"hpcext: {what}"),
+                say,
             )
         return command.start(
             argv,
@@ -213,9 +214,7 @@ class Supervisor:
         if self._native is None:
             return None
         try:
-            return self._native.resume(
-                lambda what: command.write_line(log, self._launch.log, f"hpcext: {what}")
-            )
+            return self._native.resume(command.sayer(log, self._launch.log))
         except OSError as error:
             # It cannot be tried now, and nothing is lost by that.
             self._not_started(str(error))

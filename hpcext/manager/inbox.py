@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcext.apart import check_apart
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.facts import Fact, Submitted
@@ -87,6 +88,8 @@ class Inbox:
             warnings=warnings,
         )
         specs = self._under_names(specs, where, number=request.get("number") is True)
+        unfinished = [self._submissions.spec(job.id) for job in self._engine.world.unfinished()]
+        check_apart(specs, where, unfinished)
         offers, most = self._pilot.offers(), memory(self._pilot.shared)
         check_fits(specs, offers, where, self._pilot.nodes, seat_bytes=most)
         if not self._pilot.requeue:

@@ -379,5 +379,7 @@ class Rates:
         return self._rescale.state_dict() if self._rescale else self._saved
 
     def restore(self, saved: Mapping[str, Any] | None) -> None:
-        """Restore the result of :meth:`state`."""
+        """Restore the result of :meth:`state`, also in the midst of a training."""
         self._saved = saved
+        if self._rescale is not None and saved is not None:
+            self._rescale.load_state_dict(saved)

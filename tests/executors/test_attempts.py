@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcext import documents, protocol
+from hpcext.checkpointers import checkpoint
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.estimate import GoodputReport
@@ -250,6 +251,27 @@ def test_launch_says_all_that_a_supervisor_needs(tmp_path: Path) -> None:
         "mps": None,
     }
     assert files.sizes.held() == ("n:0", "n:2")
+
+
+@pytest.mark.parametrize(
+    ("saves", "words", "file"),
+    [
+        ("transformers", "", "**/checkpoint-*/trainer_state.json"),
+        ("transformers", "--output_dir out/{name}", "out/cnn/**/checkpoint-*/trainer_state.json"),
+        ("accelerate", "--output-dir=a[1] --x", "a[[]1]/**/random_states_0.pkl"),
+        ("keras", "--output_dir out", "**/training_metadata.json"),
+        ({"preset": "accelerate", "file": "{name}.pkl"}, "--output_dir out", "cnn.pkl"),
+    ],
+)
+def test_checkpoints_are_where_the_command_is_told_to_write(
+    tmp_path: Path, saves: Any, words: str, file: str
+) -> None:
+    """Elsewhere there may be those of other jobs."""
+    files = AttemptFiles(tmp_path / "jobs", START)
+    command = ("python", "train.py", *words.split())
+    files.write_launch(JobSpec("cnn", command, checkpoint=checkpoint(saves)), START.alloc)
+    document = json.loads((files.directory / "launch.json").read_text())
+    assert document["checkpoint"]["file"] == file
 
 
 # Reports.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -334,10 +336,9 @@ def test_nothing_is_said_of_a_loss_of_a_command_that_was_not_suspended(stage: St
 
 
 def test_no_more_is_lost_than_it_ran_for_whatever_the_clock_was_set_to(tmp_path: Path) -> None:
-    native = Native(
-        msgspec.to_builtins(checkpoint({"preset": "plain", **FILE})), tmp_path, tmp_path
-    )
-    native.begin()
+    saves = msgspec.to_builtins(checkpoint({"preset": "plain", **FILE}))
+    native = Native(saves, tmp_path, tmp_path / "attempt")
+    native.begin(print)
     (tmp_path / "count.txt").write_text("3")
     set_forward = time.time() + 3600.0
     told = native.account(acknowledged=True, cut_off=True, ran_s=7.0, ended_at=set_forward)
@@ -416,13 +417,54 @@ def test_the_same_command_goes_on_and_gets_its_newest_checkpoint_as_an_argument(
     stage: Stage,
 ) -> None:
     saves = {**by(exit=[0], file="*.txt"), "resume": "--from {file} {directory}"}
-    (stage.path / "count.txt").write_text("7")
-    (stage.path / "later.txt").write_text("")  # empty: not whole
+    left_long_ago(stage.path / "count.txt", "7")
     supervisor = begun(stage, saves, "exit=0")
-    ready = stage.said("ready")[0]
-    assert ready[1:] == ["7", "exit=0", "--from", str(stage.path / "count.txt"), str(stage.path)]
+    assert stage.said("ready")[0][1:] == ["7", "exit=0"]
+    added = ["--from", str(stage.path / "count.txt"), str(stage.path)]
+    told = f"is older than this job and not used; the command may have {shlex.join(added)}"
+    assert told in stage.log.read_text()
     suspend(supervisor)
     assert ended(stage, supervisor)["suspended"]
+    step = str(saved_step(stage))
+    (stage.path / "later.txt").write_text("")  # empty: not whole
+    stage.directory = stage.directory.with_name("attempt-0002")
+    stage.directory.mkdir()
+    supervisor = launched(stage, saves, "exit=0")
+    stage.wait_for(lambda: len(stage.said("ready")) > 1, "the second attempt")
+    assert stage.said("ready")[1][1:] == [step, "exit=0", *added]
+    assert f"hpcext: goes on from {stage.path / 'count.txt'}" in stage.log.read_text()
+    suspend(supervisor)
+    assert ended(stage, supervisor)["suspended"]
+
+
+def left_long_ago(path: Path, text: str) -> None:
+    """Write a file as an earlier job has left it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (1e9, 1e9))
+
+
+def test_what_earlier_jobs_have_left_is_never_taken(tmp_path: Path) -> None:
+    """Neither as a checkpoint to go on from, nor as a sign that this job has saved."""
+    saves = msgspec.to_builtins(checkpoint("transformers"))
+    state = "trainer_state.json"
+    left_long_ago(tmp_path / "out" / "last-week" / "checkpoint-500" / state, "{}")
+    left_long_ago(tmp_path / "out" / "last-week" / "checkpoint-400" / state, "{}")
+    (tmp_path / "jobs").mkdir()
+    # The second begins after a failure of the first.
+    for number in (1, 2):
+        native = Native(saves, tmp_path, tmp_path / "jobs" / f"attempt-{number}")
+        assert native.begin(print) == ["--enable_jit_checkpoint"]
+    native.ask([], os.getpid())
+    # That leaves another one as the newest.
+    shutil.rmtree(tmp_path / "out" / "last-week" / "checkpoint-500")
+    assert not native.may_go()
+    own = tmp_path / "out" / "now" / "checkpoint-5" / state
+    own.parent.mkdir(parents=True)
+    own.write_text("{}")
+    assert native.may_go()
+    native = Native(saves, tmp_path, tmp_path / "jobs" / "attempt-3")
+    assert native.begin(print)[1:] == ["--resume_from_checkpoint", str(own.parent)]
 
 
 def test_variables_are_added_unless_the_command_has_them(stage: Stage) -> None:

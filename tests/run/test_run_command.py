@@ -65,9 +65,14 @@ def test_one_bad_line_and_nothing_is_begun(site: Site) -> None:
 
 
 def test_commands_are_submitted(site: Site) -> None:
-    site.write_jobs({"name": "first", "command": ["sleep", "1000"]})
+    saves = {"preset": "plain", "file": "*.pt"}
+    site.write_jobs({"name": "first", "command": ["sleep", "1000"], "checkpoint": saves})
     manager = site.start("run", str(site.jobs), "--gpus", "3", "--name", "p")
     wait_for(lambda: site.run("status", "p", "first").out.count("running"), "the pilot")
+    words = ("--checkpoint", '{preset = "plain", file = "*.pt"}', "--", "true")
+    mixed = site.run("submit", "p", *words)
+    assert mixed.code == 2
+    assert f"'*.pt' in {site.path}, could be those of job first" in mixed.err
     assert site.run("submit", "p", "--", "sh", "-c", "true").out == "submitted 2 (sh)\n"
     # Without PILOT it is the only one that runs; a name that is taken is made again.
     wait = site.run("submit", "--after", "first", "--", "./train.sh", "-q")

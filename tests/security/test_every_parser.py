@@ -175,6 +175,7 @@ REASONS = {
     "launch/supervisor.py:_launch": MANAGER,
     "launch/sweep.py:main": "digits, which it looks at before",
     "launch/native.py:Native.__init__": MANAGER,
+    "launch/own_checkpoints.py:OwnCheckpoints.begin": "numerals.whole, of a note of its own",
     "launch/sweep.py:marks_of": ATTEMPT,
     "launch/transparent/manifest.py:Images.read": ATTEMPT,
     "launch/transparent/saver.py:_seconds": "a number that is in a document of the same attempt",

@@ -291,3 +291,16 @@ def test_wrong_arguments() -> None:
         Rescale(8, warm_up=-1)
     with pytest.raises(ValueError, match="batch=0"):
         Rescale(8).resize(0)
+
+
+def test_a_step_that_is_undone_counts_for_no_warm_up() -> None:
+    """With --replace a step that a dead rank breaks has called the hooks of the optimizers."""
+    training, rates = Training("none", rates=(1.0, 0.5)), Rates("linear", warm_up=10)
+    rates.use(8, [training.optimizer])
+    rates.use(16, [])
+    training.step()
+    before = json.loads(json.dumps(rates.state()))
+    moved = training.step()
+    rates.restore(before)
+    assert rates.state() == before
+    assert training.step() == moved

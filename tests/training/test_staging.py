@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
@@ -207,6 +209,71 @@ def test_where_there_is_no_room_it_is_written_directly(
         w += 1
     assert saved(tmp_path) == {10: 1.0, 20: 2.0}
     assert capsys.readouterr().err.count("written between the steps") == 1
+
+
+def test_memory_that_cannot_be_had_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit that no control group has: ulimit -v, VSizeFactor of Slurm, strict overcommitment."""
+    monkeypatch.setattr(staging, "room_bytes", lambda: 1 << 62)
+    # Its copy is more than a process can address, and its content one number.
+    large = torch.ones(1).expand(1 << 46)
+    keeper = keeper_of(tmp_path, TorchState({"small": torch.ones(3), "large": large}))
+    for step in (10, 20):
+        assert stage(keeper, step) == [step]
+    assert len(list(tmp_path.glob("step-*"))) == 2
+    said = capsys.readouterr().err
+    assert said.count("written between the steps") == 1
+    assert "can't allocate memory" in said
+
+
+def test_what_was_copied_before_memory_ran_out_is_freed() -> None:
+    made: list[weakref.ref[Any]] = []
+
+    class Crowded(Copier):
+        def fresh(self, array: Any) -> Any:
+            if made:
+                raise MemoryError("no more")
+            copy = super().fresh(array)
+            made.append(weakref.ref(copy))
+            return copy
+
+    copier = Crowded()
+    with pytest.raises(MemoryError):
+        copier.copy({"one": np.ones(3), "two": np.ones(4)})
+    copier.forget()
+    gc.collect()
+    assert made[0]() is None
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    is_cuda = True
+
+
+def test_pinned_memory_comes_in_powers_of_two_and_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a copy that fits takes up to twice of what there is, and keeps it."""
+    sizes = [TorchCopier().size(torch.ones(n).as_subclass(OnGpu)) for n in (0, 1, 1024, 1025)]
+    assert sizes == [0, 4, 4096, 8192]
+    assert TorchCopier().size(torch.ones(1025)) == 4100
+    emptied: list[bool] = []
+    monkeypatch.setattr(
+        torch.accelerator, "empty_host_cache", lambda: emptied.append(True), raising=False
+    )
+    empty_like = torch.empty_like
+    monkeypatch.setattr(
+        torch, "empty_like", lambda each, pin_memory, **more: empty_like(each, **more)
+    )
+    copier = TorchCopier()
+    copier.fresh(torch.ones(3))
+    copier.forget()
+    assert not emptied
+    copier.fresh(torch.ones(3).as_subclass(OnGpu))
+    copier.forget()
+    assert emptied == [True]
 
 
 def test_room() -> None:

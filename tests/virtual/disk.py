@@ -47,10 +47,10 @@ class Inode:
     def facts(self) -> os.stat_result:
         """Return what stat(2) says."""
         at, uid = self.mtime, self.uid
-        second = int(at)
+        second, ns = int(at), round(at * 1e9)
         return os.stat_result(
             (self.mode, self.number, 1, self.links, uid, uid, self.size,
-             second, second, second, at, at, at)
+             second, second, second, at, at, at, ns, ns, ns)
         )  # fmt: skip
 
 

@@ -95,8 +95,9 @@ def _saves(spec: JobSpec, told: protocol.Attempt) -> dict[str, Any]:
     if spec.checkpoint is None:
         return {}
     document = msgspec.to_builtins(spec.checkpoint)
-    if spec.checkpoint.file:
-        document["file"] = fill([spec.checkpoint.file], _values(spec, told))[0]
+    pattern = spec.checkpoint.pattern(spec.command)
+    if pattern:
+        document["file"] = fill([pattern], _values(spec, told))[0]
     return {"checkpoint": document}
 
 

@@ -161,7 +161,7 @@ class Transparent:
         self._note(say, f"cannot go on where it was suspended ({why}): {what}, and it begins anew")
         return None
 
-    def begin(self) -> list[str]:
+    def begin(self, say: Callable[[str], object]) -> list[str]:
         """Return the arguments to be added to the command: none."""
         self._began_s = time.monotonic()
         return []

@@ -59,8 +59,8 @@ class Copier:
         return copy
 
     def forget(self) -> None:
-        """Free the memory of the copy."""
-        self._before = {}
+        """Free the memory of the copy, and of one that could not be completed."""
+        self._before, self._after, self._known = {}, {}, {}
 
     # -- arrays
 
@@ -82,7 +82,7 @@ class Copier:
         return before is not None and (before.shape, before.dtype) == (array.shape, array.dtype)
 
     def fresh(self, array: Any) -> Any:
-        """Allocate memory for a copy."""
+        """Allocate memory for a copy; raise MemoryError if there is not enough."""
         return np.empty_like(array, subok=False)
 
     def fill(self, copy: Any, array: Any) -> None:

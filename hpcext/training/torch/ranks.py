@@ -96,7 +96,7 @@ class TorchRanks(Ranks):
         dist.all_gather(lengths, length, group=self._group)
         # All messages of one collective have the same size.
         mine = torch.zeros(int(max(lengths)), dtype=torch.uint8)
-        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        mine[: len(data)] = _tensor(data)
         parts = [torch.zeros_like(mine) for _ in range(self.size)] if self.rank == 0 else None
         dist.gather(mine, parts, dst=0, group=self._group)
         pairs = zip(parts or (), lengths, strict=False)
@@ -106,10 +106,7 @@ class TorchRanks(Ranks):
         """Return the data of rank 0."""
         length = torch.tensor([len(data)])
         dist.broadcast(length, src=0, group=self._group)
-        if self.rank == 0:
-            content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        else:
-            content = torch.zeros(int(length), dtype=torch.uint8)
+        content = _tensor(data) if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
         dist.broadcast(content, src=0, group=self._group)
         return content.numpy().tobytes()
 
@@ -120,6 +117,13 @@ class TorchRanks(Ranks):
         self._work.wait()
         self._work = None
         return Control(*self._values.tolist())
+
+
+def _tensor(data: bytes) -> torch.Tensor:
+    # A buffer of no bytes is refused, where the other ranks wait for it already.
+    if not data:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def join(device: torch.device) -> Ranks:

@@ -192,16 +192,30 @@ class TorchCopier(Copier):
     def __init__(self) -> None:
         super().__init__()
         self._devices: set[torch.device] = set()
+        self._pinned = False
+
+    def forget(self) -> None:
+        """Free the memory of the copy, which PyTorch would keep where it is pinned."""
+        super().forget()
+        # Newer releases of PyTorch have it.
+        empty = getattr(getattr(torch, "accelerator", None), "empty_host_cache", None)
+        if self._pinned and empty is not None:
+            empty()
+        self._pinned = False
 
     def is_array(self, value: Any) -> bool:
         """Return whether a value is a tensor or an array."""
         return isinstance(value, torch.Tensor) or super().is_array(value)
 
     def size(self, array: Any) -> int:
-        """Return the size of a tensor's content on this rank, in bytes."""
+        """Return the memory that a copy of a tensor's content on this rank takes, in bytes."""
         if not isinstance(array, torch.Tensor):
             return super().size(array)
-        return 0 if _special(array) else _local(array).nbytes
+        if _special(array):
+            return 0
+        size = _local(array).nbytes
+        # ATen/core/CachingHostAllocator.h: pinned memory is had in powers of two.
+        return 1 << (size - 1).bit_length() if size and _is_pinned(array) else size
 
     def identity(self, array: Any) -> Any:
         """Return a key that is equal for two tensors that share the same memory."""
@@ -209,8 +223,11 @@ class TorchCopier(Copier):
             return super().identity(array)
         if _special(array):
             return id(array)
-        array = _local(array)
-        return array.device, array.data_ptr(), array.shape, array.stride(), array.dtype
+        piece = _local(array)
+        if is_sharded(array) and not piece.numel():
+            # All that is empty has the same address, whatever it is a piece of.
+            return id(array)
+        return piece.device, piece.data_ptr(), piece.shape, piece.stride(), piece.dtype
 
     def fits(self, before: Any, array: Any) -> bool:
         """Return whether an earlier copy has suitable memory for this tensor."""
@@ -222,15 +239,25 @@ class TorchCopier(Copier):
         return (held.shape, held.dtype, held.stride()) == (mine.shape, mine.dtype, mine.stride())
 
     def fresh(self, array: Any) -> Any:
-        """Allocate host memory for a copy."""
+        """Allocate host memory for a copy.
+
+        Raises
+        ------
+        MemoryError
+            There is not enough memory.
+        """
         if not isinstance(array, torch.Tensor):
             return super().fresh(array)
-        if _special(array):
-            # Sparse, quantized and similar tensors are rare; the clone is the copy itself.
-            return array.detach().clone().cpu()
-        if is_sharded(array):
-            return array.detach().clone().cpu()
-        return torch.empty_like(array, device="cpu", requires_grad=False, pin_memory=array.is_cuda)
+        try:
+            if _special(array) or is_sharded(array):
+                # Sparse, quantized and similar tensors are rare; the clone is the copy itself.
+                return array.detach().clone().cpu()
+            pinned = _is_pinned(array)
+            self._pinned |= pinned
+            return torch.empty_like(array, device="cpu", requires_grad=False, pin_memory=pinned)
+        except RuntimeError as error:
+            # PyTorch has no class of errors for memory of the host.
+            raise MemoryError(str(error).partition("\n")[0]) from error
 
     def fill(self, copy: Any, array: Any) -> None:
         """Copy the content; from a GPU this is asynchronous until :meth:`wait`."""
@@ -257,6 +284,11 @@ def is_sharded(value: Any) -> bool:
 def _special(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is more than one block of memory."""
     return tensor.layout != torch.strided or tensor.is_quantized
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    """Return whether the copy of a tensor is in pinned memory, from which GPUs copy faster."""
+    return tensor.is_cuda and not _special(tensor) and not is_sharded(tensor)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
