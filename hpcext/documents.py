@@ -53,9 +53,9 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
     ------
     OSError
         The file could not be written; the error names it. Nothing was replaced, and no temporary
-        file is left.
+        file is left. Only if it is its directory that could not be flushed, the file is replaced.
     """
-    name = path.with_name(f".{path.name}.{os.urandom(_DRAFT_CHARS // 2).hex()}")
+    name = draft(path)
     try:
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
@@ -75,6 +75,11 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
         raise
     if durable:
         sync_directory(path.parent)
+
+
+def draft(path: Path) -> Path:
+    """Return a name for a temporary file that is to replace a file, beside it."""
+    return path.with_name(f".{path.name}.{os.urandom(_DRAFT_CHARS // 2).hex()}")
 
 
 def drafts(path: Path) -> list[Path]:

@@ -54,6 +54,19 @@ def after(
     return _after_failure(job, now_s, fact, progressed=progressed)
 
 
+def never_ran(job: Job, fact: Ended) -> bool:
+    """Return whether an attempt has ended before its command began.
+
+    Parameters
+    ----------
+    job : Job
+        As it was when its attempt ended.
+    fact : Ended
+    """
+    # Executors of older releases did not say so.
+    return fact.never_ran or (fact.outcome is Outcome.LOST and not job.gpus)
+
+
 def _after_kill(job: Job, now_s: float, *, hurried: bool) -> dict[str, Any]:
     """Return what changes of a job that was to suspend itself, and had to be killed."""
     if job.run.unsaved:
@@ -84,16 +97,17 @@ def _after_failure(
         # The node is gone, so there is nothing left to wait for.
         return State.PENDING, {"goal": None, "why": f"retried after: {how}"}
     failures, wait_s = job.failures, BLAMELESS_WAIT_S
-    # It never ran (a full disk, say): not the job's failure.
-    never_ran = fact.outcome is Outcome.LOST and not job.gpus
-    if not (never_ran or fact.outcome is Outcome.EVICTED):
+    # A full disk, say: not the job's failure.
+    unused = never_ran(job, fact)
+    if not (unused or fact.outcome is Outcome.EVICTED):
         failures = 1 if progressed else failures + 1
         wait_s = min(2.0 ** (failures - 1), BACKOFF_MAX_S)
         if fact.exit_code in NOT_RETRIED or failures > job.retries:
             if failures > 1:
                 how = f"failed {failures} times in a row without new progress; last: {how}"
             return State.FAILED, {"failures": failures, "why": how}
-    blamed = job.failed_on if fact.outcome is Outcome.EVICTED else tuple(job.held)
+    spared = fact.outcome is Outcome.EVICTED and not unused
+    blamed = job.failed_on if spared else tuple(job.held)
     return State.PENDING, {
         "failures": failures,
         "failed_on": blamed,

@@ -217,7 +217,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
     outcome : Outcome
         LOST: it is unknown how it ended (supervisor killed). EVICTED: the batch system took what
         it ran on before it could save itself, the machine restarted, or what it needs there (a
-        daemon of MPS) could not be had. No fault of its own.
+        process, a daemon of MPS) could not be had. No fault of its own.
     exit_code : int or None
         Negative for a signal, as in :mod:`subprocess`.
     suspend_s : Mapping[str, float] or None
@@ -237,6 +237,8 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
         Whether such a command begins anew, without a checkpoint.
     broken_gpus : Mapping[str, str]
         FAILED only: node → what its driver says is wrong with the GPUs that the attempt had there.
+    never_ran : bool
+        Its command was not begun, perhaps because something is wrong with its node.
     """
 
     job: str
@@ -251,6 +253,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
     saved: bool = False
     anew: bool = False
     broken_gpus: Mapping[str, str] = {}
+    never_ran: bool = False
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):
@@ -297,8 +300,17 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     left_s: float | None = None
 
 
-class Began(msgspec.Struct, frozen=True, tag="began"):
-    """A manager has begun to run: a drain that stopped the last one is over."""
+class Began(msgspec.Struct, frozen=True, omit_defaults=True, tag="began"):
+    """A manager has begun to run: a drain that stopped the last one is over.
+
+    Attributes
+    ----------
+    again : bool
+        In a job of the batch system that was put back into the queue. What its user has drained
+        stays so: that job was to end.
+    """
+
+    again: bool = False
 
 
 class Granted(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -40,3 +40,4 @@ class Saved(msgspec.Struct, frozen=True):
     slow: bool = False
     suspects: dict[str, Suspicion] = {}
     aside: dict[str, str] = {}
+    drained: bool = False

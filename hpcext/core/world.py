@@ -36,6 +36,8 @@ class World:
     records : dict of str to Record
     draining, suspending : bool
         No job is started any more; and running jobs are suspended as well.
+    drained : bool
+        A user wants that no job is started any more, and not only the end of an allocation.
     leaving : bool
         All running jobs have to leave, even those that cannot save.
     ends_s : float or None
@@ -79,7 +81,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.jobs: dict[str, Job] = {}
         self.records: dict[str, Record] = {}
-        self.draining = False
+        self.draining = self.drained = False
         self.suspending = self.leaving = False
         self.ends_s: float | None = None
         self.shrunk = False

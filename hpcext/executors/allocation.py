@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
@@ -80,9 +81,17 @@ class AllocationExecutor(ProcessExecutor):
         self._walltime.close()
         super().close()
 
+    def _take_over(self, watch: Watch) -> None:
+        if watch.files.begun_in() == self._allocation:
+            super()._take_over(watch)
+        else:
+            # What had not begun when an earlier allocation ended must not begin in this one: its
+            # nodes are others, and the engine starts the job again.
+            self._settle(watch)
+
     def _over(self, watch: Watch, ended: Ended) -> None:
         if watch.files.ends.noticed():
-            self._later(self._noticed(watch, ended))
+            self._later(functools.partial(self._noticed, watch, ended))
         else:
             self._finish(watch, ended)
 
@@ -99,6 +108,8 @@ class AllocationExecutor(ProcessExecutor):
         await self._walltime.look(noticed=noticed)
 
     def _lost(self, watch: Watch) -> Ended:
-        # With its allocation, this one or the last: no fault of its own.
+        # With its allocation, this one or the last, or before it began: no fault of its own.
         over = self._walltime.leaving or watch.files.begun_in() != self._allocation
-        return watch.files.ends.lost(watch.why, Outcome.EVICTED if over else Outcome.LOST)
+        never_ran = not over and (watch.never_ran or not watch.files.claimed())
+        outcome = Outcome.EVICTED if over or never_ran else Outcome.LOST
+        return watch.files.ends.lost(watch.why, outcome, never_ran=never_ran)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import signal
 import sys
@@ -149,7 +150,7 @@ class LocalExecutor(ProcessExecutor):
         watch.why = "it was killed"
         # Its processes are known for certain now only: one may have cleared its environment.
         watch.victims.update(tree.descendants(supervisor.pid))
-        self._later(self._kill_off(watch, supervisor))
+        self._later(functools.partial(self._kill_off, watch, supervisor))
 
     async def _kill_off(self, watch: Watch, supervisor: Process) -> None:
         """Kill a supervisor, and its command with it, after taking that off a shared GPU."""
@@ -159,9 +160,11 @@ class LocalExecutor(ProcessExecutor):
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """Kill what a dead supervisor left, and wait until all of it is gone."""
-        if not watch.files.claimed() and not await self._bar(watch):
-            self._settle(watch)
-            return
+        if not watch.files.claimed():
+            watch.never_ran = await self._bar(watch)
+            if not watch.never_ran:
+                self._settle(watch)
+                return
         marks = sweep.marks_of(watch.files.directory)
         marks += [f"HPCEXT_NOTIFY={each}" for each in (process, watch.process) if each]
         pause_s = SWEEP_PAUSE_S
@@ -197,9 +200,10 @@ class LocalExecutor(ProcessExecutor):
         return files.ends.supervisor_said() or last
 
     def _lost(self, watch: Watch) -> Ended:
-        # With the machine: no fault of its own, however often that happens.
-        restarted = watch.files.machine_restarted()
-        return watch.files.ends.lost(watch.why, Outcome.EVICTED if restarted else Outcome.LOST)
+        # With the machine, or before it began: no fault of its own, however often that happens.
+        spared = watch.never_ran or watch.files.machine_restarted()
+        outcome = Outcome.EVICTED if spared else Outcome.LOST
+        return watch.files.ends.lost(watch.why, outcome, never_ran=watch.never_ran)
 
     # GPUs.
 
@@ -212,7 +216,7 @@ class LocalExecutor(ProcessExecutor):
     def _free(self, node: str) -> list[str]:
         """Return GPUs, or seats, of a node that no attempt holds, in order."""
         held = {gpu for watch in self._watches.values() for gpu in watch.gpus}
-        return [gpu for gpu in self._gpus[node] if gpu not in held]
+        return [gpu for gpu in self._gpus.get(node, ()) if gpu not in held]
 
 
 def _seat(watch: Watch) -> mps.Seat | None:

@@ -9,10 +9,12 @@ import abc
 import asyncio
 import contextlib
 import dataclasses
+import functools
+import logging
 import os
 import signal
 import subprocess
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from hpcext import private
@@ -25,8 +27,10 @@ from hpcext.executors.attempts import AttemptExecutor
 from hpcext.process import Process
 from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL
 
-RETRY_S = 1.0
-"""Seconds before a process that could not be watched (too many open files) is tried again."""
+RETRY_S, RETRY_MAX_S = 1.0, 30.0
+"""Seconds before what could not be done (too many open files) is tried again, and the most."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -47,6 +51,8 @@ class Watch:
         Processes to kill if that process cannot do it.
     why : str
         Why the attempt is lost, if it is.
+    never_ran : bool
+        Whether no supervisor has begun it, nor will.
     """
 
     files: AttemptFiles
@@ -56,6 +62,7 @@ class Watch:
     pidfd: int | None = None
     victims: set[Process] = dataclasses.field(default_factory=set)
     why: str = ""
+    never_ran: bool = False
 
 
 class ProcessExecutor(AttemptExecutor[Watch]):
@@ -100,6 +107,10 @@ class ProcessExecutor(AttemptExecutor[Watch]):
                 watch.child.returncode = watch.child.poll() or 0
         self._watches.clear()
 
+    def _left(self, job: str) -> Collection[int]:
+        """Return attempts of a job that may still run where nothing reaches them."""
+        return ()
+
     # Methods that each executor of this kind has to define.
 
     @abc.abstractmethod
@@ -135,7 +146,8 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         try:
             more = self._where(action, gpus)
             where = Surroundings(gpus=gpus, manager=self._manager_file, **more)
-            files.write_launch(self._spec(action.job), action.alloc, where)
+            spare = self._left(action.job)
+            files.write_launch(self._spec(action.job), action.alloc, where, spare=spare)
             self._launch(watch)
         except OSError as error:
             self._not_started(files, str(error.strerror))
@@ -251,7 +263,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
             self._over(watch, ended)
         else:
             watch.why = watch.why or self._why_lost(watch.files, owner)
-            self._later(self._sweep(watch, owner))
+            self._later(functools.partial(self._sweep, watch, owner))
 
     def _over(self, watch: Watch, ended: Ended) -> None:
         """Handle an attempt that has ended by itself and has recorded how."""
@@ -259,11 +271,11 @@ class ProcessExecutor(AttemptExecutor[Watch]):
 
     def _lost(self, watch: Watch) -> Ended:
         """Return the end of an attempt that is gone, and has not said how."""
-        return watch.files.ends.lost(watch.why)
+        return watch.files.ends.lost(watch.why, never_ran=watch.never_ran)
 
-    def _later(self, rest: Coroutine[Any, Any, None]) -> None:
+    def _later(self, rest: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run the rest beside everything else, for as long as this executor is open."""
-        task = self._loop.create_task(rest)
+        task = self._loop.create_task(_surely(rest))
         self._sweeps.add(task)
         task.add_done_callback(self._sweeps.discard)
 
@@ -302,6 +314,21 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         self._look(watch)
         self._emit(ended)
         del self._watches[watch.files.op]
+
+
+async def _surely(rest: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run something, again and again while it fails: else what it is to end would never end."""
+    pause_s = RETRY_S
+    while True:
+        try:
+            await rest()
+        except Exception:
+            # Anything: no thread can be had, for example.
+            log.warning("what has failed is tried again in %g s", pause_s, exc_info=True)
+        else:
+            return
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, RETRY_MAX_S)
 
 
 def _can_open_files() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -80,6 +80,9 @@ class StepExecutor(AllocationExecutor):
             if not left_on(self._directory, job, attempt, node):
                 self._orphans.remove(orphan)
                 self._emit(Cleared(job, attempt, node))
+
+    def _left(self, job: str) -> Collection[int]:
+        return {attempt for name, attempt, _ in self._orphans if name == job}
 
     def _lose(self, nodes: Iterable[str]) -> None:
         """Report nodes that the allocation no longer has; they do not come back to it."""

@@ -132,8 +132,9 @@ class Walltime:
             self._retry_s = RETRY_S
             # A job may be preempted before it is looked at for the first time.
             before = before if limit_end_s is None else limit_end_s
-        except BatchError as error:
-            log.warning("the end of the allocation is unknown: %s", error)
+        except Exception as error:
+            # Any error, such as that no thread can be had: otherwise it would never be asked again.
+            log.warning("the end of the allocation is unknown: %s", _said(error))
             pause_s, self._retry_s = self._retry_s, min(2 * self._retry_s, LOOK_S)
         if state in LEFT:
             self._over = True
@@ -153,9 +154,9 @@ class Walltime:
             return False
         try:
             return await asyncio.to_thread(self._wanted, self._job_id)
-        except BatchError as error:
+        except Exception as error:
             # There may be no time to ask again.
-            log.warning("it is unknown why the allocation ends earlier: %s", error)
+            log.warning("it is unknown why the allocation ends earlier: %s", _said(error))
             return True
 
     def preempt(self, why: str) -> None:
@@ -180,6 +181,10 @@ class Walltime:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = None if pause_s is None else self._loop.call_later(pause_s, self.begin)
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, BatchError) else f"{type(error).__name__}: {error}"
 
 
 def _spread(pause_s: float) -> float:

@@ -348,8 +348,11 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         files = watch.files
         gone = [part.node for part in watch.members() if not part.has_ended(files)]
         why = f"{', '.join(gone)} was lost"
+        never_ran = not gone and not files.begun()
+        if never_ran:
+            why = files.ends.supervisor_said() or "its supervisor did not start"
         ended = files.ends.ended() or files.ends.lost(
-            why, Outcome.EVICTED if gone else Outcome.LOST
+            why, Outcome.EVICTED if gone or never_ran else Outcome.LOST, never_ran=never_ran
         )
         if gone and ended.outcome not in {Outcome.SUSPENDED, Outcome.EVICTED}:
             # The other parts failed because of it, or were told to end.

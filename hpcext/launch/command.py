@@ -18,6 +18,12 @@ NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 _SHOWN_CHARS = 200
 
+PASSING = frozenset({
+    errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT,
+})  # fmt: skip
+"""Errors that are the machine's at this moment: a start that is tried again may go well."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38

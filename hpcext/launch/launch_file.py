@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcext import protocol
+from hpcext import documents, private, protocol
 from hpcext.allocation import Allocation, step_index
 from hpcext.launch import devices
 from hpcext.launch.leader import Leader, RemoteLeader
@@ -16,6 +17,27 @@ if TYPE_CHECKING:
     from hpcext.launch.container import Container
     from hpcext.launch.mps import Seat
     from hpcext.launch.transparent.saver import Transparent
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read what to run: a file of ours, in a directory that nobody else may write to.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The attempt's directory.
+
+    Raises
+    ------
+    OSError, ValueError
+        The directory is not such, or the file says nothing.
+    """
+    directory = private.open_directory(path, without=0o022)
+    try:
+        name = Path(protocol.LAUNCH_FILE)
+        return documents.read_json(name, protocol.LAUNCH, dir_fd=directory)
+    finally:
+        os.close(directory)
 
 
 class Launch:

@@ -16,14 +16,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcext import documents, private, protocol
+from hpcext import documents, protocol
 from hpcext.launch import command, ending, environment, leader, stacks, stderr, tree
 from hpcext.launch.attempt_events import Effect, Event, Now, Phase, Suspension, heard
 from hpcext.launch.attempt_facts import AttemptFacts
 from hpcext.launch.attempt_processes import AttemptProcesses
 from hpcext.launch.attempt_state import AttemptState
 from hpcext.launch.compiled import Compiled
-from hpcext.launch.launch_file import Launch
+from hpcext.launch.launch_file import Launch, read
 from hpcext.launch.supervisor_files import SupervisorFiles
 from hpcext.process import Process
 
@@ -79,7 +79,7 @@ def supervise(directory: str, index: int | None = None) -> int:
     try:
         # Not Path.resolve: what is written down is what the manager calls it.
         path = Path(os.path.abspath(directory))
-        supervisor = Supervisor(path, _launch(path), index)
+        supervisor = Supervisor(path, read(path), index)
         if not supervisor.claim():
             return TAKEN
         supervisor.start()
@@ -87,22 +87,6 @@ def supervise(directory: str, index: int | None = None) -> int:
         stderr.say(f"nothing was run: {type(error).__name__}: {error}")
         return NOT_STARTED
     return supervisor.attend()
-
-
-def _launch(path: Path) -> dict[str, Any]:
-    """Read what to run: a file of ours, in a directory that nobody else may write to.
-
-    Raises
-    ------
-    OSError, ValueError
-        The directory is not such, or the file says nothing.
-    """
-    directory = private.open_directory(path, without=0o022)
-    try:
-        name = Path(protocol.LAUNCH_FILE)
-        return documents.read_json(name, protocol.LAUNCH, dir_fd=directory)
-    finally:
-        os.close(directory)
 
 
 class Supervisor:
@@ -166,6 +150,17 @@ class Supervisor:
         """
         if self._seat is not None:
             self._sit_down(self._seat)
+        try:
+            self._start()
+        except OSError as error:
+            if self._seat is not None:
+                self._seat.leave()
+            if error.errno in command.PASSING:
+                self._not_started(f"{type(error).__name__}: {error}")
+            raise
+
+    def _start(self) -> None:
+        """Start the command, or let it go on, with its log open."""
         command.become_reaper()
         launch = self._launch
         title = command.heading(launch.attempt, launch.gpus)
@@ -221,9 +216,9 @@ class Supervisor:
             raise
 
     def _not_started(self, why: str) -> None:
-        """Report a failure to start the command that is no fault of its own."""
+        """Record a failure to start the command that is no fault of its own."""
         end = self._end_of(NOT_STARTED, suspended=False)
-        self._files.say({**end, "not_started": why})
+        self._files.record({**end, "not_started": why})
 
     def _sit_down(self, seat: Seat) -> None:
         """Take the seat; a failure is reported as no fault of the command's."""

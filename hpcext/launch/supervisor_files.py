@@ -6,7 +6,6 @@ older than this attempt, or invalid; it is ignored then.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -107,12 +106,6 @@ class SupervisorFiles:
                 stderr.say(f"the end was not recorded: {failure}")
                 return
             pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
-
-    def say(self, end: Mapping[str, Any]) -> None:
-        """Write ``exit.json`` if there is space; otherwise nothing is known, and all is retried."""
-        with contextlib.suppress(OSError):
-            document = {"schema": protocol.EXIT, **self._identity, **end}
-            documents.write_json(self._own / protocol.EXIT_FILE, document)
 
     # Read.
 

@@ -74,7 +74,9 @@ class Decider:
     def begin(self) -> None:
         """Start the process, if one is needed: while the manager is small, and has no threads."""
         if not self._quick:
-            self._worker = _Worker(self._policy)
+            # If none can be made now, the first question has another try.
+            with contextlib.suppress(OSError):
+                self._worker = _Worker(self._policy)
 
     def ask(self, question: Question, wake: Callable[[], None]) -> None:
         """Have a question answered; an older one is given up.
@@ -111,21 +113,23 @@ class Decider:
             self._task = None
 
     async def _ask(self, now: Snapshot, wake: Callable[[], None]) -> None:
-        worker, self._worker = self._worker or _Worker(self._policy), None
+        worker, self._worker = self._worker, None
         try:
+            worker = worker or _Worker(self._policy)
             said = await asyncio.wait_for(worker.ask(now), self._timeout_s)
             self._worker = worker
         except asyncio.TimeoutError:
             said = f"did not answer within {self._timeout_s:g} s"
-        except (OSError, EOFError) as error:
-            status = worker.end()
-            how = f"by signal {-status}" if status < 0 else f"with {type(error).__name__}: {error}"
-            said = f"ran in a process that ended {how}"
         except Exception as error:
             # Any error: otherwise the manager would wait for an answer for ever.
-            said = f"could not be asked: {type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error}"
+            said = f"could not be asked: {what}"
+            if worker is not None and isinstance(error, (OSError, EOFError)):
+                status = worker.end()
+                how = f"by signal {-status}" if status < 0 else f"with {what}"
+                said = f"ran in a process that ended {how}"
         finally:
-            if self._worker is not worker:
+            if worker is not None and self._worker is not worker:
                 worker.end()
         self._said, self._task = said, None
         wake()
@@ -147,6 +151,11 @@ class _Worker:
     Parameters
     ----------
     policy : Policy
+
+    Raises
+    ------
+    OSError
+        No process can be made.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -158,7 +167,12 @@ class _Worker:
             # included: a lock that one of them holds would stay locked. If the policy ever met one,
             # the deadline would end it.
             warnings.simplefilter("ignore", DeprecationWarning)
-            self._pid = os.fork()
+            try:
+                self._pid = os.fork()
+            except OSError:
+                self._sock.close()
+                theirs.close()
+                raise
         if not self._pid:
             _serve(policy, theirs, parent)
         theirs.close()

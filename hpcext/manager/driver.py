@@ -173,8 +173,9 @@ class Driver:
             # A request is judged by what is known by then, such as that a node is lost.
             if learns:
                 self._learn(now_s)
-            # Unanswered ones are in the spool still: they were taken, but not written down.
-            for facts, answer in self._requests() if not self._answers else ():
+            # Unanswered ones are in the spool still: they were taken, but not written down. Others
+            # wait, since none may be answered before it is written down.
+            for facts, answer in self._requests() if learns and not self._answers else ():
                 self._facts.extend(facts)
                 self._answers.append(answer)
                 if facts:
@@ -199,8 +200,8 @@ class Driver:
         answers, self._answers = self._answers, []
         for answer in answers:
             answer()
-        if self._facts:
-            self._awake.set()  # they came while something could not be written down
+        if not learns:
+            self._on_news()  # facts have waited, and requests
         self._observe(self.engine, now_s)
 
     def _learn(self, now_s: float) -> None:

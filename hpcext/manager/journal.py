@@ -27,7 +27,7 @@ from hpcext.core.facts import Fact, Progressed
 from hpcext.core.history.node_time import Meter, NodeTime
 from hpcext.core.saved import Saved
 from hpcext.core.values import Run
-from hpcext.documents import is_later, not_of, read_own, sync_directory, write_file
+from hpcext.documents import draft, is_later, not_of, read_own, sync_directory
 from hpcext.manager import kept_worlds
 
 SCHEMA: Final = "hpcext.journal/2"
@@ -254,6 +254,7 @@ class Journal:
         self.header = header
         self._lines: list[bytes] = []
         self._lasting = False
+        self._named = True
         if path.exists():
             past = read(path)
             self.header, self.count = past.header, len(past.entries)
@@ -313,6 +314,7 @@ class Journal:
                 raise OSError("the disk is full")
             if self._lasting:
                 os.fdatasync(self._fd)
+                self._sync_name()
         except OSError as error:
             # Half a line must not stay: the next one would continue it.
             os.ftruncate(self._fd, self._size)
@@ -369,8 +371,28 @@ class Journal:
 
     def _begin(self, header: Header) -> None:
         data = _encoder.encode(header) + b"\n"
-        write_file(self.path, data)
-        sync_directory(self.path.parent)
-        self._fd = private.open_log(self.path)
+        new = draft(self.path)
+        # Open before it has its name: the journal that it replaces is nobody's after that.
+        fd = private.open_log(new)
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.write(data)
+            os.fsync(fd)
+            os.replace(new, self.path)
+        except OSError as error:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            error.filename = str(self.path)
+            raise
+        self._fd = fd
         self._size = self._begun = len(data)
-        self.count = 0
+        self.count, self._named = 0, False
+        with contextlib.suppress(OSError):
+            self._sync_name()
+
+    def _sync_name(self) -> None:
+        """Have it survive a crash of the machine that the file has its name."""
+        if not self._named:
+            sync_directory(self.path.parent)
+            self._named = True

@@ -11,11 +11,12 @@ import collections
 import contextlib
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from hpcext.core.engine import Engine
 from hpcext.core.values import State
-from hpcext.executors.attempt.directory import ATTEMPTS
+from hpcext.executors.attempt.directory import ATTEMPTS, directory_name
 from hpcext.executors.attempt.launch_file import CHECKPOINT
 from hpcext.launch.transparent.manifest import IMAGES
 
@@ -56,15 +57,25 @@ class Kept:
         known = set(self._completed)
         self._completed.extend(job.id for job in late if job.id not in known)
         while len(self._completed) > KEEP_COMPLETED:
-            forget(self._jobs / self._completed.popleft())
+            job = self._completed.popleft()
+            # What may still run on a lost node is not known to have ended before it says so there.
+            forget(self._jobs / job, {attempt for _, attempt in world.records[job].orphans})
 
 
-def forget(job: Path) -> None:
+def forget(job: Path, spare: Collection[int] = ()) -> None:
     """Remove the attempts of a job that is complete, and its directory for checkpoints if empty.
 
     Files that cannot be removed stay, because nothing depends on their removal.
+
+    Parameters
+    ----------
+    job : pathlib.Path
+    spare : collection of int
+        Attempts that stay.
     """
+    spared = {directory_name(attempt) for attempt in spare}
     with contextlib.suppress(OSError):
         for attempt in job.glob(ATTEMPTS):
-            shutil.rmtree(attempt, ignore_errors=True)
+            if attempt.name not in spared:
+                shutil.rmtree(attempt, ignore_errors=True)
         os.rmdir(job / CHECKPOINT)

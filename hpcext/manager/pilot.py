@@ -295,16 +295,18 @@ async def _run(
     beside = _beside(pilot, directory)
     try:
         nodes = [_told_apart(node, pilot, profiles.gpu) for node in place.nodes]
-        await driver.run(executor, _news(engine, nodes, place.gone, submissions))
+        await driver.run(executor, _news(engine, nodes, place, submissions))
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HARMLESS)
         for task in beside:
             task.cancel()
         journal.close()
     left = any(not job.state.final for job in engine.world.jobs.values())
-    goes_on = pilot.requeue and left and engine.world.suspending and driver.stopped_by is None
+    ends = engine.world.drained or driver.stopped_by is not None
+    goes_on = pilot.requeue and left and engine.world.suspending and not ends
     if goes_on:
-        place.carry_on(gained=_gains(engine) > before or engine.stranded)
+        more = any(now > was for now, was in zip(_gains(engine), before, strict=True))
+        place.carry_on(gained=more or engine.stranded)
     if teller is not None:
         # Who is at the keyboard knows; and what goes on has not ended.
         if goes_on or leave or (left and driver.stopped_by is signal.SIGINT):
@@ -335,10 +337,17 @@ def _told_apart(node: Node, pilot: Pilot, gpu: str) -> Node:
     return node if known else msgspec.structs.replace(node, kind=gpu)
 
 
-def _gains(engine: Engine) -> tuple[int, int]:
-    """Return what is never lost again: done jobs, and steps in checkpoints of the others."""
-    jobs = engine.world.jobs.values()
-    return sum(job.state.final for job in jobs), sum(job.saved_step for job in jobs)
+def _gains(engine: Engine) -> tuple[int, int, int]:
+    """Return what is never lost again: done jobs, and of the others what they have saved.
+
+    That is steps in checkpoints, and attempts that have saved by their own means.
+    """
+    jobs, records = engine.world.jobs.values(), engine.world.records.values()
+    return (
+        sum(job.state.final for job in jobs),
+        sum(job.saved_step for job in jobs),
+        sum(record.own_saves for record in records),
+    )
 
 
 def _check_same_machine(engine: Engine, directory: Path) -> None:
@@ -354,13 +363,13 @@ def _check_same_machine(engine: Engine, directory: Path) -> None:
 
 
 def _news(
-    engine: Engine, nodes: Sequence[Node], gone: Sequence[str], submissions: Submissions
+    engine: Engine, nodes: Sequence[Node], place: places.Resources, submissions: Submissions
 ) -> Iterator[Fact]:
     """Yield what the engine does not know yet when a manager begins."""
-    yield Began()
-    for name in gone:
+    yield Began(again=place.again)
+    for name in place.gone:
         yield NodeLost(name, gone=True)
-    for name in engine.world.nodes.keys() - {*gone, *(node.name for node in nodes)}:
+    for name in engine.world.nodes.keys() - {*place.gone, *(node.name for node in nodes)}:
         yield NodeLost(name)
     for node in nodes:
         yield NodeJoined(node)

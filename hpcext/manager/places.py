@@ -52,12 +52,15 @@ class Resources:
         any progress in this one. Only an allocation ends.
     gone : tuple of str
         Nodes that its allocation had, and has no more.
+    again : bool
+        Whether they are those of a batch job that was put back into the queue.
     """
 
     nodes: tuple[Node, ...]
     executor: Callable[..., Executor]
     carry_on: Callable[..., None] = _never
     gone: tuple[str, ...] = ()
+    again: bool = False
 
 
 def find(pilot: Pilot, engine: Engine, directory: Path) -> Resources:
@@ -184,7 +187,7 @@ def _job(pilot: Pilot, engine: Engine, directory: Path) -> Resources:
         else:
             log.warning("nothing was saved before the time limit: not requeued")
 
-    return Resources(has.nodes, executor, carry_on, has.gone)
+    return Resources(has.nodes, executor, carry_on, has.gone, again=has.restarts > 0)
 
 
 def _orphans(engine: Engine) -> tuple[tuple[str, int, str], ...]:

@@ -47,14 +47,20 @@ class Submissions:
         self._specs: dict[str, JobSpec] = {}
         self._ids: dict[str, str] = {}
         self.jobs: tuple[Job, ...] = ()
-        found = {}
+        found: dict[int, tuple[Path, Submission]] = {}
         for path in directory.glob("*.json"):
             try:
                 submission = msgspec.json.decode(read_own(path), type=Submission)
             except (OSError, *UNREADABLE) as error:
                 raise JournalError(f"cannot be read: {error}", where=str(path)) from None
-            found[submission.first_id] = submission
-        for _, submission in sorted(found.items()):
+            other, _ = found.setdefault(submission.first_id, (path, submission))
+            if other != path:
+                raise JournalError(
+                    f"has jobs with the same ids as {other.name}, and one of the two was refused",
+                    where=str(path),
+                    do="remove the one whose submission was refused, the older one",
+                )
+        for _, (_, submission) in sorted(found.items()):
             self._take(submission)
 
     def __contains__(self, name: object) -> bool:
@@ -79,7 +85,13 @@ class Submissions:
             Nothing was stored.
         """
         submission = Submission(first_id=len(self._specs) + 1, jobs=tuple(specs))
-        write_file(self._directory / f"{name}.json", msgspec.json.encode(submission))
+        path = self._directory / f"{name}.json"
+        try:
+            write_file(path, msgspec.json.encode(submission))
+        except OSError:
+            # It may be there: the error may be that of its directory.
+            path.unlink(missing_ok=True)
+            raise
         return self._take(submission)
 
     def _take(self, submission: Submission) -> tuple[Job, ...]:

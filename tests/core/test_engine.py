@@ -319,6 +319,39 @@ def test_gpus_that_become_known_later_are_those_of_the_same_segment(engine: Engi
     assert (segment.start_s, segment.end_s, segment.gpus) == (1, 3, ("n:0", "n:3"))
 
 
+def test_what_never_began_has_no_time(engine: Engine) -> None:
+    """Slurm began no step for it; then it waits, and begins."""
+    run(engine, 0, job(1, retries=0))
+    run(engine, 1, f.Started("1", engine.world.jobs["1"].op, ()))
+    run(engine, 121, end(engine, "1", f.Outcome.LOST, None))
+    assert engine.world.records["1"].segments == ()
+    assert run(engine, 4000) == ["start 1 6"]
+    begin(engine, 4001, "1")
+    run(engine, 4010, end(engine, "1", f.Outcome.COMPLETED))
+    (segment,) = engine.world.records["1"].segments
+    assert (segment.start_s, segment.end_s) == (4001, 4010)
+
+
+def test_what_ran_on_gpus_that_have_no_names_has_its_time(engine: Engine) -> None:
+    """Slots that Slurm does not know."""
+    run(engine, 0, job(1))
+    for began_s, outcome in ((1, f.Outcome.SUSPENDED), (11, f.Outcome.COMPLETED)):
+        run(engine, began_s, f.Started("1", engine.world.jobs["1"].op, ()))
+        run(engine, began_s + 3, end(engine, "1", outcome))
+    times = [(each.start_s, each.end_s) for each in engine.world.records["1"].segments]
+    assert times == [(1, 4), (11, 14)]
+
+
+def test_what_was_not_begun_is_no_failure_and_is_tried_elsewhere(engine: Engine) -> None:
+    run(engine, 0, job(1, retries=0))
+    begin(engine, 1, "1", register=False)
+    ended = end(engine, "1", f.Outcome.EVICTED, None)
+    run(engine, 2, msgspec.structs.replace(ended, never_ran=True, why="no process"))
+    one = engine.world.jobs["1"]
+    assert (one.state, one.failures, one.failed_on) == (v.State.PENDING, 0, ("n",))
+    assert one.why == "retried in 5 s after: no process"
+
+
 def test_unanswered_actions_are_given_again_to_a_new_manager(engine: Engine) -> None:
     run(engine, 0, *(job(order, optimal=2) for order in (1, 2, 3)))
     begin(engine, 1, "1", "2", "3")

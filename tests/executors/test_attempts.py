@@ -107,6 +107,49 @@ def directory(tmp_path: Path) -> Directory:
     return Directory(tmp_path)
 
 
+def texts(document: Any) -> Any:
+    """The document with what is no text in place of each of its texts."""
+    if isinstance(document, dict):
+        return {key: texts(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [texts(value) for value in document]
+    return "\ud800\x1b\n" if isinstance(document, str) else document
+
+
+def test_words_that_are_no_text_can_be_written_down(directory: Directory) -> None:
+    """Otherwise the manager would die of them, and each manager after it."""
+    said = ["of a training"]
+    report = {
+        **REPORT, "manifest": "m", "notes": said, "unsaved": "why", "declined": 1,
+        "metrics": {"loss": 1.0, "\ud800": 2.0}, "diverged": said,
+    }  # fmt: skip
+    rescaled = {
+        "schema": "hpcext.rescaled/1", "attempt": 3, "op": 7, "resize": 1, "gpus": ["n:0"],
+        "ok": False, "why": "it",
+    }  # fmt: skip
+    supervisor = {"schema": "hpcext.supervisor/1", "attempt": 3, "op": 7, "gpus": ["n:0"]}
+    failed = {**EXIT, "exit_code": 1, "cannot_run": "it", "last_line": "end", "gpus_broken": said}
+    ends = [{**EXIT, "exit_code": 71, "not_started": "it"}, failed, {**failed, "cannot_run": None}]
+    own = ("schema", "attempt", "op")
+    for name, document in [
+        ("report.json", report),
+        ("rescaled.json", rescaled),
+        ("supervisor.json", supervisor),
+        ("suspended.json", SUSPENDED),
+    ]:
+        directory.put(name, {**texts(document), **{key: document[key] for key in own}})
+    (directory.path / "supervisor.log").write_bytes(b"\xed\xa0\x80 \x1b")
+    facts = [*directory.files.news(), f.Started("12", 7, directory.files.step_gpus())]
+    assert {type(fact) for fact in facts} >= {f.Rescaled, f.Registered, f.Progressed}
+    for end in ends:
+        directory.put("exit.json", {**texts(end), "schema": EXIT["schema"]})
+        ended = directory.files.ends.ended()
+        assert ended is not None
+        facts.append(ended)
+    facts.append(directory.files.ends.lost(directory.files.ends.supervisor_said()))
+    assert b"\\ud800" in msgspec.json.encode(facts)
+
+
 # Saving.
 
 
@@ -728,6 +771,10 @@ def test_the_last_attempts_are_kept(tmp_path: Path) -> None:
     kept = sorted(path.name for path in home.glob("attempt-*"))
     assert kept == [f"attempt-{number:04d}" for number in range(5, 13)]
     assert len(list((home / "checkpoint").iterdir())) == 12
+    AttemptFiles(tmp_path, msgspec.structs.replace(START, attempt=13)).write_launch(
+        spec, START.alloc, spare={5}
+    )
+    assert (home / "attempt-0005").exists(), "it may still run on a lost node"
 
 
 # What is said of a failure.
@@ -849,16 +896,20 @@ def test_a_failure_counts_whichever_node_was_ended_for_it(
 
 
 def test_what_may_be_left_on_a_node(tmp_path: Path) -> None:
-    """A supervisor began there, and nothing says that it has ended."""
+    """A supervisor began there, or nobody knows, and nothing says that it has ended."""
 
     def left(node: str) -> bool:
         return attempts.left_on(tmp_path, "12", 3, node)
 
-    assert not left("n2")
+    assert left("n2")
     own = tmp_path / "12" / "attempt-0003"
+    own.mkdir(parents=True)
+    assert not left("n2")
     for where, node in ((own, "n1"), (own / "node-0001", "n2")):
-        where.mkdir(parents=True)
+        where.mkdir(exist_ok=True)
         document = {"schema": protocol.SUPERVISOR, "node": node}
         (where / protocol.SUPERVISOR_FILE).write_text(json.dumps(document))
     (own / protocol.EXIT_FILE).touch()
     assert [left(node) for node in ("n1", "n2", "n3")] == [False, True, False]
+    (own / "node-0001" / protocol.SUPERVISOR_FILE).write_text("{")
+    assert [left(node) for node in ("n1", "n2", "n3")] == [False, True, True]

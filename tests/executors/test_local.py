@@ -480,7 +480,8 @@ def test_a_supervisor_that_is_late_does_not_begin_what_was_given_up(
     """A killed manager may have started one; that of its successor died of a full disk, say."""
     died = stage.path / "died.py"
     died.write_text("raise SystemExit(71)\n")
-    full: list[object] = [OSError(errno.ENOSPC, "full")]
+    # No thread can be had, and then the disk is full.
+    full: list[object] = [OSError(errno.ENOSPC, "full"), RuntimeError("can't start new thread")]
     bar = sweep.bar
 
     def barred(own: Path) -> bool:
@@ -491,7 +492,8 @@ def test_a_supervisor_that_is_late_does_not_begin_what_was_given_up(
     async def scenario() -> Local:
         local = Local(stage)
         local.start("1", "short", gpus=2)
-        assert (await local.heard(f.Ended, "1")).outcome is f.Outcome.LOST
+        ended = await local.heard(f.Ended, "1")
+        assert (ended.outcome, ended.never_ran) == (f.Outcome.EVICTED, True)
         return local
 
     with monkeypatch.context() as patch:
@@ -561,6 +563,64 @@ async def test_a_supervisor_that_cannot_begin_says_why(stage: Stage) -> None:
     assert ended.outcome is f.Outcome.LOST
     assert ended.why.startswith("nothing was run: IsADirectoryError: ")
     assert not local.said("importing", "1")
+
+
+FORKS_FAIL = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = [{package!r}]
+from hpcext.launch import command, supervise
+
+def fork(child):
+    if left := int(Path({left!r}).read_text()):
+        Path({left!r}).write_text(str(left - 1))
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return forked(child)
+
+forked, command.fork = command.fork, fork
+os._exit(supervise.main())
+"""
+
+
+@in_loop
+async def test_where_no_process_can_be_made_it_is_not_the_jobs_failure(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = stage.path / "left"
+    left.write_text("1")
+    program = stage.path / "supervise.py"
+    package = str(Path(supervise.__file__).parents[2])
+    program.write_text(FORKS_FAIL.format(package=package, left=str(left)))
+    monkeypatch.setattr(supervise, "__file__", str(program))
+    local = Local(stage)
+    local.start("1", "short")
+    ended = await local.heard(f.Ended, "1")
+    assert (ended.outcome, ended.never_ran) == (f.Outcome.EVICTED, True)
+    assert ended.why.startswith("could not be started: BlockingIOError")
+    local.start("1", "short", attempt=2)
+    assert (await local.heard(f.Ended, "1", 2)).outcome is f.Outcome.COMPLETED
+
+
+@in_loop
+async def test_a_sweep_that_fails_is_tried_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the job and its GPUs would be held for ever."""
+    local = Local(stage)
+    local.start("1", "block")
+    pid = await local.registered("1")
+    fails, to_thread = [RuntimeError("can't start new thread")], asyncio.to_thread
+
+    async def failing(*arguments: Any) -> Any:
+        if fails:
+            raise fails.pop()
+        return await to_thread(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", failing)
+    os.kill(local.supervisor("1"), signal.SIGKILL)
+    assert (await local.heard(f.Ended, "1")).outcome is f.Outcome.LOST
+    assert not fails
+    assert not runs(pid)
 
 
 @in_loop

@@ -191,6 +191,18 @@ def test_a_question_without_an_answer_is_asked_again(
     assert batch.asked == 4
 
 
+@SYSTEMS
+def test_an_error_that_nobody_foresaw_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch, system: type[Slurm]
+) -> None:
+    def no_thread() -> str:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(walltimes, "RETRY_S", 0.05)
+    facts, _ = follow(monkeypatch, system(no_thread, ends_in(LEAD_S - 10)), until=bool)
+    assert leaves(facts, LEAD_S - 10)
+
+
 def test_pauses_after_failures_grow_and_end_at_the_known_lead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import time
@@ -143,6 +144,29 @@ def test_a_policy_whose_process_dies_is_reported_and_asked_in_another(tmp_path: 
     assert isinstance(died, str)
     assert died.startswith("ran in a process that ended")
     assert said == MARBLE(NOW)
+
+
+def test_where_no_process_can_be_made_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at the start, nor for the first question, nor in place of one that has died."""
+    fails, fork = [True, True, False, True], os.fork
+
+    def failing() -> int:
+        if fails and fails.pop(0):
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return fork()
+
+    def policy(now: v.Snapshot) -> v.Target:
+        if fails:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return MARBLE(now)
+
+    monkeypatch.setattr(os, "fork", failing)
+    before = len(os.listdir("/proc/self/fd"))
+    refused = "could not be asked: BlockingIOError: [Errno 11] Resource temporarily unavailable"
+    first, died, *others = answers(policy, 4)
+    assert str(died).startswith("ran in a process that ended")
+    assert [first, *others] == [refused, refused, MARBLE(NOW)]
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_an_older_question_is_given_up(tmp_path: Path) -> None:

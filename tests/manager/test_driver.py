@@ -221,6 +221,35 @@ def test_a_request_is_judged_when_the_one_before_it_is_true(tmp_path: Path) -> N
     assert held == [False, True]
 
 
+def test_no_request_is_answered_before_it_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes while the disk is full waits until what came before it is written."""
+    monkeypatch.setattr(drivers, "RETRY_S", 0.01)
+    run = Run(tmp_path / "j", finish=False)
+    commit, full, taken = run.journal.commit, [True] * 3, list[bool]()
+
+    def failing() -> None:
+        if run.journal.behind and full and full.pop():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            raise JournalError("cannot be written: the disk is full")
+        commit()
+
+    def answer() -> None:
+        world = journal.read(tmp_path / "j").replay().world
+        taken.append(world.jobs["1"].on_hold)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def requests() -> Iterator[tuple[tuple[f.Fact, ...], Callable[[], None]]]:
+        if not taken and len(full) < 3:
+            yield (f.Hold("1"),), answer
+
+    monkeypatch.setattr(run.journal, "commit", failing)
+    run.no_requests = requests  # type: ignore[method-assign]
+    run(f.NodeJoined(NODE), job(1))
+    assert (full, taken) == ([], [True])
+
+
 def test_a_request_is_judged_when_what_came_before_it_is_known(tmp_path: Path) -> None:
     """As that a node is lost: another one, the last, is not to be set aside any more."""
     run = Run(tmp_path / "j", finish=False)

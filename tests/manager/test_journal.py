@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import resource
 import shutil
@@ -223,6 +224,46 @@ def test_a_compaction_on_a_full_disk_keeps_the_old_journal(tmp_path: Path) -> No
     book.append(6.0, (f.Release("2"),))
     assert journal.read(tmp_path / "j").now_s == 6.0
     book.close()
+
+
+def test_a_directory_that_cannot_be_flushed_costs_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the new journal has its name, nothing goes to the old one any more."""
+    engine, errors = live(tmp_path / "j"), [OSError(errno.EIO, "Input/output error")] * 2
+    book, sync = journal.Journal(tmp_path / "j", HEADER), journal.sync_directory
+
+    def failing(path: Path) -> None:
+        if errors:
+            raise errors.pop()
+        sync(path)
+
+    monkeypatch.setattr(journal, "sync_directory", failing)
+    book.compact(5.0, engine.world.save())
+    with pytest.raises(JournalError, match="Input/output error"):
+        book.append(6.0, (f.Release("2"),))
+    book.commit()
+    book.close()
+    past = journal.read(tmp_path / "j")
+    assert (past.header.now_s, past.now_s) == (5.0, 6.0)
+
+
+def test_without_free_descriptors_the_old_journal_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = live(tmp_path / "j")
+    book = journal.Journal(tmp_path / "j", HEADER)
+
+    def none_free(path: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.private, "open_log", none_free)
+        with pytest.raises(OSError, match="Too many open files"):
+            book.compact(5.0, engine.world.save())
+    book.append(6.0, (f.Release("2"),))
+    book.close()
+    assert journal.read(tmp_path / "j").now_s == 6.0
 
 
 def test_each_line_is_plain_json(tmp_path: Path) -> None:

@@ -92,3 +92,18 @@ def test_images_of_a_job_that_is_over_go_and_no_others(tmp_path: Path) -> None:
     place.engine.step(place.now_s, [f.Cancel("2")])
     look(place.engine, place.now_s)
     assert [(tmp_path / name / "images").exists() for name in "012"] == [False, True, False]
+
+
+def test_what_may_still_run_on_a_lost_node_stays(tmp_path: Path) -> None:
+    """Else nobody would ever learn that it has ended."""
+    place = EndingJobs(tmp_path, 4)
+    look = kept.Kept(tmp_path)
+    (job,) = (each for each in place.engine.world.queue.busy() if each.state.active)
+    (tmp_path / job.id / "attempt-0002").mkdir()
+    place.engine.step(0.1, [f.Started(job.id, job.op, ("n:0",)), f.NodeLost("n", gone=True)])
+    place.engine.step(0.2, [f.NodeJoined(Node("m", 1))])
+    for _ in range(4):
+        place.end()
+        look(place.engine, place.now_s)
+    assert sorted(each.name for each in (tmp_path / job.id).glob("attempt-*")) == ["attempt-0001"]
+    assert place.attempts() == sorted([int(job.id), 2, 3])

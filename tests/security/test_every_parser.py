@@ -172,7 +172,7 @@ REASONS = {
     "manager/first_life.py:standing": MANAGER,
     "launch/spread.py:spread": MANAGER,
     "launch/launch_file.py:Launch.__init__": MANAGER,
-    "launch/supervisor.py:_launch": MANAGER,
+    "launch/launch_file.py:read": MANAGER,
     "launch/sweep.py:main": "digits, which it looks at before",
     "launch/native.py:Native.__init__": MANAGER,
     "launch/own_checkpoints.py:OwnCheckpoints.begin": "numerals.whole, of a note of its own",

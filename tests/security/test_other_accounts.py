@@ -18,7 +18,8 @@ from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.jobspec import Gpus, JobSpec
 from hpcext.launch.compiled import Compiled
-from hpcext.launch.supervisor import Supervisor, _launch
+from hpcext.launch.launch_file import read
+from hpcext.launch.supervisor import Supervisor
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submissions
 from hpcext.training.torch import compiled
@@ -89,7 +90,7 @@ def test_what_a_member_puts_in_the_place_of_a_pilot_is_not_obeyed(
     project = home_of(VICTIM, place / "project", mode)
     assert VICTIM.does(lambda: created(project, project / "run"), umask=umask) == ""
     attempt = project / "run" / "jobs" / "1" / "attempt-0001"
-    assert VICTIM.does(lambda: _launch(attempt)) == ""
+    assert VICTIM.does(lambda: read(attempt)) == ""
     launch = json.loads((attempt / "launch.json").read_bytes())
     submission = next((project / "run" / "submissions").iterdir()).read_bytes()
     pilot = (project / "run" / "pilot.json").read_bytes()
@@ -109,7 +110,7 @@ def test_what_a_member_puts_in_the_place_of_a_pilot_is_not_obeyed(
     assert MEMBER.does(plant, umask=0) == ""
     run = project / "run"
     uid = MEMBER.uid
-    assert f"belongs to uid {uid}" in VICTIM.does(lambda: _launch(attempt))
+    assert f"belongs to uid {uid}" in VICTIM.does(lambda: read(attempt))
     assert "owned by uid" in VICTIM.does(
         lambda: documents.read_json(attempt / "launch.json", protocol.LAUNCH)
     )
@@ -228,4 +229,4 @@ def test_a_supervisor_does_not_take_over_what_is_not_its_users(place: Path) -> N
     attempt = home / "run" / "jobs" / "1" / "attempt-0001"
     attempt.chmod(0o755)
     (attempt / "launch.json").chmod(0o644)
-    assert "belongs to uid" in VICTIM.does(lambda: Supervisor(attempt, _launch(attempt)))
+    assert "belongs to uid" in VICTIM.does(lambda: Supervisor(attempt, read(attempt)))

@@ -43,7 +43,7 @@ class LsfScript(OnLsf):
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         self._leader = Process.of(os.getppid())
-        self._later(self._follow())
+        self._later(self._follow)
 
     def _where(self, _action: Action, _gpus: Sequence[str]) -> dict[str, Any]:
         # The GPUs are those that LSF has given the job.

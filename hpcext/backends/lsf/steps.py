@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import os
 import secrets
@@ -197,12 +198,14 @@ class LsfSteps(StepExecutor):
         if all(watch.files.ends.ended_on(index) for index in (0, *watch.files.others)):
             super()._over(watch, ended)
         else:
-            self._later(self._sweep(watch, None))
+            self._later(functools.partial(self._sweep, watch, None))
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """End what processes are left on each host, and wait until each reports that none is."""
         files = watch.files
         not_begun = [host for index, host in self._nodes_left(watch) if not files.begun_on(index)]
+        # From here on it seems to have begun everywhere.
+        watch.never_ran = watch.never_ran or bool(not_begun)
         # An end that was reported before this order is the real one.
         ended = files.ends.ended() or files.ends.failed_elsewhere()
         self._order_end(files)

@@ -47,7 +47,7 @@ class SlurmScript(OnNode):
         super().__init__(jobs=reads(), **common)
         self._number = number
         self._listening: subprocess.Popen[bytes] | None = None
-        self._later(self._listen())
+        self._later(self._listen)
 
     def close(self) -> None:
         """Stop watching, and end the listening step."""

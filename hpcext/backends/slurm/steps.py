@@ -124,7 +124,11 @@ class SlurmSteps(StepExecutor):
         self._told: set[int] = set()
 
     def _start(self, action: Action) -> None:
-        if self._begin(action, ()):
+        if not self._shares.keys() >= action.alloc.keys():
+            # Another allocation has begun since it was to start.
+            files = AttemptFiles(self._directory, action)
+            self._not_started(files, "its nodes are not those of this allocation")
+        elif self._begin(action, ()):
             self._loop.call_later(BEGIN_S, self._end_late_step, action.op)
 
     def _adopt(self, action: Action) -> bool:

@@ -81,6 +81,7 @@ def drain(world: World, now_s: float, fact: Drain) -> Cause:
     world.draining = True
     world.queue.touch_all()
     if not fact.suspend:
+        world.drained = True
         return Cause.REQUEST
     world.suspending, world.leaving = True, world.leaving or fact.must
     world.open_question = None  # nothing is granted any more, whatever the answer
@@ -98,7 +99,8 @@ def drain(world: World, now_s: float, fact: Drain) -> Cause:
 
 def began(world: World, now_s: float, fact: Began) -> Cause:
     """Go on where a manager has begun: a drain that stopped the last one is over."""
-    world.draining = world.suspending = world.leaving = False
+    world.drained = world.drained and fact.again
+    world.draining, world.suspending, world.leaving = world.drained, False, False
     world.ends_s, world.shrunk = None, False
     world.open_question = None  # its policy's process ended with the manager before
     for job in world.queue.busy():

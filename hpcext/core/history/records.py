@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpcext.core import silence
+from hpcext.core.aftermath import never_ran
 from hpcext.core.facts import Ended, Noted, Outcome, Progressed, Registered, Rescaled
 from hpcext.core.history.losses import add
 from hpcext.core.trials import Trial
@@ -136,16 +137,25 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
         As it was when the attempt ended.
     fact : Ended
     """
-    if job.gpus:
-        record = _last(record, end_s=now_s, suspend_s=fact.suspend_s)
-        if job.run.registered:
-            record = _last(record, steps=max(0, job.step - record.segments[-1].from_step))
-    suspends = record.suspends + (fact.outcome is Outcome.SUSPENDED)
+    if record.segments and record.segments[-1].end_s is None:
+        if not (job.gpus or job.run.registered) and never_ran(job, fact):
+            # It had none of the GPUs that were to become known. The next attempt has its own time.
+            record = replace(record, segments=record.segments[:-1])
+        else:
+            record = _last(record, end_s=now_s, suspend_s=fact.suspend_s)
+            if job.run.registered:
+                record = _last(record, steps=max(0, job.step - record.segments[-1].from_step))
+    suspended = fact.outcome is Outcome.SUSPENDED
+    suspends = record.suspends + suspended
+    # Where nobody can say what a suspended command has saved, it did what its user says it does.
+    own_saves = record.own_saves + (fact.saved or (suspended and not fact.lost_exact))
     loss = _loss(now_s, job, fact) or record.loss
     if fact.lost_s is not None and job.run.native and fact.outcome is not Outcome.COMPLETED:
         exact_s = record.lost_s_exact + (fact.lost_s if fact.lost_exact else 0.0)
         record = replace(record, lost_s=record.lost_s + fact.lost_s, lost_s_exact=exact_s)
-    return replace(record, suspends=suspends, exit_code=fact.exit_code, loss=loss)
+    return replace(
+        record, suspends=suspends, own_saves=own_saves, exit_code=fact.exit_code, loss=loss
+    )
 
 
 def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:

@@ -104,6 +104,8 @@ class Record(msgspec.Struct, frozen=True):
         The notes of its last attempt for its user.
     hangs : int
         How often it was found to hang.
+    own_saves : int
+        Attempts whose command saved by its own means, as far as anybody can say.
     orphans : tuple of (str, int)
         Nodes that were lost, and the attempts that may still run there.
     """
@@ -123,3 +125,4 @@ class Record(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     orphans: tuple[tuple[str, int], ...] = ()
     hangs: int = 0
+    own_saves: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hpcext.executors.attempt.launch_file import CHECKPOINT, launch_document
 from hpcext.executors.attempt.own_documents import OwnDocuments
 from hpcext.executors.attempt.readings import count
 from hpcext.executors.attempt.reports import Reports
-from hpcext.executors.attempt.sizes import Sizes
+from hpcext.executors.attempt.sizes import Sizes, gpu_names
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.jobspec import JobSpec
 from hpcext.launch.tree import boot_id
@@ -57,7 +58,7 @@ class AttemptFiles:
         self.job = action.job
         self.op = action.op
         self.attempt = action.attempt
-        self.directory = jobs / action.job / _directory(action.attempt)
+        self.directory = jobs / action.job / directory_name(action.attempt)
         self.others = tuple(range(1, len(action.alloc)))
         self._action = action
         self._documents = OwnDocuments(self.directory, action)
@@ -70,7 +71,14 @@ class AttemptFiles:
 
     # Writing.
 
-    def write_launch(self, spec: JobSpec, alloc: Alloc, where: Surroundings | None = None) -> None:
+    def write_launch(
+        self,
+        spec: JobSpec,
+        alloc: Alloc,
+        where: Surroundings | None = None,
+        *,
+        spare: Collection[int] = (),
+    ) -> None:
         """Make the directory, and write the launch file.
 
         Parameters
@@ -80,6 +88,8 @@ class AttemptFiles:
             GPUs per node, equally many on each.
         where : Surroundings, optional
             The executor's knowledge of the place; by default none.
+        spare : collection of int
+            Attempts of the job that may still run somewhere, and write into their directories.
 
         Raises
         ------
@@ -92,8 +102,9 @@ class AttemptFiles:
         for path in (self.directory, checkpoints):
             private.make(path)
         # A job that is preempted for weeks has thousands.
-        old = home / _directory(self.attempt - KEEP_ATTEMPTS)
-        shutil.rmtree(old, ignore_errors=True)
+        old = self.attempt - KEEP_ATTEMPTS
+        if old not in spare:
+            shutil.rmtree(home / directory_name(old), ignore_errors=True)
         run_id = run_ids.of_job(home)
         document = launch_document(self.directory, self._action, spec, alloc, where, run_id=run_id)
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
@@ -151,7 +162,7 @@ class AttemptFiles:
             gpus = document.get("gpus")
             if not isinstance(gpus, list):
                 return ()
-            found += map(str, gpus)
+            found += gpu_names(gpus)
         return tuple(found)
 
     def look_anew(self) -> None:
@@ -211,7 +222,9 @@ class AttemptFiles:
 
 
 def left_on(jobs: Path, job: str, attempt: int, node: str) -> bool:
-    """Return whether an attempt has begun on a node, and may have left something there.
+    """Return whether an attempt may have left something on a node, for all that is known.
+
+    It has not if its end there is recorded, or if it never began there.
 
     Parameters
     ----------
@@ -223,16 +236,24 @@ def left_on(jobs: Path, job: str, attempt: int, node: str) -> bool:
     node : str
         The name of the node.
     """
-    directory = jobs / job / _directory(attempt)
-    for own in (directory, *directory.glob("node-*")):
+    directory, unknown = jobs / job / directory_name(attempt), False
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return True
+    for own in (directory, *(directory / name for name in names if name.startswith("node-"))):
         try:
             taken = documents.read_json(own / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+        except FileNotFoundError:
+            continue
         except (OSError, ValueError):
+            unknown = True
             continue
         if taken.get("node") == node:
             return not os.path.lexists(own / protocol.EXIT_FILE)
-    return False
+    return unknown
 
 
-def _directory(attempt: int) -> str:
+def directory_name(attempt: int) -> str:
+    """Return the name of an attempt's directory in that of its job."""
     return f"attempt-{attempt:04d}"

@@ -70,7 +70,7 @@ class Ends:
         if document is None or code is None:
             return None
         if why := _not_started(document):
-            return Ended(self._job, self._op, Outcome.EVICTED, why=why)
+            return Ended(self._job, self._op, Outcome.EVICTED, why=why, never_ran=True)
         if document.get("suspended") is True and self._suspended_elsewhere(document):
             parts = self._suspend_parts(document)
             return Ended(self._job, self._op, Outcome.SUSPENDED, code, suspend_s=parts)
@@ -117,7 +117,7 @@ class Ends:
         for index in self._others:
             if why := _not_started(self._exit(index)):
                 why = f"{why}, on its node {index}"
-                return Ended(self._job, self._op, Outcome.EVICTED, why=why)
+                return Ended(self._job, self._op, Outcome.EVICTED, why=why, never_ran=True)
         if not any(self._failed_on(index) for index in self._others):
             return None
         code, why = self._first_failure()
@@ -170,16 +170,25 @@ class Ends:
         document = self._documents.own(protocol.EXIT_FILE, protocol.EXIT) or {}
         return document.get("notice_at") is not None
 
-    def lost(self, why: str, outcome: Outcome = Outcome.LOST) -> Ended:
+    def lost(self, why: str, outcome: Outcome = Outcome.LOST, *, never_ran: bool = False) -> Ended:
         """Return the end of an attempt without ``exit.json`` whose processes are gone.
 
         The file of a suspension and the empty tree acknowledge it, so the attempt counts as
         suspended even if the supervisor could not record its end.
+
+        Parameters
+        ----------
+        why : str
+        outcome : Outcome
+        never_ran : bool
+            Whether no supervisor has begun it.
         """
         if self._suspended():
             parts = self._suspend_parts({})
             return Ended(self._job, self._op, Outcome.SUSPENDED, suspend_s=parts, why=why)
-        return Ended(self._job, self._op, outcome, why=why, step=self._last_step.read())
+        return Ended(
+            self._job, self._op, outcome, why=why, step=self._last_step.read(), never_ran=never_ran
+        )
 
     def _suspended(self) -> dict[str, Any]:
         """Return the acknowledgement of this attempt's suspension; empty for none."""

@@ -15,6 +15,8 @@ Read = Callable[[str, str], dict[str, Any] | None]
 """Name and schema of a file of the attempt → its content, if it is there and belongs to it."""
 
 _WHY_CHARS = 200
+_NAME_CHARS = 300
+_MOST_GPUS = 100_000
 _MAX_STALL_S = 1e6
 
 
@@ -143,6 +145,11 @@ def _indices(document: dict[str, Any]) -> dict[str, int]:
     }
 
 
+def gpu_names(named: Sequence[object]) -> tuple[str, ...]:
+    """Return names of GPUs that a training may have written, so that they can be kept and shown."""
+    return tuple(clean(str(name)[:_NAME_CHARS]) for name in named[:_MOST_GPUS])
+
+
 def _gpus(document: dict[str, Any]) -> tuple[str, ...]:
     named = document.get("gpus")
-    return tuple(str(name) for name in named) if isinstance(named, list) else ()
+    return gpu_names(named) if isinstance(named, list) else ()
