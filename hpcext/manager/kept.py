@@ -57,9 +57,9 @@ class Kept:
         known = set(self._completed)
         self._completed.extend(job.id for job in late if job.id not in known)
         while len(self._completed) > KEEP_COMPLETED:
-            job = self._completed.popleft()
+            first = self._completed.popleft()
             # What may still run on a lost node is not known to have ended before it says so there.
-            forget(self._jobs / job, {attempt for _, attempt in world.records[job].orphans})
+            forget(self._jobs / first, {attempt for _, attempt in world.records[first].orphans})
 
 
 def forget(job: Path, spare: Collection[int] = ()) -> None:

@@ -607,7 +607,8 @@ def test_an_error_is_a_document_with_json(
 def test_a_speed_by_kind_is_another_one_on_another_machine(here: Path) -> None:
     """A saved run of the one is not taken for the other."""
     (here / "k.toml").write_text(
-        '[[job]]\nname = "a"\ncommand = "true"\nwork = 1000\nscaling = {a100 = {1 = 2.0}, v100 = {1 = 1.0}}\n'
+        '[[job]]\nname = "a"\ncommand = "true"\nwork = 1000\n'
+        "scaling = {a100 = {1 = 2.0}, v100 = {1 = 1.0}}\n"
     )
     place = NodeSource(nodes="1x1")
     tasks_ = [

@@ -77,7 +77,7 @@ def open_loader(
         return batches.consumed, iter(loader)
     shown = inside(loader)
     sampler, size = getattr(shown, "sampler", None), getattr(shown, "batch_size", None)
-    if places_sampler(shown):
+    if sampler is not None and places_sampler(shown):
         sampler.place(place.epoch, place.samples)
         return (lambda turns: sampler.consumed(turns, size)), iter(loader)
     if sampler is not None and hasattr(sampler, "set_epoch"):
