@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hpcext.allocation import JobId, without_slurm
 from hpcext.batch.jobs import UNKNOWN, End, Seen, as_job
+from hpcext.batch.slurm.tables import facts, lines_of, rows
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
 from hpcext.text import shown
@@ -48,30 +49,6 @@ class Host(NamedTuple):
 
     address: str
     kind: str
-
-
-def rows(text: str, columns: int) -> Iterator[list[str]]:
-    r"""Yield the cells of each line of a table, in which ``|`` separates them.
-
-    Parameters
-    ----------
-    text : str
-    columns : int
-        The number of cells of a row. The last one may contain anything; missing ones are empty.
-
-    Examples
-    --------
-    >>> list(rows("7|RUNNING\n8|PENDING|a|b", 3))
-    [['7', 'RUNNING', ''], ['8', 'PENDING', 'a|b']]
-    """
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|", columns - 1)]
-        yield cells + [""] * (columns - len(cells))
-
-
-def facts(line: str) -> dict[str, str]:
-    """Parse ``KEY=VALUE KEY=VALUE ...``, a line of ``scontrol --oneliner show``."""
-    return dict(word.partition("=")[::2] for word in line.split())
 
 
 def submit_command(options: Sequence[str]) -> list[str]:
@@ -270,7 +247,7 @@ def hosts_command(nodelist: str) -> list[str]:
 def parse_hosts(text: str) -> dict[str, Host]:
     """Parse nodes, one on each line, by name."""
     found = {}
-    for said in map(facts, text.splitlines()):
+    for said in map(facts, lines_of(text)):
         if "NodeName" in said:
             address = said.get("NodeAddr") or said["NodeName"]
             found[said["NodeName"]] = Host(address, gres_kind(said.get("Gres", "")))
