@@ -27,8 +27,9 @@ from hpcext.batch.slurm.reads import reads
 from hpcext.batch.slurm.requeued import begin_requeued
 from hpcext.batch.standing import Is
 from hpcext.config import Settings
-from hpcext.core.errors import BatchError, NoManagerError
+from hpcext.core.errors import BatchError, InputError, NoManagerError
 from hpcext.core.values import Node
+from hpcext.text import shown
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,10 @@ class Slurm(Backend):
         return slurm_job.SUBMITTED
 
     def check(self, order: PilotOrder) -> PilotOrder:
-        """Refuse a job array."""
+        """Refuse a job array, and a job on another cluster."""
         refuse_array(slurm.array_of(order.options))
+        if (option := slurm.clusters_of(order.options)) is not None:
+            raise InputError(slurm.ONE_CLUSTER, where=shown(option), do=slurm.SUBMIT_THERE)
         return order
 
     def limit_s(self, time: str) -> float | None:

@@ -7,13 +7,15 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcext.allocation import JobId, without_slurm
+from hpcext.allocation import CHARGED, PLACED, JobId, clusters_of_user, for_sbatch
 from hpcext.backends import batch_job
 from hpcext.backends.base import PilotOrder
 from hpcext.batch import runner, slurm
+from hpcext.batch.slurm import site
 from hpcext.batch.slurm.reads import reads
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError
+from hpcext.text import shown
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +78,26 @@ def hand_in(directory: Path, options: Sequence[str]) -> int:
     Raises
     ------
     BatchError
-        Slurm refused the job.
+        Slurm refused the job, or the user's variables are for other clusters.
     """
+    _check_cluster()
     command, script = slurm.submit_command(options), directory / batch_job.SCRIPT
     # If this process is in a job, the new one would inherit the options of that.
-    said = runner.run(command, environ=without_slurm(), script=script)
+    said = runner.run(command, environ=for_sbatch(*CHARGED, *PLACED), script=script)
     return slurm.parse_job_id(said)
+
+
+def _check_cluster() -> None:
+    """Refuse to submit a job here if the user's variables are for other clusters."""
+    variable, names = clusters_of_user()
+    if not names:
+        return
+    config = site.parse_config(runner.run(site.config_command()))
+    here = config.get("ClusterName", "")
+    wanted = {name.strip().lower() for name in names.split(",")}
+    if here and not {here.lower(), "all"} & wanted:
+        raise BatchError(
+            f"{slurm.ONE_CLUSTER}, which is {here}",
+            where=f"{variable}={shown(names)}",
+            do=f"{slurm.SUBMIT_THERE}, or unset {variable}",
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcext.allocation import without_slurm
+from hpcext.allocation import CHARGED, for_sbatch
 from hpcext.batch import runner, slurm
 from hpcext.batch.leasing import Association, Held, Idle, LeaseSubmission, Other
 from hpcext.batch.slurm import fair_share
@@ -92,7 +92,7 @@ class SlurmLeasing:
             "--chdir=/",
         ]
         command = slurm.submit_command(words)
-        said = runner.run(command, environ=without_slurm(), script=script)
+        said = runner.run(command, environ=for_sbatch(*CHARGED), script=script)
         return slurm.parse_job_id(said)
 
     def cancel(self, job_id: int) -> None:
