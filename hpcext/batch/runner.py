@@ -9,8 +9,9 @@ import re
 import selectors
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from hpcext import allocation, documents
 from hpcext.batch.lsf.engine import unknown_options
@@ -31,7 +32,12 @@ DOWN_S = 15.0
 MOST_BYTES = 256 << 20
 """What is read of a command at most; squeue prints fewer bytes for a million jobs."""
 
+PAUSE_S, LONGEST_PAUSE_S = 2.0, 30.0
+"""The first and the longest pause, in seconds, before a question is put again."""
+
 _SAID_CHARS = 400
+
+_Found = TypeVar("_Found")
 
 _DOWN = re.compile(r"\bLIM is down\b|\bls_getmastername\b|\bmaster LIM\b.*\bnot\b", re.I)
 """What commands of LSF print before they try again, for ever (lsid(1), "Diagnostics")."""
@@ -103,6 +109,32 @@ def everything_said(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str
     """
     ended = _run(argv, None, timeout_s)
     return ended.stdout + ended.stderr
+
+
+def patiently(ask: Callable[[], _Found], patience_s: float) -> _Found:
+    """Return the answer to a question that is put again while nobody answers, after pauses.
+
+    Parameters
+    ----------
+    ask : callable
+    patience_s : float
+        Seconds after which it is not put again.
+
+    Raises
+    ------
+    BatchError
+        There was no answer at the last time.
+    """
+    until_s, pause_s = time.monotonic() + patience_s, PAUSE_S
+    while True:
+        try:
+            return ask()
+        except BatchError as error:
+            if time.monotonic() + pause_s > until_s:
+                raise
+            log.warning("%s; asked again in %g s", error, pause_s)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _run(

@@ -19,6 +19,9 @@ from hpcext.text import shown
 
 log = logging.getLogger(__name__)
 
+PATIENCE_S = 600.0
+"""Seconds for which a job waits for a slurmctld that is away: a failover takes some minutes."""
+
 SUBMITTED = batch_job.SubmittedPilot("slurm", "slurm.json", "Slurm", submit="sbatch")
 
 
@@ -56,11 +59,28 @@ def requeue(job_id: JobId) -> None:
 
     Slurm before 24.05 does not requeue a job that exits in the grace of its preemption. The job is
     requeued from state RUNNING only, because scontrol would also revive a cancelled one.
+
+    Raises
+    ------
+    BatchError
+        Slurm does not answer.
+    """
+    if reads().end(job_id).state == "running":
+        log.warning("job %s is being requeued", job_id)
+        runner.run(slurm.requeue_command(job_id))
+
+
+def requeue_at_last(job_id: JobId) -> None:
+    """Requeue the job as the last thing that its manager does.
+
+    If Slurm does not answer, it is asked until the end of the job, which SIGTERM tells.
+
+    Parameters
+    ----------
+    job_id : int or str
     """
     try:
-        if reads().end(job_id).state == "running":
-            log.warning("job %s is being requeued", job_id)
-            runner.run(slurm.requeue_command(job_id))
+        runner.patiently(lambda: requeue(job_id), PATIENCE_S)
     except BatchError as error:
         log.warning("job %s is not requeued: %s", job_id, error)
 
