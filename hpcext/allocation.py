@@ -91,19 +91,69 @@ def step_index() -> int:
     return place.node_index if place else 0
 
 
+_CONNECTION = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET")
+"""Variables by which a command finds its slurmctld, and proves who asks."""
+
+# The last prefix is of plugins' options, which jobs submitted from here would inherit.
+_OF_JOBS = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "_SLURM_")
+_OF_COMMANDS = ("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_", "SSHARE_")
+
+_LOCAL = ("SQUEUE_LOCAL", "SINFO_LOCAL", "SCONTROL_LOCAL", "SACCT_LOCAL")
+"""As ``--local``: in a federation, nodes and jobs of this cluster alone (22.05 to 26.05)."""
+
+CHARGED = ("SBATCH_ACCOUNT", "SBATCH_WCKEY")
+"""A user's defaults for whom a job is charged to; sbatch(1), INPUT ENVIRONMENT VARIABLES."""
+
+PLACED = ("SBATCH_CONSTRAINT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION",
+          "SBATCH_TIMELIMIT")  # fmt: skip
+"""A user's defaults for where a job runs, and for how long."""
+
+
 def without_slurm() -> dict[str, str]:
     """Return the environment without Slurm's variables of the present job.
 
     A step that inherited them would have unintended options.
     """
-    kept = {"SLURM_CONF"}
     return {
         name: value
         for name, value in os.environ.items()
-        if name in kept
-        # The last prefix is of plugins' options, which jobs submitted from here would inherit.
-        or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "_SLURM_"))
+        if name in _CONNECTION or not name.startswith(_OF_JOBS)
     }
+
+
+def for_commands() -> dict[str, str]:
+    """Return the environment for a command that asks a batch system, or acts on its jobs.
+
+    Without the user's defaults for commands of Slurm, which would hide jobs and nodes
+    (``SQUEUE_PARTITION``), wait for an answer (``SCANCEL_INTERACTIVE``) or ask another cluster
+    (``SLURM_CLUSTERS``): all commands are for the one cluster of this host.
+    """
+    kept = {k: v for k, v in without_slurm().items() if not k.startswith(_OF_COMMANDS)}
+    return kept | dict.fromkeys(_LOCAL, "1")
+
+
+def for_sbatch(*defaults: str) -> dict[str, str]:
+    """Return the environment for sbatch, which the job inherits.
+
+    Parameters
+    ----------
+    *defaults : str
+        The user's defaults that hold for the job: :data:`CHARGED`, :data:`PLACED`. Others, such as
+        ``SBATCH_ARRAY_INX`` and ``SBATCH_CLUSTERS``, would make another job of it.
+    """
+    given = {name: os.environ[name] for name in defaults if name in os.environ}
+    return without_slurm() | given
+
+
+def clusters_of_user() -> tuple[str, str]:
+    """Return the variable by which a user has sbatch use other clusters, and its value; sbatch(1).
+
+    Both are empty if there is none.
+    """
+    for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"):
+        if os.environ.get(name):
+            return name, os.environ[name]
+    return "", ""
 
 
 def array_of_slurm() -> dict[str, str]:

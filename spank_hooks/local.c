@@ -18,21 +18,10 @@
 
 enum { WHY_SIZE = 512, SCRIPT_MOST = 1 << 20 };
 
-/* Whether an option came from the environment of a job that this command runs in. */
-static bool inherited(enum option_id id)
-{
-	return getenv(option_sent_as(id)) != NULL;
-}
-
-static bool given_here(enum option_id id)
-{
-	return option_value(id) != NULL && !inherited(id);
-}
-
 static bool any_given_here(void)
 {
 	for (enum option_id id = 0; id < OPTIONS; id++)
-		if (given_here(id))
+		if (option_given_here(id))
 			return true;
 	return false;
 }
@@ -88,11 +77,11 @@ static void note_that_rules_are_missing(void)
 	    strcmp(program_invocation_short_name, "srun") == 0)
 		return;
 	/* In the order in which the rules go by them. */
-	if (given_here(OPTION_TRAINER))
+	if (option_given_here(OPTION_TRAINER))
 		what = "--requeue --open-mode=append";
-	else if (given_here(OPTION_SUSPENDABLE))
+	else if (option_given_here(OPTION_SUSPENDABLE))
 		what = "--requeue --open-mode=append --signal=B:USR2@LEAD";
-	else if (given_here(OPTION_GPUS))
+	else if (option_given_here(OPTION_GPUS))
 		what = "--gres";
 	if (what != NULL && !rules_are_loaded())
 		slurm_info("hpcext: nothing fills in what the job needs, since the site's " SCRIPT
@@ -117,6 +106,9 @@ void local_post_opt(void)
 		}
 		return;
 	}
+	/* Steps of a job that runs inherit its options, which its sbatch or a node has judged. */
+	if (!any)
+		return;
 	if (!options_fit(getenv("HPCEXT_SCALING"), why, sizeof(why))) {
 		slurm_error("hpcext: %s", why);
 		options_refuse();

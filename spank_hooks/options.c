@@ -79,6 +79,7 @@ static const struct {
 };
 
 static char given[OPTIONS][VALUE_SIZE]; /* "": not given; no valid value is empty */
+static bool here[OPTIONS];		/* on this command line, and not by the job around it */
 static const char *disabled_why;
 
 int options_register(spank_t sp, const char *disabled)
@@ -86,6 +87,7 @@ int options_register(spank_t sp, const char *disabled)
 	int rc = ESPANK_SUCCESS;
 
 	memset(given, 0, sizeof(given));
+	memset(here, 0, sizeof(here));
 	disabled_why = disabled;
 	for (int id = 0; id < OPTIONS && rc == ESPANK_SUCCESS; id++)
 		rc = spank_option_register(sp, &table[id]);
@@ -99,6 +101,11 @@ const char *option_value(enum option_id id)
 	return given[id][0] != '\0' ? given[id] : NULL;
 }
 
+bool option_given_here(enum option_id id)
+{
+	return here[id];
+}
+
 const char *option_variable(enum option_id id)
 {
 	return rules[id].variable;
@@ -109,11 +116,20 @@ const char *option_sent_as(enum option_id id)
 	return rules[id].sent;
 }
 
-/* What to do after a value that is not valid has been told: a job that runs already (remote, where
- * values come from a user's environment) is not to suffer. */
-static int after_bad(int remote)
+/* Whether a value is one that the job around this command was submitted with: srun calls back with
+ * those before it reads its command line (plugstack.c, spank_process_env_options). */
+static bool inherited(enum option_id id, const char *value)
 {
-	return remote ? ESPANK_SUCCESS : options_refuse();
+	const char *sent = getenv(rules[id].sent);
+
+	return sent != NULL && value != NULL && strcmp(sent, value) == 0;
+}
+
+/* What to do after a value that is not valid has been told: a job that runs already (in slurmstepd,
+ * and where its own srun inherits the options of the job) is not to suffer. */
+static int after_bad(bool runs)
+{
+	return runs ? ESPANK_SUCCESS : options_refuse();
 }
 
 /* An optional argument that was not given is NULL on the command line, "" in slurmstepd, and "(null)"
@@ -128,13 +144,14 @@ static bool lead_not_given(const char *value, int remote)
 static int on_option(int id, const char *value, int remote)
 {
 	enum value_kind kind = rules[id].kind;
+	bool runs = remote || inherited(id, value);
 	const char *problem;
 	char shown[SHOWN_SIZE];
 
 	if (disabled_why != NULL) {
 		slurm_error("hpcext: --%s: not available here: %s; tell the administrator",
 			    table[id].name, disabled_why);
-		return after_bad(remote);
+		return after_bad(runs);
 	}
 	if (id == OPTION_SUSPENDABLE && lead_not_given(value, remote))
 		value = LEAD_DEFAULT_S;
@@ -144,10 +161,11 @@ static int on_option(int id, const char *value, int remote)
 	if (problem != NULL) {
 		slurm_error("hpcext: --%s: %s%s%s (valid: %s)%s", table[id].name,
 			    value_shown(value, shown), problem[0] != '\0' ? ": " : "", problem,
-			    value_valid(kind), remote ? "; ignored" : "");
-		return after_bad(remote);
+			    value_valid(kind), runs ? "; ignored" : "");
+		return after_bad(runs);
 	}
 	snprintf(given[id], sizeof(given[id]), "%s", value);
+	here[id] = !runs;
 	return ESPANK_SUCCESS;
 }
 

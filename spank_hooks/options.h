@@ -23,6 +23,10 @@ int options_register(spank_t sp, const char *disabled);
 /* The value of an option, or NULL if it was not given. */
 const char *option_value(enum option_id id);
 
+/* Whether it was given on the command line of this command: not in slurmstepd, and not by the job that
+ * the command runs in. */
+bool option_given_here(enum option_id id);
+
 /* The variable that tells a job of an option's value. */
 const char *option_variable(enum option_id id);
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hpcext.admin import install, sources
-from hpcext.admin.edits import read
+from hpcext.admin.edits import read_ours
 from hpcext.admin.install import FileChange, InstallLocation, Piece, checksum_on_disk
 from hpcext.admin.manifest import Manifest, digest
 from hpcext.admin.trust import ROOT, check_command, check_word
@@ -344,7 +344,7 @@ def settings_of(installed: Manifest) -> Path:
 
 def account_of(site: Site) -> str:
     """Return the account of the unit that is installed; empty if there is none."""
-    found = re.search(r"^User=(\S+)$", read(site.place.on_disk(site.unit)) or "", re.MULTILINE)
+    found = re.search(r"^User=(\S+)$", read_ours(site.place.on_disk(site.unit)) or "", re.MULTILINE)
     return found[1] if found else ""
 
 

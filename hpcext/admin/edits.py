@@ -85,7 +85,27 @@ def as_json(edits: Sequence[Edit]) -> list[dict[str, object]]:
 
 
 def read(path: Path) -> str | None:
-    """Return the text of a file of the site; None if it cannot be read or is not root's alone."""
+    """Return the text of a file of the site; None if there is none.
+
+    It is only compared and shown, so it may be anybody's: slurm.conf often belongs to SlurmUser,
+    and lsb.queues to the administrator of LSF.
+
+    Raises
+    ------
+    InputError
+        It is there, but cannot be read; what it names is unknown then.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        pass  # reading it says why
+    return read_text(path)
+
+
+def read_ours(path: Path) -> str | None:
+    """Return the text of a file that we have installed; None if it is not root's alone."""
     try:
         return read_text(path, must_be_roots=True)
     except InputError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcext.admin import broker, manifest, slurm_conf
-from hpcext.admin.edits import Edit, as_json, read
+from hpcext.admin.edits import Edit, as_json, read, read_ours
 from hpcext.admin.install import InstallLocation, checksum_on_disk
 from hpcext.admin.lsf import STARTER
 from hpcext.admin.manifest import Manifest
@@ -150,7 +150,7 @@ def slurm_files(place: InstallLocation, installed: Manifest, release: str = "") 
     for name in installed.files:
         path = Path(name)
         if path.parts[-2:] == ("plugstack.conf.d", "hpcext.conf"):
-            found = re.search(r"\bcommand=(\S+)", read(place.on_disk(path)) or "")
+            found = re.search(r"\bcommand=(\S+)", read_ours(place.on_disk(path)) or "")
             command = found[1] if found else ""
             return Files(place, path.parents[1], command, release or installed.built_for)
     return None

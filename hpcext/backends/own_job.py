@@ -69,7 +69,7 @@ class OwnJob(Protocol):
         """Return the latest instant of its end in epoch seconds; None if that is unknown."""
 
     def go_back(self) -> int | None:
-        """Requeue it, unless somebody has cancelled it.
+        """Requeue it, unless somebody has cancelled it; without an answer it may be tried again.
 
         Returns
         -------

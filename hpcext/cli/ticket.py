@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -33,6 +34,9 @@ LEAD_S, SHORT_LEAD_S = 60.0, 30.0
 
 SHORT_S = 180.0
 """Seconds: a ticket with less time left when it begins is a short one."""
+
+AGAIN_S = 5.0
+"""Seconds after which a requeue is tried again that the batch system did not answer."""
 
 ANSWER_S = 20.0
 """Seconds to wait for the manager's answer to a request."""
@@ -72,6 +76,7 @@ class TicketLoop:
         self._limit_at_s = 0.0
         self._others_at_s = 0.0
         self._lead_s: float | None = None
+        self._end_s: float | None = None
         self._requeued = False
         self._said = False
         self._last_trouble = ""
@@ -255,23 +260,31 @@ class TicketLoop:
         if not self._requeued and (self._noticed or now_s >= self._limit_at_s):
             left_s = 0.0 if self._noticed else self._left_s()
             if left_s <= 0.0:
-                self._requeued = True
-                return self._here.go_back()
+                return self._go_back(now_s)
             self._limit_at_s = now_s + min(ASK_S, left_s)
         if self._manager.runs_here() and now_s >= self._others_at_s:
             self._others_at_s = now_s + ASK_S
             self._cancel_others()
         return None
 
-    def _left_s(self) -> float:
-        """Return the seconds until it is time to requeue the job."""
+    def _go_back(self, now_s: float) -> int | None:
+        """Requeue the job, as :meth:`_requeue_in_time` returns it; if that fails, again soon."""
         try:
-            end_s = self._here.end_s()
-        except BatchError:
+            status = self._here.go_back()
+        except BatchError as error:
+            self._log_once(error)
+            self._limit_at_s = now_s + AGAIN_S
+            return None
+        self._requeued = True
+        return status
+
+    def _left_s(self) -> float:
+        """Return the seconds until it is time to requeue the job, by the end that was told last."""
+        with contextlib.suppress(BatchError):
+            self._end_s = self._here.end_s()
+        if self._end_s is None:
             return ASK_S
-        if end_s is None:
-            return ASK_S
-        left_s = end_s - time.time()
+        left_s = self._end_s - time.time()
         if self._lead_s is None:
             self._lead_s = SHORT_LEAD_S if left_s < SHORT_S else LEAD_S
         return left_s - self._lead_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Protocol
 
-from hpcext.allocation import without_slurm
+from hpcext.allocation import CHARGED, for_sbatch
 from hpcext.batch import lsf, runner, slurm
 from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf import inside as lsf_inside
@@ -106,7 +106,7 @@ class SlurmMain:
             ]  # fmt: skip
             try:
                 command = ["sbatch", "--parsable", *words]
-                answer = runner.run(command, environ=without_slurm())
+                answer = runner.run(command, environ=for_sbatch(*CHARGED))
                 return slurm.parse_job_id(answer), ""
             except BatchError as error:
                 said = f"{each}: {clean(error.what)}"

@@ -10,8 +10,10 @@ import pytest
 from hpcext.batch.leasing import Held, Idle
 from hpcext.batch.slurm import idle as slurm_idle
 from hpcext.batch.slurm.idle import Planned
+from hpcext.batch.slurm.tables import new_mark
 
 RECORDED = Path(__file__).parent / "recorded"
+THEIRS = "hpcext-theirs-20261124-120000-ab12"
 RELEASES = sorted(path.parent.name for path in RECORDED.glob("*/sinfo-idle.txt"))
 
 
@@ -146,6 +148,49 @@ def test_lines_without_a_plan_or_a_lease_are_ignored() -> None:
     assert slurm_idle.parse_held("3|RUNNING|n1|N/A|None|4\nx|RUNNING|n1|1|None|4\n") == (
         Held(3, "4", "running", "n1", None, "None"),
     )
+
+
+NAMES = (
+    "x\n1|1000|n[1-64]|y", "x\n0123456789abcdef|1|1000|n[1-64]|y", "x|1000|n1|y", "\n\n",
+    "x\r1|2|n2|y", "x\x851|1000|n3|y", "x\u20281|1000|n3|y", "x\x0c1|1000|n3|y", "a|b", "",
+)  # fmt: skip
+"""Names of jobs, which squeue prints as they are (``sbatch -J $'x\\n...'``)."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_one_name_whatever_it_looks_like(name: str) -> None:
+    mark = new_mark()
+    assert new_mark() != mark
+    rest = name.partition("\n")[0].strip()
+    text = f"{mark}|7|1795383683|n[1-4]|{name}\n{mark}|8|1795383684|n5|last\n"
+    assert slurm_idle.parse_planned(text, mark) == (
+        Planned(7, rest, 1795383683.0, "n[1-4]"),
+        Planned(8, "last", 1795383684.0, "n5"),
+    )
+    text = f"{mark}|BeginTime|{name}\nResources|b\n{mark}|Dependency|c\n"
+    assert not slurm_idle.parse_due(text, mark)
+    assert slurm_idle.parse_due(f"{text}{mark}|Priority|d\n", mark)
+
+
+@pytest.mark.parametrize("name", ["x", THEIRS])
+@pytest.mark.parametrize("comment", ["", "7"])
+@pytest.mark.parametrize("between", ["\n", "\r", "\x85", "\u2028", "|7\n"])
+def test_nobody_forges_leases_of_others(name: str, comment: str, between: str) -> None:
+    mark = new_mark()
+    forged = f"RUNNING|n9|n9|bob|1|1|1|{THEIRS}|7"
+    held = f"RUNNING|n1|n1|eve|1|1|1|{name}"
+    for row in (f"{held}{between}{forged}|{comment}", f"{held}|{comment}{between}{forged}"):
+        found = slurm_idle.parse_others(f"{mark}|{row}\n{mark}|{held}|\n", mark)
+        assert {(each.user, each.node) for each in found} <= {("eve", "n1")}
+
+
+def test_what_is_asked_has_the_mark_before_each_row() -> None:
+    for command in (
+        slurm_idle.planned_command("f00"),
+        slurm_idle.due_command("f00"),
+        slurm_idle.others_command("p", "f00"),
+    ):
+        assert command[-1].startswith("--format=f00|%")
 
 
 @pytest.mark.parametrize("why", ["None", "Resources", "Priority"])

@@ -67,12 +67,18 @@ class ScriptedSlurm:
         return f"{number}\n"
 
     def _queue(self, argv: Sequence[str]) -> str:
+        # What stands before the first column stands before each row.
+        form = next(word for word in argv if word.startswith("--format="))
+        before, _, columns = form.removeprefix("--format=").partition("%")
         if any(word.startswith("--partition") for word in argv):
-            return "".join("|".join(facts) + "\n" for facts in self.others)
-        if "--format=%r|%j" in argv:
-            return self.waits
-        held = (f"{job}|{'|'.join(facts)}\n" for job, facts in self.jobs.items())
-        return self.planned if "--start" in argv else "".join(held)
+            table = "".join("|".join(facts) + "\n" for facts in self.others)
+        elif columns == "r|%j":
+            table = self.waits
+        elif "--start" in argv:
+            table = self.planned
+        else:
+            table = "".join(f"{job}|{'|'.join(facts)}\n" for job, facts in self.jobs.items())
+        return "".join(f"{before}{row}\n" for row in table.splitlines())
 
     def said(self, command: str) -> list[Sequence[str]]:
         return [argv for argv in self.calls if argv[0] == command]

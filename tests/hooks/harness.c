@@ -6,6 +6,8 @@
  *     args WORD...               arguments in plugstack.conf
  *     local OPTION [VALUE]       the option on a command line
  *     remote OPTION [VALUE]      the option in slurmstepd
+ *     inherit OPTION VALUE       the option in srun, by the job that it runs in
+ *     post                       what sbatch, srun and salloc do after all options; once
  *     fit [SCALING]              the options all together
  *     values                     prints what was given, and forgets it
  *
@@ -16,6 +18,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "local.h"
 #include "options.h"
 
 enum { LINE_SIZE = 1 << 21, WORDS = 16, WHY_SIZE = 512 };
@@ -36,6 +39,11 @@ const char *spank_strerror(spank_err_t err)
 {
 	(void)err;
 	return "an error";
+}
+
+void slurm_info(const char *format, ...)
+{
+	(void)format;
 }
 
 void slurm_error(const char *format, ...)
@@ -73,6 +81,21 @@ static int call(const char *name, const char *value, int remote)
 		if (strcmp(registered[i]->name, name) == 0)
 			return registered[i]->cb(registered[i]->val, value, remote);
 	abort();
+}
+
+/* As slurmctld has it in the environment of a batch script, which each of its srun reads first. */
+static int inherit(const char *name, const char *value)
+{
+	for (int i = 0; i < OPTIONS; i++)
+		if (strcmp(registered[i]->name, name) == 0)
+			setenv(option_sent_as(registered[i]->val), value, 1);
+	return call(name, value, 0);
+}
+
+static int post(void)
+{
+	local_post_opt();
+	return 0;
 }
 
 static int check_args(int ac, char **av)
@@ -124,6 +147,10 @@ static int answer(int ac, char **av)
 		return check_belong();
 	if (strcmp(av[0], "values") == 0)
 		return print_values();
+	if (strcmp(av[0], "post") == 0)
+		return post();
+	if (strcmp(av[0], "inherit") == 0)
+		return inherit(av[1], av[2]);
 	return call(av[1], ac > 2 ? av[2] : NULL, strcmp(av[0], "remote") == 0);
 }
 

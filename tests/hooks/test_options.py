@@ -136,6 +136,40 @@ def test_how_it_saves_is_said_of_a_job_that_may_be_suspended(harness: Harness) -
         harness.ask("values")
 
 
+CHOICE = "'auto' leaves a choice, which nothing here decides"
+
+
+def test_a_step_does_not_suffer_from_what_its_job_was_submitted_with(checked_harness: Path) -> None:
+    """By a newer plugin, or with a variable that the job does not have any more."""
+    step = Harness(checked_harness)
+    said = step.ask("inherit", "hpcext-checkpoint", b"of-the-next-release")
+    (line,) = said.lines
+    check_refusal(line, "hpcext-checkpoint")
+    assert (said.status, line.endswith("; ignored")) == (0, True)
+    assert step.ask("inherit", "hpcext-gpus", b"auto") == Answer(0, [])
+    assert step.ask("post") == Answer(0, [])
+    assert step.ask("values") == Answer(0, ["HPCEXT_GPUS=auto"])
+    # What its own command line says is judged as ever.
+    assert step.ask("local", "hpcext-checkpoint", b"bad").status == -1
+    assert step.end() == (0, "")
+    step = Harness(checked_harness)
+    step.ask("inherit", "hpcext-suspendable", b"(null)")
+    step.ask("local", "hpcext-gpus", b"auto")
+    (line,) = step.ask("post").lines
+    assert line.startswith(f"hpcext: --hpcext-gpus: {CHOICE}")
+    assert step.end() == (0, "")
+
+
+def test_what_is_submitted_from_inside_is_judged(checked_harness: Path) -> None:
+    """The option of the job around it was a good one, and another is given."""
+    inner = Harness(checked_harness)
+    inner.ask("inherit", "hpcext-gpus", b"4")
+    assert inner.ask("local", "hpcext-gpus", b"auto") == Answer(0, [])
+    (line,) = inner.ask("post").lines
+    assert line.startswith(f"hpcext: --hpcext-gpus: {CHOICE}")
+    assert inner.end() == (0, "")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -266,7 +266,7 @@ def test_a_parameter_file_that_is_long_or_strange(tmp_path: Path) -> None:
 
 
 ERRORS = "errors of such a job go where its output goes (-o); leave out -e"
-TWICE = "a job cannot have its input (-i) twice; let it open the file"
+TWICE = "a job cannot have its input (-i, -is) twice; let it open the file"
 
 
 @pytest.mark.parametrize(
@@ -274,6 +274,7 @@ TWICE = "a job cannot have its input (-i) twice; let it open the file"
     [
         (["-I"], "suspendable", "suspendable: an interactive job cannot be suspended; leave out"),
         (["-i", "in"], "suspendable", f"suspendable: {TWICE}"),
+        (["-is", "in"], "suspendable", f"suspendable: {TWICE}"),
         (["-e", "err"], "suspendable", f"suspendable: {ERRORS}"),
         (["-e", "err"], "trainer=1:2", f"trainer: {ERRORS}"),
         (["-I"], "trainer=1:2", "trainer: an interactive job cannot be a trainer; leave out -I"),

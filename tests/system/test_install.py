@@ -538,6 +538,34 @@ def test_what_is_still_named_is_not_removed(target: Target) -> None:
 
 
 @pytest.mark.usefixtures("_quick")
+def test_files_of_the_site_may_be_of_any_owner(target: Target) -> None:
+    """slurm.conf often belongs to SlurmUser, or to a group of administrators."""
+    conf = target.conf / "slurm.conf"
+    conf.write_text("ClusterName=c\n")
+    os.chown(conf, 65534, 65534)
+    conf.chmod(0o664)
+    _, said, _ = target.install("--json")
+    left = json.loads(said)["left"]
+    assert [line for line in left[-1]["diff"] if line.startswith("---")] == [f"--- a{conf}"]
+    apply_diffs(left)
+    os.chown(conf, 65534, 65534)
+    _, said, _ = target.install()
+    assert "left to you" not in said
+    assert target.status()[1]["left"] == []
+    before = target.files()
+    code, said, error = target.uninstall()
+    assert code == 2
+    assert f"\n-Prolog={target.conf}/prolog.d/*" in said
+    assert "still names files that would be removed" in error
+    assert target.files() == before
+    # What one that cannot be read names is not known.
+    conf.write_bytes(b"ClusterName=\xff\n")
+    code, _, error = target.uninstall()
+    assert (code, target.home.exists()) == (2, True)
+    assert f"{conf}: not UTF-8" in error
+
+
+@pytest.mark.usefixtures("_quick")
 def test_a_prolog_of_others_goes_on_after_ours(target: Target) -> None:
     target.install()
     (target.conf / "prolog.d" / "10-site").write_text("#!/bin/sh\n")

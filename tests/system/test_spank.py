@@ -358,6 +358,26 @@ def test_what_looks_as_if_slurmctld_had_sent_it_is_not_trusted(
     assert out.startswith("stand-in|suspendable|--lead|90|--|/")
 
 
+def test_steps_of_a_job_do_not_suffer_from_its_options(
+    slurm: Cluster, place: Site, built: Plugin
+) -> None:
+    """Which a variable had made complete at submission, or that the plugin on the node refuses."""
+    # batch() fails if the job did, whose last command is srun.
+    built.use_well()
+    flag = "--hpcext-gpus=auto"
+    out = batch(slurm, place, "--export=NONE", flag, HPCEXT_SCALING="vit")
+    assert "HPCEXT_SCALING" not in environment(out, "batch")
+    assert environment(out, "step")["SLURM_STEP_ID"] == "0"
+    # What slurmctld tells a batch script of an option that a newer sbatch has accepted.
+    sent = "SLURM_SPANK__SLURM_SPANK_OPTION_hpcext_hpcext_checkpoint"
+    source = place.path / "job.sh"
+    for words, value in ((f"command={built.command}", "of-the-next-release"), ("loud", "keras")):
+        built.use(words)
+        source.write_text(f"#!/bin/sh\nexport {sent}={value}\nexec srun -n1 true\n")
+        said = slurm.as_user("sbatch", "--wait", "-n1", "--output=/dev/null", str(source))
+        assert said.returncode == 0, said
+
+
 def test_a_plugin_that_is_missing_or_broken_breaks_nothing(
     slurm: Cluster, place: Site, built: Plugin
 ) -> None:

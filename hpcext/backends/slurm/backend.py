@@ -27,10 +27,14 @@ from hpcext.batch.slurm.reads import reads
 from hpcext.batch.slurm.requeued import begin_requeued
 from hpcext.batch.standing import Is
 from hpcext.config import Settings
-from hpcext.core.errors import BatchError, NoManagerError
+from hpcext.core.errors import BatchError, InputError, NoManagerError
 from hpcext.core.values import Node
+from hpcext.text import shown
 
 log = logging.getLogger(__name__)
+
+HOSTS_PATIENCE_S = 120.0
+"""Seconds for which a manager that begins waits for a slurmctld that is away."""
 
 _SITES = {"JobHeldAdmin", "JobHoldMaxRequeue"}
 """Reasons for which only an operator can release a job (squeue(1), JOB REASON CODES)."""
@@ -61,8 +65,10 @@ class Slurm(Backend):
         return slurm_job.SUBMITTED
 
     def check(self, order: PilotOrder) -> PilotOrder:
-        """Refuse a job array."""
+        """Refuse a job array, and a job on another cluster."""
         refuse_array(slurm.array_of(order.options))
+        if (option := slurm.clusters_of(order.options)) is not None:
+            raise InputError(slurm.ONE_CLUSTER, where=shown(option), do=slurm.SUBMIT_THERE)
         return order
 
     def limit_s(self, time: str) -> float | None:
@@ -84,7 +90,7 @@ class Slurm(Backend):
             raise NoManagerError(
                 f"pilot {run.name} runs inside a job of Slurm, but this process does not"
             )
-        requeue = functools.partial(slurm_job.requeue, here.name)
+        requeue = functools.partial(slurm_job.requeue_at_last, here.name)
         common: dict[str, Any] = {
             "job_id": here.name,
             "restarts": here.restarts,
@@ -154,7 +160,7 @@ def _steps(
         name: Share(gpus, cpus=count, memory_mb=here.memory_mb, logical=run.logical)
         for name, count in zip(names, cpus, strict=True)
     }
-    hosts = reads().hosts(names) if len(names) > 1 else {}
+    hosts = _hosts(names) if len(names) > 1 else {}
     addresses = {name: host.address for name, host in hosts.items()}
     # Slots are alike on all nodes.
     kinds = {name: host.kind for name, host in hosts.items() if not run.logical}
@@ -163,6 +169,18 @@ def _steps(
         SlurmSteps, shares=shares, addresses=addresses, orphans=run.orphans, **common
     )
     return nodes, executor
+
+
+def _hosts(names: Sequence[str]) -> dict[str, slurm.Host]:
+    """Return what Slurm knows of nodes; nothing if it does not answer for a while.
+
+    Their names mostly are their addresses, and trainings that run already must not end for that.
+    """
+    try:
+        return runner.patiently(lambda: reads().hosts(names), HOSTS_PATIENCE_S)
+    except BatchError as error:
+        log.warning("addresses and GPUs of the nodes are taken as usual ones: %s", error)
+        return {}
 
 
 def _lost_nodes(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:

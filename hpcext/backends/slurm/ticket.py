@@ -46,7 +46,10 @@ class SlurmTicket:
 
     def environ(self) -> dict[str, str]:
         """Return our environment without SLURM_*, except what distinguishes tasks of an array."""
-        return without_slurm() | array_of_slurm()
+        ours = without_slurm()
+        # A trainer outlives a token, and commands that find an expired one try no other way.
+        ours.pop("SLURM_JWT", None)
+        return ours | array_of_slurm()
 
     def is_its_script(self, path: Path) -> bool:
         """Return False, because sbatch takes only scripts that name their interpreter."""

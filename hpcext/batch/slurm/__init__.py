@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from hpcext.allocation import JobId, without_slurm
+from hpcext.allocation import JobId, for_commands
 from hpcext.batch.jobs import UNKNOWN, End, Seen, as_job
+from hpcext.batch.slurm.tables import facts, lines_of, rows
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
 from hpcext.text import shown
@@ -26,6 +27,9 @@ STATES = frozenset(
     }
 )  # fmt: skip
 """The states of a job (https://slurm.schedmd.com/job_state_codes.html, and squeue(1) of 22.05)."""
+
+ONE_CLUSTER = "all commands of hpcext are for the one cluster of this host"
+SUBMIT_THERE = "submit it on a host of the other cluster, or with SLURM_CONF set to its slurm.conf"
 
 _JOB_ID = re.compile(r"([0-9]{1,18})(?:;[\w.-]+)?\Z")
 _GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()0-9][^:,()]*):")
@@ -50,32 +54,16 @@ class Host(NamedTuple):
     kind: str
 
 
-def rows(text: str, columns: int) -> Iterator[list[str]]:
-    r"""Yield the cells of each line of a table, in which ``|`` separates them.
-
-    Parameters
-    ----------
-    text : str
-    columns : int
-        The number of cells of a row. The last one may contain anything; missing ones are empty.
-
-    Examples
-    --------
-    >>> list(rows("7|RUNNING\n8|PENDING|a|b", 3))
-    [['7', 'RUNNING', ''], ['8', 'PENDING', 'a|b']]
-    """
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|", columns - 1)]
-        yield cells + [""] * (columns - len(cells))
-
-
-def facts(line: str) -> dict[str, str]:
-    """Parse ``KEY=VALUE KEY=VALUE ...``, a line of ``scontrol --oneliner show``."""
-    return dict(word.partition("=")[::2] for word in line.split())
-
-
 def submit_command(options: Sequence[str]) -> list[str]:
-    """Return the sbatch(1) command that submits a script on its standard input."""
+    """Return the sbatch(1) command that submits a script on its standard input.
+
+    Raises
+    ------
+    BatchError
+        The options name another cluster, which no other command of ours would ask about the job.
+    """
+    if (option := clusters_of(options)) is not None:
+        raise BatchError(ONE_CLUSTER, where=shown(option), do=SUBMIT_THERE)
     return ["sbatch", "--parsable", *options]
 
 
@@ -97,6 +85,20 @@ def array_of(options: Sequence[str]) -> str | None:
     """
     for option in options:
         if option.partition("=")[0] == "--array" or option.startswith("-a"):
+            return option
+    return None
+
+
+def clusters_of(options: Sequence[str]) -> str | None:
+    """Return the option of sbatch that chooses among clusters; None if there is none.
+
+    Examples
+    --------
+    >>> clusters_of(["--clusters=b"]), clusters_of(["-M", "b"]), clusters_of(["--mem=1"])
+    ('--clusters=b', '-M', None)
+    """
+    for option in options:
+        if option.partition("=")[0] in {"--clusters", "--cluster"} or option.startswith("-M"):
             return option
     return None
 
@@ -213,7 +215,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 def epoch_times() -> dict[str, str]:
     """Return an environment in which commands of Slurm print instants in epoch seconds."""
-    return {**without_slurm(), "SLURM_TIME_FORMAT": "%s"}
+    return {**for_commands(), "SLURM_TIME_FORMAT": "%s"}
 
 
 def end_command(job_id: JobId) -> list[str]:
@@ -270,7 +272,7 @@ def hosts_command(nodelist: str) -> list[str]:
 def parse_hosts(text: str) -> dict[str, Host]:
     """Parse nodes, one on each line, by name."""
     found = {}
-    for said in map(facts, text.splitlines()):
+    for said in map(facts, lines_of(text)):
         if "NodeName" in said:
             address = said.get("NodeAddr") or said["NodeName"]
             found[said["NodeName"]] = Host(address, gres_kind(said.get("Gres", "")))

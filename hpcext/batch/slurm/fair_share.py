@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from hpcext.batch.leasing import Association
-from hpcext.batch.slurm import rows
+from hpcext.batch.slurm.tables import lines_of, rows
 
 _COLUMNS = ("User", "FairShare", "Account")
 """The account is the last, since :func:`rows` takes blanks away."""
@@ -32,7 +32,7 @@ def parse_fair_share(text: str) -> tuple[Association, ...]:
     """
     above: list[tuple[int, str]] = []
     found = []
-    for line in text.splitlines():
+    for line in lines_of(text):
         # Its blanks are what the rows leave out.
         named = line.split("|", len(_COLUMNS) - 1)[-1]
         depth = len(named) - len(named.lstrip())

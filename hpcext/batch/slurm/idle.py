@@ -18,14 +18,13 @@ from hpcext.batch.leasing import LEASE, THERE, WAITING, Held, Idle, Other
 from hpcext.batch.slurm import (
     epoch,
     epoch_times,
-    facts,
     gres_kind,
     hostnames_command,
     parse_hostnames,
     parse_time_limit,
-    rows,
     state,
 )
+from hpcext.batch.slurm.tables import facts, lines_of, new_mark, rows, table
 from hpcext.numerals import whole
 
 _GPUS = re.compile(r"(?:^|,)gpu:(?:[^:,()]*[^:,()0-9][^:,()]*:)?([0-9]{1,18})(?![0-9])")
@@ -147,18 +146,28 @@ def gres_count(gres: str) -> int:
     return sum(map(int, _GPUS.findall(gres)))
 
 
-def planned_command() -> list[str]:
+def planned_command(mark: str = "") -> list[str]:
     """Return the squeue(1) command that asks for pending jobs and their expected starts.
 
     It is for use with :func:`~hpcext.batch.slurm.epoch_times`.
+
+    Parameters
+    ----------
+    mark : str
+        As :func:`~hpcext.batch.slurm.tables.new_mark` makes it, since names are anybody's.
     """
-    return ["squeue", "--noheader", "--states=PENDING", "--start", "--format=%i|%S|%Y|%j"]
+    return ["squeue", "--noheader", "--states=PENDING", "--start", table("%i|%S|%Y|%j", mark)]
 
 
-def parse_planned(text: str) -> tuple[Planned, ...]:
-    """Parse ``ID|EPOCH|NODES|NAME`` on each line, except jobs without an expected start."""
+def parse_planned(text: str, mark: str = "") -> tuple[Planned, ...]:
+    """Parse rows ``ID|EPOCH|NODES|NAME``, except those of jobs without an expected start.
+
+    Parameters
+    ----------
+    text, mark : str
+    """
     found = []
-    for ident, start, nodes, name in rows(text, 4):
+    for ident, start, nodes, name in rows(text, 4, mark):
         # Arrays and heterogeneous jobs have a longer id: 7_[1-3], 7+0.
         number, at = whole(re.split("[_+]", ident, maxsplit=1)[0]), epoch(start)
         if number is not None and at is not None and nodes and not nodes.startswith("("):
@@ -166,18 +175,22 @@ def parse_planned(text: str) -> tuple[Planned, ...]:
     return tuple(found)
 
 
-def due_command() -> list[str]:
+def due_command(mark: str = "") -> list[str]:
     """Return the squeue(1) command that asks for the reason and the name of each pending job."""
-    return ["squeue", "--noheader", "--states=PENDING", "--format=%r|%j"]
+    return ["squeue", "--noheader", "--states=PENDING", table("%r|%j", mark)]
 
 
-def parse_due(text: str) -> bool:
-    """Return whether a job other than a lease waits for nodes, from lines ``REASON|NAME``.
+def parse_due(text: str, mark: str = "") -> bool:
+    """Return whether a job other than a lease waits for nodes, from rows ``REASON|NAME``.
 
     Its expected start is not used, because while leases are preempted for it, Slurm may have any
     plan for it, or none.
+
+    Parameters
+    ----------
+    text, mark : str
     """
-    return any(why in _FOR_NODES and not LEASE.match(name) for why, name in rows(text, 2))
+    return any(why in _FOR_NODES and not LEASE.match(name) for why, name in rows(text, 2, mark))
 
 
 def reserved_command() -> list[str]:
@@ -188,7 +201,7 @@ def reserved_command() -> list[str]:
 def parse_reserved(text: str) -> tuple[Planned, ...]:
     """Parse ``KEY=VALUE ...`` on each line; without reservations, scontrol prints a sentence."""
     found = []
-    for said in map(facts, text.splitlines()):
+    for said in map(facts, lines_of(text)):
         start, nodes = epoch(said.get("StartTime", "")), said.get("Nodes", "")
         if start is not None and nodes and not nodes.startswith("("):
             found.append(Planned(0, said.get("ReservationName", ""), start, nodes))
@@ -201,23 +214,31 @@ def held_command(job_name: str) -> list[str]:
     return [*words, "--format=%i|%T|%N|%e|%r|%k"]
 
 
-def others_command(partition: str) -> list[str]:
+def others_command(partition: str, mark: str = "") -> list[str]:
     """Return the squeue(1) command that asks for all jobs in a partition, for use with epoch times.
 
     Ended jobs are included for MinJobAge. ``%n`` are the requested nodes.
+
+    Parameters
+    ----------
+    partition, mark : str
     """
     words = ["squeue", "--noheader", f"--partition={partition}", "--states=all"]
-    return [*words, "--format=%T|%N|%n|%u|%V|%S|%e|%j|%k"]
+    return [*words, table("%T|%N|%n|%u|%V|%S|%e|%j|%k", mark)]
 
 
-def parse_others(text: str) -> tuple[Other, ...]:
+def parse_others(text: str, mark: str = "") -> tuple[Other, ...]:
     """Return the leases of harvesters in the output of :func:`others_command`.
 
-    Each line is ``STATE|NODE|NODE|USER|EPOCH|EPOCH|EPOCH|NAME|COMMENT``: the node that a job has,
+    Each row is ``STATE|NODE|NODE|USER|EPOCH|EPOCH|EPOCH|NAME|COMMENT``: the node that a job has,
     the requested one, submission, begin and end. Leases that ended without a node are left out.
+
+    Parameters
+    ----------
+    text, mark : str
     """
     found = []
-    for words in rows(text, 9):
+    for words in rows(text, 9, mark):
         # Name and comment may be anything in jobs that are no leases.
         said, node, asked, user, submitted, start, end, name, comment = words
         if not LEASE.match(name) or whole(comment) is None:
@@ -283,8 +304,9 @@ def planned_ends(but: str = "") -> dict[str, float]:
     BatchError
         Slurm does not answer.
     """
-    text = runner.run(planned_command(), environ=epoch_times())
-    jobs = (job for job in parse_planned(text) if job.name != but)
+    mark = new_mark()
+    text = runner.run(planned_command(mark), environ=epoch_times())
+    jobs = (job for job in parse_planned(text, mark) if job.name != but)
     planned = [job for job in jobs if not LEASE.match(job.name)]
     planned += parse_reserved(runner.run(reserved_command(), environ=epoch_times()))
     lists = {each.nodes for each in planned}

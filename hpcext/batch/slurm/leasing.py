@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcext.allocation import without_slurm
+from hpcext.allocation import CHARGED, for_sbatch
 from hpcext.batch import runner, slurm
 from hpcext.batch.leasing import Association, Held, Idle, LeaseSubmission, Other
 from hpcext.batch.slurm import fair_share
 from hpcext.batch.slurm import idle as slurm_idle
 from hpcext.batch.slurm import site as slurm_site
 from hpcext.batch.slurm.reads import reads
+from hpcext.batch.slurm.tables import new_mark
 from hpcext.core.errors import BatchError
 
 _SCRIPT = """#!/bin/sh
@@ -49,7 +50,9 @@ class SlurmLeasing:
         """Return whether another job waits for nodes; True if jobs of others are hidden."""
         if self._hidden is None:
             self._hidden = bool(self.lacks())
-        return self._hidden or slurm_idle.parse_due(runner.run(slurm_idle.due_command()))
+        mark = new_mark()
+        command = slurm_idle.due_command(mark)
+        return self._hidden or slurm_idle.parse_due(runner.run(command), mark)
 
     def held(self, name: str) -> tuple[Held, ...]:
         """Return our jobs of a name."""
@@ -58,8 +61,9 @@ class SlurmLeasing:
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
         """Return leases of harvesters, except those of a name."""
-        command = slurm_idle.others_command(partition)
-        found = slurm_idle.parse_others(runner.run(command, environ=slurm.epoch_times()))
+        mark = new_mark()
+        command = slurm_idle.others_command(partition, mark)
+        found = slurm_idle.parse_others(runner.run(command, environ=slurm.epoch_times()), mark)
         return tuple(each for each in found if each.harvester != but)
 
     def associations(self) -> tuple[Association, ...]:
@@ -88,7 +92,7 @@ class SlurmLeasing:
             "--chdir=/",
         ]
         command = slurm.submit_command(words)
-        said = runner.run(command, environ=without_slurm(), script=script)
+        said = runner.run(command, environ=for_sbatch(*CHARGED), script=script)
         return slurm.parse_job_id(said)
 
     def cancel(self, job_id: int) -> None:

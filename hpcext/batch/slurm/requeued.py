@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection
 
 from hpcext.allocation import JobId
 from hpcext.batch import runner
-from hpcext.batch.slurm import epoch_times, rows, site
+from hpcext.batch.slurm import epoch_times, site
+from hpcext.batch.slurm.tables import rows
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
 

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 
-from hpcext.batch.slurm import facts, rows
+from hpcext.batch.slurm.tables import facts, lines_of, rows
 
 SIGNAL_AT_PREEMPTION = ("PreemptParameters", "send_user_signal")
 """The setting by which the signal that a job requests comes at a preemption, too."""
@@ -93,7 +93,7 @@ def partitions_command() -> list[str]:
 def parse_partitions(text: str) -> dict[str, dict[str, str]]:
     """Parse partitions, one on each line: name → settings."""
     found = {}
-    for said in map(facts, text.splitlines()):
+    for said in map(facts, lines_of(text)):
         if said.get("PartitionName"):
             found[said["PartitionName"]] = said
     return found

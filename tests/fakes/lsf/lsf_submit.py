@@ -22,7 +22,7 @@ KEYS = {"LSB_SUB_QUEUE": "-q", "LSB_SUB_JOB_NAME": "-J", "LSB_SUB_RERUNNABLE": "
 """What an esub may change here, besides the command."""
 
 VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-E", "-W", "-R", "-gpu", "-nnodes", "-env"}
-VALUES |= {"-w", "-wa", "-wt", "-k", "-i", "-m", "-Jd", "-cwd"}
+VALUES |= {"-w", "-wa", "-wt", "-k", "-i", "-is", "-m", "-Jd", "-cwd"}
 SWITCHES = {"-K", "-I", "-r", "-rn"}
 SAFE = re.compile(r"[\w./:=@%+,-]+", re.ASCII)
 
@@ -245,6 +245,7 @@ def _parameters(site: Site, request: Request) -> bytes:
     found = [f'{key}="{value}"\n' for key, value in lines]
     found += ["LSB_SUB_INTERACTIVE=Y\n"] * ("-I" in options)
     found += [f'LSB_SUB_IN_FILE="{options["-i"]}"\n'] if "-i" in options else []
+    found += [f'LSB_SUB2_IN_FILE_SPOOL="{options["-is"]}"\n'] if "-is" in options else []
     found += [f'LSB_SUB_ERR_FILE="{options["-e"]}"\n'] if "-e" in options else []
     found += ["LSB_SUB_RERUNNABLE=Y\n"] * ("-r" in options)
     found += ["LSB_SUB_RERUNNABLE=N\n"] * ("-rn" in options)
