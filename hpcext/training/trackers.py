@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hpcext import documents, protocol
+from hpcext.training.leave import at_most
 
 HAND_OVER_S = 10.0
 """Longest time for what is not handed over yet; the GPUs are waited for meanwhile."""
@@ -77,18 +76,7 @@ def hand_over() -> None:
     kinds = [kind for name in _WRITERS if (kind := _used(name, "SummaryWriter")) is not None]
     # Of the type itself, since an attribute of a stranger's object may do anything.
     calls += [each.flush for each in (gc.get_objects() if kinds else ()) if type(each) in kinds]
-    threads = [threading.Thread(target=_quietly, args=(call,), daemon=True) for call in calls]
-    for thread in threads:
-        thread.start()
-    until_s = time.monotonic() + HAND_OVER_S
-    for thread in threads:
-        thread.join(max(0.0, until_s - time.monotonic()))
-
-
-def _quietly(call: Callable[[], Any]) -> None:
-    # The state is saved, and a tracker's error must not undo that.
-    with contextlib.suppress(Exception):
-        call()
+    at_most(HAND_OVER_S, calls)
 
 
 def _used(module: str, name: str) -> Any:

@@ -46,6 +46,8 @@ def begin() -> None:
         sys=_Sys("sys"),
         io=_io(),
         ctypes=_ctypes(),
+        # The objects of all processes of the room are in one.
+        gc=types.SimpleNamespace(get_objects=list),
         threading=_threading(),
         filelock=_filelock(),
         secrets=_secrets(),
