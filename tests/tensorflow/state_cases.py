@@ -242,6 +242,11 @@ def refusals():
     callback = Callback(model)
     refused("fit, generator", lambda: callback.fit(iter_pairs()))
     refused("fit, steps", lambda: callback.fit(np.zeros((2, 4)), steps_per_epoch=1))
+    x, y = next(iter_pairs())
+    callback.fit(x, y, epochs=2, verbose=0)
+    refused("fit twice", lambda: callback.fit(x, y, epochs=2, verbose=0))
+    longer = callback.fit(x, y, epochs=3, verbose=0)
+    say("fit longer", f"{callback.session.step} steps, epochs {longer.epoch}")
     refused("fit itself", lambda: model.fit(*next(iter_pairs()), callbacks=[callback], verbose=0))
     os.environ["WORLD_SIZE"] = "2"
     refused("alone", join)
@@ -270,6 +275,10 @@ def together():
     again = Callback(model, checkpoint_dir=Path("together"))
     history = again.fit(x, np.ones((29, 2)), batch_size=3, epochs=3, verbose=0, threads=2)
     say("together, more epochs", f"{again.session.step} steps, epochs {history.epoch}")
+    rerun = Callback(model, checkpoint_dir=Path("together"))
+    for epochs in (2, 3):
+        rerun.fit(x, np.ones((29, 2)), batch_size=3, epochs=epochs, verbose=0)
+    say("together, again", f"{rerun.session.step} steps")
 
 
 def data():

@@ -81,6 +81,10 @@ def test_objects_that_cannot_be_saved_are_refused(lines: dict[str, str]) -> None
     assert "fit(x): a generator cannot be resumed in mid-epoch" in lines["fit, generator"]
     assert "an epoch here always goes through all data once" in lines["fit, steps"]
     assert lines["fit itself"].startswith("RuntimeError call callback.fit(...) in place of")
+    assert lines["fit twice"].startswith(
+        "RuntimeError fit(epochs=2): an earlier fit with this callback has made all of these epochs"
+    )
+    assert lines["fit longer"] == "3 steps, epochs [2]"
     assert lines["alone"] == (
         "RuntimeError 2 workers that did not start under `hpcext launch`: start them with "
         "`hpcext launch --ranks 2 python ...`"
@@ -94,6 +98,7 @@ def test_objects_that_cannot_be_saved_are_refused(lines: dict[str, str]) -> None
 def test_fit(lines: dict[str, str]) -> None:
     assert lines["together"] == "20 steps, epochs [0, 1]"
     assert lines["together, more epochs"] == "30 steps, epochs [0, 1, 2]"
+    assert lines["together, again"] == "30 steps"
 
 
 def test_data(lines: dict[str, str]) -> None:

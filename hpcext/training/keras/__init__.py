@@ -132,6 +132,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         ------
         TypeError, ValueError
             The data is not of this kind, or ``steps_per_epoch`` is given.
+        RuntimeError
+            An earlier call has made all of these epochs, which are the number in all.
         CheckpointError
             ``initial_epoch`` is not that of the checkpoint, or a newer attempt has begun.
         """

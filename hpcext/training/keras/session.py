@@ -61,6 +61,7 @@ class FitSession(Session):
         self._at_work = False
         self._stepped = False
         self._arrived: Tree | None = None
+        self._asked = 0
         super().__init__(
             model=model,
             optimizer=model.optimizer,
@@ -85,7 +86,19 @@ class FitSession(Session):
         ----------
         epochs : int
             Number of epochs in all.
+
+        Raises
+        ------
+        RuntimeError
+            An earlier ``fit`` with this callback has made all of them.
         """
+        if self.training.loop.place.phase == AFTER and epochs <= self._asked:
+            raise RuntimeError(
+                f"fit(epochs={epochs}): an earlier fit with this callback has made all of these "
+                "epochs, so that this one would train nothing; make a Callback for each fit (with "
+                "a checkpoint_dir of its own), or give more epochs, the number in all"
+            )
+        self._asked = max(self._asked, epochs)
         self.training.begin(epochs)
         self._at_work = False
         return self.training.loop.place.epoch
