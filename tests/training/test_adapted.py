@@ -290,6 +290,24 @@ def test_batches_of_another_size_are_refused() -> None:
         break
 
 
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_loop_without_passes_is_told_that_it_does_not_adapt(
+    capsys: pytest.CaptureFixture[str], passes: bool
+) -> None:
+    trained = Trained()
+    if passes:
+        trained.train()
+    else:
+        for _ in trained.session.epochs(1):
+            for _, x, y in trained.session.batches(trained.loader):
+                trained.optimizer.zero_grad()
+                mse_loss(trained.net(x), y).backward()
+                trained.optimizer.step()
+    assert capsys.readouterr().err.count("no step goes through session.microbatches") == (
+        0 if passes else 1
+    )
+
+
 def lines(job: Forked, kind: str) -> list[list[str]]:
     return [line for line in job.log if line[2] == kind]
 

@@ -31,6 +31,11 @@ Batch = TypeVar("Batch")
 NOISE = ("split", "differenced")
 """Ways to measure the noise in a step that is one pass of one GPU."""
 
+UNPASSED = (
+    "session.adapt(): no step goes through session.microbatches(batch), so the batch keeps its "
+    "size; make the passes of a step in a loop over that: docs/goodput.md"
+)
+
 
 class Adapting(Feature):
     """The adaptation of the batch of a session, after :meth:`begin` was called.
@@ -75,6 +80,7 @@ class Adapting(Feature):
         self._samples_before = 0
         self._halved = False
         self._counted: Ranks | None = None
+        self._passed = False  # by microbatches, or said not to be
 
     def begin(
         self,
@@ -133,6 +139,7 @@ class Adapting(Feature):
 
     def microbatches(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
         """Yield the passes of a step; see :meth:`hpcext.training.torch.Session.microbatches`."""
+        self._passed = True
         size, models = self.coordinator.ranks.size, self._framework.models
         if size > 1 and not models:
             raise RuntimeError("microbatches(): needs a model from session.parallel(model)")
@@ -253,6 +260,9 @@ class Adapting(Feature):
         agent, step = self.agent, self.coordinator.step
         if agent is None:
             return False
+        if not self._passed and step >= 5 and self.coordinator.ranks.rank == 0:
+            self._passed = True
+            self.coordinator.reporter.note(UNPASSED)
         due, self._hears = agent.due(step - 1), agent.hears(step - 1)
         self._stop_clock(agent, due=due)
         # The second step of a difference is measured next.

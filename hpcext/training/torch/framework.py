@@ -21,7 +21,7 @@ from hpcext.training.torch.clock import CudaClock
 from hpcext.training.torch.compiled import keep_safe
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.parallel import Parallel
-from hpcext.training.torch.ranks import join, own_device
+from hpcext.training.torch.ranks import join, own_device, unused_gpus
 from hpcext.training.torch.state import TorchState
 from hpcext.training.torch.weights import Catcher
 from hpcext.training.torch.whole import (
@@ -131,6 +131,12 @@ class Torch(Framework):
         self.coordinator.ranks = alone
         if dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
+
+    def began(self) -> None:
+        """Say that this node's GPUs are not used, if it has too few for its ranks."""
+        joining = self.member is not None and self.member.joining
+        if self.coordinator.ranks.rank == 0 and not joining and (why := unused_gpus()):
+            self.coordinator.reporter.note(why)
 
     def make_state(self, objects: dict[str, Any]) -> TorchState:
         """Make the state of the objects that the script names."""

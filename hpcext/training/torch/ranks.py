@@ -164,9 +164,19 @@ def init(device: torch.device, **place: Any) -> None:
 
 def own_device() -> torch.device:
     """Return this rank's device: a GPU of its own if this node has one for each rank."""
-    env = environ()
-    if torch.cuda.is_available():
-        here = int(env.get("LOCAL_WORLD_SIZE", "1"))
-        if torch.cuda.device_count() >= here:
-            return torch.device("cuda", int(env.get("LOCAL_RANK", "0")))
+    if torch.cuda.is_available() and not unused_gpus():
+        return torch.device("cuda", int(environ().get("LOCAL_RANK", "0")))
     return torch.device("cpu")
+
+
+def unused_gpus() -> str:
+    """Return why the ranks of this node use none of its GPUs; empty if they do, or it has none."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    here = int(environ().get("LOCAL_WORLD_SIZE", "1"))
+    if not 0 < count < here:
+        return ""
+    return (
+        f"the training runs on CPUs, and its GPUs are idle: this node has {here} ranks, but shows "
+        f"them {count} GPU{'s' if count > 1 else ''}; start a rank for each GPU (`hpcext launch` "
+        "without --ranks), or give the job more GPUs"
+    )
