@@ -213,7 +213,10 @@ class Partitions:
         else:
             found = [each for each in self._marks if each[:2] == [epoch, consumed]]
             if not found:
-                raise ValueError(f"no place after {consumed} samples of epoch {epoch} is known")
+                raise ValueError(
+                    f"no place after {consumed} samples of epoch {epoch} is known; give these "
+                    "partitions to the session, Session(parts=partitions, ...), to have it saved"
+                )
             place = found[-1]
         _, _, moves, traversed, cursors, since = place
         if (moves, traversed, cursors) != (len(self._moves), self._traversed, self._cursors):

@@ -36,6 +36,12 @@ from hpcext.training.reporting import Reporting
 
 Batch = TypeVar("Batch")
 
+UNGIVEN_PARTS = (
+    "session.batch_sampler(partitions): the session is not given the partitions, so no checkpoint "
+    "within an epoch could be used; give them, Session(parts=partitions, ...), or name them in "
+    "unsaved=[...] (unsaved=True: anything) if another object saves them"
+)
+
 
 class Session(Reporting):
     """A session that makes a training loop resumable; it restores the newest checkpoint.
@@ -179,8 +185,11 @@ class Session(Reporting):
         Raises
         ------
         ValueError
-            Not exactly one of the batch sizes is given, or a parameter is not valid.
+            Not exactly one of the batch sizes is given, or a parameter is not valid; the session
+            saves, but was not given the partitions.
         """
+        if isinstance(data, Partitions):
+            self._check_saved(data)
         make = (
             functools.partial(PartitionedBatches, data)
             if isinstance(data, Partitions)
@@ -197,6 +206,19 @@ class Session(Reporting):
         )
         self.training.loop.walks.append(batches)
         return batches
+
+    def _check_saved(self, partitions: Partitions) -> None:
+        """Check that checkpoints have the account, without which none within an epoch is usable."""
+        training, unsaved = self.training, self.training.framework.unsaved
+        if training.keeper is None or unsaved is None or training.state.holds(partitions):
+            return
+        if any(each is partitions for each in unsaved):
+            return
+        if not training.resumed:
+            raise ValueError(UNGIVEN_PARTS)
+        # The training may be one of an earlier release.
+        if self.rank == 0:
+            training.coordinator.reporter.note(UNGIVEN_PARTS)
 
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers of the remaining epochs, of `count` in all.

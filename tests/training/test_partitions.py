@@ -154,6 +154,25 @@ def test_what_is_not_valid_is_refused() -> None:
         PartitionedBatches(Partitions([[1, 2, 3, 4, 5, 6]]), global_batch=2).place(0, 5)
 
 
+def test_an_account_that_would_not_be_saved_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    partitions = Partitions([range(50)], seed=2)
+    saving = {"checkpoint_dir": tmp_path, "weights": np.zeros(1)}
+    with pytest.raises(ValueError, match=r"give them, Session\(parts=partitions"):
+        Session(**saving).batch_sampler(partitions, global_batch=20)
+    # Nothing is saved, or another object saves it.
+    Session(weights=np.zeros(1)).batch_sampler(partitions, global_batch=20)
+    session = Session(**saving, unsaved=[partitions])
+    batches = session.batch_sampler(partitions, global_batch=20)
+    for _ in session.epochs(1):
+        assert len(list(session.batches(batches))) == 3
+    # A training of an earlier release, which could not go on otherwise.
+    assert not capsys.readouterr().err
+    Session(**saving).batch_sampler(partitions, global_batch=20)
+    assert "give them, Session(parts=partitions" in capsys.readouterr().err
+
+
 def test_a_session_saves_the_account(tmp_path: Path) -> None:
     trained = []
     for epochs in (1, 2):

@@ -112,6 +112,10 @@ class TrainingState:
         """
         return ""
 
+    def holds(self, value: Any) -> bool:
+        """Return whether this very object is among those that are saved."""
+        return any(each is value for each in self._objects.values())
+
     def present(self) -> Tree:
         """Return the state of this process by kind, given to the session or not; this is slow."""
         return {"what the session holds": self.capture(), "random numbers": self.random()}
