@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from hpcext import __version__, protocol
 from hpcext.cli import output
+from hpcext.cli.unwritten import drop_unwritten
 from hpcext.core.errors import HpcextError, InputError, refused
 from hpcext.text import did_you_mean, listed, shown
 
@@ -281,7 +282,7 @@ def main(
         # Not even the error could be printed.
         return HpcextError.exit_status
     finally:
-        output.drop_unwritten()
+        drop_unwritten()
 
 
 def _run(

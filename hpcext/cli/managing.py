@@ -6,7 +6,8 @@ import argparse
 import signal
 from pathlib import Path
 
-from hpcext.cli.output import Output, optional
+from hpcext.cli.output import Output
+from hpcext.cli.unwritten import optional
 from hpcext.core.engine import Engine
 from hpcext.manager import directory as pilots
 from hpcext.manager.waiting import left_in, status_of

@@ -7,7 +7,6 @@ import datetime
 import io
 import itertools
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,9 +29,7 @@ __all__ = [
     "Output",
     "QuietOutput",
     "clean",
-    "drop_unwritten",
     "make",
-    "optional",
     "write_file",
 ]
 
@@ -318,28 +315,6 @@ class QuietOutput(JsonOutput):
     def error(self, error: HpcextError) -> None:
         """Print one line on stderr."""
         print(f"hpcext: {clean(str(error))}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def optional() -> Iterator[None]:
-    """Go on if output cannot be written: its reader has left, or its disk is full."""
-    with contextlib.suppress(OSError):
-        yield
-
-
-def drop_unwritten() -> None:
-    """Give up what could not be written, which the interpreter would try once more at exit.
-
-    If that failed again, the exit status would tell of the output, and not of the command.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            try:
-                stream.flush()
-            except OSError:
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, stream.fileno())
-                os.close(nowhere)
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -13,8 +13,9 @@ from hpcext.cli.detach import start_detached
 from hpcext.cli.live import Live
 from hpcext.cli.managing import add_output, exit_status, headline
 from hpcext.cli.narrator import Narrator
-from hpcext.cli.output import LogOutput, Output, drop_unwritten, optional
+from hpcext.cli.output import LogOutput, Output
 from hpcext.cli.stated import StatedJobs, stated_jobs
+from hpcext.cli.unwritten import drop_unwritten, optional
 from hpcext.config import Settings, load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError

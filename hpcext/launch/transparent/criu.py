@@ -250,20 +250,26 @@ class Criu:
 
     def _say(self, *argv: str) -> tuple[int, str]:
         """Run it for what it prints; exit code and text."""
-        reading, writing = os.pipe()
+        # Slow to import for a supervisor, most of which have no use for it. It is safe beside other
+        # threads, as the doctor's checks have them, whose C libraries may not survive a fork.
+        import subprocess  # noqa: PLC0415
+
         try:
-            words = [self._program, *argv]
-            pid = command.start(words, self.environ(), cwd="/", log=writing, blocked=())
-        except (OSError, command.CommandError) as error:
-            os.close(reading)
+            done = subprocess.run(
+                [self._program, *argv],
+                env=self.environ(),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=CHECK_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return 124, ""
+        except OSError as error:
             return 127, str(error)
-        finally:
-            os.close(writing)
-        with open(reading, "rb") as file:
-            os.set_blocking(reading, False)
-            code = waited_for(pid, CHECK_S)
-            said = file.read() or b""
-        return 124 if code is None else code, said.decode(errors="replace")
+        return done.returncode, done.stdout.decode(errors="replace")
 
     def environ(self) -> dict[str, str]:
         """Return the whole environment of its command."""
