@@ -10,11 +10,14 @@ from hpcext.batch.standing import Is
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.world import World
 from hpcext.manager import directory as pilots
-from hpcext.manager import spool, standing
+from hpcext.manager import orphans, spool, standing
 from hpcext.manager.directory import find_or_none
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.views.reading import Follower
 from hpcext.text import clean, counted, listed, shown
+
+MOST_EXAMINED = 10
+"""The number of newest pilots of one file in which trainings without a manager are looked for."""
 
 
 def newest(state_dir: Path) -> Path:
@@ -163,12 +166,20 @@ def only_job(world: World) -> str:
 def same_file(file: Path, state_dir: Path) -> str:
     """Return what to say of an unfinished pilot of the same file when another is begun; or nothing.
 
-    Only the newest one is examined: more would take as long as reading all their journals.
+    Only the newest one is examined: more would take as long as reading all their journals. But
+    trainings that go on without a manager are looked for in some that are older, too.
     """
     path = str(file.absolute())
     found = [(place, each) for place, each in pilots.known(state_dir) if each.file == path]
     if not found:
         return ""
+    for directory, each in found[:MOST_EXAMINED]:
+        runs = spool.manager_of(directory) is None and orphans.still_running(directory, each)
+        if runs:
+            return (
+                f"pilot {each.id} of the same file has lost its manager, but {runs}, and this one "
+                f"may use the same GPUs; hpcext run --resume {each.id} takes it over"
+            )
     directory, last = found[0]
     try:
         left, how = _left(directory), standing.of_pilot(directory)

@@ -11,7 +11,7 @@ from hpcext.allocation import JobId
 from hpcext.batch.standing import Is, Standing
 from hpcext.core.errors import NoManagerError
 from hpcext.manager import directory as directories
-from hpcext.manager import spool
+from hpcext.manager import orphans, spool
 
 NONE = "no manager runs this pilot"
 
@@ -30,7 +30,11 @@ def of_jobs(directory: Path) -> Standing:
     """
     found = [spool.standing_of(system, job_id) for system, job_id in jobs_of(directory)]
     first = min(found, key=lambda each: list(Is).index(each.state), default=Standing(Is.OVER))
-    return Standing(first.state, NONE, how_to_go_on(directory)) if first.state.ended else first
+    if not first.state.ended:
+        return first
+    runs = orphans.still_running(directory, directories.load(directory))
+    what = f"{NONE}, but {runs}" if runs else NONE
+    return Standing(first.state, what, how_to_go_on(directory))
 
 
 def jobs_of(directory: Path) -> list[tuple[str, JobId]]:

@@ -59,6 +59,11 @@ def test_a_pilot_is_removed_once_it_is_over(site: Site) -> None:
     manager.wait(60)
     refused = site.run("pilot", "rm", str(site.pilot), "--yes")
     assert (refused.code, "still runs (pid" in refused.err) == (3, True)
+    # Where else one would start a second training beside it.
+    told = site.run("status", str(site.pilot)).out
+    assert "no manager runs this pilot, but its job 1 still runs (pid" in told
+    newer = site.run("run", str(site.jobs), "--gpus=1", "--dry-run")
+    assert "of the same file has lost its manager, but its job 1 still runs (pid" in newer.err
     site.open("a")
     assert site.run("run", "--resume", str(site.pilot)).code == 0
     nobody = site.run("pilot", "rm", str(site.pilot))

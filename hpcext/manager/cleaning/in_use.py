@@ -8,19 +8,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcext import backends, documents, protocol
+from hpcext import backends, documents
 from hpcext.allocation import JobId
 from hpcext.batch.jobs import Seen
 from hpcext.batch.standing import Is
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
-from hpcext.executors.attempt.directory import ATTEMPTS
 from hpcext.launch import agent
-from hpcext.launch.tree import boot_id
-from hpcext.manager import locks, spool, standing
+from hpcext.manager import locks, orphans, spool, standing
 from hpcext.manager.cleaning.places import FULL, LOCK
-from hpcext.manager.directory import Pilot, host
+from hpcext.manager.directory import Pilot
 from hpcext.manager.views.reading import Follower
-from hpcext.process import Process
 
 SUBMITTED_S = 600.0
 """Seconds for which a new pilot without a job of a batch system may still be getting one."""
@@ -32,8 +29,9 @@ def refuse_if_running(directory: Path, pilot: Pilot) -> None:
     with claimed(directory):
         pass
     _refuse_if_in_batch(directory, pilot)
-    if not pilot.batch and pilot.harvest is None:
-        _refuse_if_trains(directory, pilot)
+    if runs := orphans.still_running(directory, pilot):
+        do = f"hpcext run --resume {directory} takes it over"
+        raise NoManagerError(runs, where=pilot.id, do=do)
 
 
 def _refuse_if_in_batch(directory: Path, pilot: Pilot) -> None:
@@ -94,34 +92,6 @@ def _ran_last(directory: Path) -> str:
         busy = Follower(directory).engine().world.queue.busy()
         return next((job.name for job in busy), "")
     return ""
-
-
-def _refuse_if_trains(directory: Path, pilot: Pilot) -> None:
-    """Refuse one whose manager was killed, while what it had started goes on."""
-    for path in directory.glob(f"jobs/*/{ATTEMPTS}/{protocol.SUPERVISOR_FILE}"):
-        if (path.parent / protocol.EXIT_FILE).exists():
-            continue
-        do = f"hpcext run --resume {directory} takes it over"
-        try:
-            said = documents.read_json(path, protocol.SUPERVISOR)
-            process = Process(int(said["pid"]), int(said["start"]))
-        except documents.UNFIT:
-            continue
-        if said.get("boot_id") == boot_id():
-            if process.alive():
-                what = f"its job {path.parent.parent.name} still runs (pid {process.pid})"
-                raise NoManagerError(what, where=pilot.id, do=do)
-        elif _ran_on(directory) not in {"", host()}:
-            what = f"its job {path.parent.parent.name} may still run on {_ran_on(directory)}"
-            raise NoManagerError(what, where=pilot.id, do=do)
-
-
-def _ran_on(directory: Path) -> str:
-    """Return the machine of the last manager; empty if nothing says so."""
-    try:
-        return str(documents.read_json(directory / spool.MANAGER_FILE, spool.MANAGER)["host"])
-    except documents.UNFIT:
-        return ""
 
 
 @contextlib.contextmanager
