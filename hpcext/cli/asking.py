@@ -135,10 +135,13 @@ def gpus_or_auto(text: str) -> int | str:
 
 
 def pilot_to_change(args: argparse.Namespace, out: Output) -> Path:
-    """Find the pilot that a verb changes; print which one it is if it was not named."""
+    """Find the pilot that a verb changes; print which one it is if that was not said."""
     state_dir = load_settings().state_dir
     if args.pilot is not None:
-        return pilots.find(args.pilot, state_dir)
+        directory, chosen = choosing.named_to_change(args.pilot, state_dir)
+        if chosen:
+            out.note(f"pilot {pilots.load(directory).id}, the only one of its name that runs")
+        return directory
     directory = choosing.to_change(getattr(args, "job", ""), state_dir)
     out.note(f"pilot {pilots.load(directory).id}, the only one that runs")
     return directory

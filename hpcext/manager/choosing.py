@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext.allocation import JobId
@@ -57,10 +58,16 @@ def only_running(state_dir: Path) -> Path:
     return found[0]
 
 
-def running(state_dir: Path) -> list[Path]:
+def running(state_dir: Path, among: Sequence[Path] | None = None) -> list[Path]:
     """Return the pilots that have a manager, newest first, also if their job is stopped.
 
     A batch system is asked once for all of them.
+
+    Parameters
+    ----------
+    state_dir : pathlib.Path
+    among : sequence of pathlib.Path, optional
+        The pilots to look at, newest first; by default all.
 
     Raises
     ------
@@ -69,7 +76,7 @@ def running(state_dir: Path) -> list[Path]:
     """
     here: list[Path] = []
     asked: dict[str, dict[JobId, Path]] = {}
-    known = [path for path, _ in pilots.known(state_dir)]
+    known = among if among is not None else [path for path, _ in pilots.known(state_dir)]
     for path in known:
         system, job_id = spool.batch_job_of(path)
         if job_id is None:
@@ -147,6 +154,34 @@ def to_change(job: str, state_dir: Path) -> Path:
     if job and not _has(directory, job) and find_or_none(job, state_dir) is not None:
         raise InputError(f"{clean(job)} is a pilot", do="name one of its jobs, too")
     return directory
+
+
+def named_to_change(handle: str, state_dir: Path) -> tuple[Path, bool]:
+    """Return the pilot that a directory, an id or a name means, for a verb that changes it.
+
+    Returns
+    -------
+    pilot : pathlib.Path
+        Of several pilots of a name the one that runs, or else the newest.
+    chosen : bool
+        Whether it was chosen because it runs.
+
+    Raises
+    ------
+    HpcextError
+        There is none, or several of that name run.
+    """
+    found = pilots.find_all(handle, state_dir)
+    if len(found) == 1:
+        return found[0], False
+    here = running(state_dir, found)
+    if len(here) > 1:
+        raise InputError(
+            f"{len(here)} pilots of the name {clean(handle)} are running, so name the one that you "
+            "mean",
+            valid=listed(path.name for path in here),
+        )
+    return (here[0], True) if here else (found[0], False)
 
 
 def only_job(world: World) -> str:

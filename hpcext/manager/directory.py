@@ -273,21 +273,32 @@ def find(handle: str, state_dir: Path) -> Path:
     NoManagerError
         There is none.
     """
+    return find_all(handle, state_dir)[0]
+
+
+def find_all(handle: str, state_dir: Path) -> list[Path]:
+    """Return the directories of the pilots that a directory, an id or a name means, newest first.
+
+    Raises
+    ------
+    NoManagerError
+        There is none.
+    """
     # Not Path.exists, which raises for a name that is too long or holds a NUL.
     if os.path.exists(os.path.join(handle, "pilot.json")):
-        return Path(handle).absolute()
+        return [Path(handle).absolute()]
     register = state_dir / "pilots"
     if _NAME.match(handle) and (register / handle / "pilot.json").exists():
-        return (register / handle).resolve()
+        return [(register / handle).resolve()]
     there = known(state_dir)
     named = [path for path, pilot in there if pilot.name == handle]
     if not named:
         raise NoManagerError(
             f"no pilot {shown(handle)}",
             valid="a directory, an id or a name",
-            do=did_you_mean(handle, [pilot.name for _, pilot in there]) or f"ls {register}",
+            do=did_you_mean(handle, [pilot.name for _, pilot in there]) or "hpcext pilot list",
         )
-    return named[0]
+    return named
 
 
 def find_or_none(handle: str, state_dir: Path) -> Path | None:

@@ -169,6 +169,23 @@ def test_verbs_that_change_take_the_only_pilot_that_runs(site: Site) -> None:
     assert first.wait(60) == 1
 
 
+def test_of_two_pilots_of_a_name_verbs_change_that_which_runs(site: Site) -> None:
+    site.write_jobs(site.counter("a", gated=True, gpus=1))
+    older = site.start("run", "jobs.toml", "--gpus=1", "--name", "twin")
+    wait_for(lambda: site.steps("a"), "a step")
+    newer = site.start("run", "jobs.toml", "--gpus=1", "--name", "twin")
+    wait_for(lambda: site.run("pilot", "list").out.count("running") == 2, "the other pilot")
+    both = site.run("cancel", "twin", "a")
+    assert both.code == 2
+    assert "2 pilots of the name twin are running" in both.err
+    assert both.err.count("twin-") == 2
+    newer.terminate()
+    newer.wait(60)
+    done = site.run("cancel", "twin", "a")
+    assert (done.code, "the only one of its name that runs" in done.err) == (0, True)
+    assert older.wait(60) == 1
+
+
 # Shells.
 
 
