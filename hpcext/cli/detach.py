@@ -129,7 +129,8 @@ def _ended_at_once(code: int, log: Path, begin: int) -> HpcextError:
 
 def attach(args: argparse.Namespace, out: Output) -> int:
     """Follow a pilot until its manager ends; return the exit status of its jobs."""
-    directory, _ = choosing.to_look_at((args.pilot, None), load_settings().state_dir)
+    state_dir = load_settings().state_dir
+    directory = pilots.find(args.pilot, state_dir) if args.pilot else choosing.newest(state_dir)
     pilot = pilots.load(directory)
     if isinstance(out, LogOutput):
         out.pilot = pilot.id

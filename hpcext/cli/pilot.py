@@ -23,7 +23,7 @@ from hpcext.config import load_settings
 from hpcext.core.errors import BatchError, InputError, NoManagerError
 from hpcext.jobfields import MAX_GPUS
 from hpcext.manager import directory as pilots
-from hpcext.manager import spool, standing
+from hpcext.manager import orphans, spool, standing
 from hpcext.manager.cleaning import left_of, size_of
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
@@ -197,10 +197,17 @@ def show(args: argparse.Namespace, out: Output) -> int:
                 one = seen[system].get(job_id)
                 state = _state_words(system, one) + (_unfinished(path) if kind(one).ended else "")
         elif not pilot.batch:
-            state = "running" if spool.manager_of(path) else "not running here"
+            state = "running" if spool.manager_of(path) else _ended_here(path)
         rows.append((pilot.id, str(job_id or ""), state, sized(size_of([path]).bytes), str(path)))
     out.table(("pilot", "job", "state", "size", "directory"), rows)
     return 0
+
+
+def _ended_here(path: Path) -> str:
+    """Return the state of a pilot without a manager on this machine."""
+    left = _unfinished(path)
+    elsewhere = left and orphans.ran_on(path) not in {"", pilots.host()}
+    return ("not running here" if elsewhere else "ended") + left
 
 
 def _unfinished(path: Path) -> str:

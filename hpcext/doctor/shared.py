@@ -74,7 +74,9 @@ def _private(state_dir: Path) -> Iterator[Finding]:
             why = "files in it are commands to a pilot; hpcext refuses such a directory"
             yield Finding(name, "wrong", clean(f"{error.where}: {error.what}"), error.do, why)
     if found and not wrong:
-        pilots = counted(len(found) - 1, "pilot")
+        # A supervisor may make some folders again in the place of a pilot that was deleted.
+        count = sum((directory / "pilot.json").exists() for directory in found[1:])
+        pilots = counted(count, "pilot")
         yield Finding(name, "ok", f"{pilots}; nobody else can read them or give them commands")
 
 

@@ -124,6 +124,7 @@ def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[P
     if first is None or second is not None:
         return (pilots.find(first, state_dir) if first else newest(state_dir)), second or ""
     named = find_or_none(first, state_dir)
+    latest = None
     with contextlib.suppress(NoManagerError):
         latest = newest(state_dir)
         if _has(latest, first):
@@ -138,6 +139,8 @@ def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[P
     try:
         return pilots.find(first, state_dir), ""
     except NoManagerError as error:
+        if latest is None:
+            raise
         what = f"{error.what}, and the newest pilot has no such job"
         raise NoManagerError(what, valid=error.valid, do=error.do) from None
 

@@ -293,10 +293,11 @@ def find_all(handle: str, state_dir: Path) -> list[Path]:
     there = known(state_dir)
     named = [path for path, pilot in there if pilot.name == handle]
     if not named:
+        how = "hpcext pilot list" if there else "there is none yet; hpcext run JOBS.toml starts one"
         raise NoManagerError(
             f"no pilot {shown(handle)}",
             valid="a directory, an id or a name",
-            do=did_you_mean(handle, [pilot.name for _, pilot in there]) or "hpcext pilot list",
+            do=did_you_mean(handle, [pilot.name for _, pilot in there]) or how,
         )
     return named
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,9 +47,19 @@ class Inbox:
         self._engine = engine
         self._submissions = submissions
         self._profiles = profiles
+        self._gone = False
 
     def take(self) -> Iterator[tuple[tuple[Fact, ...], Callable[[], None]]]:
         """Yield each request's facts, and how to answer it once they are written down."""
+        before, self._gone = self._gone, spool.is_gone(self._directory)
+        if self._gone:
+            if not before:
+                log.warning(
+                    "%s: somebody has deleted this pilot while it runs: nothing that its jobs do "
+                    "is saved or told any more; end its manager (kill %d), and begin another",
+                    self._directory, os.getpid(),
+                )  # fmt: skip
+            return
         for name, request in spool.pending(self._directory):
             try:
                 if isinstance(request, InputError):

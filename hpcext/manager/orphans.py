@@ -37,13 +37,13 @@ def still_running(directory: Path, pilot: Pilot) -> str:
         if said.get("boot_id") == boot_id():
             if process.alive():
                 found.append(f"its job {job} still runs (pid {process.pid})")
-        elif _ran_on(directory) not in {"", host()}:
-            found.append(f"its job {job} may still run on {_ran_on(directory)}")
+        elif ran_on(directory) not in {"", host()}:
+            found.append(f"its job {job} may still run on {ran_on(directory)}")
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
     return found[0] + more if found else ""
 
 
-def _ran_on(directory: Path) -> str:
+def ran_on(directory: Path) -> str:
     """Return the machine of the last manager; empty if nothing says so."""
     try:
         return str(documents.read_json(directory / spool.MANAGER_FILE, spool.MANAGER)["host"])

@@ -51,6 +51,11 @@ def make(directory: Path) -> None:
         private.make(directory / name)
 
 
+def is_gone(directory: Path) -> bool:
+    """Return whether a pilot has been deleted; not so if its file system is away."""
+    return not os.path.lexists(directory / "pilot.json") and directory.parent.is_dir()
+
+
 def check_private(directory: Path) -> None:
     """Refuse a directory that is not ours alone: files in it are orders.
 
@@ -350,7 +355,14 @@ def put(directory: Path, verb: str, *, name: str = "", **words: Any) -> str:
             f"the request is larger than {documents.MAX_FILE_BYTES} bytes",
             do="submit the jobs in several files",
         )
-    documents.write_file(path, data, durable=False)
+    try:
+        documents.write_file(path, data, durable=False)
+    except FileNotFoundError:
+        # Somebody has removed the folder; its manager looks there again once it is back.
+        if not directory.is_dir():
+            raise
+        make(directory)
+        documents.write_file(path, data, durable=False)
     return name
 
 

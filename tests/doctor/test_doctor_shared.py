@@ -35,6 +35,8 @@ def test_a_pilot_that_others_may_enter(tmp_path: Path) -> None:
     pilot = tmp_path / "pilots" / "one"
     pilot.mkdir(mode=0o700, parents=True)
     pilot.parent.chmod(0o700)
+    (pilot / "pilot.json").touch()
+    (pilot.parent / "ghost").mkdir(mode=0o700)
     assert (
         found(tmp_path)["spool"].says == "1 pilot; nobody else can read them or give them commands"
     )

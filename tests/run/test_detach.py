@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -145,6 +146,10 @@ def test_verbs_that_look_take_the_newest_pilot_and_say_so(site: Site) -> None:
 
 def test_verbs_that_change_take_the_only_pilot_that_runs(site: Site) -> None:
     site.write_jobs(site.counter("a", gated=True, gpus=1))
+    nobody = site.run("attach", "nosuch")
+    assert "there is none yet; hpcext run JOBS.toml starts one" in nobody.err
+    assert "such job" not in nobody.err
+    assert "such job" not in site.run("status", "nosuch").err
     nobody = site.run("cancel", "a")
     assert (nobody.code, "no pilot is running" in nobody.err) == (3, True)
     first = site.start("run", "jobs.toml", "--gpus=1", "--name", "first")
@@ -167,6 +172,22 @@ def test_verbs_that_change_take_the_only_pilot_that_runs(site: Site) -> None:
     assert "pilot first-" in done.err
     assert "the only one that runs" in done.err
     assert first.wait(60) == 1
+
+
+def test_a_manager_says_that_its_pilot_was_deleted(site: Site) -> None:
+    site.write_jobs(site.counter("a", gated=True))
+    manager = site.start("run", "jobs.toml", "--gpus=1", "--dir", str(site.pilot))
+    wait_for(lambda: site.steps("a"), "a step")
+    # A client makes a folder again that is missing.
+    shutil.rmtree(site.pilot / "requests")
+    assert site.run("suspend", str(site.pilot), "a", "--wait").code == 0
+    shutil.rmtree(site.pilot)
+    manager.send_signal(signal.SIGUSR1)
+    assert manager.stderr is not None
+    wait_for(lambda: "has deleted this pilot while it runs" in manager.stderr.readline(), "word")
+    manager.terminate()
+    manager.terminate()
+    manager.wait(60)
 
 
 def test_of_two_pilots_of_a_name_verbs_change_that_which_runs(site: Site) -> None:

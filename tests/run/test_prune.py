@@ -60,6 +60,7 @@ def test_a_pilot_is_removed_once_it_is_over(site: Site) -> None:
     refused = site.run("pilot", "rm", str(site.pilot), "--yes")
     assert (refused.code, "still runs (pid" in refused.err) == (3, True)
     # Where else one would start a second training beside it.
+    assert "ended, 1 job left" in site.run("pilot", "list").out
     told = site.run("status", str(site.pilot)).out
     assert "no manager runs this pilot, but its job 1 still runs (pid" in told
     newer = site.run("run", str(site.jobs), "--gpus=1", "--dry-run")
@@ -144,6 +145,7 @@ def test_sizes_are_listed_and_old_pilots_are_a_finding(site: Site) -> None:
     head, row = site.run("pilot", "list").out.splitlines()
     assert head.split() == ["pilot", "job", "state", "size", "directory"]
     assert " KiB " in row
+    assert " ended  " in row
     found = diagnosed(site)
     assert found["verdict"] == "ok"
     assert found["says"].startswith("1 pilot with ")

@@ -214,7 +214,7 @@ REASONS = {
     "launch/tree.py:tell": "a signal's number",
     "manager/cleaning/in_use.py:_refuse_if_in_batch": MANAGER,
     "manager/journal.py:": "the decoders, which reading a journal calls",
-    "manager/orphans.py:_ran_on": MANAGER,
+    "manager/orphans.py:ran_on": MANAGER,
     "manager/orphans.py:still_running": MANAGER,
     "manager/profile.py:_Run.look": "as a report, which is in the table",
     "manager/suspendable.py:spec": NUMBERS,
