@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def parse_jobs(
     InputError
         The text has an error; the message names the first one, on one line.
     """
-    tables = _tables(parse_toml(text, where), where)
+    tables = _tables(_document(text, where), where)
     defaults = {"workdir": str(base), "suspend_timeout_s": suspend_timeout_s}
     specs: list[JobSpec] = []
     numbers: dict[str, int] = {}
@@ -142,6 +143,18 @@ def parse_jobs(
         commands = [table["command"] for table in tables]
         warnings += shells.warnings(specs, commands, where, in_file=where != COMMAND_LINE)
     return tuple(specs)
+
+
+def _document(text: str, where: str) -> dict[str, Any]:
+    """Parse a job file; of a script in its place, say how it is run."""
+    try:
+        return parse_toml(text, where)
+    except InputError as error:
+        program = {".py": "python", ".sh": "bash"}.get(Path(where).suffix)
+        if program is None:
+            raise
+        do = f"is it a script? hpcext run -- {program} {shlex.quote(where)}"
+        raise InputError(error.what, where=where, do=do) from None
 
 
 def _tables(document: dict[str, Any], where: str) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from hpcext.policies import find_policy
 from hpcext.render.words import duration
 from hpcext.sim.evaluate.expected import expected
 from hpcext.sim.workloads.jobfiles import unstated
+from hpcext.text import shown
 
 
 def show(
@@ -33,6 +36,9 @@ def show(
     as_json : bool
         Whether to print a document.
     """
+    for spec in specs:
+        if not _program_found(spec):
+            out.note(f"warning: job {spec.name}: there is no program {shown(spec.command[0])} here")
     engine = Engine(find_policy(policy))
     jobs = admit(specs, 1, {})
     engine.step(0.0, [*map(NodeJoined, nodes), *map(Submitted, jobs)])
@@ -68,3 +74,13 @@ def show(
         out.line(f"expected: {span} in all, if jobs are as fast as the file says")
     elif missing := unstated(specs):
         out.note(f"the time cannot be predicted: {missing}")
+
+
+def _program_found(spec: JobSpec) -> bool:
+    """Return whether the program of a job is on this machine, as far as that can be known."""
+    program = spec.command[0]
+    if spec.container is not None or "{" in program:
+        return True
+    if os.path.dirname(program):
+        program = os.path.join(spec.workdir, program)
+    return shutil.which(program, path=spec.env.get("PATH")) is not None

@@ -148,7 +148,10 @@ class Parser(argparse.ArgumentParser):
         if first.startswith("-"):
             near = did_you_mean(first.partition("=")[0], self._option_string_actions)
             raise InputError(f"unknown option {shown(first)}", do=near or f"see {self.prog} --help")
-        raise InputError(f"too many arguments: {shown(first)}", do=f"see {self.prog} --help")
+        do = f"see {self.prog} --help"
+        if "-- COMMAND" in (self.usage or ""):
+            do = f"put -- before a command, as in {self.prog} -- python train.py; {do}"
+        raise InputError(f"too many arguments: {shown(first)}", do=do)
 
 
 def make_parser(words: Sequence[str] = ()) -> tuple[Parser, dict[str, Parser]]:

@@ -116,6 +116,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     for name in ("detach", "stay"):
         if getattr(args, name):
             raise InputError(f"--{name} cannot be given with it", where="--dry-run")
+    pilots.check_new(args.name or found.name, args.dir)
     gpus, logical = choose_gpus(settings)
     shared = _shared(args.mps, gpus, logical=logical)
     node = Node(host(), len(gpus) - (shared is not None))

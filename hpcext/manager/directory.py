@@ -177,10 +177,39 @@ def create(
     return path
 
 
-def _pilot(new: NewPilot, settings: Settings) -> Pilot:
-    if not _NAME.match(new.name):
+def check_new(name: str, directory: Path | None) -> None:
+    """Check that a pilot of this name can be made in this directory; leave nothing there.
+
+    Parameters
+    ----------
+    name : str
+    directory : pathlib.Path or None
+
+    Raises
+    ------
+    InputError
+        It cannot.
+    """
+    _check_name(name)
+    if directory is None:
+        return
+    path = directory.absolute()
+    with _about(path):
+        if os.path.lexists(path):
+            raise FileExistsError
+        # Whether a directory can be made there, only an attempt shows.
+        place = next(each for each in path.parents if os.path.lexists(each))
+        tempfile.TemporaryDirectory(dir=place, prefix=_DRAFT).cleanup()
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.match(name):
         valid = "letters, digits, . _ -; at most 64"
-        raise InputError(f"{shown(new.name)} is not a valid name", where="--name", valid=valid)
+        raise InputError(f"{shown(name)} is not a valid name", where="--name", valid=valid)
+
+
+def _pilot(new: NewPilot, settings: Settings) -> Pilot:
+    _check_name(new.name)
     if not new.alone:
         from hpcext.policies import find_policy  # noqa: PLC0415  (slow; one job needs no policy)
 
@@ -234,11 +263,12 @@ def _about(path: Path) -> Iterator[None]:
     try:
         yield
     except FileExistsError:
-        raise InputError(
-            f"{path} exists", where="--dir", do=f"choose another, or hpcext run --resume {path}"
-        ) from None
+        resume = f", or hpcext run --resume {path}" if (path / "pilot.json").exists() else ""
+        do = f"choose another{resume}"
+        raise InputError(f"{path} exists", where="--dir", do=do) from None
     except OSError as error:
-        place = error.filename or path
+        # Nobody has asked for a draft.
+        place = path if _DRAFT in str(error.filename) else error.filename or path
         raise InputError(f"{place} cannot be made: {error.strerror}", where="--dir") from None
 
 

@@ -37,6 +37,7 @@ from hpcext.manager.decider import Decider
 from hpcext.manager.directory import (
     NewPilot,
     Pilot,
+    check_new,
     create,
     find,
     host,
@@ -56,8 +57,8 @@ from hpcext.process import Process
 
 __all__ = [
     "NewPilot",
-    "Pilot", "create", "find", "host", "how_to_go_on", "known", "load", "remove", "run",
-    "sole_manager",
+    "Pilot", "check_new", "create", "find", "host", "how_to_go_on", "known", "load", "remove",
+    "run", "sole_manager",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)

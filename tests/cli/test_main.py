@@ -80,6 +80,15 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["config", "chekc"], "unknown action 'chekc' (valid: check, show); did you mean check?"),
         (["config", "show", "--orign"], "unknown option '--orign'"),
         (["config", "show", "more"], "too many arguments: 'more'"),
+        (
+            ["run", "python", "x.py", "--lr", "1"],
+            "'x.py'; put -- before a command, as in",
+        ),
+        (
+            ["submit", "p", "python", "x.py"],
+            "before a command, as in hpcext submit -- python",
+        ),
+        (["suspendable", "python", "x.py"], "put -- before a command, as in hpcext suspendable --"),
         (["--quite", "config", "show"], "unknown option '--quite'"),
         (["config", "show", "--or"], "unknown option '--or'"),
         (["trace", "stat", "x", "--nodes", "many"], "--nodes: 'many' (valid: an integer)"),
@@ -193,6 +202,63 @@ def test_errors_become_one_line_or_a_document(
 def test_a_usage_error_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["confg", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["do"] == "did you mean config?"
+
+
+def test_a_script_in_the_place_of_a_job_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, do in [
+        ("my train.py", "is it a script? hpcext run -- python 'my train.py'"),
+        ("go.sh", "hpcext run -- bash go.sh"),
+        ("a.toml", ""),
+    ]:
+        (tmp_path / name).write_text("import torch\n")
+        assert cli.main(["run", name, "--json"]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["what"].startswith("not TOML")
+        assert do in error.get("do", "")
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--name=x/y", "is not a valid name"),
+        ("--dir=/proc/foo", "/proc/foo cannot be made"),
+        ("--dir=there", "exists; choose another\n"),
+        ("--dir=there/pilot", "exists; choose another, or hpcext run --resume"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(
+    option: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there/pilot").mkdir(parents=True)
+    (tmp_path / "there/pilot/pilot.json").touch()
+    (tmp_path / "a.toml").write_text('[[job]]\nname = "a"\ncommand = "true"\n')
+    words = ["run", "--gpus", "1", option, "a.toml"]
+    refused = []
+    for more in [[], ["--dry-run"]]:
+        assert cli.main([*words[:3], *more, *words[3:]]) == 2
+        refused.append(capsys.readouterr().err)
+    assert refused[0] == refused[1]
+    assert says in refused[0]
+
+
+def test_a_dry_run_warns_of_a_program_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command, warned in [(["pyton", "x.py"], True), (["./x"], True), (["true"], False)]:
+        assert cli.main(["run", "--gpus", "1", "--dry-run", "--", *command]) == 0
+        assert ("there is no program" in capsys.readouterr().err) == warned
+    assert cli.main(["run", "--gpus", "1", "--dry-run", "--shell", "--", "pyton x.py"]) == 0
+    assert "there is no program" not in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--policy", "exclusive"]])
