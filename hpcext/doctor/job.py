@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hpcext import protocol
@@ -38,6 +38,10 @@ TRAIN_S = 10.0
 MOST_S = 7200.0
 """Seconds for the whole check; each wait in it has a limit, of which the job file states one."""
 
+_NO_SESSION = (
+    "add one to its script, as docs/ shows for each framework; or, if it saves by its own means, "
+    "say how: checkpoint, docs/native.md"
+)
 _TOO_SOON = "the job ended before it could be suspended"
 
 
@@ -57,7 +61,13 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
     except EndedError as error:
         line = trial.log()
         says = f"{first.name} {error.what}" + (f": {line}" if line else "")
-        yield Finding("job", "wrong", says, "let it run on, longer than a minute", _TOO_SOON)
+        if error.failed:
+            yield Finding("job", "wrong", says, "mend this, and try again")
+        elif error.trained or first.checkpoint is not None:
+            yield Finding("job", "wrong", says, "let it run on, longer than a minute", _TOO_SOON)
+        else:
+            do = f"if it has no session, {_NO_SESSION}; if it has one, let it train on for a minute"
+            yield Finding("job", "wrong", f"{says}; it has completed no step", do, _TOO_SOON)
     finally:
         trial.end()
 
@@ -107,8 +117,7 @@ def _rehearse(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
             "job",
             "wrong",
             says,
-            "add one to its script, as docs/ shows for each framework; or, if it saves by its own "
-            "means, say how: checkpoint, docs/native.md",
+            _NO_SESSION,
         )
         yield from _notes(first, record)
         return
@@ -125,13 +134,14 @@ def _rehearse(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
     )
     attempt = job.attempt
     before = read_attempt(trial.attempt(job.id, attempt))
-    took_s = time.monotonic() - began - (before["went_on_s"] if before else 0.0)
+    went_on_s = before["went_on_s"] if before else 0.0
+    took_s = time.monotonic() - began - went_on_s
     if not record.suspends:
         says = f"{first.name} was not suspended in {took_s:.0f} s, and its last steps are lost"
         yield Finding("job", "wrong", says, "check its suspend_timeout_s, and its log")
         return
     step = job.step
-    into = parts(record.segments[-1].suspend_s)
+    into = parts(_without(went_on_s, record.segments[-1].suspend_s))
     says = f"{first.name} was suspended at step {step} in {took_s:.1f} s{into}"
     yield Finding("job", "ok", says, grace_needed(took_s))
     trial.ask("resume")
@@ -155,6 +165,15 @@ def _rehearse(trial: TrialManager, first: JobSpec) -> Iterator[Finding]:
         )
         yield from compared(first.name, before, read_attempt(trial.attempt(job.id, job.attempt)))
     yield from _notes(first, record)
+
+
+def _without(went_on_s: float, seconds: Mapping[str, float] | None) -> dict[str, float]:
+    """Return the parts of a suspension without the steps that only a rehearsal makes in it."""
+    # They come after the request and before the state is written.
+    return {
+        name: max(0.0, each - went_on_s) if name == "agree_s" else each
+        for name, each in (seconds or {}).items()
+    }
 
 
 def _notes(first: JobSpec, record: Record) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hpcext.core.errors import HpcextError
-from hpcext.core.values import Job, Record
+from hpcext.core.values import Job, Record, State
 from hpcext.doctor import keeper
 from hpcext.doctor.kept import Kept, last_line
 from hpcext.manager import spool
@@ -18,7 +18,18 @@ LOOK_S = 0.2
 
 
 class EndedError(HpcextError):
-    """An error because the job ended before the awaited event."""
+    """An error because the job ended before the awaited event.
+
+    Parameters
+    ----------
+    job : Job
+    record : Record
+    """
+
+    def __init__(self, job: Job, record: Record) -> None:
+        super().__init__(f"{job.state.value}, exit status {record.exit_code}")
+        self.failed = job.state is State.FAILED
+        self.trained = steps(record) > 0
 
 
 class TrialManager:
@@ -69,7 +80,7 @@ class TrialManager:
                 if holds(job, record) or late:
                     return job, record
                 if job.state.final:
-                    raise EndedError(f"{job.state.value}, exit status {record.exit_code}")
+                    raise EndedError(job, record)
             if late:
                 raise HpcextError(f"its manager did not start within {within_s:g} s")
             self.check()
@@ -116,7 +127,9 @@ class TrialManager:
     def log(self) -> str:
         """Return the last line that the job has printed; empty if there is none."""
         for path in sorted(self.pilot.glob("jobs/*/log.txt")):
-            if line := last_line(path):
+            line = last_line(path)
+            # A job that has printed nothing has the heading of its attempt alone.
+            if line and not line.startswith("--- attempt "):
                 return line
         return ""
 

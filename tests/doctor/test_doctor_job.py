@@ -184,6 +184,13 @@ def test_one_that_fails(site: Site) -> None:
     text = "import sys; sys.exit('no such data set')"
     (ended,) = found(site, {"name": "one", "command": [sys.executable, "-c", text], "retries": 0})
     assert (ended.verdict, ended.says) == ("wrong", "one failed, exit status 1: no such data set")
+    assert (ended.do, ended.why) == ("mend this, and try again", "")
+
+
+def test_one_that_completes_without_a_session(site: Site) -> None:
+    (ended,) = found(site, {"name": "one", "command": "true"})
+    assert ended.says == "one completed, exit status 0; it has completed no step"
+    assert "if it has no session, add one to its script" in ended.do
 
 
 def test_one_without_a_session(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,3 +277,10 @@ def test_a_command_that_saves_by_its_own_means_is_tried(
     findings = found(site, {"name": "one", "command": command, "checkpoint": tried.checkpoint})
     assert [each.verdict for each in findings] == tried.verdicts.split()
     assert any(tried.words in each.says for each in findings)
+
+
+def test_the_steps_of_a_rehearsal_are_no_part_of_a_suspension() -> None:
+    took = {"agree_s": 2.25, "write_s": 0.25}
+    assert job._without(2.0, took) == {"agree_s": 0.25, "write_s": 0.25}
+    assert job._without(3.0, took)["agree_s"] == 0.0
+    assert job._without(2.0, None) == {}
