@@ -103,7 +103,7 @@ def jax(asked: CheckOptions) -> Iterator[Finding]:
 def _framework(name: str) -> Finding:
     if importlib.util.find_spec(name) is None:
         return Finding(
-            name, "note", "not installed", f"pip install hpcext[{name}], if trainings need it"
+            name, "note", "not installed", f"pip install 'hpcext[{name}]', if trainings need it"
         )
     try:
         ended = run_python("-c", _FRAMEWORKS[name], within_s=IMPORT_S)

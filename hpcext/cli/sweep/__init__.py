@@ -100,7 +100,12 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--scaling", help="name of the measured speed curve of the script: hpcext profile --list"
     )
-    parser.add_argument("-o", "--out", type=Path, help="job file to write; it must not exist")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        help="job file to write; it must not exist (default: standard output)",
+    )
     parser.set_defaults(run=sweep, rest=())
 
 
