@@ -15,6 +15,9 @@ from hpcext.containers import Container
 from hpcext.core.trials import Trial
 from hpcext.scaling.curve import fewest_near_best
 
+PLACEHOLDERS = ("gpus", "nodes", "checkpoint_dir", "name", "rendezvous")
+"""The words in braces that are replaced in a command."""
+
 
 class Gpus(msgspec.Struct, frozen=True):
     """GPUs per node that a job can use; ``optimal`` is None if the file does not state it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -9,12 +10,16 @@ from typing import Any
 
 from hpcext.checks import string, wrong
 from hpcext.core.errors import InputError
-from hpcext.jobspec import JobSpec
+from hpcext.jobspec import PLACEHOLDERS, JobSpec
 from hpcext.text import listed, shown
 
 SHELL = ("/bin/sh", "-c")
 """The command that runs a job's command if the job says ``shell = true``."""
 
+_NEAR = 0.7
+"""How alike a word in braces must be to a placeholder to be taken for a mistyped one."""
+
+_BRACES = re.compile(r"(?<!\$)\{([A-Za-z_]{1,40})\}")
 _SHELLS = re.compile(r"(?:.*/)?(?:sh|bash|dash|ksh|zsh|fish|csh|tcsh)")
 _MEANT_FOR_A_SHELL = re.compile(r"\|\|?|&&?|;|[0-9]?>{1,2}|<")
 _PIPE = re.compile(r"(?<!\|)\|(?!\|)")
@@ -62,7 +67,7 @@ def loses_failures(text: str) -> bool:
 def warnings(
     specs: Sequence[JobSpec], commands: Sequence[Any], where: str, *, in_file: bool
 ) -> Iterator[str]:
-    """Warn about commands that need a shell but have none, and failures that a shell hides.
+    """Warn about commands that need a shell but have none, mistyped words, and hidden failures.
 
     Parameters
     ----------
@@ -86,6 +91,15 @@ def warnings(
             f"{where}: the command of {jobs} does not run in a shell, so {shown(found[0][1])} is "
             f"passed on literally; to run it in a shell, {shell}"
         )
+    mistyped: dict[tuple[str, str], list[str]] = {}
+    for spec in specs:
+        for each in _mistyped(spec.command):
+            mistyped.setdefault(each, []).append(spec.name)
+    for (word, meant), names in mistyped.items():
+        yield (
+            f"{where}: the command of {listed(names, most=8)} has {{{word}}}, which is no "
+            f"placeholder and is passed on literally; did you mean {{{meant}}}?"
+        )
     pipefail = 'use command = ["bash", "-o", "pipefail", "-c", "..."]'
     if not in_file:
         pipefail = "give bash -o pipefail -c '...' as the command"
@@ -96,6 +110,14 @@ def warnings(
             f"in it that fails counts as completed: {listed(hidden, most=8)}; put the training "
             f"last, or {pipefail}"
         )
+
+
+def _mistyped(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each word in braces that is almost a placeholder, and that one."""
+    words = dict.fromkeys(word for part in command for word in _BRACES.findall(part))
+    for word in (each for each in words if each not in PLACEHOLDERS):
+        for meant in difflib.get_close_matches(word, PLACEHOLDERS, n=1, cutoff=_NEAR):
+            yield word, meant
 
 
 def _is_shell(word: str, option: str) -> bool:

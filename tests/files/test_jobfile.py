@@ -594,3 +594,21 @@ def test_a_doubt_names_some_of_the_jobs() -> None:
 )
 def test_faults_of_commands_for_a_shell(keys: str, expected: str) -> None:
     assert expected in line_of(f'[[job]]\nname = "a"\n{keys}\n')
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("--ranks {gpu}", "gpus"),
+        ("--to {checkpoints_dir}", "checkpoint_dir"),
+        ("--lr {lr} --mode {mode} {gpus} {0} ${gpu}", ""),
+    ],
+)
+def test_a_mistyped_placeholder_is_warned_of(words: str, meant: str) -> None:
+    warnings: list[str] = []
+    jobs = "".join(f"[[job]]\nname = '{name}'\ncommand = 'train {words}'\n" for name in "ab")
+    parse_jobs(jobs, "jobs.toml", Path("/"), warnings=warnings)
+    told = [each for each in warnings if "placeholder" in each]
+    assert len(told) == bool(meant)
+    assert all(f"the command of a, b has {words.split()[1]}, which" in each for each in told)
+    assert all(each.endswith(f"did you mean {{{meant}}}?") for each in told)

@@ -6,7 +6,9 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-_PLACEHOLDER = re.compile(r"\{(gpus|nodes|checkpoint_dir|name|rendezvous)\}")
+from hpcext.jobspec import PLACEHOLDERS
+
+_PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
 _IN_SHELL = re.compile(rf"{_PLACEHOLDER.pattern}|\\.|['\"]", re.DOTALL)
 
 _VARIABLE = "HPCEXT_FILLED_"
