@@ -146,7 +146,7 @@ def attach(args: argparse.Namespace, out: Output) -> int:
         policy, began_at = found.policy, found.began_at
         out.document(run_document(world, policy=policy, began_at=began_at, now_s=found.now_s))
     else:
-        view.summary(out, found.engine, found.now_s)
+        view.summary(out, found.engine, found.now_s, found.node_time)
     status = exit_status(found.engine, None, directory, out)
     # With jobs left, nothing happens until somebody starts a manager.
     return status if all(job.state.final for job in world.jobs.values()) else 3

@@ -289,7 +289,7 @@ def manage(
         out.document(run_document(world, policy=policy, began_at=began_at, now_s=now_s))
     else:
         with optional():
-            view.summary(out, engine, driver.now_s())
+            view.summary(out, engine, driver.now_s(), driver.node_time)
     if pilot.alone:
         status = _exit_code(engine)
     else:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from hpcext.cli.output import Output
 from hpcext.core import silence
 from hpcext.core.engine import Engine
+from hpcext.core.history.node_time import NodeTime, Use
 from hpcext.core.reasons import reason
 from hpcext.core.saving import (
     counted_lost,
@@ -39,6 +40,9 @@ from hpcext.text import are, counted, listed
 COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left", "goodput")
 MOST_HOSTS = 2
 """The largest number of a job's hosts whose GPUs are named in a table."""
+
+NOTICEABLE_S = 1.0
+"""The shortest time without a manager that is told."""
 
 MOST_TOLD = 20
 """The largest number of failed jobs that have a line each."""
@@ -244,7 +248,7 @@ def row(job: Job, record: Record, *, named: bool) -> tuple[str, ...]:
     )
 
 
-def summary(out: Output, engine: Engine, now_s: float) -> None:
+def summary(out: Output, engine: Engine, now_s: float, node_time: NodeTime) -> None:
     """Print the outcome of a run: each job, or of many jobs those with lost steps, and totals.
 
     Parameters
@@ -253,6 +257,8 @@ def summary(out: Output, engine: Engine, now_s: float) -> None:
     engine : Engine
     now_s : float
         Seconds since the pilot began.
+    node_time : NodeTime
+        What the time of its nodes went into.
     """
     world = engine.world
     told = list(world.jobs.values())
@@ -269,8 +275,13 @@ def summary(out: Output, engine: Engine, now_s: float) -> None:
     if len(world.jobs) > MOST_SUMMED:
         out.line(totals(world))
     span_s = makespan(world, now_s)
-    busy = busy_fraction(world, span_s)
-    out.line(f"{duration(span_s)} in all; GPUs were held {busy:.0%} of the time")
+    busy, away = busy_fraction(world, span_s), ""
+    if node_time.away_s >= NOTICEABLE_S and node_time.held_s > 0:
+        # Nobody knows who held what in that time.
+        busy = 1.0 - node_time.spent.get(Use.WAITING, 0.0) / node_time.held_s
+        away = f", {duration(node_time.away_s)} of it without a manager"
+    of_what = "of the other time" if away else "of the time"
+    out.line(f"{duration(span_s)} in all{away}; GPUs were held {busy:.0%} {of_what}")
     print_failures(out, world.jobs.values())
 
 

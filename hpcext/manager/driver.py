@@ -118,6 +118,11 @@ class Driver:
         """Return the seconds since the manager began; setting a clock back does not change them."""
         return time.monotonic() - self._zero
 
+    @property
+    def node_time(self) -> NodeTime:
+        """What the time of the nodes went into so far."""
+        return self._meter.time
+
     def emit(self, fact: Fact) -> None:
         """Take a fact in; called by the executor, in the loop's thread."""
         self._facts.append(fact)

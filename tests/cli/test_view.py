@@ -7,8 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from hpcext.cli import view
+from hpcext.cli.output import make
 from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate, GoodputReport
+from hpcext.core.history.node_time import NodeTime, Use
 from hpcext.core.values import Job, Node, Record, State
 from hpcext.manager.views.report import run_document
 from hpcext.policies import find_policy
@@ -97,3 +99,18 @@ def test_a_pilot_says_what_one_node_more_promises() -> None:
 )  # fmt: skip
 def test_gpus_are_named_by_their_nodes(gpus: list[str], named: bool, shown: str) -> None:
     assert view.gpu_names(gpus, named=named) == shown
+
+
+def test_the_time_without_a_manager_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    out, told = make(as_json=False, quiet=False), []
+    for node_time in (
+        NodeTime(held_s=40.0, spent={Use.WAITING: 10.0}, away_s=0.1),
+        NodeTime(held_s=40.0, spent={Use.WAITING: 10.0}, away_s=60.0),
+    ):
+        view.summary(out, engine(JOB), 100.0, node_time)
+        told.append(capsys.readouterr().out.splitlines()[-1])
+    assert told == [
+        "1 min 40 s in all; GPUs were held 0% of the time",
+        "1 min 40 s in all, 1 min 00 s of it without a manager; GPUs were held 75% of the other "
+        "time",
+    ]
