@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hpcext.jobspec import Gpus, JobSpec, Nodes, contained
 from hpcext.profiles import Profiles
 from hpcext.scaling.kinds import curve_of
 from hpcext.text import SHOWN_CHARS, clean, counted, did_you_mean, listed, shown
-from hpcext.textfiles import parse_toml, read_text
+from hpcext.textfiles import read_text
 
 MAX_JOBS = 100_000
 """Largest number of jobs in a file; reading so many takes some seconds."""
@@ -70,7 +69,7 @@ def read_jobs(
     text = read_text(path)
     base = path.absolute().parent
     where = clean(str(path))
-    if empty and not parse_toml(text, where):
+    if empty and not shells.document(text, where):
         return ()
     return parse_jobs(
         text,
@@ -119,7 +118,7 @@ def parse_jobs(
     InputError
         The text has an error; the message names the first one, on one line.
     """
-    tables = _tables(_document(text, where), where)
+    tables = _tables(shells.document(text, where), where)
     defaults = {"workdir": str(base), "suspend_timeout_s": suspend_timeout_s}
     specs: list[JobSpec] = []
     numbers: dict[str, int] = {}
@@ -143,18 +142,6 @@ def parse_jobs(
         commands = [table["command"] for table in tables]
         warnings += shells.warnings(specs, commands, where, in_file=where != COMMAND_LINE)
     return tuple(specs)
-
-
-def _document(text: str, where: str) -> dict[str, Any]:
-    """Parse a job file; of a script in its place, say how it is run."""
-    try:
-        return parse_toml(text, where)
-    except InputError as error:
-        program = {".py": "python", ".sh": "bash"}.get(Path(where).suffix)
-        if program is None:
-            raise
-        do = f"is it a script? hpcext run -- {program} {shlex.quote(where)}"
-        raise InputError(error.what, where=where, do=do) from None
 
 
 def _tables(document: dict[str, Any], where: str) -> list[Any]:

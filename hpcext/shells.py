@@ -6,12 +6,14 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hpcext.checks import string, wrong
 from hpcext.core.errors import InputError
 from hpcext.jobspec import PLACEHOLDERS, JobSpec
 from hpcext.text import listed, shown
+from hpcext.textfiles import parse_toml
 
 SHELL = ("/bin/sh", "-c")
 """The command that runs a job's command if the job says ``shell = true``."""
@@ -62,6 +64,30 @@ def shell_only(value: str | list[str]) -> str:
 def loses_failures(text: str) -> bool:
     """Return whether a shell would report only the exit code of the last command of a pipe."""
     return "pipefail" not in text and bool(_PIPE.search(_QUOTED.sub("x", text)))
+
+
+def document(text: str, where: str) -> dict[str, Any]:
+    """Parse a job file; of a script in its place, say how that is run.
+
+    Parameters
+    ----------
+    text : str
+    where : str
+        The file, for messages.
+
+    Raises
+    ------
+    InputError
+        It is not TOML.
+    """
+    try:
+        return parse_toml(text, where)
+    except InputError as error:
+        program = {".py": "python", ".sh": "bash"}.get(Path(where).suffix)
+        if program is None:
+            raise
+        do = f"is it a script? hpcext run -- {program} {shlex.quote(where)}"
+        raise InputError(error.what, where=where, do=do) from None
 
 
 def warnings(
