@@ -91,9 +91,11 @@ class Native:
         self._directory = directory
         self._index = index
         self._files = OwnCheckpoints(self._pattern, cwd, directory.parent)
-        # The newest checkpoint when the attempt began, and when it was asked to save.
+        # The newest checkpoint when the attempt began, and when it was asked to save; what was
+        # written before this instant, in seconds since the epoch, is no answer to that.
         self._first: Found | None = None
         self._before: Found | None = None
+        self._since = 0.0
         self._asked_s: float | None = None
         # Whether the batch system has asked it, by its notice.
         self.noticed = False
@@ -122,7 +124,7 @@ class Native:
         OSError
             It is not known what is older than the job, or could not be later.
         """
-        found = self._files.begin(notes=self._index == 0)
+        found = self._files.begin(say, notes=self._index == 0)
         self._first = self._files.newest(found)
         if not self._resume:
             return self._arguments
@@ -180,8 +182,7 @@ class Native:
             The pid of their supervisor.
         """
         if self._asked_s is None:
-            self._asked_s = time.monotonic()
-            self._before = self._files.newest()
+            self._before = self._begin_to_wait()
         if self.signum is None:
             return
         known = self._told | self._left
@@ -209,10 +210,19 @@ class Native:
         """
         if self.signum not in signums or self._asked_s is not None:
             return
-        self.noticed, self._asked_s = True, time.monotonic()
-        newest = self._files.newest()
+        self.noticed = True
+        newest = self._begin_to_wait()
         if newest is not None and newest.at < time.time() - NOTICED_S:
             self._before = newest
+
+    def _begin_to_wait(self) -> Found | None:
+        """Note that it is asked now; return the newest checkpoint that it has."""
+        self._asked_s = time.monotonic()
+        newest = self._files.newest()
+        if self._files.cut_off:
+            # A later search may get further, and see what is there already.
+            self._since = time.time() - NOTICED_S
+        return newest
 
     def answering(self) -> bool:
         """Return whether a process that was asked still runs."""
@@ -259,6 +269,8 @@ class Native:
 
     def _has_newer(self) -> bool:
         newest = self._files.newest()
+        if newest is not None and newest.at < self._since:
+            return False
         return newest is not None and not same(newest, self._before)
 
     # The end.

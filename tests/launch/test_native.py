@@ -20,7 +20,7 @@ import pytest
 from stage import Stage, end
 
 from hpcext.checkpointers import checkpoint
-from hpcext.launch import command, tree
+from hpcext.launch import command, own_checkpoints, tree
 from hpcext.launch.native import Native
 from hpcext.process import Process
 
@@ -465,6 +465,37 @@ def test_what_earlier_jobs_have_left_is_never_taken(tmp_path: Path) -> None:
     assert native.may_go()
     native = Native(saves, tmp_path, tmp_path / "jobs" / "attempt-3")
     assert native.begin(print)[1:] == ["--resume_from_checkpoint", str(own.parent)]
+
+
+def test_the_newest_checkpoint_is_taken_however_long_the_search_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that is newer is seen where others were, though the search is cut off at once."""
+    saves = msgspec.to_builtins(checkpoint({"signal": "SIGUSR1", "done": {"file": "**/*.pt"}}))
+    saves["resume"] = ["{file}"]
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "deeper").mkdir()
+    (tmp_path / "job").mkdir()
+    Native(saves, tmp_path, tmp_path / "job" / "attempt-1").begin(print)
+    for at, name in enumerate(["b/1.pt", "a/2.pt", "c/3.pt", "b/4.pt", "a/5.pt"]):
+        (tmp_path / name).write_text("x")
+        os.utime(tmp_path / name, (1e9 + at, 1e9 + at))
+    said: list[str] = []
+    native = Native(saves, tmp_path, tmp_path / "job" / "attempt-2")
+    monkeypatch.setattr(own_checkpoints, "SEARCH_S", -1.0)
+    assert native.begin(said.append) == [str(tmp_path / "a" / "5.pt")]
+    assert "the search for checkpoints '**/*.pt' took 0 s" in said[0]
+    native.ask([], os.getpid())
+    assert not native.may_go()
+    # It was there before and is found now, as a search gets further.
+    (tmp_path / "c" / "deeper" / "0.pt").write_text("x")
+    os.utime(tmp_path / "c" / "deeper" / "0.pt", (1e9 + 9, 1e9 + 9))
+    monkeypatch.setattr(own_checkpoints, "SEARCH_S", 1e9)
+    assert not native.may_go()
+    monkeypatch.setattr(own_checkpoints, "SEARCH_S", -1.0)
+    (tmp_path / "a" / "6.pt").write_text("x")
+    assert native.may_go()
 
 
 def test_variables_are_added_unless_the_command_has_them(stage: Stage) -> None:
