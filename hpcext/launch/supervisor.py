@@ -371,8 +371,10 @@ class Supervisor:
             # A batch system sends its notices to every process: what ends well then was told to.
             if exit_code == 0 and notice_at and notice_at <= ended_at + LAST_NOTICE_S:
                 asked_at = asked_at or notice_at
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         native = self._saves_natively()
+        requested_at = self._state.suspend_requested_at
+        went_on = exit_code == 0 and not suspended and requested_at and native and native.went_on()
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         checkpoint = native and native.account(
             acknowledged=suspended,
             cut_off=self._cut_off,
@@ -383,12 +385,14 @@ class Supervisor:
             "exit_code": exit_code,
             "suspended": suspended,
             "started_at": self._started_at,
-            "suspend_asked_at": self._state.suspend_requested_at,
-            "kill_asked_at": asked_at,
+            "suspend_asked_at": requested_at,
+            # A manager of an older release knows no more of it than that it has not completed.
+            "kill_asked_at": (asked_at or requested_at) if went_on else asked_at,
             "notice_at": notice_at,
             "main_ended_at": self._main_ended_at,
             "ended_at": time.time(),
             "cpu_s": usage.ru_utime + usage.ru_stime,
             **({"checkpoint": checkpoint} if checkpoint else {}),
+            **({"went_on": True} if went_on else {}),
             **({} if suspended or not exit_code else self._ending.failure()),
         }

@@ -325,6 +325,83 @@ def test_a_command_that_completes_during_a_suspension_is_complete(stage: Stage) 
     assert not document["suspended"]
 
 
+# A training that something else has started.
+
+
+def within(stage: Stage, saves: Any, form: str, *words: str) -> Any:
+    """Run a saver within a command, which goes on to write ``after`` into the diary."""
+    saver = shlex.join((sys.executable, SAVER, "SIGUSR1", "1000000", *words))
+    document = msgspec.to_builtins(checkpoint(saves))
+    supervisor = stage.run("sh", "-c", form.format(saver), checkpoint=document)
+    stage.wait_said("step")
+    return supervisor
+
+
+PIPE = "{0} | cat >>out.txt; echo after >>diary"
+
+
+@pytest.mark.parametrize(
+    ("done", "form", "words"),
+    [
+        ({"exit": [143]}, "{0}; echo after >>diary", ["exit=143"]),
+        ({"exit": [143]}, PIPE, ["exit=143"]),
+        ({"exit": [0]}, "bash -c '{0} && echo after >>diary'; echo after >>diary", ["exit=0"]),
+        ({"exit": "any"}, "{0}; echo after >>diary", ["fail"]),
+        ({"exit": [143], **FILE}, PIPE, ["exit=143"]),
+        (FILE, "{0}; echo after >>diary", ["exit=143"]),
+    ],
+)
+def test_a_script_does_not_go_on_whose_training_has_saved_and_left(
+    stage: Stage, done: dict[str, Any], form: str, words: list[str]
+) -> None:
+    supervisor = within(stage, by(**done), form, *words)
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert stage.said("after") == []
+    if done != {"exit": "any"}:
+        assert document["checkpoint"]["saved"]
+        assert document["checkpoint"]["exact"]
+
+
+@pytest.mark.parametrize("form", ["{0}; echo after >>diary", PIPE])
+def test_a_script_goes_on_whose_training_completes_when_it_is_asked(
+    stage: Stage, form: str
+) -> None:
+    supervisor = within(stage, by(exit=[143]), form, "done")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert (document["suspended"], document["exit_code"]) == (False, 0)
+    assert (document["kill_asked_at"], document.get("went_on")) == (None, None)
+    assert len(stage.said("after")) == 1
+
+
+def test_what_has_not_saved_as_stated_is_the_scripts_affair_and_does_not_hold_it(
+    stage: Stage,
+) -> None:
+    supervisor = within(stage, by(exit=[143]), "{0} || exit 5; echo after >>diary", "fail")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert (document["suspended"], document["exit_code"]) == (False, 5)
+
+
+DRIVER = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+
+
+@pytest.mark.parametrize("done", [{"exit": [143]}, {"exit": [143], **FILE}])
+def test_a_program_that_goes_on_when_its_training_has_left_has_not_completed(
+    stage: Stage, done: dict[str, Any]
+) -> None:
+    """It is no shell, which could be stopped; nobody knows what it made of the exit value."""
+    driver = shlex.join((sys.executable, "-c", DRIVER))
+    supervisor = within(stage, by(**done), f"exec {driver} {{0}}", "exit=143")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert (document["suspended"], document["exit_code"]) == (False, 0)
+    assert document["went_on"]
+    assert document["kill_asked_at"] is not None
+
+
 def test_nothing_is_said_of_a_loss_of_a_command_that_was_not_suspended(stage: Stage) -> None:
     supervisor = launched(stage, by(**FILE), steps=3)
     document = ended(stage, supervisor)

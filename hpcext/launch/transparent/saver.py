@@ -191,15 +191,15 @@ class Transparent:
         """The program that writes the images at this moment; it is no process of the job."""
         return self._helper
 
-    def ask(self, below: Sequence[Process], root: int) -> None:
+    def ask(self, below: Sequence[Process], root: int, hold: object = None) -> None:
         """Begin to write the images, unless that has begun; end it where it takes too long.
 
         Parameters
         ----------
         below : sequence of Process
             All processes of the attempt, parents before children.
-        root : int
-            The pid of their supervisor.
+        root, hold
+            As of :meth:`hpcext.launch.native.Native.ask`; not used.
         """
         if self._way is None or self.imaged or self.lost:
             return
@@ -336,6 +336,10 @@ class Transparent:
             As those of :meth:`hpcext.launch.native.Native.acknowledged`.
         """
         return self.imaged or ((self.plain or self.lost) and released)
+
+    def went_on(self) -> bool:
+        """Return False: no process has to end by itself."""
+        return False
 
     def account(
         self, *, acknowledged: bool, cut_off: bool, ran_s: float, ended_at: float
