@@ -372,8 +372,11 @@ class Supervisor:
             if exit_code == 0 and notice_at and notice_at <= ended_at + LAST_NOTICE_S:
                 asked_at = asked_at or notice_at
         native = self._saves_natively()
-        requested_at = self._state.suspend_requested_at
-        went_on = exit_code == 0 and not suspended and requested_at and native and native.went_on()
+        went_on = exit_code == 0 and not suspended and native and native.went_on()
+        if went_on:
+            # A manager of an older release knows no more of it than that it has not completed.
+            asked_at = asked_at or self._state.suspend_requested_at
+            command.note(self._launch.log, ending.WENT_ON)
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         checkpoint = native and native.account(
             acknowledged=suspended,
@@ -385,9 +388,8 @@ class Supervisor:
             "exit_code": exit_code,
             "suspended": suspended,
             "started_at": self._started_at,
-            "suspend_asked_at": requested_at,
-            # A manager of an older release knows no more of it than that it has not completed.
-            "kill_asked_at": (asked_at or requested_at) if went_on else asked_at,
+            "suspend_asked_at": self._state.suspend_requested_at,
+            "kill_asked_at": asked_at,
             "notice_at": notice_at,
             "main_ended_at": self._main_ended_at,
             "ended_at": time.time(),

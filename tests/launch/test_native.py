@@ -399,6 +399,7 @@ def test_a_program_that_goes_on_when_its_training_has_left_has_not_completed(
     document = ended(stage, supervisor)
     assert (document["suspended"], document["exit_code"]) == (False, 0)
     assert document["went_on"]
+    assert "hpcext: its training was asked to save and left, but" in stage.log.read_text()
     assert document["kill_asked_at"] is not None
 
 

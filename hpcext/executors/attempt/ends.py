@@ -21,16 +21,12 @@ from hpcext.executors.attempt.verdict import (
     failed_by_itself,
     how_it_failed,
 )
+from hpcext.launch import ending
 from hpcext.text import clean, shown
 
 SUPERVISOR_LOG = "supervisor.log"
 
 _WHY_CHARS = 200
-
-WENT_ON = (
-    "its training was asked to save and left, but its command went on and ended with exit code 0: "
-    "have it stop there with the exit code of the training, or start the training by exec"
-)
 
 
 class Ends:
@@ -84,7 +80,7 @@ class Ends:
         went_on = document.get("went_on") is True
         if went_on or document.get("notice_at") is not None:
             # Whatever became of it then is no fault of its own.
-            why = WENT_ON if went_on else "the batch system told it to end"
+            why = ending.WENT_ON if went_on else "the batch system told it to end"
             return Ended(self._job, self._op, Outcome.EVICTED, code, why=why)
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
         why = "ended with exit code 0 after SIGTERM" if code == 0 else self._first_failure()[1]

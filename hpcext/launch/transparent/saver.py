@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import documents, private, protocol
+from hpcext import documents, protocol
 from hpcext.launch import command, devices, tree
 from hpcext.launch.transparent import no_io_uring
 from hpcext.launch.transparent.manifest import Images
@@ -365,12 +365,7 @@ class Transparent:
 
     def _say(self, what: str) -> None:
         """Write a line into the log of the command."""
-        with contextlib.suppress(OSError):
-            log = private.open_log(self._log)
-            try:
-                command.write_line(log, self._log, f"hpcext: {what}")
-            finally:
-                os.close(log)
+        command.note(self._log, what)
 
     def _tell(self) -> None:
         """Write down what the manager, and whoever kills what is left, has to know."""
