@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -85,6 +86,22 @@ def sayer(fd: int, path: Path) -> Callable[[str], None]:
         The same log.
     """
     return lambda what: write_line(fd, path, f"hpcext: {what}")
+
+
+def note(path: Path, what: str) -> None:
+    """Write a line of hpcext into a log that is not open, if that is possible.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    what : str
+    """
+    with contextlib.suppress(OSError):
+        log = private.open_log(path)
+        try:
+            sayer(log, path)(what)
+        finally:
+            os.close(log)
 
 
 def write_line(fd: int, path: Path, line: str) -> None:

@@ -24,6 +24,13 @@ LINE_CHARS = 300
 AFTER_LINES = 60
 """The most lines of a launcher after the traceback of its rank; more is output of a training."""
 
+WENT_ON = (
+    "its training was asked to save and left, but its command went on and ended with exit code 0, "
+    "so the job begins again: have the command stop there with the exit code of the training, or "
+    "start the training by exec"
+)
+"""Why a command has not completed although it seems so."""
+
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _COUNTER = re.compile(r"^oom_kill ([0-9]{1,18})$", re.MULTILINE)

@@ -707,6 +707,7 @@ def test_a_job_that_suspended_itself_had_no_request(directory: Directory) -> Non
         ({"exit_code": -9}, f.Outcome.FAILED, -9),
         ({"kill_asked_at": 102.0}, f.Outcome.FAILED, 0),
         # The batch system said so: done all the same, or no fault of its own.
+        ({"kill_asked_at": 102.0, "went_on": True}, f.Outcome.EVICTED, 0),
         ({"notice_at": 102.0}, f.Outcome.COMPLETED, 0),
         ({"notice_at": 102.0, "kill_asked_at": 102.0}, f.Outcome.EVICTED, 0),
         ({"notice_at": 102.0, "exit_code": 1}, f.Outcome.EVICTED, 1),

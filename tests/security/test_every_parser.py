@@ -212,6 +212,7 @@ REASONS = {
     "launch/tree.py:_pids": KERNEL,
     "launch/tree.py:_stat": KERNEL,
     "launch/tree.py:tell": "a signal's number",
+    "launch/tree.py:end_of": KERNEL,
     "manager/cleaning/in_use.py:_ran_on": MANAGER,
     "manager/cleaning/in_use.py:_refuse_if_in_batch": MANAGER,
     "manager/cleaning/in_use.py:_refuse_if_trains": MANAGER,

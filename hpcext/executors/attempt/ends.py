@@ -21,6 +21,7 @@ from hpcext.executors.attempt.verdict import (
     failed_by_itself,
     how_it_failed,
 )
+from hpcext.launch import ending
 from hpcext.text import clean, shown
 
 SUPERVISOR_LOG = "supervisor.log"
@@ -76,9 +77,10 @@ class Ends:
             return Ended(self._job, self._op, Outcome.SUSPENDED, code, suspend_s=parts)
         if code == 0 and document.get("kill_asked_at") is None:
             return self._elsewhere() or Ended(self._job, self._op, Outcome.COMPLETED, code)
-        if document.get("notice_at") is not None:
+        went_on = document.get("went_on") is True
+        if went_on or document.get("notice_at") is not None:
             # Whatever became of it then is no fault of its own.
-            why = "the batch system told it to end"
+            why = ending.WENT_ON if went_on else "the batch system told it to end"
             return Ended(self._job, self._op, Outcome.EVICTED, code, why=why)
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
         why = "ended with exit code 0 after SIGTERM" if code == 0 else self._first_failure()[1]
