@@ -8,6 +8,7 @@ import pytest
 from market import answer, job, sizes, snapshot
 from played import Played, play
 
+from hpcext.core.decisions import refusal
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.values import Job, Node, Run, State
 from hpcext.policies import find_policy
@@ -53,6 +54,18 @@ def test_gpus_reserved_for_exploring_go_to_no_other_job() -> None:
         assert sizes("doubling", snapshot([running, second], a=8)) == {"1": 1}
     target = answer("doubling", snapshot([first, second], a=9))
     assert target.grants["1"].why == "is measured on 1 GPU; 8 GPUs are reserved for it"
+
+
+def test_what_is_reserved_takes_nothing_from_jobs_that_run() -> None:
+    """A node has come, so that there is more to explore; the job's own node is full."""
+    starts = job(1, 1, {"n": 1}, nodes=(1, 2), estimate=ANY, state=State.STARTING, run=Run())
+    for more in (1, 2):
+        others = [job(2, 3, {"n": 3}, sizes=(3,)), job(3, more, sizes=(more,))]
+        now = snapshot([starts, *others], 10.0, n=4, m=4)
+        target = answer("doubling", now)
+        assert refusal(now, target, {each.id: each for each in now.jobs}) == ""
+        allocs = {name: grant.alloc for name, grant in target.grants.items()}
+        assert allocs == {"1": {"n": 1}, "2": {"n": 3}, "3": {"m": more}}
 
 
 def test_it_explores_no_more_than_it_may_have_and_than_there_is() -> None:
