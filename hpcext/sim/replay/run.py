@@ -148,7 +148,10 @@ def run(
             raise RuntimeError(f"{named.policy} {engine.refusal}")
         return coming.over and not len(engine.world.queue)
 
-    drive(engine, heap, executor, until_s=how.until_s, observe=observe, stop=stop)
+    drive(
+        engine, heap, executor,
+        until_s=how.until_s, observe=observe, quiet=recorder.between, stop=stop,
+    )  # fmt: skip
     over = coming.over and not len(engine.world.queue)
     end_s = recorder.last_end_s if over else min(max(heap.now_s, 0.0), how.until_s)
     if math.isfinite(how.until_s) and not over:
