@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
+from hpcext.core.errors import HpcextError
 from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
 from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun
@@ -216,7 +217,7 @@ def test_a_policy_whose_answer_is_refused_ends_the_run() -> None:
     def greedy(now: v.Snapshot) -> v.Target:
         return v.Target({each.id: v.Grant({"n1": 9}, v.Role.PRIMARY, "") for each in now.jobs})
 
-    with pytest.raises(RuntimeError, match="p grants 9 GPUs to job 1, which takes"):
+    with pytest.raises(HpcextError, match="policy p: it grants 9 GPUs to job 1, which takes"):
         simulated([(job(1), Physics({1: 1.0}, 1))], nodes(1), greedy)
 
 

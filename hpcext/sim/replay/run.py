@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hpcext.core.band import Band
 from hpcext.core.engine import Engine, Policy
+from hpcext.core.errors import HpcextError
 from hpcext.core.facts import Fact, NodeJoined, Submitted
 from hpcext.core.values import Action, Job, Node, Snapshot, Target
 from hpcext.sim.evaluate.fair import FairShares
@@ -114,7 +115,7 @@ def run(
 
     Raises
     ------
-    RuntimeError
+    HpcextError
         The policy failed, or its answer was refused.
     """
     how = how or SimulationOptions()
@@ -145,7 +146,7 @@ def run(
     def stop() -> bool:
         recorder.after()
         if engine.refusal:
-            raise RuntimeError(f"{named.policy} {engine.refusal}")
+            raise HpcextError(f"it {engine.refusal}", where=f"policy {named.policy}")
         return coming.over and not len(engine.world.queue)
 
     drive(
