@@ -192,7 +192,9 @@ def _placed(plan: Plan, asks: Sequence[Candidate], room: Room, *, anew: bool) ->
     found = zip(chosen, place(room.free, requests, apart=room.apart, kinds=room.kinds), strict=True)
     places = {number: alloc for number, alloc in found if alloc}
     if plan.worth is None:
-        return _Placed(plan, places, 0.0)
+        # As many jobs as possible, then as many GPUs.
+        given = [total(alloc) for alloc in places.values()]
+        return _Placed(plan, places, float(len(given) * sum(room.free.values()) + sum(given)))
     each = []
     for number in range(len(asks)):
         alloc = places.get(number, {})
