@@ -110,17 +110,37 @@ def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
         return found
     for ask in asks_of(now):
         job, sizes = ask.job, [] if ask.job.estimate.stated else list(ask.shapes)
-        if job.goal and fixed(job) and now.now_s - job.since_s > MUTE * options.explore_s:
-            # Without a session it neither reports nor changes its size.
+        if not sizes or _mute(job, sizes[0], now.now_s, options):
             continue
         # The smallest size and its doublings.
         doublings = sizes[:1]
-        while doublings and (more := _twice(sizes, doublings[-1])) <= options.explore_gpus and more:
+        while (more := _twice(sizes, doublings[-1])) <= options.explore_gpus and more:
             doublings.append(more)
         size = next((each for each in doublings if _seconds(job, each) < options.explore_s), 0)
         if size and len(doublings) > 1:
             found[job.id] = _Exploring(size, doublings[-1])
     return found
+
+
+def _mute(job: Job, first: int, now_s: float, options: Options) -> bool:
+    """Return whether a job is not expected to report the speed of a size.
+
+    Parameters
+    ----------
+    job : Job
+    first : int
+        The size that is measured first.
+    now_s : float
+    options : Options
+    """
+    waited = bool(job.goal) and now_s - job.since_s > MUTE * options.explore_s
+    if waited and fixed(job):
+        # Without a session it neither reports nor changes its size.
+        return True
+    # A command that saves by its own means reports nothing. After that it may be given more GPUs,
+    # which takes a new attempt.
+    more = max(job.most_gpus, total(job.goal)) > first
+    return not job.estimate.observed and (more or (waited and job.run.native))
 
 
 def _seconds(job: Job, gpus: int) -> float:

@@ -84,6 +84,21 @@ def test_what_has_no_session_is_not_waited_for() -> None:
         assert found == {"1": 1, **({"2": others} if others else {})}
 
 
+def test_what_saves_by_its_own_means_is_not_waited_for() -> None:
+    alone = {"estimate": ANY, "run": Run(registered=True, native=True), "most_gpus": 1}
+    for now_s, found in ((299.0, {"1": 1}), (301.0, {"1": 4, "2": 4})):
+        native = job(1, 8, {"a": 1}, **alone)
+        assert sizes("doubling", snapshot([native, job(2)], now_s, a=8)) == found
+    # While it is stopped for that, and when it has begun again: it is not measured anew.
+    moves = job(1, 8, {"a": 4}, **{**alone, "state": State.STOPPING}, since_s=301.0)
+    again = job(1, 8, {"a": 4}, **{**alone, "most_gpus": 4}, since_s=320.0)
+    for native in (moves, again):
+        assert sizes("doubling", snapshot([native, job(2)], 330.0, a=8)) == {"1": 4, "2": 4}
+    # A session that has yet to report is waited for.
+    session = job(1, 8, {"a": 1}, estimate=ANY, most_gpus=1)
+    assert sizes("doubling", snapshot([session, job(2)], 301.0, a=8)) == {"1": 1}
+
+
 def test_what_states_its_speeds_explores_nothing_nor_does_precompute() -> None:
     assert gpus_over_time(run("doubling", job(1), gpus=8), "1") == [4]
     alone = job(1, 8, estimate=ANY)
