@@ -8,7 +8,8 @@ gain per new GPU (eq. 6) is doubled.
 There are two strategies (section 7). *precompute*: speeds are known in advance, as ``scaling``
 states them. *exploratory*: a new job without known speeds gets `explore_gpus` GPUs for itself and
 measures its speed on 1, 2, 4 and 8 of them, for `explore_s` each. The GPUs that it does not use
-meanwhile stay idle, as in the paper.
+meanwhile stay idle, as in the paper. If fewer are left, which the paper leaves open, it begins with
+these, and what does not fit is not measured.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _allocate(now: Snapshot, options: Options) -> Target:
     for job in now.jobs:
         # A job that cannot change now stays as it is; the GPUs that it needs later are kept too.
         if job.id in exploring and job.goal and fixed(job):
-            reserved[next(iter(job.goal))] += max(0, exploring[job.id].kept - total(job.goal))
+            reserved[next(iter(job.goal))] += max(0, exploring[job.id].kept[0] - total(job.goal))
     target = settle(now, functools.partial(_double, exploring), reserved=reserved)
     grants, until_s = dict(target.grants), []
     for job in now.jobs:
@@ -97,10 +98,13 @@ def _twice(sizes: Sequence[int], size: int) -> int:
 
 
 class _Exploring(NamedTuple):
-    """The size on which a job is measured now, and the number of GPUs kept for it."""
+    """The size on which a job is measured now, and the GPUs to keep for it: the best number first.
+
+    With fewer GPUs than the size there is nothing to measure.
+    """
 
     size: int
-    kept: int
+    kept: Sequence[int]
 
 
 def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
@@ -118,7 +122,8 @@ def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
             doublings.append(more)
         size = next((each for each in doublings if _seconds(job, each) < options.explore_s), 0)
         if size and len(doublings) > 1:
-            found[job.id] = _Exploring(size, doublings[-1])
+            kept = [each for each in reversed(doublings) if each >= size]
+            found[job.id] = _Exploring(size, kept)
     return found
 
 

@@ -68,6 +68,23 @@ def test_what_is_reserved_takes_nothing_from_jobs_that_run() -> None:
         assert allocs == {"1": {"n": 1}, "2": {"n": 3}, "3": {"m": more}}
 
 
+def test_a_new_job_begins_beside_one_that_has_all_gpus() -> None:
+    """It is measured as far as there is room, and then counts as the others do."""
+    curve = {n: float(n) for n in (1, 2, 4, 8)}
+    known = job(1, 8, {"a": 8}, estimate=Estimate(stated=curve))
+    assert sizes("doubling", snapshot([known, job(2, 8, estimate=ANY)], a=8)) == {"1": 4, "2": 1}
+    seen = Estimate(observed=tuple(Observed(n, 1, float(n), seconds=150) for n in (1, 2, 4)))
+    known, measured = (
+        job(1, 8, {"a": 4}, estimate=Estimate(stated=curve)),
+        job(2, 8, {"a": 4}, estimate=seen),
+    )
+    third = job(3, 1, estimate=Estimate(stated={1: 1.0}))
+    assert sizes("doubling", snapshot([known, measured], a=8)) == {"1": 4, "2": 4}
+    assert sizes("doubling", snapshot([known, measured], a=9)) == {"1": 1, "2": 8}
+    # What it cannot be measured on it does not hold.
+    assert sizes("doubling", snapshot([known, measured, third], a=8))["3"] == 1
+
+
 def test_it_explores_no_more_than_it_may_have_and_than_there_is() -> None:
     small = run("doubling", job(1, 3, estimate=ANY), gpus=8)
     assert gpus_over_time(small, "1") == [1, 2]
