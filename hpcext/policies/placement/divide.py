@@ -86,7 +86,7 @@ def settle(
     apart : bool
         Whether two jobs that each have several nodes may not share one (Pollux, section 4.2).
     reserved : Mapping[str, int] or None
-        GPUs that are kept free on each node.
+        GPUs that are kept free on each node, besides those that jobs have there now.
     parallel : int or None
         Largest number of jobs that may have GPUs: the first ready ones of the queue.
     """
@@ -95,8 +95,10 @@ def settle(
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
     machine = machine_of(now.nodes)
     free = free_beside(now, grants)
-    for node, gpus in (reserved or {}).items():
-        free[node] = max(0, free[node] - gpus)
+    if reserved:
+        unused = free_beside(now, kept)
+        for node, gpus in reserved.items():
+            free[node] -= min(gpus, max(0, unused[node]))
     asks = asks_of(now, grants)
     worth = "the GPUs are worth more to other jobs"
     waits = {ask.job.id: worth if ask.shapes else no_room(ask.job) for ask in asks}
@@ -190,7 +192,9 @@ def _placed(plan: Plan, asks: Sequence[Candidate], room: Room, *, anew: bool) ->
     found = zip(chosen, place(room.free, requests, apart=room.apart, kinds=room.kinds), strict=True)
     places = {number: alloc for number, alloc in found if alloc}
     if plan.worth is None:
-        return _Placed(plan, places, 0.0)
+        # As many jobs as possible, then as many GPUs.
+        given = [total(alloc) for alloc in places.values()]
+        return _Placed(plan, places, float(len(given) * sum(room.free.values()) + sum(given)))
     each = []
     for number in range(len(asks)):
         alloc = places.get(number, {})
