@@ -121,7 +121,7 @@ def _allocate(now: Snapshot, options: Options) -> Target:
         asked.append((asks, plans := _exact(now, options, asks, gpus)))
         return plans
 
-    target = settle(now, decide, apart=options.apart)
+    target = settle(now, decide, apart=options.apart, fill=False)
     for asks, plans in asked:
         target = refilled(now, target, asks, plans[0], apart=options.apart)
     weight = sum(ask.job.weight for asks, _ in asked for ask in asks)
