@@ -89,10 +89,15 @@ def allocate(now: Snapshot, options: Options) -> Target:
     """Give each job its part of the division with the largest gain."""
     worth = functools.partial(gain, objective_of(options.objective), options.forward_s)
     if options.solver == "milp":
-        return settle(now, functools.partial(_paper, worth, options), parallel=options.parallel)
+        return settle(
+            now,
+            functools.partial(_paper, worth, options),
+            parallel=options.parallel,
+            fill=False,
+        )
     if options.limits or options.solver == "counting":
         decide = functools.partial(_counting, worth, options, now)
-        return settle(now, decide, parallel=options.parallel)
+        return settle(now, decide, parallel=options.parallel, fill=False)
     return divide(now, worth, parallel=options.parallel)
 
 
