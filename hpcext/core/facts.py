@@ -238,7 +238,8 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
     broken_gpus : Mapping[str, str]
         FAILED only: node → what its driver says is wrong with the GPUs that the attempt had there.
     never_ran : bool
-        Its command was not begun, perhaps because something is wrong with its node.
+        Its command was not begun, perhaps because something is wrong with its node. FAILED: its
+        working directory was not there.
     """
 
     job: str
