@@ -283,6 +283,8 @@ class Job(Request, frozen=True, omit_defaults=True):
         The most GPUs that it was ever given.
     suspendable : bool
         False once a suspension went unanswered: it is not resized again.
+    killed : bool
+        Whether its last attempt was killed by its manager.
     failures : int
         Failures in a row without progress.
     failed_on : tuple of str
@@ -318,6 +320,7 @@ class Job(Request, frozen=True, omit_defaults=True):
     moves: int = 0
     most_gpus: int = 0
     suspendable: bool = True
+    killed: bool = False
     failures: int = 0
     failed_on: tuple[str, ...] = ()
     step: int = 0

@@ -81,10 +81,11 @@ class Ends:
             why = "the batch system told it to end"
             return Ended(self._job, self._op, Outcome.EVICTED, code, why=why)
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
-        if code == 0:
-            why = "ended with exit code 0 after SIGTERM"
-            return Ended(self._job, self._op, Outcome.FAILED, code, why=why)
-        return msgspec.structs.replace(self._first_failure(), exit_code=code)
+        why = "ended with exit code 0 after SIGTERM"
+        ended = (
+            self._first_failure() if code else Ended(self._job, self._op, Outcome.FAILED, why=why)
+        )
+        return msgspec.structs.replace(ended, exit_code=code)
 
     def _suspended_elsewhere(self, document: Mapping[str, Any]) -> bool:
         """Return whether what the first node says of a suspension holds for the others.
