@@ -269,6 +269,12 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
     job: str
 
 
+class Retried(msgspec.Struct, frozen=True, tag="retried"):
+    """A user resumes a job that has failed: it waits, and goes on from its newest checkpoint."""
+
+    job: str
+
+
 class Resize(msgspec.Struct, frozen=True, tag="resize"):
     """A user requests exactly so many GPUs for a job; 0: on as many as its job file states."""
 
@@ -362,5 +368,5 @@ class Decided(msgspec.Struct, frozen=True, tag="decided", omit_defaults=True):
 Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
     NodeJoined, NodeLost, Cleared, SetAside, Readmitted, Submitted, Started, Registered, Rescaled,
     Progressed, Silent, Noted, NotSaved, Ended,
-    Hold, Release, Resize, Cancel, Drain, Began, Decided,
+    Hold, Release, Retried, Resize, Cancel, Drain, Began, Decided,
 ]  # fmt: skip

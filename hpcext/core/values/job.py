@@ -30,7 +30,7 @@ class State(str, enum.Enum):
 
     @property
     def final(self) -> bool:
-        """Whether a job in this state stays in it."""
+        """Whether a job in this state stays in it, unless its user resumes one that has failed."""
         return self in _FINAL
 
     @property
@@ -52,6 +52,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.RESCALING: _LEFT | {State.RUNNING, State.STOPPING},
     State.STOPPING: _LEFT | {State.RUNNING, State.RESCALING},
     **dict.fromkeys(_FINAL, frozenset()),
+    State.FAILED: frozenset({State.PENDING}),
 }
 """The one table of what may follow what."""
 
