@@ -173,6 +173,7 @@ class Supervisor:
                 self._native.main = self._pid
         except command.CommandError as error:
             self._ending.cannot_run = str(error)
+            self._ending.no_directory = isinstance(error, command.DirectoryError)
             command.sayer(log, launch.log)(str(error))
             self._main_ended(error.code)
         finally:

@@ -821,6 +821,18 @@ def test_a_failure_is_described_in_words(
     assert ended.why == why
 
 
+def test_a_directory_that_was_away_is_told_from_a_command_that_cannot_be_run(
+    directory: Directory,
+) -> None:
+    away = {"exit_code": 126, "cannot_run": "no such directory '/x'", "no_directory": True}
+    for said in (True, False):
+        directory.put("exit.json", EXIT, **{**away, "no_directory": said})
+        ended = directory.files.ends.ended()
+        assert ended is not None
+        assert (ended.outcome, ended.exit_code) == (f.Outcome.FAILED, 126)
+        assert ended.never_ran is said
+
+
 def test_the_description_of_a_failure_is_short(directory: Directory) -> None:
     for key in ("last_line", "cannot_run"):
         directory.put("exit.json", EXIT, exit_code=1, **{key: "\x1b" * 100_000})
