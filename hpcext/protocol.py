@@ -93,8 +93,9 @@ EXIT = "hpcext.exit/1"
 """Two of the keys have the names of release 0.1.0, whose managers and supervisors still run:
 ``suspend_asked_at``, the time of the suspension that was requested and not declined, and
 ``kill_asked_at``, the time when the end of the attempt was requested: by the manager, or by a
-notice of the batch system at which a command without a session ended with 0. Of an attempt that
-failed, ``gpus_broken`` and ``gpus_noted`` state what NVIDIA's driver says of its GPUs. For a
+notice of the batch system at which a command without a session ended with 0. ``went_on`` states
+that a command ended with 0 after its training had been asked to save and had left. Of an attempt
+that failed, ``gpus_broken`` and ``gpus_noted`` state what NVIDIA's driver says of its GPUs. For a
 command that saves by its own means, ``checkpoint`` states whether it has ``saved``, the seconds
 of its work that are in no checkpoint, ``lost_s``, whether that is ``exact`` or an upper limit,
 and whether the command begins ``anew``, without a checkpoint.

@@ -10,6 +10,7 @@ from typing import Any
 from hpcext.admission import admit
 from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
+from hpcext.core.errors import HpcextError
 from hpcext.core.facts import NodeJoined, Submitted
 from hpcext.core.values import Node
 from hpcext.jobspec import JobSpec
@@ -42,12 +43,14 @@ def show(
     engine = Engine(find_policy(policy))
     jobs = admit(specs, 1, {})
     engine.step(0.0, [*map(NodeJoined, nodes), *map(Submitted, jobs)])
+    if engine.refusal:
+        raise HpcextError(f"it {engine.refusal}", where=f"policy {policy}")
     plan = [engine.world.jobs[job.id] for job in jobs]
     # A relative curve says how to share GPUs, but not how long jobs take.
     known = not any(spec.relative for spec in specs)
     # Nothing says how fast jobs are that share a GPU.
     known = known and len(nodes) == 1
-    schedule = expected(specs, nodes, find_policy(policy)) if known else None
+    schedule = expected(specs, nodes, policy) if known else None
     if as_json:
         document: dict[str, Any] = {
             "schema": "hpcext.plan/1",

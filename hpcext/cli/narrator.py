@@ -204,6 +204,9 @@ class Narrator:
     def _tell_loss(self, job: Job, record: Record, now_s: float) -> None:
         """Print once what the end of an attempt has cost."""
         loss = record.loss
+        if job.state.final:
+            # It does not go on.
+            return
         if loss is None or loss == self._losses.get(job.id) or loss.at_s < (self._since_s or 0.0):
             return
         self._losses[job.id] = loss

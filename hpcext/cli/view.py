@@ -156,7 +156,7 @@ def why(job: Job, record: Record, instead: str = "") -> list[str]:
     """
     why = instead or reason(job)
     because = f": {why}" if why else ""
-    loss = loss_sentence(record.loss) if record.loss and not job.done else ""
+    loss = loss_sentence(record.loss) if record.loss and not job.state.final else ""
     sentences = (f"{job.name} is {display_state(job)}{because}", loss, goodput_sentence(job))
     return [*filter(None, sentences), *orphans(record), *map(warning, record.notes)]
 
@@ -319,4 +319,9 @@ def ending(engine: Engine) -> str:
     most_s = max(job.suspend_timeout_s for job in left)
     jobs = f"{counted(len(left), 'job')} {are(len(left))}"
     limit = f"in {duration(most_s)} at most; a second signal ends it at once"
-    return "\n".join([f"ends when {jobs} suspended, {limit}", *unsaved(left)])
+    lose = [
+        f"{job.name} has no session: if it has none until then it is killed, and begins anew"
+        for job in left
+        if not (job.run.registered or job.saved_step)
+    ]
+    return "\n".join([f"ends when {jobs} suspended, {limit}", *lose, *unsaved(left)])

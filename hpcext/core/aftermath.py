@@ -15,6 +15,10 @@ BACKOFF_MAX_S = 60.0
 BLAMELESS_WAIT_S = 5.0
 """Wait before a job is tried again that could not be started."""
 
+DIRECTORY_RETRIES, DIRECTORY_WAIT_S = 6, 5.0
+"""The least retries of a job whose working directory is away, and the first wait: it was there at
+the submission, and a file system may be away for a minute or two."""
+
 NOT_RETRIED = frozenset({126, 127})
 """Exit codes of a shell (and our supervisor) for a command that cannot be run at all."""
 
@@ -97,12 +101,15 @@ def _after_failure(
         # The node is gone, so there is nothing left to wait for.
         return State.PENDING, {"goal": None, "why": f"retried after: {how}"}
     failures, wait_s = job.failures, BLAMELESS_WAIT_S
+    away = fact.never_ran and fact.outcome is Outcome.FAILED
     # A full disk, say: not the job's failure.
-    unused = never_ran(job, fact)
+    unused = never_ran(job, fact) and not away
     if not (unused or fact.outcome is Outcome.EVICTED):
         failures = 1 if progressed else failures + 1
-        wait_s = min(2.0 ** (failures - 1), BACKOFF_MAX_S)
-        if fact.exit_code in NOT_RETRIED or failures > job.retries:
+        first_s = DIRECTORY_WAIT_S if away else 1.0
+        retries = max(job.retries, DIRECTORY_RETRIES) if away else job.retries
+        wait_s = min(first_s * 2.0 ** (failures - 1), BACKOFF_MAX_S)
+        if (fact.exit_code in NOT_RETRIED and not away) or failures > retries:
             if failures > 1:
                 how = f"failed {failures} times in a row without new progress; last: {how}"
             return State.FAILED, {"failures": failures, "why": how}

@@ -18,6 +18,7 @@ Changes = dict[str, Any]
 
 ON_HOLD: Changes = {"on_hold": True, "hold_deferred": False, "goal": None}
 RELEASED: Changes = {"on_hold": False, "hold_deferred": False}
+RETRIED: Changes = {**RELEASED, "failures": 0, "failed_on": (), "not_before_s": 0.0}
 CANCELLED: Changes = {"cancelling": True, "hold_deferred": False, "goal": None}
 
 NEVER_ON_HOLD = "was to be suspended, and ended before it had a session that could save its state"

@@ -238,7 +238,8 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
     broken_gpus : Mapping[str, str]
         FAILED only: node → what its driver says is wrong with the GPUs that the attempt had there.
     never_ran : bool
-        Its command was not begun, perhaps because something is wrong with its node.
+        Its command was not begun, perhaps because something is wrong with its node. FAILED: its
+        working directory was not there.
     """
 
     job: str
@@ -264,6 +265,12 @@ class Hold(msgspec.Struct, frozen=True, tag="hold"):
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
     """A user resumes a job: it is not on hold any more."""
+
+    job: str
+
+
+class Retried(msgspec.Struct, frozen=True, tag="retried"):
+    """A user resumes a job that has failed: it waits, and goes on from its newest checkpoint."""
 
     job: str
 
@@ -361,5 +368,5 @@ class Decided(msgspec.Struct, frozen=True, tag="decided", omit_defaults=True):
 Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
     NodeJoined, NodeLost, Cleared, SetAside, Readmitted, Submitted, Started, Registered, Rescaled,
     Progressed, Silent, Noted, NotSaved, Ended,
-    Hold, Release, Resize, Cancel, Drain, Began, Decided,
+    Hold, Release, Retried, Resize, Cancel, Drain, Began, Decided,
 ]  # fmt: skip

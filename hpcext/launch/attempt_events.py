@@ -123,7 +123,8 @@ class Effect(Enum):
     TELL_SUSPENSION
         Send the suspension's signal to every process that does something about it.
     ASK_TO_SAVE
-        Ask a command that saves by its own means to do so, as its job states.
+        Ask a command that saves by its own means to do so, as its job states; the shells above
+        what is asked are stopped before.
     TERMINATE, KILL, STOP, CONTINUE
         Send SIGTERM and SIGCONT, SIGKILL, SIGSTOP or SIGCONT to every process.
     HAND_NEWS_DOWN

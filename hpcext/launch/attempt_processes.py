@@ -120,7 +120,7 @@ class AttemptProcesses:
             for process in facts.processes:
                 tree.tell(process, SUSPEND_SIGNAL)
         elif effect is Effect.ASK_TO_SAVE and self._native is not None:
-            self._native.ask(facts.processes, self._supervisor.pid)
+            self._native.ask(facts.processes, self._supervisor.pid, self._script.stop)
         elif effect is Effect.STOP_SCRIPT and facts.process is not None:
             steps = [each for each in facts.processes if tree.program(each) == "srun"]
             self._script.stop([facts.process, *steps])
@@ -140,6 +140,9 @@ class AttemptProcesses:
             processes.reverse()
         if self._seat is not None:
             self._seat.release([each for each in processes if tree.ends(each, *signums)])
+        if signums == _SIGNALS[Effect.CONTINUE]:
+            # A script that is stopped until its training has left stays so.
+            processes = [each for each in processes if each not in self._script.stopped]
         for process in processes:
             deaf = self._spared and tree.ignores(process, signal.SIGTERM)
             ends = signal.SIGTERM in signums and deaf

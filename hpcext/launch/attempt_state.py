@@ -212,12 +212,15 @@ class AttemptState:
                 return self._terminate(SAVED_GRACE_S if facts.saves else self._kill_grace_s, now)
             self._remind_s = now.s + LOOK_S
             return [Effect.CONTINUE]
+        # If what was asked has ended and not by saving, its script goes on. It is looked up before
+        # the next fact: what ends in between is judged at the next look.
+        script = [] if facts.answering else [Effect.CONTINUE_SCRIPT]
         if facts.may_go:
             # What is stopped cannot begin to write between the look and its end.
             self._held, self._remind_s = True, now.s
             return [Effect.STOP]
         self._remind_s = now.s + LOOK_S
-        return [Effect.ASK_TO_SAVE]
+        return [*script, Effect.ASK_TO_SAVE]
 
     def _release(self, facts: Facts) -> Effect:
         """Return what becomes of a script without a session.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -16,6 +17,7 @@ from hpcext.protocol import NEWS_SIGNAL, NOTICE_SIGNAL, SUSPEND_SIGNAL
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+_NO_DIRECTORY = 125
 _SHOWN_CHARS = 200
 
 PASSING = frozenset({
@@ -42,6 +44,13 @@ class CommandError(Exception):
     def __init__(self, code: int, what: str) -> None:
         super().__init__(what)
         self.code = code
+
+
+class DirectoryError(CommandError):
+    """The error that its working directory cannot be entered, perhaps only at this moment."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(NOT_EXECUTABLE, what)
 
 
 def become_reaper() -> None:
@@ -85,6 +94,22 @@ def sayer(fd: int, path: Path) -> Callable[[str], None]:
         The same log.
     """
     return lambda what: write_line(fd, path, f"hpcext: {what}")
+
+
+def note(path: Path, what: str) -> None:
+    """Write a line of hpcext into a log that is not open, if that is possible.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    what : str
+    """
+    with contextlib.suppress(OSError):
+        log = private.open_log(path)
+        try:
+            sayer(log, path)(what)
+        finally:
+            os.close(log)
 
 
 def write_line(fd: int, path: Path, line: str) -> None:
@@ -158,7 +183,7 @@ def start(
     Raises
     ------
     CommandError
-        It cannot be run.
+        It cannot be run; :class:`DirectoryError` if `cwd` cannot be entered.
     OSError
         No process can be made.
     """
@@ -173,7 +198,8 @@ def start(
             _execute(argv, environ, cwd)
         except BaseException as error:
             os.write(writing, str(error).encode(errors="backslashreplace")[:4000])
-            os._exit(error.code if isinstance(error, CommandError) else NOT_EXECUTABLE)
+            code = error.code if isinstance(error, CommandError) else NOT_EXECUTABLE
+            os._exit(_NO_DIRECTORY if isinstance(error, DirectoryError) else code)
 
     pid = fork(child)
     os.close(writing)
@@ -182,7 +208,10 @@ def start(
         message = file.read()
     if message:
         _, status = os.waitpid(pid, 0)
-        raise CommandError(os.waitstatus_to_exitcode(status), message.decode())
+        code = os.waitstatus_to_exitcode(status)
+        if code == _NO_DIRECTORY:
+            raise DirectoryError(message.decode())
+        raise CommandError(code, message.decode())
     return pid
 
 
@@ -242,7 +271,7 @@ def _execute(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> NoRet
     except (OSError, ValueError) as error:
         what = "no such directory" if _is_missing(error) else "cannot enter"
         reason = "" if _is_missing(error) else f": {_reason(error)}"
-        raise CommandError(NOT_EXECUTABLE, f"{what} {_shown(cwd)}{reason}") from None
+        raise DirectoryError(f"{what} {_shown(cwd)}{reason}") from None
     try:
         os.execvpe(argv[0], list(argv), dict(environ))
     except (OSError, ValueError) as error:

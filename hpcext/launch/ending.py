@@ -24,6 +24,13 @@ LINE_CHARS = 300
 AFTER_LINES = 60
 """The most lines of a launcher after the traceback of its rank; more is output of a training."""
 
+WENT_ON = (
+    "its training was asked to save and left, but its command went on and ended with exit code 0, "
+    "so the job begins again: have the command stop there with the exit code of the training, or "
+    "start the training by exec"
+)
+"""Why a command has not completed although it seems so."""
+
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _COUNTER = re.compile(r"^oom_kill ([0-9]{1,18})$", re.MULTILINE)
@@ -53,6 +60,8 @@ class Ending:
     ----------
     cannot_run : str
         Why it could not be run at all; empty if it was.
+    no_directory : bool
+        Whether that was because of its working directory, which may be there again later.
     """
 
     def __init__(self, log: Path, gpus: str | None = "") -> None:
@@ -62,6 +71,7 @@ class Ending:
         self._began_s = time.monotonic()
         self._oom_kills = oom_kills()
         self.cannot_run = ""
+        self.no_directory = False
 
     def begins(self, log: int) -> None:
         """Note that its part of the log begins at the present end of this open file."""
@@ -72,6 +82,7 @@ class Ending:
         before, now = self._oom_kills, oom_kills()
         return {
             "cannot_run": self.cannot_run,
+            "no_directory": self.no_directory,
             "oom_kills": None if before is None or now is None else now - before,
             "last_line": "" if self.cannot_run else last_line(self._log, self._start),
             **self._faults(),

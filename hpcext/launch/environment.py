@@ -42,6 +42,9 @@ def of_command(
         environ.setdefault(name, value)
     # As torchrun sets it for its workers, so that one process and several compute alike.
     environ.setdefault("OMP_NUM_THREADS", "1")
+    # What has this is found by its environment, as a sweep needs it: setproctitle, which Ray and
+    # vLLM use, would write the title over that.
+    environ.setdefault("SPT_NOENV", "1")
     # torchrun kills, after 30 s by default, ranks that are still saving (torch/distributed/
     # launcher/api.py reads this as an int).
     timeout_s = math.ceil(launch.suspend_timeout_s)

@@ -91,15 +91,21 @@ class Native:
         self._directory = directory
         self._index = index
         self._files = OwnCheckpoints(self._pattern, cwd, directory.parent)
-        # The newest checkpoint when the attempt began, and when it was asked to save.
+        # The newest checkpoint when the attempt began, and when it was asked to save; what was
+        # written before this instant, in seconds since the epoch, is no answer to that.
         self._first: Found | None = None
         self._before: Found | None = None
+        self._since = 0.0
         self._asked_s: float | None = None
         # Whether the batch system has asked it, by its notice.
         self.noticed = False
         # Who was asked, and who is theirs to tell.
         self._told: set[Process] = set()
         self._left: set[Process] = set()
+        # Who of those that were asked is below others of the command, so that its end is not
+        # theirs; and with which values these have ended, as far as it is known.
+        self._inner: set[Process] = set()
+        self._values: dict[Process, int] = {}
         # Checkpoints that were being written at the last look.
         self._open: set[str] = set()
 
@@ -122,7 +128,7 @@ class Native:
         OSError
             It is not known what is older than the job, or could not be later.
         """
-        found = self._files.begin(notes=self._index == 0)
+        found = self._files.begin(say, notes=self._index == 0)
         self._first = self._files.newest(found)
         if not self._resume:
             return self._arguments
@@ -165,7 +171,12 @@ class Native:
 
     # A suspension.
 
-    def ask(self, below: Sequence[Process], root: int) -> None:
+    def ask(
+        self,
+        below: Sequence[Process],
+        root: int,
+        hold: Callable[[Sequence[Process]], object] = lambda _: None,
+    ) -> None:
         """Ask the processes that do something about the signal, each once.
 
         Those below one that does are its own to tell, as ranks are a launcher's. One that would be
@@ -178,10 +189,12 @@ class Native:
             All processes of the attempt.
         root : int
             The pid of their supervisor.
+        hold : callable
+            Called with those that are asked, before they are: stops the shells above them, so that
+            no script goes on because they have saved and left.
         """
         if self._asked_s is None:
-            self._asked_s = time.monotonic()
-            self._before = self._files.newest()
+            self._before = self._begin_to_wait()
         if self.signum is None:
             return
         known = self._told | self._left
@@ -198,9 +211,16 @@ class Native:
                 self._left.add(process)
             elif process in hears:
                 self._told.add(process)
-        for process in new:
-            if process in self._told:
-                tree.send(process, self.signum)
+        asked = [each for each in new if each in self._told]
+        if not asked:
+            return
+        # What is in a step of Slurm's is the affair of its srun, which hears the signal, too.
+        steps = {each for each in below if tree.program(each) == "srun"}
+        alone = [each for each in asked if not steps or each in steps]
+        self._inner.update(each for each in alone if not set(below).isdisjoint(above[each]))
+        hold(alone)
+        for process in asked:
+            tree.send(process, self.signum)
 
     def notice(self, signums: Collection[int]) -> None:
         """Note that the batch system has sent signals to every process, perhaps some time ago.
@@ -209,10 +229,19 @@ class Native:
         """
         if self.signum not in signums or self._asked_s is not None:
             return
-        self.noticed, self._asked_s = True, time.monotonic()
-        newest = self._files.newest()
+        self.noticed = True
+        newest = self._begin_to_wait()
         if newest is not None and newest.at < time.time() - NOTICED_S:
             self._before = newest
+
+    def _begin_to_wait(self) -> Found | None:
+        """Note that it is asked now; return the newest checkpoint that it has."""
+        self._asked_s = time.monotonic()
+        newest = self._files.newest()
+        if self._files.cut_off:
+            # A later search may get further, and see what is there already.
+            self._since = time.time() - NOTICED_S
+        return newest
 
     def answering(self) -> bool:
         """Return whether a process that was asked still runs."""
@@ -228,7 +257,7 @@ class Native:
     def may_go(self) -> bool:
         """Return whether it has saved, so that it can be ended and need not end by itself."""
         if self._exits is not None:
-            return False
+            return self._have_left() and self._said()
         if not self.plain:
             return self._asked_s is not None and self._said()
         if self._after_s is None:
@@ -251,6 +280,27 @@ class Native:
         }
         return bool(self._open)
 
+    def _have_left(self) -> bool:
+        """Return whether all that were asked have ended, below others, with values that are stated.
+
+        The shells above are stopped meanwhile, and do not know of it.
+        """
+        if self._exits is None or not self._inner or self.answering():
+            return False
+        values = self._ends()
+        return len(values) == len(self._inner) and all(map(self._states, values.values()))
+
+    def _ends(self) -> dict[Process, int]:
+        for process in self._inner - self._values.keys():
+            if (value := tree.end_of(process)) is not None:
+                self._values[process] = value
+        return self._values
+
+    def _states(self, exit_code: int) -> bool:
+        """Return whether an exit code, negative for a signal, says that it has saved."""
+        status = exit_code if exit_code >= 0 else 128 - exit_code
+        return not self._exits or status in self._exits
+
     def _said(self) -> bool:
         """Return whether it has said that it has saved, in each way but its exit value."""
         if self._requeue and not os.path.lexists(self._directory / HEARD):
@@ -259,6 +309,8 @@ class Native:
 
     def _has_newer(self) -> bool:
         newest = self._files.newest()
+        if newest is not None and newest.at < self._since:
+            return False
         return newest is not None and not same(newest, self._before)
 
     # The end.
@@ -279,12 +331,22 @@ class Native:
             return released
         if self._asked_s is None:
             return False
-        if self._exits is not None:
-            status = exit_code if exit_code >= 0 else 128 - exit_code
+        if self._exits is not None and not (released and self._have_left()):
             asked = self._told or self.noticed
-            if cut_off or not asked or (self._exits and status not in self._exits):
+            if cut_off or not asked or not self._states(exit_code):
                 return False
         return self._said()
+
+    def went_on(self) -> bool:
+        """Return whether the command may have ended well although its training has not.
+
+        What started the training may take its end for that of its work, and go on.
+        """
+        if self._exits is None:
+            return False
+        values = [self._ends().get(each) for each in self._inner]
+        # One that has ended with 0 and has not saved by that was done.
+        return any(each is None or (each != 0 and self._states(each)) for each in values)
 
     def account(
         self, *, acknowledged: bool, cut_off: bool, ran_s: float, ended_at: float
@@ -309,7 +371,7 @@ class Native:
             saved_at = max(saved_at or 0.0, os.stat(self._directory / HEARD).st_mtime)
         # Its own word, where it has one, holds for all that it had done until it left.
         word = self._newer or self._requeue or bool(self._exits)
-        if acknowledged and word and not cut_off:
+        if acknowledged and word and (not cut_off or self._have_left()):
             saved_at = ended_at
         # The clock of the file system may be another one.
         lost_s = ran_s if saved_at is None else min(ran_s, max(0.0, ended_at - saved_at))

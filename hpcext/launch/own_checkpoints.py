@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from hpcext import documents
 from hpcext.launch import wholeness
+from hpcext.launch.walk import Walk
 from hpcext.numerals import whole
 
 SEARCH_S = 5.0
-"""Seconds that one search for checkpoints may take; what was not found until then is not there."""
+"""Seconds that a search for checkpoints may take while the command runs; nothing is heard then."""
 
 OLDER = "older-checkpoints"
 """The file in the job's directory that says which checkpoints are older than the job."""
@@ -60,20 +61,30 @@ class OwnCheckpoints:
         Where the pattern begins.
     home : pathlib.Path
         The directory of the job.
+
+    Attributes
+    ----------
+    cut_off : bool
+        Whether the last search took too long to see everything.
     """
 
     def __init__(self, pattern: str, cwd: Path, home: Path) -> None:
         self._pattern = pattern
-        self._cwd = cwd
+        self._walk = Walk(pattern, cwd)
+        self.cut_off = False
         self._note = home / OLDER
         # What was last written no later than this is older than the job.
         self._older_ns = 0
 
-    def begin(self, *, notes: bool) -> list[Found]:
+    def begin(self, say: Callable[[str], object], *, notes: bool) -> list[Found]:
         """Find out what is older than the job, when it first begins or from the note of that.
+
+        However long it takes: any checkpoint but the newest would be the wrong one to go on from.
 
         Parameters
         ----------
+        say : callable
+            Writes a line into the log.
         notes : bool
             Whether to note it for later attempts, as one node does for all.
 
@@ -87,9 +98,16 @@ class OwnCheckpoints:
         OSError
             The note cannot be read or written: older ones could be taken for the job's own.
         """
-        found = self.all()
         if not self._pattern:
-            return found
+            return []
+        began_s = time.monotonic()
+        found = self._search(None)
+        if (took_s := time.monotonic() - began_s) > SEARCH_S:
+            say(
+                f"the search for checkpoints {self._pattern!r} took {took_s:.0f} s; later ones are "
+                f"cut off after {SEARCH_S:g} s, and may not see a checkpoint in another directory "
+                "than those found now: name the directory in the job's `file`"
+            )
         try:
             text = documents.read_own(self._note).decode(errors="replace")
             self._older_ns = whole(text, _DIGITS) or 0
@@ -106,28 +124,30 @@ class OwnCheckpoints:
         return newest_whole(each for each in found if each.at_ns > self._older_ns)
 
     def all(self) -> list[Found]:
-        """Return all files that are named as the checkpoints are."""
-        if not self._pattern:
-            return []
-        # Imported here, since most attempts have no pattern and every start waits for imports.
-        import glob  # noqa: PLC0415
+        """Return all files that are named as the checkpoints are, as far as time allows."""
+        return self._search(time.monotonic() + SEARCH_S) if self._pattern else []
 
-        found = []
-        until_s = time.monotonic() + SEARCH_S
-        for name in glob.iglob(self._pattern, root_dir=self._cwd, recursive=True):
-            path = self._cwd / name
-            with contextlib.suppress(OSError):
-                facts = os.stat(path)
-                identity = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
-                found.append(Found(path, facts.st_mtime, identity))
-            if time.monotonic() > until_s:
-                break
-        return found
+    def _search(self, until_s: float | None) -> list[Found]:
+        """Search until an instant of the monotonic clock; None: to the end."""
+        found: dict[str, Found] = {}
+        self.cut_off = False
+        for name in self._walk.matches():
+            if not name:
+                self.cut_off = until_s is not None and time.monotonic() > until_s
+                if self.cut_off:
+                    break
+            elif name not in found:
+                with contextlib.suppress(OSError):
+                    facts = os.stat(name)
+                    identity = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+                    found[name] = Found(Path(name), facts.st_mtime, identity)
+        return list(found.values())
 
 
 def newest_whole(found: Iterable[Found]) -> Found | None:
     """Return the newest file that is whole; None if there is none."""
-    ordered = sorted(found, key=lambda each: each.at, reverse=True)
+    # By name, too: the order in which they were found may be another one each time.
+    ordered = sorted(found, key=lambda each: (each.at, each.path), reverse=True)
     return next((each for each in ordered if wholeness.is_whole(each.path)), None)
 
 

@@ -12,10 +12,10 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh
 
 
 class Script:
-    """The shells between a supervisor and a session, or its ``srun``.
+    """The shells between a supervisor and a session, its ``srun``, or what was asked to save.
 
     What a script does after its training must not run because the training has left in the middle.
-    So its shells are stopped while the session is suspending. Once it has saved itself they are
+    So its shells are stopped while the training is suspending. Once it has saved itself they are
     killed; if its work was done and it has ended instead, they go on.
 
     Parameters

@@ -173,6 +173,7 @@ class Supervisor:
                 self._native.main = self._pid
         except command.CommandError as error:
             self._ending.cannot_run = str(error)
+            self._ending.no_directory = isinstance(error, command.DirectoryError)
             command.sayer(log, launch.log)(str(error))
             self._main_ended(error.code)
         finally:
@@ -371,8 +372,13 @@ class Supervisor:
             # A batch system sends its notices to every process: what ends well then was told to.
             if exit_code == 0 and notice_at and notice_at <= ended_at + LAST_NOTICE_S:
                 asked_at = asked_at or notice_at
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         native = self._saves_natively()
+        went_on = exit_code == 0 and not suspended and native and native.went_on()
+        if went_on:
+            # A manager of an older release knows no more of it than that it has not completed.
+            asked_at = asked_at or self._state.suspend_requested_at
+            command.note(self._launch.log, ending.WENT_ON)
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         checkpoint = native and native.account(
             acknowledged=suspended,
             cut_off=self._cut_off,
@@ -390,5 +396,6 @@ class Supervisor:
             "ended_at": time.time(),
             "cpu_s": usage.ru_utime + usage.ru_stime,
             **({"checkpoint": checkpoint} if checkpoint else {}),
+            **({"went_on": True} if went_on else {}),
             **({} if suspended or not exit_code else self._ending.failure()),
         }

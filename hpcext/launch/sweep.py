@@ -49,6 +49,9 @@ def sweep(directory: Path, index: int, nonce: str) -> None:
         time.sleep(PAUSE_S)
     marks = marks_of(directory)
     victims = {supervisor} if supervisor is not None else set()
+    if supervisor is not None and supervisor.alive():
+        # They are known for certain now only: one may have cleared its environment.
+        victims.update(tree.descendants(supervisor.pid))
     while tree.kill_marked(marks, victims):
         time.sleep(PAUSE_S)
     documents.write_json(own / SWEPT_FILE, {"schema": SWEPT, "nonce": nonce})

@@ -120,6 +120,22 @@ def title(process: Process) -> str:
     return os.fsdecode(found[1]) if found else ""
 
 
+def end_of(process: Process) -> int | None:
+    """Return the exit code of a process that has ended and was not reaped yet; negative: a signal.
+
+    It is unknown, None, while the process runs, and once its parent has heard of its end. It is
+    field 52 of ``/proc/PID/stat``, which the same user may read; proc(5).
+    """
+    try:
+        text = read_proc(f"{process.pid}/stat")
+    except _GONE:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    if len(fields) < 50 or fields[0] != b"Z" or int(fields[19]) != process.start:
+        return None
+    return os.waitstatus_to_exitcode(int(fields[49]))
+
+
 def send(process: Process, *signums: int) -> bool:
     """Send signals to this very process, even if its first thread is dead; return if it exists."""
     try:

@@ -7,7 +7,17 @@ from typing import Any
 
 from hpcext.core import saving
 from hpcext.core.errors import InputError
-from hpcext.core.facts import Cancel, Drain, Fact, Hold, Readmitted, Release, Resize, SetAside
+from hpcext.core.facts import (
+    Cancel,
+    Drain,
+    Fact,
+    Hold,
+    Readmitted,
+    Release,
+    Resize,
+    Retried,
+    SetAside,
+)
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
 from hpcext.manager.handles import find_job
@@ -50,12 +60,26 @@ def suspend(world: World, words: Mapping[str, Any]) -> Answer:
 
 
 def resume(world: World, words: Mapping[str, Any]) -> Answer:
-    """Let a suspended job run again, or one go on that was to be suspended."""
+    """Let a suspended or failed job run again, or one go on that was to be suspended."""
+    job = find_job(world, str(words.get("job", "")))
+    if job.state is State.FAILED:
+        return _retried(world, job)
     job = _unfinished(world, words)
     if not (job.on_hold or job.hold_deferred):
         raise InputError(f"job {job.name} is {job.state.value}, not suspended by its user")
     goes_on = "may run again" if job.on_hold else "is not suspended, and goes on"
     return (Release(job.id),), f"{job.name} {goes_on}"
+
+
+def _retried(world: World, job: Job) -> Answer:
+    """Let a failed job run again; those that were cancelled because of it stay so."""
+    if same := next((each for each in world.unfinished() if each.name == job.name), None):
+        raise InputError(
+            f"job {job.name} ({job.id}) has failed, and job {same.id} has its name now",
+            do=f"wait for the end of job {same.id}, or hpcext cancel it",
+        )
+    at = f"from step {job.saved_step}" if job.saved_step else "from its newest checkpoint, if any"
+    return (Retried(job.id),), f"{job.name} had failed, and may run again, {at}"
 
 
 def resize(world: World, words: Mapping[str, Any]) -> Answer:

@@ -8,7 +8,8 @@ gain per new GPU (eq. 6) is doubled.
 There are two strategies (section 7). *precompute*: speeds are known in advance, as ``scaling``
 states them. *exploratory*: a new job without known speeds gets `explore_gpus` GPUs for itself and
 measures its speed on 1, 2, 4 and 8 of them, for `explore_s` each. The GPUs that it does not use
-meanwhile stay idle, as in the paper.
+meanwhile stay idle, as in the paper. If fewer are left, which the paper leaves open, it begins with
+these, and what does not fit is not measured.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _allocate(now: Snapshot, options: Options) -> Target:
     for job in now.jobs:
         # A job that cannot change now stays as it is; the GPUs that it needs later are kept too.
         if job.id in exploring and job.goal and fixed(job):
-            reserved[next(iter(job.goal))] += max(0, exploring[job.id].kept - total(job.goal))
+            reserved[next(iter(job.goal))] += max(0, exploring[job.id].kept[0] - total(job.goal))
     target = settle(now, functools.partial(_double, exploring), reserved=reserved)
     grants, until_s = dict(target.grants), []
     for job in now.jobs:
@@ -97,10 +98,13 @@ def _twice(sizes: Sequence[int], size: int) -> int:
 
 
 class _Exploring(NamedTuple):
-    """The size on which a job is measured now, and the number of GPUs kept for it."""
+    """The size on which a job is measured now, and the GPUs to keep for it: the best number first.
+
+    With fewer GPUs than the size there is nothing to measure.
+    """
 
     size: int
-    kept: int
+    kept: Sequence[int]
 
 
 def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
@@ -110,17 +114,38 @@ def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
         return found
     for ask in asks_of(now):
         job, sizes = ask.job, [] if ask.job.estimate.stated else list(ask.shapes)
-        if job.goal and fixed(job) and now.now_s - job.since_s > MUTE * options.explore_s:
-            # Without a session it neither reports nor changes its size.
+        if not sizes or _mute(job, sizes[0], now.now_s, options):
             continue
         # The smallest size and its doublings.
         doublings = sizes[:1]
-        while doublings and (more := _twice(sizes, doublings[-1])) <= options.explore_gpus and more:
+        while (more := _twice(sizes, doublings[-1])) <= options.explore_gpus and more:
             doublings.append(more)
         size = next((each for each in doublings if _seconds(job, each) < options.explore_s), 0)
         if size and len(doublings) > 1:
-            found[job.id] = _Exploring(size, doublings[-1])
+            kept = [each for each in reversed(doublings) if each >= size]
+            found[job.id] = _Exploring(size, kept)
     return found
+
+
+def _mute(job: Job, first: int, now_s: float, options: Options) -> bool:
+    """Return whether a job is not expected to report the speed of a size.
+
+    Parameters
+    ----------
+    job : Job
+    first : int
+        The size that is measured first.
+    now_s : float
+    options : Options
+    """
+    waited = bool(job.goal) and now_s - job.since_s > MUTE * options.explore_s
+    if waited and fixed(job):
+        # Without a session it neither reports nor changes its size.
+        return True
+    # A command that saves by its own means reports nothing. After that it may be given more GPUs,
+    # which takes a new attempt.
+    more = max(job.most_gpus, total(job.goal)) > first
+    return not job.estimate.observed and (more or (waited and job.run.native))
 
 
 def _seconds(job: Job, gpus: int) -> float:

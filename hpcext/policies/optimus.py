@@ -48,7 +48,7 @@ def grow(
     asks: Sequence[Candidate],
     gpus: Gpus,
     following: Callable[[Sequence[int], int], int],
-    given: Mapping[int, int] | None = None,
+    given: Mapping[int, Sequence[int]] | None = None,
 ) -> Plan:
     """Give each job its minimum, then take the steps that save most time per GPU, while any does.
 
@@ -61,10 +61,10 @@ def grow(
         Number of GPUs by kind; with several kinds, speeds are those on the slowest.
     following : callable
         Given the sizes of a job and one of them, returns the one to try next; 0 for none.
-    given : Mapping[int, int] or None
-        By the index of a job, the GPUs that it gets instead: first, or not at all.
+    given : Mapping[int, sequence of int] or None
+        By the index of a job, what it gets instead of its minimum, and without further steps: the
+        first of these numbers of GPUs that are free. If none are, it is like the other jobs.
     """
-    given = given or {}
     counts, free, kind = [0] * len(asks), sum(gpus.values()), only(gpus)
     times: list[dict[int, float]] = []
     steps: list[tuple[float, int, int]] = []
@@ -82,11 +82,11 @@ def grow(
         sizes = ask.sizes
         left_s = time_left_s(ask.job, sizes, kind).tolist()
         times.append(dict(zip(sizes.gpus.tolist(), left_s, strict=True)))
-        first = given.get(number, next(iter(ask.shapes)))
-        if first <= free:
-            counts[number], free = first, free - first
+        least, instead = next(iter(ask.shapes)), (given or {}).get(number, ())
+        counts[number] = next((size for size in (*instead, least) if size <= free), 0)
+        free -= counts[number]
     for number, count in enumerate(counts):
-        if count and number not in given:
+        if count and not (given and count in given.get(number, ())):
             consider(number)
     while steps:
         _, number, size = heapq.heappop(steps)

@@ -156,8 +156,8 @@ def _order(jobs: Sequence[Job], queues: Sequence[Sequence[str]]) -> list[Job]:
 def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict[str, str]]:
     """Return the grants of jobs, and why others wait.
 
-    Counts decide which jobs run: the first ones that fit together. These keep what they have; the
-    rest is given to those of them that have none in order, then to any job that fits.
+    Counts decide which jobs run: the first ones that fit together. The rest is given to any job
+    that fits.
     """
     kept = keep(now)
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
@@ -170,26 +170,62 @@ def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict
         if 0 < sizes[job.id] <= left:
             left -= sizes[job.id]
             runs.append(job)
-    others = [job for job in rest if job not in runs and sizes[job.id]]
-    has = {job.id: job.goal for job in rest if job.goal and total(job.goal) == sizes[job.id]}
-    # All running jobs keep their nodes before any other job is placed.
-    turns = [(job, True) for job in runs if job.id in has]
-    turns += [(job, False) for job in (*runs, *others)]
-    for job, keeps in turns:
-        if job.id in grants:
-            continue
-        alloc = has.get(job.id, {})
-        if not alloc or not fits(alloc, free):
-            alloc = {} if keeps else _placed(job, sizes[job.id], free, now)
-        if alloc:
-            take(free, alloc)
-            grants[job.id] = _granted(job, alloc)
+    chosen = {job.id for job in runs}
+    others = [job for job in rest if job.id not in chosen and sizes[job.id]]
+    given = _together(runs, sizes, free, now)
+    for alloc in given.values():
+        take(free, alloc)
+    given |= _on_nodes(others, 0, sizes, free, now)
+    grants |= {job.id: _granted(job, given[job.id]) for job in rest if job.id in given}
     waits = {
         job.id: f"waits for {named(sizes[job.id])}" if sizes[job.id] else no_room(job)
         for job in rest
         if job.id not in grants
     }
     return grants, waits
+
+
+def _together(
+    runs: Sequence[Job], sizes: Mapping[str, int], free: Mapping[str, int], now: Snapshot
+) -> dict[str, Alloc]:
+    """Return the nodes of jobs of which there are enough GPUs for all.
+
+    All running jobs keep their nodes, and the others are given what is left; but where GPUs that
+    are left on many nodes do not help the first of those, jobs behind it make room.
+    """
+    given = _on_nodes(runs, len(runs), sizes, free, now)
+    for number, job in enumerate(runs):
+        if job.id not in given:
+            instead = _on_nodes(runs, number, sizes, free, now)
+            before = (each.id for each in runs[:number] if each.id in given)
+            if job.id in instead and all(each in instead for each in before):
+                return instead
+    return given
+
+
+def _on_nodes(
+    jobs: Sequence[Job],
+    keep: int,
+    sizes: Mapping[str, int],
+    free: Mapping[str, int],
+    now: Snapshot,
+) -> dict[str, Alloc]:
+    """Return the nodes of jobs that are placed in order, after so many first ones keep theirs."""
+    free = dict(free)
+    has = {job.id: job.goal for job in jobs if job.goal and total(job.goal) == sizes[job.id]}
+    turns = [(job, True) for job in jobs[:keep] if job.id in has]
+    turns += [(job, False) for job in jobs]
+    given: dict[str, Alloc] = {}
+    for job, keeps in turns:
+        if job.id in given:
+            continue
+        alloc = has.get(job.id, {})
+        if not alloc or not fits(alloc, free):
+            alloc = {} if keeps else _placed(job, sizes[job.id], free, now)
+        if alloc:
+            take(free, alloc)
+            given[job.id] = alloc
+    return given
 
 
 def _size(job: Job, now: Snapshot) -> int:

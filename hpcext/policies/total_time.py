@@ -8,6 +8,7 @@ the same problem approximately; all three share this module's estimates of each 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
@@ -97,7 +98,7 @@ def time_left_s(job: Job, sizes: GpuCounts, kind: str) -> Values:
         known = speeds(job, sizes, kind)
     alone = alone_s(job.estimate, ring=True)
     if alone is None:
-        alone = max(UNKNOWN_S, _spent_s(job))
+        alone = max(UNKNOWN_S, doubled(_spent_s(job)))
     speed = np.where(known > 0, known, 1.0)
     return np.where(known > 0, job.weight * alone / speed, np.inf)
 
@@ -120,6 +121,15 @@ def _spent_s(job: Job) -> float:
         seconds = np.array([each.seconds for each in here])
         spent_s += 0.0 if known is None else float(known @ seconds)
     return spent_s
+
+
+def doubled(service: float) -> float:
+    """Return the least power of two that is not below what a job has had.
+
+    If a policy looks at the service of jobs continuously, those with little overtake those that
+    run, and are overtaken at once in turn; with each level this takes twice as long.
+    """
+    return 2.0 ** math.ceil(math.log2(service)) if service > 1 else 1.0
 
 
 def change_s(job: Job, sizes: GpuCounts, on: On) -> Values:

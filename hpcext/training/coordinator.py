@@ -333,11 +333,18 @@ class Coordinator:
         """End this process, whose state is saved."""
         callbacks = (*callbacks, trackers.hand_over)
         if self.attempt is not None:
-            leave(0, callbacks)
+            leave(0 if self._launched() else protocol.EXIT_SUSPENDED, callbacks)
         # Without a manager only the exit code says that the training is not over, and torchrun ends
         # the other ranks when one has such a code, so none may be late.
         self.ranks.smallest(0)
         leave(protocol.EXIT_SUSPENDED, callbacks)
+
+    def _launched(self) -> bool:
+        """Return whether a launcher of ranks has started this process.
+
+        It ends other ranks at any exit code but 0. After 0 other programs go on as after the work.
+        """
+        return self.ranks.size > 1 or not {"RANK", "LOCAL_RANK"}.isdisjoint(protocol.environ())
 
     def _decline(self, failure: Exception | None, took_s: float) -> None:
         """Go on without having been suspended; pause before the next attempt.

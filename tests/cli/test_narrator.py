@@ -125,7 +125,7 @@ def test_a_loss_is_printed_each_time_and_a_note_once() -> None:
     for turn in (1, 2):
         start_all(engine, 100.0 * turn)
         job = engine.world.jobs["1"]
-        engine.step(100.0 * turn + 1, [f.Registered("1", job.op, 0, False)])
+        engine.step(100.0 * turn + 1, [f.Registered("1", job.op, job.saved_step, False)])
         engine.step(100.0 * turn + 2, [f.Progressed("1", job.op, 40 * turn, 10)])
         engine.step(100.0 * turn + 3, [f.Noted("1", job.op, notes=("it is odd",))])
         tell(engine, 100.0 * turn + 3)
@@ -205,7 +205,7 @@ def test_a_screen_with_room_for_all_keeps_their_order() -> None:
 
 
 def test_losses_and_failures_are_told_beside_a_screen() -> None:
-    engine, out = make(50, retries=0), Listener()
+    engine, out = make(SLOTS, retries=1), Listener()
     show = Live(out, Board(5))  # type: ignore[arg-type]
     start_all(engine, 1.0)
     job = engine.world.jobs["1"]
@@ -215,9 +215,31 @@ def test_losses_and_failures_are_told_beside_a_screen() -> None:
     end(engine, engine.world.jobs["1"], 4.0, f.Outcome.FAILED)
     show(engine, 4.0)
     show(engine, 5.0)
-    assert len(out.lines) == 2
+    assert len(out.lines) == 1
     assert "30 steps are lost" in out.lines[0]
+    engine.step(9.0, [])
+    start_all(engine, 10.0)
+    end(engine, engine.world.jobs["1"], 11.0, f.Outcome.FAILED)
+    show(engine, 11.0)
+    assert len(out.lines) == 2
     assert "j1: failed" in out.lines[1]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_of_a_job_that_goes_nowhere_it_is_not_said_whence_it_goes_on(how: str) -> None:
+    engine, out = make(1, retries=0), Listener()
+    tell = Narrator(out)
+    start_all(engine, 1.0)
+    op = engine.world.jobs["1"].op
+    engine.step(2.0, [f.Registered("1", op, 0, False), f.Progressed("1", op, 40, 10)])
+    if how == "cancelled":
+        engine.step(3.0, [f.Cancel("1")])
+    end(engine, engine.world.jobs["1"], 4.0, f.Outcome.FAILED)
+    tell(engine, 4.0)
+    job, record = engine.world.jobs["1"], engine.world.records["1"]
+    assert job.state.value == how
+    assert record.loss is not None
+    assert not any("goes on" in line for line in [*out.lines, *view.why(job, record)])
 
 
 def test_the_summary_of_many_jobs_is_short_and_that_of_few_has_each() -> None:

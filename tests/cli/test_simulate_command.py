@@ -569,6 +569,21 @@ def test_a_policy_that_fails_is_one_line(
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("fails", ["at once", "later"])
+def test_a_policy_that_fails_in_a_dry_run_is_one_line(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    (here / "one.toml").write_text(
+        '[[job]]\nname = "a"\ncommand = "true"\nscaling = {1 = 1.0}\nwork = {steps = 9}\n'
+    )
+    where = "cli.dry_run" if fails == "at once" else "sim.evaluate.expected"
+    monkeypatch.setattr(f"hpcext.{where}.find_policy", lambda _: _greedy)
+    assert cli.main(["run", "one.toml", "--gpus", "4", "--dry-run"]) == 1
+    _, err = capsys.readouterr()
+    assert err.startswith("hpcext: policy marble: it grants 9 GPUs to job 1")
+    assert err.count("\n") == 1
+
+
 def _greedy(now: v.Snapshot) -> v.Target:
     return v.Target({job.id: v.Grant({"node1": 9}, v.Role.PRIMARY, "") for job in now.jobs})
 

@@ -352,6 +352,20 @@ def test_what_was_not_begun_is_no_failure_and_is_tried_elsewhere(engine: Engine)
     assert one.why == "retried in 5 s after: no process"
 
 
+def test_a_job_whose_directory_is_away_for_a_moment_is_tried_again(engine: Engine) -> None:
+    """A file system may be away; one that stays away is a failure in the end."""
+    run(engine, 0, job(1, retries=0))
+    now_s, waits = 1.0, []
+    while state(engine, "1") is not v.State.FAILED:
+        begin(engine, now_s, "1", register=False)
+        ended = end(engine, "1", f.Outcome.FAILED, 126)
+        run(engine, now_s, msgspec.structs.replace(ended, never_ran=True, why="no directory"))
+        waits.append(engine.world.jobs["1"].not_before_s - now_s)
+        now_s = engine.world.jobs["1"].not_before_s
+        run(engine, now_s)
+    assert waits[:-1] == [5, 10, 20, 40, 60, 60]
+
+
 def test_unanswered_actions_are_given_again_to_a_new_manager(engine: Engine) -> None:
     run(engine, 0, *(job(order, optimal=2) for order in (1, 2, 3)))
     begin(engine, 1, "1", "2", "3")

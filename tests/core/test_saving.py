@@ -6,12 +6,14 @@ import msgspec
 import pytest
 from test_rescale import Bench, gpus
 
+from hpcext.cli import view
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.reasons import reason
 from hpcext.core.saved import Saved
 from hpcext.core.saving import PAUSE_MAX_S, PAUSE_S, answer_by, loss_sentence, lost
 from hpcext.core.world import World
+from hpcext.manager.views.report import display_state
 
 FULL = "disk full"
 
@@ -243,3 +245,51 @@ def test_a_drain_without_an_end_hurries_no_kill(bench: Bench) -> None:
     assert bench.job("2").deadline_s == 22
     bench.step(8, f.Drain(suspend=True))
     assert (bench.job("2").op, bench.job("2").deadline_s) == (op, 22)
+
+
+def test_a_checkpoint_that_is_gone_is_told_when_it_is_missed(bench: Bench) -> None:
+    bench.step(5, f.Progressed("1", bench.job("1").op, 41, 41))
+    bench.step(6, f.Hold("1"))
+    bench.step(7, bench.end("1"))
+    assert bench.record("1").loss is None
+    bench.step(8, f.Release("1"))
+    op = bench.job("1").op
+    bench.step(9, f.Started("1", op, gpus(n=3)), f.Registered("1", op, 0, False))
+    loss = bench.record("1").loss
+    assert loss is not None
+    said = (
+        "41 steps are lost (it found no whole checkpoint of step 41): it goes on from the beginning"
+    )
+    assert loss_sentence(loss) == said
+
+
+def test_what_is_lost_as_announced_is_told_once(bench: Bench) -> None:
+    bench.step(5, f.Progressed("1", bench.job("1").op, 41, 20))
+    bench.step(7, bench.end("1", f.Outcome.FAILED, 1))
+    announced = bench.record("1").loss
+    bench.step(60)
+    op = bench.job("1").op
+    bench.step(61, f.Started("1", op, gpus(n=3)), f.Registered("1", op, 20, False))
+    assert announced is not None
+    assert bench.record("1").loss == announced
+    assert bench.record("1").lost_steps == 21
+
+
+def test_a_job_without_a_session_that_is_killed_begins_anew_and_its_time_is_lost() -> None:
+    bench = Bench()
+    bench.goals = {"1": {"n": 3}}
+    bench.step(0, f.Submitted(v.Job("1", "j1", 1, (3,), 3)))
+    bench.step(0, f.Started("1", bench.job("1").op, gpus(n=3)))
+    assert view.ending(bench.engine).splitlines()[1] == (
+        "j1 has no session: if it has none until then it is killed, and begins anew"
+    )
+    bench.step(10, f.Drain(suspend=True))
+    assert bench.step(70) == ["kill 1"]
+    bench.step(71, bench.end("1", f.Outcome.FAILED, -15))
+    record = bench.record("1")
+    assert record.loss is not None
+    assert loss_sentence(record.loss) == (
+        "at most 71.0 s of work are lost (it has no session that could save it): it begins anew"
+    )
+    assert lost(record) == "at most 71.0 s"
+    assert display_state(bench.job("1")) == "retrying"

@@ -199,3 +199,36 @@ def test_what_was_to_be_suspended_when_its_manager_drains_is_suspended_afterward
     assert (life.job.on_hold, life.job.hold_deferred) == (True, False)
     assert life.step(f.Began()) == []
     assert v.Kind.START in life.ask("resume")
+
+
+def test_a_job_that_has_failed_may_run_again_if_its_user_wants_it() -> None:
+    life = Life("marble")
+    life.submit()
+    life.begin()
+    life.step(f.Registered("1", life.job.op, 0), f.Progressed("1", life.job.op, 30, 29))
+    life.step(f.Submitted(v.Job("3", "next", 3, (1,), 1, after=("1",))))
+    life.step(f.Ended("1", life.job.op, f.Outcome.FAILED, 127, why="no such program"))
+    assert life.job.state is v.State.FAILED
+    facts, said = VERBS["resume"](life.engine.world, {"job": "job"})
+    assert said == "job had failed, and may run again, from step 29"
+    assert life.step(*facts) == [v.Kind.START]
+    assert (life.job.state, life.job.failures, life.job.attempt) == (v.State.STARTING, 0, 2)
+    assert life.job.saved_step == 29
+    assert life.engine.world.jobs["3"].state is v.State.CANCELLED
+    # Asked twice, it is done once.
+    assert life.step(*facts) == []
+    life.begin()
+    life.step(f.Ended("1", life.job.op, f.Outcome.COMPLETED, 0))
+    assert life.job.state is v.State.COMPLETED
+    with pytest.raises(InputError, match="already completed"):
+        VERBS["resume"](life.engine.world, {"job": "job"})
+
+
+def test_a_job_that_has_failed_does_not_get_back_a_name_that_another_one_has() -> None:
+    life = Life("marble")
+    life.submit()
+    life.begin()
+    life.step(f.Ended("1", life.job.op, f.Outcome.FAILED, 127))
+    life.step(f.Submitted(v.Job("3", "job", 3, (1,), 1)))
+    with pytest.raises(InputError, match="job 3 has its name now"):
+        VERBS["resume"](life.engine.world, {"job": "1"})

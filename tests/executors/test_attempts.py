@@ -707,6 +707,7 @@ def test_a_job_that_suspended_itself_had_no_request(directory: Directory) -> Non
         ({"exit_code": -9}, f.Outcome.FAILED, -9),
         ({"kill_asked_at": 102.0}, f.Outcome.FAILED, 0),
         # The batch system said so: done all the same, or no fault of its own.
+        ({"kill_asked_at": 102.0, "went_on": True}, f.Outcome.EVICTED, 0),
         ({"notice_at": 102.0}, f.Outcome.COMPLETED, 0),
         ({"notice_at": 102.0, "kill_asked_at": 102.0}, f.Outcome.EVICTED, 0),
         ({"notice_at": 102.0, "exit_code": 1}, f.Outcome.EVICTED, 1),
@@ -818,6 +819,18 @@ def test_a_failure_is_described_in_words(
     assert ended is not None
     assert ended.outcome is f.Outcome.FAILED
     assert ended.why == why
+
+
+def test_a_directory_that_was_away_is_told_from_a_command_that_cannot_be_run(
+    directory: Directory,
+) -> None:
+    away = {"exit_code": 126, "cannot_run": "no such directory '/x'", "no_directory": True}
+    for said in (True, False):
+        directory.put("exit.json", EXIT, **{**away, "no_directory": said})
+        ended = directory.files.ends.ended()
+        assert ended is not None
+        assert (ended.outcome, ended.exit_code) == (f.Outcome.FAILED, 126)
+        assert ended.never_ran is said
 
 
 def test_the_description_of_a_failure_is_short(directory: Directory) -> None:

@@ -59,7 +59,7 @@ class Found(NamedTuple):
 NOTHING = Found()
 SESSION = Found(registered=True, here=True)
 LEFT = Found(registered=True, suspended=True)
-NATIVE = Found(registered=True, native=True, saves=True)
+NATIVE = Found(registered=True, native=True, saves=True, answering=True)
 
 
 class Step(NamedTuple):
@@ -418,6 +418,15 @@ def test_a_command_that_saves_by_its_own_means_is_asked_until_it_may_go() -> Non
     assert attempt.state.deadline_s == attempt.now_s + SAVED_GRACE_S
 
 
+def test_a_script_goes_on_when_what_was_asked_has_ended_and_not_by_saving() -> None:
+    attempt = Attempt()
+    attempt.meets(Event.SUSPEND, NATIVE)
+    ended = NATIVE._replace(answering=False)
+    assert attempt.waits(ended) == [Effect.CONTINUE_SCRIPT, Effect.ASK_TO_SAVE]
+    # The whole of it is stopped, and ended, where that was how it saves.
+    assert attempt.waits(ended._replace(may_go=True)) == [Effect.STOP]
+
+
 def test_what_is_in_images_is_killed_at_once_and_does_nothing_more() -> None:
     attempt = Attempt()
     assert attempt.meets(Event.SUSPEND, NATIVE) == [Effect.ASK_TO_SAVE]
@@ -463,10 +472,9 @@ def test_what_was_asked_to_save_may_outlive_its_shell_and_nothing_else_may() -> 
     attempt = Attempt()
     attempt.meets(Event.NOTICE, NATIVE)
     attempt.meets(Event.MAIN_ENDED, NATIVE)
-    asked = NATIVE._replace(answering=True)
-    assert attempt.meets(Event.REMAINDER, asked) == []
-    assert attempt.waits(asked) == [Effect.ASK_TO_SAVE]
-    assert attempt.meets(Event.REMAINDER, NATIVE) == [Effect.TERMINATE]
+    assert attempt.meets(Event.REMAINDER, NATIVE) == []
+    assert attempt.waits(NATIVE) == [Effect.ASK_TO_SAVE]
+    assert attempt.meets(Event.REMAINDER, NATIVE._replace(answering=False)) == [Effect.TERMINATE]
     assert attempt.state.phase is Phase.EMPTYING
 
 

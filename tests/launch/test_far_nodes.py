@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stage import Stage, end
+from stage import Stage, end, runs
 
 from hpcext.launch import spread, supervise, sweep
 from hpcext.process import Process
@@ -109,6 +109,21 @@ def test_a_sweep_kills_what_a_dead_supervisor_left(stage: Stage) -> None:
     stage.wait_for(lambda: len(stage.processes()) > 2, "the command and its child")
     supervisor.kill()
     swept(stage, 0)
+    end(supervisor)
+    assert not stage.processes()
+
+
+def test_a_sweep_kills_what_has_lost_its_environment_below_a_supervisor_that_does_not_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "END_S", 0.0)
+    command = "env -i setsid sh -c 'echo pid $$ >>diary; exec sleep 600' & wait"
+    stage.write_launch("sh", "-c", command, nodes=nodes([0]), notices=True)
+    supervisor = begin(stage, 0)
+    ((pid,),) = stage.wait_said("pid")
+    supervisor.send_signal(signal.SIGSTOP)
+    sweep.sweep(stage.directory, 0, "abc")
+    assert not runs(int(pid))
     end(supervisor)
     assert not stage.processes()
 

@@ -20,7 +20,7 @@ import pytest
 from stage import Stage, end
 
 from hpcext.checkpointers import checkpoint
-from hpcext.launch import command, tree
+from hpcext.launch import command, own_checkpoints, tree
 from hpcext.launch.native import Native
 from hpcext.process import Process
 
@@ -325,6 +325,84 @@ def test_a_command_that_completes_during_a_suspension_is_complete(stage: Stage) 
     assert not document["suspended"]
 
 
+# A training that something else has started.
+
+
+def within(stage: Stage, saves: Any, form: str, *words: str) -> Any:
+    """Run a saver within a command, which goes on to write ``after`` into the diary."""
+    saver = shlex.join((sys.executable, SAVER, "SIGUSR1", "1000000", *words))
+    document = msgspec.to_builtins(checkpoint(saves))
+    supervisor = stage.run("sh", "-c", form.format(saver), checkpoint=document)
+    stage.wait_said("step")
+    return supervisor
+
+
+PIPE = "{0} | cat >>out.txt; echo after >>diary"
+
+
+@pytest.mark.parametrize(
+    ("done", "form", "words"),
+    [
+        ({"exit": [143]}, "{0}; echo after >>diary", ["exit=143"]),
+        ({"exit": [143]}, PIPE, ["exit=143"]),
+        ({"exit": [0]}, "bash -c '{0} && echo after >>diary'; echo after >>diary", ["exit=0"]),
+        ({"exit": "any"}, "{0}; echo after >>diary", ["fail"]),
+        ({"exit": [143], **FILE}, PIPE, ["exit=143"]),
+        (FILE, "{0}; echo after >>diary", ["exit=143"]),
+    ],
+)
+def test_a_script_does_not_go_on_whose_training_has_saved_and_left(
+    stage: Stage, done: dict[str, Any], form: str, words: list[str]
+) -> None:
+    supervisor = within(stage, by(**done), form, *words)
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert document["suspended"]
+    assert stage.said("after") == []
+    if done != {"exit": "any"}:
+        assert document["checkpoint"]["saved"]
+        assert document["checkpoint"]["exact"]
+
+
+@pytest.mark.parametrize("form", ["{0}; echo after >>diary", PIPE])
+def test_a_script_goes_on_whose_training_completes_when_it_is_asked(
+    stage: Stage, form: str
+) -> None:
+    supervisor = within(stage, by(exit=[143]), form, "done")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert (document["suspended"], document["exit_code"]) == (False, 0)
+    assert (document["kill_asked_at"], document.get("went_on")) == (None, None)
+    assert len(stage.said("after")) == 1
+
+
+def test_what_has_not_saved_as_stated_is_the_scripts_affair_and_does_not_hold_it(
+    stage: Stage,
+) -> None:
+    supervisor = within(stage, by(exit=[143]), "{0} || exit 5; echo after >>diary", "fail")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert (document["suspended"], document["exit_code"]) == (False, 5)
+
+
+DRIVER = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+
+
+@pytest.mark.parametrize("done", [{"exit": [143]}, {"exit": [143], **FILE}])
+def test_a_program_that_goes_on_when_its_training_has_left_has_not_completed(
+    stage: Stage, done: dict[str, Any]
+) -> None:
+    """It is no shell, which could be stopped; nobody knows what it made of the exit value."""
+    driver = shlex.join((sys.executable, "-c", DRIVER))
+    supervisor = within(stage, by(**done), f"exec {driver} {{0}}", "exit=143")
+    suspend(supervisor)
+    document = ended(stage, supervisor)
+    assert (document["suspended"], document["exit_code"]) == (False, 0)
+    assert document["went_on"]
+    assert "hpcext: its training was asked to save and left, but" in stage.log.read_text()
+    assert document["kill_asked_at"] is not None
+
+
 def test_nothing_is_said_of_a_loss_of_a_command_that_was_not_suspended(stage: Stage) -> None:
     supervisor = launched(stage, by(**FILE), steps=3)
     document = ended(stage, supervisor)
@@ -465,6 +543,37 @@ def test_what_earlier_jobs_have_left_is_never_taken(tmp_path: Path) -> None:
     assert native.may_go()
     native = Native(saves, tmp_path, tmp_path / "jobs" / "attempt-3")
     assert native.begin(print)[1:] == ["--resume_from_checkpoint", str(own.parent)]
+
+
+def test_the_newest_checkpoint_is_taken_however_long_the_search_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that is newer is seen where others were, though the search is cut off at once."""
+    saves = msgspec.to_builtins(checkpoint({"signal": "SIGUSR1", "done": {"file": "**/*.pt"}}))
+    saves["resume"] = ["{file}"]
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "deeper").mkdir()
+    (tmp_path / "job").mkdir()
+    Native(saves, tmp_path, tmp_path / "job" / "attempt-1").begin(print)
+    for at, name in enumerate(["b/1.pt", "a/2.pt", "c/3.pt", "b/4.pt", "a/5.pt"]):
+        (tmp_path / name).write_text("x")
+        os.utime(tmp_path / name, (1e9 + at, 1e9 + at))
+    said: list[str] = []
+    native = Native(saves, tmp_path, tmp_path / "job" / "attempt-2")
+    monkeypatch.setattr(own_checkpoints, "SEARCH_S", -1.0)
+    assert native.begin(said.append) == [str(tmp_path / "a" / "5.pt")]
+    assert "the search for checkpoints '**/*.pt' took 0 s" in said[0]
+    native.ask([], os.getpid())
+    assert not native.may_go()
+    # It was there before and is found now, as a search gets further.
+    (tmp_path / "c" / "deeper" / "0.pt").write_text("x")
+    os.utime(tmp_path / "c" / "deeper" / "0.pt", (1e9 + 9, 1e9 + 9))
+    monkeypatch.setattr(own_checkpoints, "SEARCH_S", 1e9)
+    assert not native.may_go()
+    monkeypatch.setattr(own_checkpoints, "SEARCH_S", -1.0)
+    (tmp_path / "a" / "6.pt").write_text("x")
+    assert native.may_go()
 
 
 def test_variables_are_added_unless_the_command_has_them(stage: Stage) -> None:

@@ -64,6 +64,7 @@ def test_a_command_runs_with_the_environment_and_signals_of_the_protocol(stage: 
     environ = told["environ"]
     assert environ["HPCEXT_NOTIFY"] == f"pid:{owner['pid']}:{owner['start']}"
     assert environ["OMP_NUM_THREADS"] == "1"
+    assert environ["SPT_NOENV"] == "1"
     assert environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "41"
     assert environ["HPCEXT_JOB_ID"] == "1"
     assert environ["PATH"] == os.environ["PATH"]
@@ -127,6 +128,8 @@ def test_a_command_that_cannot_be_run(
     assert document["exit_code"] == code
     assert document["suspended"] is False
     assert said == f"hpcext: {document['cannot_run']}"
+    # A file system may be away for a moment; a program is not.
+    assert document["no_directory"] is ("no such directory" in line)
 
 
 @pytest.mark.parametrize(

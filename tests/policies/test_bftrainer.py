@@ -133,6 +133,14 @@ def test_objectives() -> None:
     assert by("market.fewest") == {"1": 4, "2": 1, "3": 1}
 
 
+def test_priorities_beyond_what_numbers_can_hold_count_as_the_largest() -> None:
+    jobs = [job(1, priority=-1e9), job(2, priority=1e9), job(3, priority=400.0)]
+    found = market.sizes("bftrainer:objective=priority", snapshot(jobs, a=8))
+    assert found == {"2": 4, "3": 4}
+    alone = market.sizes("bftrainer:objective=priority", snapshot(jobs[:1], a=8))
+    assert alone == {"1": 4}
+
+
 def test_a_weight_counts() -> None:
     assert sizes(snapshot([job(1), job(2, weight=3.0)], a=5)) == {"1": 1, "2": 4}
 

@@ -8,6 +8,7 @@ import pytest
 from market import answer, job, sizes, snapshot
 from played import Played, play
 
+from hpcext.core.decisions import refusal
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.values import Job, Node, Run, State
 from hpcext.policies import find_policy
@@ -55,6 +56,35 @@ def test_gpus_reserved_for_exploring_go_to_no_other_job() -> None:
     assert target.grants["1"].why == "is measured on 1 GPU; 8 GPUs are reserved for it"
 
 
+def test_what_is_reserved_takes_nothing_from_jobs_that_run() -> None:
+    """A node has come, so that there is more to explore; the job's own node is full."""
+    starts = job(1, 1, {"n": 1}, nodes=(1, 2), estimate=ANY, state=State.STARTING, run=Run())
+    for more in (1, 2):
+        others = [job(2, 3, {"n": 3}, sizes=(3,)), job(3, more, sizes=(more,))]
+        now = snapshot([starts, *others], 10.0, n=4, m=4)
+        target = answer("doubling", now)
+        assert refusal(now, target, {each.id: each for each in now.jobs}) == ""
+        allocs = {name: grant.alloc for name, grant in target.grants.items()}
+        assert allocs == {"1": {"n": 1}, "2": {"n": 3}, "3": {"m": more}}
+
+
+def test_a_new_job_begins_beside_one_that_has_all_gpus() -> None:
+    """It is measured as far as there is room, and then counts as the others do."""
+    curve = {n: float(n) for n in (1, 2, 4, 8)}
+    known = job(1, 8, {"a": 8}, estimate=Estimate(stated=curve))
+    assert sizes("doubling", snapshot([known, job(2, 8, estimate=ANY)], a=8)) == {"1": 4, "2": 1}
+    seen = Estimate(observed=tuple(Observed(n, 1, float(n), seconds=150) for n in (1, 2, 4)))
+    known, measured = (
+        job(1, 8, {"a": 4}, estimate=Estimate(stated=curve)),
+        job(2, 8, {"a": 4}, estimate=seen),
+    )
+    third = job(3, 1, estimate=Estimate(stated={1: 1.0}))
+    assert sizes("doubling", snapshot([known, measured], a=8)) == {"1": 4, "2": 4}
+    assert sizes("doubling", snapshot([known, measured], a=9)) == {"1": 1, "2": 8}
+    # What it cannot be measured on it does not hold.
+    assert sizes("doubling", snapshot([known, measured, third], a=8))["3"] == 1
+
+
 def test_it_explores_no_more_than_it_may_have_and_than_there_is() -> None:
     small = run("doubling", job(1, 3, estimate=ANY), gpus=8)
     assert gpus_over_time(small, "1") == [1, 2]
@@ -69,6 +99,21 @@ def test_what_has_no_session_is_not_waited_for() -> None:
     for now_s, others in ((299.0, 0), (301.0, 4)):
         found = sizes("doubling", snapshot([mute, job(2)], now_s, a=8))
         assert found == {"1": 1, **({"2": others} if others else {})}
+
+
+def test_what_saves_by_its_own_means_is_not_waited_for() -> None:
+    alone = {"estimate": ANY, "run": Run(registered=True, native=True), "most_gpus": 1}
+    for now_s, found in ((299.0, {"1": 1}), (301.0, {"1": 4, "2": 4})):
+        native = job(1, 8, {"a": 1}, **alone)
+        assert sizes("doubling", snapshot([native, job(2)], now_s, a=8)) == found
+    # While it is stopped for that, and when it has begun again: it is not measured anew.
+    moves = job(1, 8, {"a": 4}, **{**alone, "state": State.STOPPING}, since_s=301.0)
+    again = job(1, 8, {"a": 4}, **{**alone, "most_gpus": 4}, since_s=320.0)
+    for native in (moves, again):
+        assert sizes("doubling", snapshot([native, job(2)], 330.0, a=8)) == {"1": 4, "2": 4}
+    # A session that has yet to report is waited for.
+    session = job(1, 8, {"a": 1}, estimate=ANY, most_gpus=1)
+    assert sizes("doubling", snapshot([session, job(2)], 301.0, a=8)) == {"1": 1}
 
 
 def test_what_states_its_speeds_explores_nothing_nor_does_precompute() -> None:

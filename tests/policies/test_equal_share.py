@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from market import answer, job, sizes, snapshot
+from msgspec.structs import replace
 
-from hpcext.core.values import total
+from hpcext.core.values import Run, State, total
 from hpcext.policies import find_policy
+
+RUNS = Run(registered=True)
 
 
 def test_equal_within_what_jobs_may_have() -> None:
@@ -28,6 +31,22 @@ def test_a_job_that_fits_no_node_learns_why(policy: str) -> None:
     for each, what in ((too_wide, "no node is"), (too_many, "too few nodes are")):
         why = answer(policy, snapshot([each], a=2, b=2)).waits[each.id]
         assert why.endswith(f"{what} large enough for it")
+
+
+def test_jobs_that_shrink_move_together_for_one_that_needs_a_node() -> None:
+    jobs = [job(1, goal={"a": 4}), job(2, goal={"b": 4}), job(3, sizes=(4,))]
+    target = answer("equal_share", snapshot(jobs, a=4, b=4))
+    assert target.value is None
+    allocs = {name: grant.alloc for name, grant in target.grants.items()}
+    assert allocs["3"].keys().isdisjoint({*allocs["1"], *allocs["2"]})
+    assert {name: total(alloc) for name, alloc in allocs.items()} == {"1": 2, "2": 2, "3": 4}
+    # And there they stay.
+    after = [
+        replace(each, goal=allocs[each.id], held=allocs[each.id], state=State.RUNNING, run=RUNS)
+        for each in jobs
+    ]
+    again = answer("equal_share", snapshot(after, a=4, b=4))
+    assert {name: grant.alloc for name, grant in again.grants.items()} == allocs
 
 
 def test_shares_go_by_weight() -> None:

@@ -575,6 +575,20 @@ def test_a_solver_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "HpcextError: HiGHS failed; use CBC" in ran.stderr
 
 
+@pytest.mark.parametrize("name", ["highs", "cbc"])
+def test_a_solver_prints_nothing(name: str) -> None:
+    """What a command prints with ``--json`` is a document, whatever its policy solves."""
+    script = (
+        "import numpy as np\n"
+        "from hpcext.policies.solve.counting import solve_counts\n"
+        f"from hpcext.policies.solve.solvers import {name}\n"
+        "from hpcext.policies.solve.tables import ValueTable\n"
+        f"solve_counts([ValueTable(np.arange(3), np.arange(3.0))], 2, solver={name})\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("", "")
+
+
 def test_no_solver_is_imported_before_it_is_needed() -> None:
     script = (
         "import sys, hpcext.policies.solve.milp\n"

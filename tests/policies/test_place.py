@@ -35,6 +35,17 @@ def test_a_job_without_room_to_grow_moves_or_else_stays() -> None:
     assert place({"a": 4}, [wish(4, a=1), other]) == [{"a": 1}, {"a": 3}]
 
 
+def test_what_is_held_and_does_not_fit_is_given_up() -> None:
+    assert place({"a": 2}, [wish(2, a=2), wish(1, a=1)]) == [{"a": 2}, {}]
+    # Nobody gets a node that has less than nothing left.
+    assert place({"a": 2, "b": 1}, [wish(2, a=2), wish(1, a=1), wish(1)]) == [
+        {"a": 2},
+        {"b": 1},
+        {},
+    ]
+    assert place({"a": 0, "b": 3}, [wish(3, a=3)]) == [{"b": 3}]
+
+
 def test_new_ones_go_where_the_least_is_left_the_largest_first() -> None:
     nodes = {"a": 8, "b": 3, "c": 2}
     assert place(nodes, [wish(2), wish(3), wish(8)]) == [{"c": 2}, {"b": 3}, {"a": 8}]

@@ -61,6 +61,12 @@ def test_every_policy_gives_a_lone_job_what_it_can_use(name: str) -> None:
     assert sizes(name, snapshot([job(1)], a=4)) == {"1": 4}
 
 
+@pytest.mark.parametrize("name", [*POLICIES, "bftrainer:objective=priority"])
+def test_every_policy_takes_the_priorities_that_a_file_may_state(name: str) -> None:
+    jobs = [job(1, priority=-1e9), job(2, priority=1e9), job(3)]
+    assert sum(sizes(name, snapshot(jobs, a=4)).values()) == 4
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_no_policy_minds_that_there_is_nothing(name: str) -> None:
     assert sizes(name, snapshot([], a=4)) == {}

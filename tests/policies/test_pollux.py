@@ -78,6 +78,20 @@ def test_the_lower_p_the_fairer() -> None:
     assert sizes("pollux:p=-10", unfair) == {"1": 2, "2": 3}
 
 
+@pytest.mark.parametrize("p", [-1, -0.1, -0.01, -0.002, -1e-6, -1e-300, 0])
+def test_as_many_jobs_run_as_can_however_near_0_the_power_is(p: float) -> None:
+    fast, slow = ({n: speed * n for n in (1, 2, 4, 8)} for speed in (1.0, 0.2))
+    jobs = [
+        job(number, sizes=(1, 2, 4, 8), estimate=Estimate(stated=(fast, slow)[number % 2]))
+        for number in range(8)
+    ]
+    assert len(sizes(f"pollux:p={p}", snapshot(jobs, a=8, b=8))) == 8
+    short = [job(number, sizes=(4,) if number < 3 else (1,)) for number in range(30)]
+    assert len(sizes(f"pollux:p={p}", snapshot(short, a=8, b=8))) == 16
+    # One that fits nowhere makes the mean no less of a number.
+    assert len(sizes(f"pollux:p={p}", snapshot([*jobs, job(9, sizes=(9,))], a=8, b=8))) == 8
+
+
 def test_what_is_not_known_is_explored_by_doubling() -> None:
     new = Estimate()
     assert sizes("pollux", snapshot([job(1, 8, estimate=new)], a=8)) == {"1": 1}

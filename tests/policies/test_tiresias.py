@@ -87,6 +87,32 @@ def test_within_a_lower_queue_who_came_into_it_first_goes_first() -> None:
     }  # fmt: skip
 
 
+def test_jobs_that_have_had_more_make_room_together_for_one_that_needs_a_node() -> None:
+    """There are enough GPUs for the new job and two others, but not on one node."""
+    old = [job(number, 1, {f"n{number % 2}": 1}, (1, 1)) for number in range(4)]
+    new = job(9, 2, nodes=(1, 1))
+    service = {each.id: 500.0 for each in old}
+    queues = [[each.id for each in old]]
+    memo = {"at_s": 0.0, "held": {}, "service": service, "queues": queues}
+    target = answer([*old, new], [2, 2], 0.0, memo, "thresholds=100")
+    assert sizes(target) == {"j9": 2, "j0": 1, "j1": 1}
+    # And nobody moves again before the queues change.
+    after = [
+        job(number, gpus, target.grants[name].alloc if name in target.grants else None, (1, 1))
+        for number, gpus, name in [
+            *((number, 1, f"j{number}") for number in range(4)),
+            (9, 2, "j9"),
+        ]
+    ]
+    again = answer(after, [2, 2], 1.0, target.memo, "thresholds=100")
+    assert {name: grant.alloc for name, grant in again.grants.items()} == {
+        name: grant.alloc for name, grant in target.grants.items()
+    }
+    # Earlier jobs are not moved for later ones.
+    memo["service"], memo["queues"] = {}, [[new.id]]
+    assert "j9" not in sizes(answer([*old[:2], new], [2, 2], 0.0, memo, "thresholds=100"))
+
+
 def test_of_three_queues_a_job_sinks_to_the_last() -> None:
     memo = {"at_s": 0.0, "held": {}, "service": {"j1": 0.0}, "queues": [[], []]}
     target = answer([job(1, 1, {"n0": 1})], [1], 500.0, memo, "thresholds=10/400")

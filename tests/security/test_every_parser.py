@@ -212,6 +212,7 @@ REASONS = {
     "launch/tree.py:_pids": KERNEL,
     "launch/tree.py:_stat": KERNEL,
     "launch/tree.py:tell": "a signal's number",
+    "launch/tree.py:end_of": KERNEL,
     "manager/cleaning/in_use.py:_refuse_if_in_batch": MANAGER,
     "manager/journal.py:": "the decoders, which reading a journal calls",
     "manager/orphans.py:ran_on": MANAGER,

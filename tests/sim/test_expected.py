@@ -9,7 +9,6 @@ from hpcext.admission import admit
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node, State
 from hpcext.jobspec import Gpus, JobSpec
-from hpcext.policies import find_policy
 from hpcext.sim.evaluate.expected import expected
 
 NODES = (Node("n", 6),)
@@ -18,7 +17,7 @@ B = JobSpec("b", ("true",), Gpus(1, 6, 3), scaling={3: 4}, work=120, after=("a",
 
 
 def test_schedule_of_a_file_that_states_all() -> None:
-    result = expected([A, B], NODES, find_policy("marble"))
+    result = expected([A, B], NODES, "marble")
     assert result is not None
     assert result.end_s == pytest.approx(50 / 2.5 + 120 / 4)
     assert {row.name: row.ended_s for row in result.jobs} == {
@@ -29,7 +28,7 @@ def test_schedule_of_a_file_that_states_all() -> None:
 
 def test_rescaling_costs_are_those_of_the_file() -> None:
     spec = replace(A, rescale_up_s=4)
-    result = expected([spec], NODES, find_policy("marble"))
+    result = expected([spec], NODES, "marble")
     assert result is not None
     assert result.end_s == pytest.approx(4 + 20)
 
@@ -39,7 +38,7 @@ def test_nothing_is_promised_where_something_is_not_stated_or_cannot_run(
     change: dict[str, object],
 ) -> None:
     specs = [replace(A, **change), B]
-    assert expected(specs, NODES, find_policy("marble")) is None
+    assert expected(specs, NODES, "marble") is None
 
 
 def test_admission() -> None:

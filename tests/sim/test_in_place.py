@@ -13,6 +13,7 @@ from hpcext.core.estimate import Estimate
 from hpcext.manager.views.report import run_document
 from hpcext.policies import find_policy
 from hpcext.scaling.curve import interpolate
+from hpcext.sim.evaluate.metrics import figures
 from hpcext.sim.replay.executor import SimulatedExecutor
 from hpcext.sim.replay.heap import Heap, drive
 from hpcext.sim.replay.physics import Faults, Physics, SelfReport, Stretch, Where
@@ -51,6 +52,15 @@ def test_growth_in_place_costs_its_stall_and_nothing_else() -> None:
     # The same by suspension and resumption, two seconds without progress, ends later.
     assert promoted(replace(GROWS, in_place=False)).run.end_s == pytest.approx(18.2)
     assert result.run.end_s < 18.2
+
+
+@pytest.mark.parametrize("join_s", [0.0, 2.0])
+@pytest.mark.parametrize("faults", [Faults(), Faults(late_s=3.0)], ids=["", "late"])
+def test_no_second_of_a_pause_counts_as_training(join_s: float, faults: Faults) -> None:
+    slow = replace(GROWS, join_s=join_s, rescale_up_s=5.0)
+    done = figures(promoted(slow, faults).run)
+    assert done.training_gpu_h is not None
+    assert done.training_gpu_h * 3600 == pytest.approx(done.used_gpu_h * 3600 - done.idle_gpu_s)
 
 
 def test_it_reports_again_after_a_change_during_which_it_was_to_report() -> None:

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
+from hpcext.core.errors import HpcextError
 from hpcext.core.estimate import Estimate
-from hpcext.policies import find_policy
+from hpcext.policies import POLICIES, find_policy
 from hpcext.sim.evaluate.outcome import JobRow, SimulatedRun
 from hpcext.sim.replay.heap import Observe
 from hpcext.sim.replay.physics import Faults, Physics
@@ -216,8 +217,18 @@ def test_a_policy_whose_answer_is_refused_ends_the_run() -> None:
     def greedy(now: v.Snapshot) -> v.Target:
         return v.Target({each.id: v.Grant({"n1": 9}, v.Role.PRIMARY, "") for each in now.jobs})
 
-    with pytest.raises(RuntimeError, match="p grants 9 GPUs to job 1, which takes"):
+    with pytest.raises(HpcextError, match="policy p: it grants 9 GPUs to job 1, which takes"):
         simulated([(job(1), Physics({1: 1.0}, 1))], nodes(1), greedy)
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "pollux:objective=jct"])
+def test_equal_jobs_do_not_suspend_each_other_all_the_time(policy: str) -> None:
+    """Two of unknown length and speed, one GPU, a day: now and then is fair, each minute is not."""
+    physics = Physics({1: 1.0}, 1e9, launch_s=10, resume_s=20, suspend_s=10)
+    given = [(job(n), physics) for n in (1, 2)]
+    how = SimulationOptions(report_s=30.0, until_s=86_400.0)
+    found = simulated(given, nodes(1), find_policy(policy), how=how)
+    assert sum(row.suspends for row in found.jobs) <= 20
 
 
 def test_an_observer_sees_each_step_before_the_next_look() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 from made_up_runs import job, run, span
 from msgspec.structs import replace
 
+from hpcext.broker.simulated.task import UsersTask
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.sim.evaluate.store import Key, RunStore, digest
+from hpcext.sim.replay.tasks import NodeSource, Task
 
 KEY = Key("pollux:p=-1", "jobs.toml", "4 GPUs", "pollux", 3, options={"oracle": "yes", "a": "1"})
 RUN = run(
@@ -67,6 +70,27 @@ def test_whatever_differs_is_another_run(tmp_path: Path, change: dict[str, objec
     assert store.load(other) is None
     store.save(other, replace(RUN, label=other.label, seed=other.seed))
     assert store.load(KEY) == RUN
+
+
+def test_an_option_of_0_is_another_one_than_none() -> None:
+    task = Task("poisson:jobs=1", "marble", NodeSource(nodes="1x4"))
+    numbers = [
+        field.name
+        for field in msgspec.structs.fields(Task)
+        if field.default is None and float in get_args(field.type)
+    ]
+    assert {"launch_s", "checkpoint_s", "interference", "until_s"} <= set(numbers)
+    for name in numbers:
+        assert replace(task, **{name: 0.0}).options == task.options | {name: "0.0"}
+
+
+def test_runs_without_such_options_keep_their_keys() -> None:
+    place = NodeSource(nodes="1x4")
+    plain = {name: f"{getattr(place, name)}" for name in place.__struct_fields__}
+    known = {f"place.{name}": value for name, value in plain.items()} | {"rescale": "1.0"}
+    assert Task("poisson:jobs=1", "marble", place).options == known
+    of_users = {"users": "b.toml", "division": "weights", "owned": "()"}
+    assert UsersTask("", "marble", place, users="b.toml").options == known | of_users
 
 
 def test_labels_that_are_hostile_stay_in_the_folder(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_bit_identical(tmp_path: Path, reference: str) -> None:
     late = [f"step:{step}" for step in sorted(draw.sample(range(30, 40), 2))]
     for ask in [*early, "validation:2:1", *late, "validation:3:0"]:
         run = job.run(f"--ask={ask}")
-        assert run.code == 0, run.output
+        assert run.code == 85, run.output
         assert run.suspended is not None, ask
         assert "ZeroDivisionError" in run.output
     assert job.run().code == 0
@@ -79,6 +79,34 @@ def test_from_outside(tmp_path: Path, reference: str) -> None:
     assert job.run().code == 0
     assert steps(job) == list(range(STEPS))
     assert final(job) == reference
+
+
+DRIVER = """
+import subprocess, sys
+subprocess.run(sys.argv[1:], check=True)
+print("published", flush=True)
+"""
+
+
+def test_a_program_above_it_does_not_take_its_suspension_for_the_end_of_its_work(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path, SCRIPT)
+    job.prefix = (sys.executable, "-c", DRIVER)
+    run = job.run("--ask=step:9")
+    assert run.suspended is not None
+    assert run.code != 0
+    assert "published" not in run.output
+    run = job.run()
+    assert run.code == 0
+    assert "published" in run.output
+
+
+def test_a_launcher_of_ranks_is_told_of_no_failure(tmp_path: Path) -> None:
+    job = Job(tmp_path, SCRIPT)
+    run = job.finish(job.start("--ask=step:9", RANK="0"))
+    assert run.suspended is not None
+    assert run.code == 0
 
 
 def test_records(tmp_path: Path) -> None:

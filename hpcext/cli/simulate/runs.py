@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Iterator, MutableSequence, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeAlias
@@ -108,7 +108,7 @@ def _one_by_one(
             if len(left) > 1 and time.monotonic() > until_s:
                 raise _TakesLong
 
-        found = _simulate(tasks[left[0]], tell)
+        found = simulate_task(tasks[left[0]], tell)
         yield (left.pop(0), *found)
 
 
@@ -160,7 +160,7 @@ def _in_worker(task: Task, number: int) -> tuple[SimulatedRun, float]:
     def tell(part: float) -> None:
         _shared[-1][number] = part
 
-    return _simulate(task, tell)
+    return simulate_task(task, tell)
 
 
 def _end_with_parent() -> None:
@@ -173,14 +173,3 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _simulate(task: Task, tell: Callable[[float], None]) -> tuple[SimulatedRun, float]:
-    try:
-        return simulate_task(task, tell)
-    except RuntimeError as error:
-        said = str(error)
-        if not said.startswith(f"{task.policy} "):
-            raise
-        what = said.removeprefix(f"{task.policy} ")
-        raise HpcextError(f"it {what}", where=f"policy {task.policy}") from None

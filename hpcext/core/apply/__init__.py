@@ -31,6 +31,7 @@ _BY_KIND: Mapping[type, Callable[[World, float, Any], Cause]] = {
     f.Submitted: requests.submitted,
     f.Hold: requests.hold,
     f.Release: requests.release,
+    f.Retried: requests.retried,
     f.Resize: requests.resize,
     f.Cancel: requests.cancel,
     f.Drain: requests.drain,

@@ -51,7 +51,7 @@ def registered(world: World, now_s: float, fact: Registered) -> Cause:
             world.change_run(job, **can)
         return NOTHING
     if not fact.native:
-        world.records[job.id] = records.registered(world.records[job.id], job, fact)
+        world.records[job.id] = records.registered(world.records[job.id], now_s, job, fact)
     run = replace(job.run, registered=True, native=fact.native, **can)
     more = deferred.registered(job)
     world.change(job, run=run, step=fact.step, saved_step=fact.step, **more)
@@ -201,7 +201,8 @@ def close(world: World, job: Job, now_s: float, fact: Ended) -> Cause:
     had = job
     fact, cause = suspects.of_broken_gpus(world, job, fact)
     state, changes = after(job, now_s, fact, progressed=progressed, hurried=hurried)
-    changes = deferred.ended(job, state, changes)
+    killed = had.run.kills > 0 and fact.outcome is not Outcome.SUSPENDED
+    changes = {"killed": killed, **deferred.ended(job, state, changes)}
     job = world.change(job, held={}, gpus=(), deadline_s=None, op=0, run=NO_RUN, **changes)
     if state.final:
         world.finish(job, now_s, state, why=job.why)

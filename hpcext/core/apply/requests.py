@@ -22,6 +22,7 @@ from hpcext.core.facts import (
     Hold,
     Release,
     Resize,
+    Retried,
     Submitted,
 )
 from hpcext.core.values import Cause, Job, Record, State
@@ -51,6 +52,16 @@ def hold(world: World, now_s: float, fact: Hold) -> Cause:
 def release(world: World, now_s: float, fact: Release) -> Cause:
     """Let a job run again."""
     return _request(world, fact.job, lambda _job: deferred.RELEASED)
+
+
+def retried(world: World, now_s: float, fact: Retried) -> Cause:
+    """Have a job that has failed wait again; what was cancelled because of it stays so."""
+    job = world.jobs.get(fact.job)
+    if job is None or job.state is not State.FAILED:
+        return NOTHING
+    why = "resumed by its user after a failure"
+    world.enter(job, State.PENDING, now_s, why=why, **deferred.RETRIED)
+    return Cause.REQUEST
 
 
 def resize(world: World, now_s: float, fact: Resize) -> Cause:

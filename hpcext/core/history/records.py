@@ -42,7 +42,7 @@ def noted(record: Record, fact: Noted) -> Record:
     return replace(record, notes=fact.notes, metrics=metrics)
 
 
-def registered(record: Record, job: Job, fact: Registered) -> Record:
+def registered(record: Record, now_s: float, job: Job, fact: Registered) -> Record:
     """Note the step at which a session goes on; what it does again is lost.
 
     This is where lost steps are counted, and nowhere else.
@@ -50,6 +50,8 @@ def registered(record: Record, job: Job, fact: Registered) -> Record:
     Parameters
     ----------
     record : Record
+    now_s : float
+        The clock of the engine, in seconds.
     job : Job
         As it was before.
     fact : Registered
@@ -57,7 +59,13 @@ def registered(record: Record, job: Job, fact: Registered) -> Record:
     lost = max(0, job.step - fact.step)
     exact = record.lost_exact + (lost if job.step_known else 0)
     record = _last(record, from_step=fact.step, steps=0)
-    return replace(record, lost_steps=record.lost_steps + lost, lost_exact=exact)
+    told = record.loss
+    if lost and not (told and told.from_step <= fact.step and told.steps >= lost):
+        # More than the end of its last attempt was to cost.
+        newest = job.saved_step if job.saved_step > fact.step else job.step
+        why = f"it found no whole checkpoint of step {newest}"
+        told = Loss(now_s, lost, job.step_known, fact.step, why)
+    return replace(record, lost_steps=record.lost_steps + lost, lost_exact=exact, loss=told)
 
 
 def progressed(record: Record, fact: Progressed, trial: Trial | None = None) -> Record:
@@ -137,6 +145,7 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
         As it was when the attempt ended.
     fact : Ended
     """
+    loss = _loss(record, now_s, job, fact)
     if record.segments and record.segments[-1].end_s is None:
         if not (job.gpus or job.run.registered) and never_ran(job, fact):
             # It had none of the GPUs that were to become known. The next attempt has its own time.
@@ -149,28 +158,49 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
     suspends = record.suspends + suspended
     # Where nobody can say what a suspended command has saved, it did what its user says it does.
     own_saves = record.own_saves + (fact.saved or (suspended and not fact.lost_exact))
-    loss = _loss(now_s, job, fact) or record.loss
     if fact.lost_s is not None and job.run.native and fact.outcome is not Outcome.COMPLETED:
         exact_s = record.lost_s_exact + (fact.lost_s if fact.lost_exact else 0.0)
         record = replace(record, lost_s=record.lost_s + fact.lost_s, lost_s_exact=exact_s)
+    elif loss is not None and loss.seconds is not None:
+        record = replace(record, lost_s=record.lost_s + loss.seconds)
     return replace(
-        record, suspends=suspends, own_saves=own_saves, exit_code=fact.exit_code, loss=loss
+        record,
+        suspends=suspends,
+        own_saves=own_saves,
+        exit_code=fact.exit_code,
+        loss=loss or record.loss,
     )
 
 
-def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:
+def _loss(record: Record, now_s: float, job: Job, fact: Ended) -> Loss | None:
     """Return what the end of an attempt costs, as it looks before the next one has begun."""
     if job.run.native:
         return _own_loss(now_s, fact)
+    if not job.run.registered:
+        return _whole_loss(record, now_s, job, fact)
     steps = job.step - job.saved_step
     saved = fact.outcome in {Outcome.COMPLETED, Outcome.SUSPENDED}
-    if saved or not job.run.registered or steps <= 0:
+    if saved or steps <= 0:
         return None
     how = fact.why or f"exit code {fact.exit_code}"
     if job.run.silence and job.run.kills:
         how = f"it hung: {silence.what(job)}"
     why = f"cannot save: {job.run.unsaved.why}" if job.run.unsaved else how
     return Loss(now_s, steps, job.step_known, job.saved_step, why)
+
+
+def _whole_loss(record: Record, now_s: float, job: Job, fact: Ended) -> Loss | None:
+    """Return the same of a command without a session that others have ended."""
+    gone = fact.outcome in {Outcome.EVICTED, Outcome.LOST}
+    killed = fact.outcome is Outcome.FAILED and job.run.kills
+    # One that had a session before goes on from there, and had only begun to.
+    if not (gone or killed) or job.step or job.saved_step or never_ran(job, fact):
+        return None
+    began = record.segments[-1] if record.segments else None
+    if began is None or began.end_s is not None or now_s - began.start_s < NOTABLE_S:
+        return None
+    why = "it has no session that could save it"
+    return Loss(now_s, 0, False, 0, why, seconds=now_s - began.start_s, anew=True)
 
 
 def _own_loss(now_s: float, fact: Ended) -> Loss | None:

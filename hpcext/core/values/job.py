@@ -30,7 +30,7 @@ class State(str, enum.Enum):
 
     @property
     def final(self) -> bool:
-        """Whether a job in this state stays in it."""
+        """Whether a job in this state stays in it, unless its user resumes one that has failed."""
         return self in _FINAL
 
     @property
@@ -52,6 +52,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.RESCALING: _LEFT | {State.RUNNING, State.STOPPING},
     State.STOPPING: _LEFT | {State.RUNNING, State.RESCALING},
     **dict.fromkeys(_FINAL, frozenset()),
+    State.FAILED: frozenset({State.PENDING}),
 }
 """The one table of what may follow what."""
 
@@ -283,6 +284,8 @@ class Job(Request, frozen=True, omit_defaults=True):
         The most GPUs that it was ever given.
     suspendable : bool
         False once a suspension went unanswered: it is not resized again.
+    killed : bool
+        Whether its last attempt was killed by its manager.
     failures : int
         Failures in a row without progress.
     failed_on : tuple of str
@@ -318,6 +321,7 @@ class Job(Request, frozen=True, omit_defaults=True):
     moves: int = 0
     most_gpus: int = 0
     suspendable: bool = True
+    killed: bool = False
     failures: int = 0
     failed_on: tuple[str, ...] = ()
     step: int = 0

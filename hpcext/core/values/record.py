@@ -11,12 +11,12 @@ from hpcext.core.values.job import Role
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """The steps that an attempt did and no checkpoint has.
+    """The work that an attempt did and no checkpoint has.
 
     Attributes
     ----------
     at_s : float
-        When the attempt ended.
+        When the attempt ended, or the next one found its newest checkpoint gone.
     steps : int
     exact : bool
         False: there may have been more.
@@ -24,7 +24,7 @@ class Loss(msgspec.Struct, frozen=True):
         The newest checkpoint, from which the job goes on.
     why : str
     seconds : float or None
-        Of a command that saves by its own means, whose steps are not known: the time of its work.
+        Of a command without a session, whose steps are not known: the time of its work.
         Not exact: the most that it can be.
     anew : bool
         Whether it begins anew, without a checkpoint of its own.

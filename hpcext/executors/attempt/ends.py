@@ -21,6 +21,7 @@ from hpcext.executors.attempt.verdict import (
     failed_by_itself,
     how_it_failed,
 )
+from hpcext.launch import ending
 from hpcext.text import clean, shown
 
 SUPERVISOR_LOG = "supervisor.log"
@@ -76,13 +77,17 @@ class Ends:
             return Ended(self._job, self._op, Outcome.SUSPENDED, code, suspend_s=parts)
         if code == 0 and document.get("kill_asked_at") is None:
             return self._elsewhere() or Ended(self._job, self._op, Outcome.COMPLETED, code)
-        if document.get("notice_at") is not None:
+        went_on = document.get("went_on") is True
+        if went_on or document.get("notice_at") is not None:
             # Whatever became of it then is no fault of its own.
-            why = "the batch system told it to end"
+            why = ending.WENT_ON if went_on else "the batch system told it to end"
             return Ended(self._job, self._op, Outcome.EVICTED, code, why=why)
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
-        why = "ended with exit code 0 after SIGTERM" if code == 0 else self._first_failure()[1]
-        return Ended(self._job, self._op, Outcome.FAILED, code, why=why)
+        why = "ended with exit code 0 after SIGTERM"
+        ended = (
+            self._first_failure() if code else Ended(self._job, self._op, Outcome.FAILED, why=why)
+        )
+        return msgspec.structs.replace(ended, exit_code=code)
 
     def _suspended_elsewhere(self, document: Mapping[str, Any]) -> bool:
         """Return whether what the first node says of a suspension holds for the others.
@@ -120,8 +125,7 @@ class Ends:
                 return Ended(self._job, self._op, Outcome.EVICTED, why=why, never_ran=True)
         if not any(self._failed_on(index) for index in self._others):
             return None
-        code, why = self._first_failure()
-        return Ended(self._job, self._op, Outcome.FAILED, code, why=why)
+        return self._first_failure()
 
     def failed_by_itself(self) -> Ended | None:
         """Return how it failed on one of several nodes before it was to suspend or end; or None."""
@@ -144,12 +148,15 @@ class Ends:
         document = self._exit(index)
         return document if document.get("exit_code", 0) != 0 else {}
 
-    def _first_failure(self) -> tuple[int | None, str]:
-        """Return exit code and words of the first failure, which has caused the others."""
+    def _first_failure(self) -> Ended:
+        """Return the first failure, which has caused the others."""
         failures = [(at, found) for at in (0, *self._others) if (found := self._failed_on(at))]
         index, first = min(failures, key=lambda each: instant(each[1], "main_ended_at") or math.inf)
         why = how_it_failed(first, self._supervisor_log())
-        return exit_code(first), f"on its node {index}: {why}" if self._others else why
+        why = f"on its node {index}: {why}" if self._others else why
+        away = first.get("no_directory") is True
+        code = exit_code(first)
+        return Ended(self._job, self._op, Outcome.FAILED, code, why=why, never_ran=away)
 
     def _broken_gpus(self) -> dict[str, str]:
         """Return what is wrong with GPUs of the nodes where it failed, by node."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import documents, private, protocol
+from hpcext import documents, protocol
 from hpcext.launch import command, devices, tree
 from hpcext.launch.transparent import no_io_uring
 from hpcext.launch.transparent.manifest import Images
@@ -191,15 +191,15 @@ class Transparent:
         """The program that writes the images at this moment; it is no process of the job."""
         return self._helper
 
-    def ask(self, below: Sequence[Process], root: int) -> None:
+    def ask(self, below: Sequence[Process], root: int, hold: object = None) -> None:
         """Begin to write the images, unless that has begun; end it where it takes too long.
 
         Parameters
         ----------
         below : sequence of Process
             All processes of the attempt, parents before children.
-        root : int
-            The pid of their supervisor.
+        root, hold
+            As of :meth:`hpcext.launch.native.Native.ask`; not used.
         """
         if self._way is None or self.imaged or self.lost:
             return
@@ -337,6 +337,10 @@ class Transparent:
         """
         return self.imaged or ((self.plain or self.lost) and released)
 
+    def went_on(self) -> bool:
+        """Return False: no process has to end by itself."""
+        return False
+
     def account(
         self, *, acknowledged: bool, cut_off: bool, ran_s: float, ended_at: float
     ) -> dict[str, Any]:
@@ -361,12 +365,7 @@ class Transparent:
 
     def _say(self, what: str) -> None:
         """Write a line into the log of the command."""
-        with contextlib.suppress(OSError):
-            log = private.open_log(self._log)
-            try:
-                command.write_line(log, self._log, f"hpcext: {what}")
-            finally:
-                os.close(log)
+        command.note(self._log, what)
 
     def _tell(self) -> None:
         """Write down what the manager, and whoever kills what is left, has to know."""

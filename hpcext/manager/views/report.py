@@ -140,7 +140,7 @@ def display_state(job: Job) -> str:
     if job.done and job.state is not State.COMPLETED:
         return "ended"
     if job.state is State.PENDING and (job.on_hold or job.attempt):
-        return "suspended" if job.on_hold or not job.failures else "retrying"
+        return "suspended" if job.on_hold or not (job.failures or job.killed) else "retrying"
     return job.state.value
 
 

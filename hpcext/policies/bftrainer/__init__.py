@@ -35,6 +35,10 @@ from hpcext.text import did_you_mean, shown
 CHANGE_S = 10.0
 """Assumed cost, in seconds, of a change of size for a job whose cost is not known."""
 
+MOST = 100.0
+"""The priority from which on more of it, or less below its negative, makes no difference: sums of
+values would be no numbers, and a hundred jobs of lower priority count for nothing anyway."""
+
 Objective = Callable[[Job, GpuCounts, str], Values]
 """The value of a job per second for each of its sizes on a kind of GPUs."""
 
@@ -48,8 +52,8 @@ class Options(msgspec.Struct, frozen=True):
         ``efficiency``: speed as a multiple of the job's own on one GPU, the paper's normalised
         throughput. ``throughput``: work per second; the paper found that it starves jobs that are
         slow per GPU (section 5.2.1). ``priority``: efficiency times ten for each unit of a job's
-        priority. Or ``MODULE.FUNCTION``, an :data:`Objective` of the user's own. A job's weight
-        multiplies each.
+        priority, from -100 to 100. Or ``MODULE.FUNCTION``, an :data:`Objective` of the user's own.
+        A job's weight multiplies each.
     forward_s : float
         ``T_fwd``; a longer one gained the paper no more (section 5.1, Fig. 9).
     solver : {"exact", "counting", "milp"}
@@ -85,10 +89,15 @@ def allocate(now: Snapshot, options: Options) -> Target:
     """Give each job its part of the division with the largest gain."""
     worth = functools.partial(gain, objective_of(options.objective), options.forward_s)
     if options.solver == "milp":
-        return settle(now, functools.partial(_paper, worth, options), parallel=options.parallel)
+        return settle(
+            now,
+            functools.partial(_paper, worth, options),
+            parallel=options.parallel,
+            fill=False,
+        )
     if options.limits or options.solver == "counting":
         decide = functools.partial(_counting, worth, options, now)
-        return settle(now, decide, parallel=options.parallel)
+        return settle(now, decide, parallel=options.parallel, fill=False)
     return divide(now, worth, parallel=options.parallel)
 
 
@@ -205,8 +214,8 @@ def _throughput(job: Job, sizes: GpuCounts, kind: str) -> Values:
 
 
 def _priority(job: Job, sizes: GpuCounts, kind: str) -> Values:
-    """Return efficiency times ten for each unit of priority."""
-    return speeds(job, sizes, kind) * math.pow(10.0, job.priority)
+    """Return efficiency times ten for each unit of priority, up to `MOST` of them."""
+    return speeds(job, sizes, kind) * math.pow(10.0, min(max(job.priority, -MOST), MOST))
 
 
 OBJECTIVES: dict[str, Objective] = {

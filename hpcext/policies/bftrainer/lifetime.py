@@ -77,7 +77,7 @@ class Options(msgspec.Struct, frozen=True):
 def allocate(now: Snapshot, options: Options) -> Target:
     """Give each job the nodes on which all jobs together are expected to do the most work."""
     now = now if options.parallel is None else front(now, options.parallel)
-    return settle(now, functools.partial(_decide, now, options))
+    return settle(now, functools.partial(_decide, now, options), fill=False)
 
 
 def _decide(now: Snapshot, options: Options, asks: Sequence[Candidate], gpus: Gpus) -> Plan:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
 from hpcext.policies.common import AS_ASKED, fixed, free_beside, keep, largest, named, no_room
 from hpcext.policies.placement.candidates import Candidate, Counts, Gpus, On, Values, asks_of
+from hpcext.policies.placement.leftover import leftover
 from hpcext.policies.placement.machine import free_of, machine_of
 from hpcext.policies.placement.place import PlacementRequest, Shape, place
 from hpcext.policies.solve.apportion import apportion
@@ -76,6 +77,7 @@ def settle(
     apart: bool = False,
     reserved: Alloc | None = None,
     parallel: int | None = None,
+    fill: bool = True,
 ) -> Target:
     """Grant the decided GPUs to jobs whose size may be changed now, as far as nodes have room.
 
@@ -86,17 +88,21 @@ def settle(
     apart : bool
         Whether two jobs that each have several nodes may not share one (Pollux, section 4.2).
     reserved : Mapping[str, int] or None
-        GPUs that are kept free on each node.
+        GPUs that are kept free on each node, besides those that jobs have there now.
     parallel : int or None
         Largest number of jobs that may have GPUs: the first ready ones of the queue.
+    fill : bool
+        Whether jobs that were given nothing may have GPUs that are left.
     """
     now = now if parallel is None else front(now, parallel)
     kept = keep(now)
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
     machine = machine_of(now.nodes)
     free = free_beside(now, grants)
-    for node, gpus in (reserved or {}).items():
-        free[node] = max(0, free[node] - gpus)
+    if reserved:
+        unused = free_beside(now, kept)
+        for node, gpus in reserved.items():
+            free[node] -= min(gpus, max(0, unused[node]))
     asks = asks_of(now, grants)
     worth = "the GPUs are worth more to other jobs"
     waits = {ask.job.id: worth if ask.shapes else no_room(ask.job) for ask in asks}
@@ -114,7 +120,8 @@ def settle(
         for placed in _placements(plan, asks, Room(free, shared, kinds))
     ]
     # Of several equally good plans, take the first.
-    plan, places, value = max(tried, key=lambda each: each.value)
+    best_ = max(tried, key=lambda each: each.value)
+    plan, places, value = _filled(best_, asks, free, kinds) if fill else best_
     for number, alloc in places.items():
         job = asks[number].job
         grants[job.id] = granted(job, alloc, plan.counts[number], now)
@@ -190,7 +197,9 @@ def _placed(plan: Plan, asks: Sequence[Candidate], room: Room, *, anew: bool) ->
     found = zip(chosen, place(room.free, requests, apart=room.apart, kinds=room.kinds), strict=True)
     places = {number: alloc for number, alloc in found if alloc}
     if plan.worth is None:
-        return _Placed(plan, places, 0.0)
+        # As many jobs as possible, then as many GPUs.
+        given = [total(alloc) for alloc in places.values()]
+        return _Placed(plan, places, float(len(given) * sum(room.free.values()) + sum(given)))
     each = []
     for number in range(len(asks)):
         alloc = places.get(number, {})
@@ -200,6 +209,23 @@ def _placed(plan: Plan, asks: Sequence[Candidate], room: Room, *, anew: bool) ->
         worth = plan.worth(number, next((room.kinds[node] for node in alloc), None))
         each.append(worth.get(total(alloc), worth[0]))
     return _Placed(plan, places, math.fsum(each))
+
+
+def _filled(
+    placed: _Placed, asks: Sequence[Candidate], free: Mapping[str, int], kinds: Mapping[str, str]
+) -> _Placed:
+    """Give what is left to jobs that have no GPUs, if they gain by it."""
+    plan, places, value = placed
+
+    def gain(number: int, kind: str | None, size: int) -> float:
+        if plan.worth is None:
+            return 1.0
+        worth = plan.worth(number, kind)
+        return worth.get(size, worth[0]) - worth[0]
+
+    more = leftover(asks, places, free, kinds, gain)
+    gains = (gain(number, kinds[next(iter(alloc))], total(alloc)) for number, alloc in more.items())
+    return _Placed(plan, {**places, **more}, value + math.fsum(gains))
 
 
 def _liked(goal: Alloc, likes: Sequence[str]) -> Alloc:

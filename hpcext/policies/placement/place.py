@@ -91,11 +91,10 @@ def place(
     found: list[Alloc] = [{}] * len(requests)
     rest: list[int] = []
     for number, request in enumerate(requests):
-        kept = _kept(request) if free.right(request) else {}
-        # Another policy may have given it nodes that it shares with other jobs.
-        if len(kept) <= 1 or apart is None or all(map(free.open, kept)):
-            found[number] = kept
-            free.take(kept)
+        # Another policy may have given it nodes that it shares with other jobs, and there may be
+        # less room than it has.
+        found[number] = free.again(_kept(request)) if free.right(request) else {}
+        free.take(found[number])
         if not found[number] or Shape.of(found[number]) != request.wanted:
             rest.append(number)
     if not rest:

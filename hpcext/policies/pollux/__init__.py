@@ -31,7 +31,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from hpcext.core.values import Job, Snapshot, Target
-from hpcext.policies.common import fixed
 from hpcext.policies.periodic import periodic
 from hpcext.policies.placement.candidates import Candidate, Gpus, On, Values
 from hpcext.policies.placement.divide import Plan, best, settle
@@ -52,6 +51,10 @@ from hpcext.scaling.estimator import GpuCounts
 
 PRICES = 12
 """Largest number of prices to try if jobs on several nodes want more nodes than there are."""
+
+
+NEGLIGIBLE = 1e-9
+"""Smallest power of a mean that is not counted as 0."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -97,7 +100,8 @@ class Options(msgspec.Struct, frozen=True):
     def power(self) -> float:
         """The power of the mean."""
         if self.p is not None:
-            return self.p
+            # Powers nearer to 0 than this are 1 but for rounding.
+            return self.p if abs(self.p) >= NEGLIGIBLE else 0.0
         return 0.0 if self.jct else -1.0
 
 
@@ -117,10 +121,10 @@ def _allocate(now: Snapshot, options: Options) -> Target:
         asked.append((asks, plans := _exact(now, options, asks, gpus)))
         return plans
 
-    target = settle(now, decide, apart=options.apart)
+    target = settle(now, decide, apart=options.apart, fill=False)
     for asks, plans in asked:
         target = refilled(now, target, asks, plans[0], apart=options.apart)
-    weight = sum(job.weight for job in now.jobs if job.ready and not fixed(job))
+    weight = sum(ask.job.weight for asks, _ in asked for ask in asks)
     if target.value is None or target.bound is None:
         return target
     value, bound = (mean(each / weight, options.power) for each in (target.value, target.bound))

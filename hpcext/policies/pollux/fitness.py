@@ -208,7 +208,8 @@ def floor(
     if p == 0:
         # A factor of a product whose others are at most the highest level; positive, for its log.
         return float(max(1e-300, reached / 2 * (reached / levels[-1]) ** jobs))
-    return float(reached * jobs ** (1 / p))
+    # For p just below 0 it would be no number that is above 0.
+    return float(max(1e-300, reached * jobs ** (1 / p)))
 
 
 def power(speedup: Values, p: float) -> Values:

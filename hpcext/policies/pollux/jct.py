@@ -8,7 +8,8 @@ Speed-ups are relative to a fair share, as in the paper, and so is their divisio
 - A job begins with up to a node, and is given up to four times what it had: two explorations
   instead of six up to 64 GPUs, each of which is a restart.
 - The weight of a job falls with the GPU-time that it has had (as in Tiresias): of jobs whose end is
-  unknown, new ones are the likeliest to end soon.
+  unknown, new ones are the likeliest to end soon. That counts in steps (also as in Tiresias), so
+  that of equal jobs none is suspended for another after each minute that it trains.
 - The power of the mean is 0: proportional fairness.
 """
 
@@ -23,6 +24,7 @@ from msgspec.structs import replace
 from hpcext.core.values import Job, Snapshot
 from hpcext.policies.placement.candidates import Candidate, On, Values
 from hpcext.policies.pollux.fitness import allowed, changed, cost_s
+from hpcext.policies.total_time import doubled
 from hpcext.scaling.estimator import GpuCounts
 
 LASTS_S = 120.0
@@ -35,13 +37,18 @@ SERVED_GPU_S = 4 * 3600.0
 """GPU-time after which the square of a job's weight is half of what it was."""
 
 
+FIRST_GPU_S = SERVED_GPU_S / 16
+"""GPU-time up to which jobs are equally new."""
+
+
 def newest(now: Snapshot) -> Snapshot:
     """Lower the weights of jobs by the GPU-time that they have had, from their reports."""
     return replace(now, jobs=tuple(map(_aged, now.jobs)))
 
 
 def _aged(job: Job) -> Job:
-    served = math.fsum(each.gpus * each.seconds for each in job.estimate.observed)
+    gpu_s = math.fsum(each.gpus * each.seconds for each in job.estimate.observed)
+    served = doubled(max(FIRST_GPU_S, gpu_s))
     return replace(job, weight=job.weight * math.sqrt(SERVED_GPU_S / (SERVED_GPU_S + served)))
 
 

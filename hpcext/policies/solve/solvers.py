@@ -82,13 +82,16 @@ def highs(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Sear
     """
     pulp, highspy = importlib.import_module("pulp"), importlib.import_module("highspy")
     # The gap of HiGHS is 1e-4 by default; its seed is fixed.
-    options = {"mip_rel_gap": limit.gap, "mip_abs_gap": 1e-6, "parallel": "off"}
+    options = {"mip_rel_gap": limit.gap, "mip_abs_gap": 1e-6, "parallel": "off", "threads": 1}
     if limit.nodes is not None:
         options["mip_max_nodes"] = limit.nodes
-    solver = pulp.HiGHS(msg=False, threads=1, timeLimit=time_s, **options)
-    solver.createAndConfigureSolver(problem)
-    solver.buildSolverModel(problem)
-    model, variables = problem.solverModel, problem.variables()
+    if time_s is not None:
+        options["time_limit"] = time_s
+    model, variables = _quiet_highs(highspy), problem.variables()
+    for option, value in options.items():
+        model.setOptionValue(option, value)
+    problem.solverModel = model
+    pulp.HiGHS(msg=False).buildSolverModel(problem)
     start = highspy.HighsSolution()
     start.col_value = [each.varValue for each in variables]
     model.setSolution(start)
@@ -105,6 +108,23 @@ def highs(problem: Any, limit: SearchLimit, time_s: float | None = None) -> Sear
             each.varValue = value
     none = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
     return Search(found, status in none, info.mip_dual_bound)
+
+
+def _quiet_highs(highspy: Any) -> Any:
+    """Return a model of HiGHS that prints nothing.
+
+    HiGHS 1.16.0 prints two lines while its constructor enables callbacks, where a caller can set no
+    option yet.
+    """
+
+    def enable(model: Any) -> None:
+        model.setOptionValue("output_flag", False)
+        highspy.Highs.enableCallbacks(model)
+
+    quiet = type("QuietHighs", (highspy.Highs,), {"enableCallbacks": enable})()
+    # Other releases may enable callbacks later, or never.
+    quiet.setOptionValue("output_flag", False)
+    return quiet
 
 
 def _run_highs(model: Any, highspy: Any) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcext.admission import admit
-from hpcext.core.engine import Policy
 from hpcext.core.values import Node
 from hpcext.jobspec import JobSpec
+from hpcext.policies import find_policy
 from hpcext.sim.evaluate.outcome import SimulatedRun
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.replay.run import Named, Scenario, run
 
 
-def expected(
-    specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy
-) -> SimulatedRun | None:
+def expected(specs: Sequence[JobSpec], nodes: Sequence[Node], policy: str) -> SimulatedRun | None:
     """Simulate the schedule of jobs that state their speed and their work.
 
     Parameters
@@ -24,18 +22,24 @@ def expected(
         `after` names jobs among them. `scaling` is read as work per second, `rescale_up_s` and
         `rescale_down_s` as the seconds of a resumption and a suspension.
     nodes : sequence of Node
-    policy : Policy
+    policy : str
+        Its name and options.
 
     Returns
     -------
     SimulatedRun or None
         None if a job does not state its scaling or its work, or can never run on these nodes.
+
+    Raises
+    ------
+    HpcextError
+        The policy failed, or its answer was refused.
     """
     if not all(spec.scaling and spec.work for spec in specs):
         return None
     jobs = admit(specs, 1, {})
     coming = [(job, physics_of(spec)) for job, spec in zip(jobs, specs, strict=True)]
-    result = run(Scenario(coming, tuple(nodes)), policy, Named("expected"))
+    result = run(Scenario(coming, tuple(nodes)), find_policy(policy), Named(policy))
     return result if result.finished else None
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from hpcext.core.engine import Engine
-from hpcext.core.errors import InputError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.facts import Fact
 from hpcext.core.values import Action, Alloc, Job, Kind, Record, State
 from hpcext.policies import find_policy
@@ -200,7 +200,7 @@ def _rows(
     scenario = Scenario(recorded_jobs(recording), fixed(recording.machine).nodes)
     try:
         found = run(scenario, find_policy(policy), Named(policy), how, watcher)
-    except RuntimeError as error:
+    except HpcextError as error:
         raise InputError(f"it cannot be simulated: {error}") from None
     for row in found.jobs:
         if row.state != State.COMPLETED:

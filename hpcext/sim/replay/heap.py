@@ -101,6 +101,7 @@ def drive(
     *,
     until_s: float = math.inf,
     observe: Observe | None = None,
+    quiet: Callable[[float], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> None:
     """Step an engine from event to event until nothing more can happen.
@@ -115,6 +116,8 @@ def drive(
     until_s : float
         Return before the first event later than this; another call continues from there.
     observe : callable, optional
+    quiet : callable, optional
+        Called with the instant of events that the engine is not told of, when they have happened.
     stop : callable, optional
         Called after each step; returns whether to stop.
     """
@@ -124,7 +127,10 @@ def drive(
     while (now_s := min(heap.next_s, wake_s)) <= until_s and now_s < math.inf:
         facts = heap.advance(now_s)
         if not facts and heap.now_s < wake_s:
-            continue  # an event without effect, because its attempt had ended
+            # Its attempt had ended, or does something of which a manager is told later, if at all.
+            if quiet is not None:
+                quiet(heap.now_s)
+            continue
         actions, wake = engine.step(heap.now_s, facts)
         wake_s = math.inf if wake is None else wake
         if observe is not None:

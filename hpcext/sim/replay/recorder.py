@@ -145,10 +145,15 @@ class Recorder:
                 self._end(now_s, job)
 
     def after(self) -> None:
-        """Record the levels from now on, after the actions of a step."""
+        """Record the levels from now on, after the actions of a step, or without one."""
         use = self._executor.use()
         waiting = len(self._engine.world.queue) - use.attempts
         self._levels = (use.offered, use.held, use.trained, use.attempts, max(0, waiting))
+
+    def between(self, now_s: float) -> None:
+        """Record what has changed without a step, such as a training that pauses."""
+        self._timeline.add(now_s, self._levels)
+        self.after()
 
     def finish(self, now_s: float) -> tuple[tuple[JobRow, ...], tuple[Span, ...]]:
         """Return all rows, by the time of submission, and all spans until an instant."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hpcext.core.band import Band
 from hpcext.core.engine import Engine, Policy
+from hpcext.core.errors import HpcextError
 from hpcext.core.facts import Fact, NodeJoined, Submitted
 from hpcext.core.values import Action, Job, Node, Snapshot, Target
 from hpcext.sim.evaluate.fair import FairShares
@@ -114,7 +115,7 @@ def run(
 
     Raises
     ------
-    RuntimeError
+    HpcextError
         The policy failed, or its answer was refused.
     """
     how = how or SimulationOptions()
@@ -145,10 +146,13 @@ def run(
     def stop() -> bool:
         recorder.after()
         if engine.refusal:
-            raise RuntimeError(f"{named.policy} {engine.refusal}")
+            raise HpcextError(f"it {engine.refusal}", where=f"policy {named.policy}")
         return coming.over and not len(engine.world.queue)
 
-    drive(engine, heap, executor, until_s=how.until_s, observe=observe, stop=stop)
+    drive(
+        engine, heap, executor,
+        until_s=how.until_s, observe=observe, quiet=recorder.between, stop=stop,
+    )  # fmt: skip
     over = coming.over and not len(engine.world.queue)
     end_s = recorder.last_end_s if over else min(max(heap.now_s, 0.0), how.until_s)
     if math.isfinite(how.until_s) and not over:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from hpcext.core.band import Band
 from hpcext.core.engine import Engine, Policy
@@ -199,11 +199,12 @@ class Task(msgspec.Struct, frozen=True):
     def options(self) -> dict[str, str]:
         """All that the result depends on besides workload, source, policy and seed."""
         skipped = {"workload", "policy", "seed", "place", "profiles", "gpu", "data"}
-        said = {
-            field: str(getattr(self, field))
-            for field in self.__struct_fields__
-            if field not in skipped and getattr(self, field) not in {None, False}
-        }
+        said = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            # Keys leave out what is nothing by default; a 0 that was given is not nothing.
+            if field.name not in skipped and (value not in {None, False} or value != field.default):
+                said[field.name] = str(value)
         place = {field: str(getattr(self.place, field)) for field in self.place.__struct_fields__}
         # A measured curve improves over time, and one by kinds is another one on another machine,
         # while the file that states it stays the same.
