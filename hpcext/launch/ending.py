@@ -18,7 +18,7 @@ from hpcext.numerals import whole
 TAIL_BYTES = 64 << 10
 """The number of bytes at the end of a log that are examined."""
 
-LINE_CHARS = 300
+LINE_CHARS = 400
 """The length to which lines are cut; the code that shows them escapes them as well."""
 
 AFTER_LINES = 60
@@ -158,7 +158,17 @@ def last_line(path: Path, start: int = 0) -> str:
     lines = [_RANK.sub("", line).rstrip() for line in re.split(r"[\r\n]+", text)]
     lines = [line for line in lines if any(map(str.isalnum, line))]
     said = _exception(lines) or (lines[-1] if lines else "")
-    return said.strip()[:LINE_CHARS]
+    return _cut(said.strip())
+
+
+def _cut(line: str) -> str:
+    """Return a line that is not too long: what is left out, from a word on, is marked."""
+    if len(line) <= LINE_CHARS:
+        return line
+    kept = line[: LINE_CHARS - 1]
+    words = kept.rpartition(" ")[0]
+    # What has hardly any spaces is cut anywhere.
+    return f"{words if len(words) > LINE_CHARS // 2 else kept}…"
 
 
 def _tail(path: Path, start: int) -> bytes:

@@ -838,7 +838,7 @@ def test_the_description_of_a_failure_is_short(directory: Directory) -> None:
         directory.put("exit.json", EXIT, exit_code=1, **{key: "\x1b" * 100_000})
         ended = directory.files.ends.ended()
         assert ended is not None
-        assert len(ended.why) < 400
+        assert len(ended.why) < 500
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,21 @@ def test_the_line_that_says_why(tmp_path: Path, text: str, line: str) -> None:
     assert last_line(log) == line
 
 
+def test_a_long_line_is_cut_at_a_word_and_marked(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("ValueError: " + "elephant " * 100)
+    said = last_line(log)
+    assert len(said) <= LINE_CHARS
+    assert said.endswith(" elephant…")
+    log.write_text("y" * LINE_CHARS)
+    assert last_line(log) == "y" * LINE_CHARS
+
+
 def test_a_hostile_log_costs_and_gives_little(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     assert last_line(log) == ""
     log.write_bytes(b"x" * 50 * TAIL_BYTES)
-    assert last_line(log) == "x" * LINE_CHARS
+    assert last_line(log) == "x" * (LINE_CHARS - 1) + "…"
     log.write_bytes(b"\xff\x00\x1b[" * 1000)
     assert len(last_line(log)) <= LINE_CHARS
     log.write_text("\n".join(["Traceback (most recent call last):"] * 2000))

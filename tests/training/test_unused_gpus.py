@@ -1,10 +1,13 @@
-"""More ranks than GPUs: the training runs on CPUs, and says so."""
+"""More ranks than GPUs, or one rank on several: what is idle is said."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 
+from hpcext.protocol import Attempt
 from hpcext.training.torch import Session
 
 
@@ -23,3 +26,22 @@ def test_gpus_that_are_fewer_than_the_ranks_are_said_to_be_idle(
     told = capsys.readouterr().err
     assert said in told
     assert bool(told) == (count > 0)
+
+
+@pytest.mark.parametrize(
+    ("gpus_nodes", "said"), [((1, 1), ""), ((2, 1), "1 process on 2 GPUs"), ((1, 3), "on 3 GPUs")]
+)
+def test_one_process_on_several_gpus_is_told_that_most_may_be_idle(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    gpus_nodes: tuple[int, int],
+    said: str,
+) -> None:
+    attempt = Attempt("1", 1, 1, tmp_path / "c", tmp_path, *gpus_nodes)
+    for name, value in attempt.environ().items():
+        monkeypatch.setenv(name, value)
+    Session(model=torch.nn.Linear(1, 1))
+    told = capsys.readouterr().err
+    assert told.count("trains with 1 process on") == (1 if said else 0)
+    assert said in told

@@ -15,7 +15,7 @@ from hpcext.executors.attempt.readings import instant
 from hpcext.text import clean, counted
 
 MAX_CODE = 1000
-_CHARS = 300
+_CHARS = 400
 
 _TERMINATED = {-signal.SIGTERM, 128 + signal.SIGTERM}
 _KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}

@@ -21,7 +21,7 @@ from hpcext.training.torch.clock import CudaClock
 from hpcext.training.torch.compiled import keep_safe
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.parallel import Parallel
-from hpcext.training.torch.ranks import join, own_device, unused_gpus
+from hpcext.training.torch.ranks import idle_gpus, join, own_device, unused_gpus
 from hpcext.training.torch.state import TorchState
 from hpcext.training.torch.weights import Catcher
 from hpcext.training.torch.whole import (
@@ -133,9 +133,13 @@ class Torch(Framework):
             dist.destroy_process_group()
 
     def began(self) -> None:
-        """Say that this node's GPUs are not used, if it has too few for its ranks."""
+        """Say that GPUs are not used: this node has too few for its ranks, or more than ranks."""
         joining = self.member is not None and self.member.joining
-        if self.coordinator.ranks.rank == 0 and not joining and (why := unused_gpus()):
+        if self.coordinator.ranks.rank != 0 or joining:
+            return
+        attempt = self.coordinator.attempt
+        gpus = attempt.num_gpus * attempt.num_nodes if attempt else 1
+        if why := unused_gpus() or idle_gpus(self.coordinator.ranks.size, gpus):
             self.coordinator.reporter.note(why)
 
     def make_state(self, objects: dict[str, Any]) -> TorchState:

@@ -180,3 +180,20 @@ def unused_gpus() -> str:
         f"them {count} GPU{'s' if count > 1 else ''}; start a rank for each GPU (`hpcext launch` "
         "without --ranks), or give the job more GPUs"
     )
+
+
+def idle_gpus(ranks: int, gpus: int) -> str:
+    """Return that one rank has several GPUs, most of which may be idle; empty if that is not so.
+
+    Parameters
+    ----------
+    ranks, gpus : int
+        The numbers that the job has, on all of its nodes.
+    """
+    if ranks != 1 or gpus < 2:
+        return ""
+    return (
+        f"trains with 1 process on {gpus} GPUs, of which it uses one unless the script itself "
+        "divides its model over them; start a process for each (`hpcext launch python train.py`), "
+        "or say `gpus = 1`"
+    )
