@@ -162,8 +162,7 @@ class Supervisor:
     def _start(self) -> None:
         """Start the command, or let it go on, with its log open."""
         command.become_reaper()
-        launch = self._launch
-        title = command.heading(launch.attempt, launch.gpus)
+        title = command.heading((launch := self._launch).attempt, launch.gpus)
         log = command.open_log(launch.log, title)
         self._ending.begins(log)
         self._started_at, self._started_s = time.time(), time.monotonic()
