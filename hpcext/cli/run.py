@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcext.checks import at
 from hpcext.cli import commands, view
 from hpcext.cli.detach import start_detached
 from hpcext.cli.live import Live
@@ -19,12 +20,15 @@ from hpcext.cli.unwritten import drop_unwritten, optional
 from hpcext.config import Settings, load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
-from hpcext.core.values import Node
+from hpcext.core.values import Node, State
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.seats import MOST, Shared, check, memory
 from hpcext.manager import pilot as pilots
+from hpcext.manager import spool
 from hpcext.manager.directory import host
+from hpcext.manager.handles import find_job
 from hpcext.manager.submissions import check_fits
+from hpcext.manager.views import reading
 from hpcext.manager.views.report import run_document
 from hpcext.manager.waiting import shell_status
 from hpcext.numerals import whole
@@ -62,6 +66,13 @@ def add(subparsers: Any) -> None:
         "--moved",
         action="store_true",
         help="with --resume: go on here, because the machine that it ran on is gone",
+    )
+    parser.add_argument(
+        "--retry",
+        action="append",
+        default=[],
+        metavar="JOB",
+        help="with --resume: let a job that has failed run again, from its checkpoint",
     )
     parser.add_argument(
         "--leave",
@@ -106,8 +117,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
         directory = pilots.find(args.resume, settings.state_dir)
         if args.leave and pilots.load(directory).harvest is None:
             raise InputError("can be given for harvesters only", where="--leave")
+        _retry(directory, args.retry)
         return begin(directory, args, out)
-    for name in ("moved", "leave"):
+    for name in ("moved", "leave", "retry"):
         if getattr(args, name):
             raise InputError("can be given with --resume only", where=f"--{name}")
     found = stated_jobs(args, settings, out)
@@ -214,6 +226,20 @@ def _refuse_with_resume(args: argparse.Namespace) -> None:
         if getattr(args, name):
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} cannot be given with it", where="--resume")
+
+
+def _retry(directory: Path, names: Sequence[str]) -> None:
+    """Ask the next manager of a pilot to let jobs that have failed run again."""
+    if not names:
+        return
+    world = reading.read(directory).world
+    with at("--retry"):
+        jobs = [find_job(world, name) for name in names]
+        for job in jobs:
+            if job.state is not State.FAILED:
+                raise InputError(f"{job.name} is {job.state.value}", valid="a job that has failed")
+    for job in jobs:
+        spool.put(directory, "resume", job=job.id)
 
 
 def choose_gpus(settings: Settings) -> tuple[tuple[int, ...], bool]:

@@ -110,5 +110,23 @@ def test_a_pilot_of_commands_goes_on(site: Site) -> None:
     manager.communicate()
     refused = site.run("run", "--resume", "p", "--", "true")
     assert refused.err == "hpcext: --resume: -- cannot be given with it\n"
+    refused = site.run("run", "--retry", "p", "--", "true")
+    assert refused.err == "hpcext: --retry: can be given with --resume only\n"
     (site.path / "gate").touch()
     assert site.run("run", "--resume", "p").code == 0
+
+
+def test_what_has_failed_runs_again_in_a_pilot_that_is_over(site: Site) -> None:
+    site.write_jobs(
+        {"name": "a", "command": ["test", "-e", "mended"], "retries": 0},
+        {"name": "b", "command": ["true"]},
+    )
+    assert site.run("run", str(site.jobs), "--gpus=1", "--name=p").code == 1
+    (site.path / "mended").touch()
+    # Nothing is left to do unless that is asked for.
+    assert site.run("run", "--resume", "p").code == 1
+    refused = site.run("run", "--resume", "p", "--retry=a", "--retry=b")
+    assert refused.err == "hpcext: --retry: b is completed (valid: a job that has failed)\n"
+    done = site.run("run", "--resume", "p", "--retry=a")
+    assert done.code == 0, done
+    assert [job["state"] for job in site.document("status", "p")["jobs"]] == ["completed"] * 2
