@@ -11,6 +11,7 @@ from hpcext.cli.narrator import FEW, Narrator, kind_of
 from hpcext.cli.output import Output
 from hpcext.core import facts as f
 from hpcext.core.engine import Engine
+from hpcext.core.history.node_time import NodeTime
 from hpcext.core.values import Job, Node, State
 from hpcext.policies import find_policy
 
@@ -251,7 +252,7 @@ def test_the_summary_of_many_jobs_is_short_and_that_of_few_has_each() -> None:
             end(engine, active(engine)[0], now_s)
         rows: list[int] = []
         out.table = lambda _, found, rows=rows: rows.append(len(found))  # type: ignore[method-assign]
-        view.summary(out, engine, now_s)
+        view.summary(out, engine, now_s, NodeTime())
         assert len(out.lines) + sum(rows) <= most
         if jobs == 400:
             assert out.lines[0] == "400 jobs: 400 completed"

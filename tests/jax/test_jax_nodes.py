@@ -61,7 +61,7 @@ def test_resumed_on_another_number_of_nodes(nurseries: Nurseries, tmp_path: Path
     names = {path.name for path in job.checkpoints[-1].iterdir()}
     assert {"pieces-00000.npz", "pieces-00001.npz"} < names
     job.environ.update(TWO_DEVICES)
-    check_suspended(job.on_nodes(1, "--ask=step:11"), 1)
+    check_suspended(job.on_nodes(1, "--ask=step:11"), 1, launched=True)
     job.environ.update(ONE_DEVICE)
     job._size = 2
     last = job.run_held(15, lambda _: strangers(job))

@@ -203,7 +203,8 @@ class Checks:
             return  # on another of its nodes
         self._failed.add((job, attempt))
         now, before = self._room.kernel.now, self._failures[job]
-        if before and now < before[-1] + 2.0 ** (len(before) - 1) and not self._disturbed(job):
+        soon = before and now < before[-1] + 2.0 ** (len(before) - 1)
+        if soon and not self._disturbed(job) and not self._room.faults.resumed[job]:
             self.wrong(f"job {job} is tried again {now - before[-1]:.1f} s after it failed")
         before.append(now)
 
@@ -333,7 +334,9 @@ class Checks:
             return True
         if job.state is not State.FAILED:
             self.wrong(f"job {job.id} is {job.state.value}, and can only fail")
-        elif failures != times and not self._disturbed(job.id):
+        elif not self._disturbed(job.id) and not (
+            times <= failures <= times * (1 + self._room.faults.resumed[job.id])
+        ):
             self.wrong(f"job {job.id} was tried {failures} times, not {times}")
         return True
 

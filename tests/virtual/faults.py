@@ -90,6 +90,8 @@ class Faults:
     disk_failed, crashed : bool
     cancelled : set of str
         Jobs that their user may have cancelled.
+    resumed : Counter
+        How often a user asked for a job to be resumed, which lets one that has failed run again.
     disturbed_at, stopped_until : float
         When the last fault came that is no request, and when the last training goes on that was
         stopped.
@@ -104,6 +106,7 @@ class Faults:
         self.disk_failed = False
         self.crashed = False
         self.cancelled: set[str] = set()
+        self.resumed: Counter[str] = Counter()
         self.disturbed_at = self.stopped_until = -math.inf
         self._launcher = 0.0
 
@@ -292,6 +295,8 @@ class Faults:
     def _send(
         self, verb: str, words: dict[str, Any], unheard: Callable[[], None] = lambda: None
     ) -> None:
+        if verb == "resume":
+            self.resumed[words["job"]] += 1
         from virtual.checks import HOME, PILOT
         from virtual.room import PYTHON, Path
 
