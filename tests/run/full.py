@@ -15,11 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from written import whole_lines
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from site_of_test import Site, wait_for
+from written import whole_lines
 
 ROOM = 200_000
 """What is left on the full disk: enough for reports, not for a checkpoint."""
