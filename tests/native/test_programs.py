@@ -20,6 +20,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+
+# As a command, too.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from written import whole_lines
 
 from hpcext.checkpointers import checkpoint
