@@ -112,9 +112,10 @@ def add_container(parser: Any) -> None:
 def given(args: argparse.Namespace) -> list[str]:
     """Return those of the options that a command line has, and ``--`` if a command follows it."""
     values = {name: getattr(args, name, None) for name in _OPTIONS}
-    # Not by equality: 0 is a value.
-    flags = [name for name, value in values.items() if not (value is None or value is False)]
-    flags = [name for name in flags if values[name] != []]
+    # Not `in (None, False, [])`: 0 is a value, and equal to False.
+    flags = [
+        k for k, value in values.items() if not (value is None or value is False or value == [])
+    ]
     return [*(f"--{name.replace('_', '-')}" for name in flags), *(["--"] if args.rest else [])]
 
 

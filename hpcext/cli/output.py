@@ -23,15 +23,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-__all__ = [
-    "JsonOutput",
-    "LogOutput",
-    "Output",
-    "QuietOutput",
-    "clean",
-    "make",
-    "write_file",
-]
+__all__ = ["JsonOutput", "LogOutput", "Output", "QuietOutput", "clean", "make", "write_file"]
 
 Row = Sequence[str]
 Tell = Callable[[str], None]

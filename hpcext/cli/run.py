@@ -234,6 +234,8 @@ def _retry(directory: Path, names: Sequence[str]) -> None:
         return
     world = reading.read(directory).world
     with at("--retry"):
+        if spool.manager_of(directory) is not None:
+            raise InputError("the pilot runs", do=f"hpcext resume {directory} {names[0]}")
         jobs = [find_job(world, name) for name in names]
         for job in jobs:
             if job.state is not State.FAILED:

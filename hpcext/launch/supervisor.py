@@ -162,8 +162,8 @@ class Supervisor:
     def _start(self) -> None:
         """Start the command, or let it go on, with its log open."""
         command.become_reaper()
-        title = command.heading((launch := self._launch).attempt, launch.gpus)
-        log = command.open_log(launch.log, title)
+        launch = self._launch
+        log = command.open_log(launch.log, command.heading(launch.attempt, launch.gpus))
         self._ending.begins(log)
         self._started_at, self._started_s = time.time(), time.monotonic()
         try:

@@ -227,7 +227,7 @@ def _begun_with(text: str, words: Sequence[str]) -> Path:
     args = parse(["run", "--detach", *words])
     if args.jobs is not None or args.resume is not None or commands.given(args):
         raise InputError("the jobs are stated twice", valid="options of hpcext run, and no jobs")
-    for name in ("dry_run", "moved", "leave"):
+    for name in ("dry_run", "moved", "leave", "retry"):
         if getattr(args, name):
             raise InputError("cannot be given for a cell", where=f"--{name.replace('_', '-')}")
     settings, out = run.settings_of(args), Kept()

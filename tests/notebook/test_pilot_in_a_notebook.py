@@ -108,6 +108,7 @@ def test_jobs_are_stated_with_the_keys_and_the_values_that_python_has(here: Site
             lambda: Pilot.of_cell("--gpus 1 --dry-run", "[[job]]\ncommand = 'true'"),
             "--dry-run: cannot be given for a cell",
         ),
+        (lambda: Pilot.of_cell("--gpus 1 --retry a", "[[job]]"), "--retry: cannot be given for a"),
         (lambda: Pilot.of_cell("--gpus 1", ""), "notebook: it has no [[job]]"),
         (lambda: Pilot.of_cell("--gpsu 1", "[[job]]"), "did you mean --gpus?"),
     ],

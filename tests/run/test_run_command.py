@@ -130,3 +130,18 @@ def test_what_has_failed_runs_again_in_a_pilot_that_is_over(site: Site) -> None:
     done = site.run("run", "--resume", "p", "--retry=a")
     assert done.code == 0, done
     assert [job["state"] for job in site.document("status", "p")["jobs"]] == ["completed"] * 2
+
+
+def test_a_pilot_that_runs_is_told_otherwise_to_run_a_failed_job_again(site: Site) -> None:
+    site.write_jobs(
+        {"name": "a", "command": ["false"], "retries": 0}, site.counter("b", gated=True)
+    )
+    manager = site.start("run", str(site.jobs), "--gpus=2", "--name=p")
+    wait_for(lambda: site.run("status", "p", "a").out.count("failed"), "the failure")
+    refused = site.run("run", "--resume", "p", "--retry=a")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "--retry: the pilot runs; hpcext resume " in refused.err
+    # Nothing was asked of it.
+    site.open("b")
+    manager.communicate(timeout=500)
+    assert site.document("status", "p")["jobs"][0]["attempts"] == 1

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from in_process import Suspensions
+from tqdm import tqdm
 
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.session import Session
@@ -104,7 +105,6 @@ def plainly(batches: ElasticBatches) -> ElasticBatches:
 def test_a_progress_bar_around_a_loader_changes_nothing(
     capsys: pytest.CaptureFixture[str], last: str
 ) -> None:
-    tqdm = pytest.importorskip("tqdm").tqdm
     expected, seen = (
         orders(session, session.batch_sampler(10, global_batch=4, last=last), wrap)
         for session, wrap in (
