@@ -290,15 +290,15 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         else:
             self._loop.call_soon(self._settle, watch)
 
-    async def _end_of(self, pidfd: int) -> None:
-        """Wait for the end of another process than an attempt's, and close its descriptor."""
-        ended = asyncio.Event()
-        self._loop.add_reader(pidfd, ended.set)
+    async def _readable(self, fd: int) -> None:
+        """Wait until a descriptor is readable, as a pidfd is at a process's end; close it."""
+        readable = asyncio.Event()
+        self._loop.add_reader(fd, readable.set)
         try:
-            await ended.wait()
+            await readable.wait()
         finally:
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
+            self._loop.remove_reader(fd)
+            os.close(fd)
 
     def _process_ended(self, watch: Watch) -> None:
         self._forget_pidfd(watch)

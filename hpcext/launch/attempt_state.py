@@ -124,6 +124,12 @@ class AttemptState:
         return min((at for at in (self.notice_at, self._warned_at) if at), default=None)
 
     @property
+    def told(self) -> bool:
+        """Whether it was told to suspend or to end, by the manager or by a notice."""
+        instants = (self.suspend_requested_at, self.end_requested_at, self.noticed_at)
+        return any(at is not None for at in instants)
+
+    @property
     def deadline_s(self) -> float | None:
         """When to tell :attr:`Event.DEADLINE`, by the monotonic clock; None for never."""
         return min((at for at in (self._remind_s, self._kill_s) if at is not None), default=None)

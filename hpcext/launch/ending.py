@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,12 @@ LINE_CHARS = 400
 
 AFTER_LINES = 60
 """The most lines of a launcher after the traceback of its rank; more is output of a training."""
+
+LAST_NOTICE_S = 0.1
+"""Seconds after the end of a command in which the signal may come that has ended it."""
+
+LAST_SIGTERM_S = 2.0
+"""The same of one that died of SIGTERM, while a busy node signals process after process."""
 
 WENT_ON = (
     "its training was asked to save and left, but its command went on and ended with exit code 0, "
@@ -44,6 +51,23 @@ _RANK = re.compile(r"\[(?:rank|default)[0-9]{1,6}\]:\s?")
 _TRACEBACK = "Traceback (most recent call last):"
 _LAUNCHERS = ("torch.distributed.elastic.", "SystemExit", "subprocess.CalledProcessError")
 """Exceptions of what started a rank: they tell that the rank failed, but not why."""
+
+
+def notice_s(exit_code: int | None, *, saves: bool) -> float:
+    """Return for how long after its end the notice may come that a command has heard.
+
+    A batch system signals the processes of a job one after the other, and may begin with the
+    youngest: what dies of it may do so before its supervisor is told (``proctrack/linuxproc``).
+
+    Parameters
+    ----------
+    exit_code : int or None
+    saves : bool
+        Whether that notice is its signal to save and to end, with whatever code.
+    """
+    if exit_code in {-signal.SIGTERM, 128 + signal.SIGTERM}:
+        return LAST_SIGTERM_S
+    return LAST_NOTICE_S if saves or exit_code else 0.0
 
 
 class Ending:

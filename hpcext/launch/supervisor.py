@@ -38,9 +38,6 @@ TAKEN = 75
 NOT_STARTED = 71
 """Exit code if the command could not be run for another reason, such as a full disk."""
 
-LAST_NOTICE_S = 0.1
-"""Seconds after the end of a command in which the signal may come that has ended it."""
-
 LOOK_S = 1.0  # for orders, and the leader of a batch job, which no signal announces
 
 _WAKING = {
@@ -217,8 +214,7 @@ class Supervisor:
 
     def _not_started(self, why: str) -> None:
         """Record a failure to start the command that is no fault of its own."""
-        end = self._end_of(NOT_STARTED, suspended=False)
-        self._files.record({**end, "not_started": why})
+        self._files.record({**self._end_of(NOT_STARTED, suspended=False), "not_started": why})
 
     def _sit_down(self, seat: Seat) -> None:
         """Take the seat; a failure is reported as no fault of the command's."""
@@ -240,11 +236,7 @@ class Supervisor:
             self._wait()
         if self._seat is not None:
             self._seat.leave()
-        by_notice = self._launch.notices and self._native is not None and not self._spared
-        # Its end may come before the notice that it has heard.
-        if by_notice and signal.sigtimedwait({signal.SIGTERM}, LAST_NOTICE_S):
-            self._noticed({signal.SIGTERM})
-            self._step(Event.WARNING)
+        self._hear_last_notice()
         # No child is left, so the command has been reaped too.
         code = self._exit_code if self._exit_code is not None else NOT_STARTED
         suspended = self._files.suspended() or self._saved_natively(code)
@@ -254,6 +246,15 @@ class Supervisor:
         if suspended:
             return protocol.EXIT_SUSPENDED
         return code if code >= 0 else 128 - code
+
+    def _hear_last_notice(self) -> None:
+        """Wait for the notice that may have ended the command, if nothing else tells why it did."""
+        saves = self._native is not None
+        if not self._launch.notices or self._spared or (self._state.told and not saves):
+            return
+        if signal.sigtimedwait({signal.SIGTERM}, ending.notice_s(self._exit_code, saves=saves)):
+            self._noticed({signal.SIGTERM})
+            self._step(Event.WARNING)
 
     def _saves_natively(self) -> Native | Transparent | None:
         """Return how the command saves by its own means, unless it has a session, which counts."""
@@ -269,8 +270,7 @@ class Supervisor:
     def _environ(self) -> dict[str, str]:
         """Return the whole environment of the command."""
         own = {"HPCEXT_NOTIFY": str(self._me), "HPCEXT_NODE_INDEX": str(self._launch.index)}
-        if self._seat is not None:
-            own.update(self._seat.environ())
+        own |= {} if self._seat is None else self._seat.environ()
         environ = environment.of_command(self._launch, own, self._compiled.variables())
         return environ if self._native is None else {**environ, **self._native.variables(environ)}
 
@@ -287,7 +287,7 @@ class Supervisor:
             self._step(Event.DEADLINE)
             self._look()
             return
-        # Signals that wait come in the order of their numbers.
+        # Those that wait come in the order of their numbers.
         self._noticed({info.si_signo, *signal.sigpending()})
         event = heard(info.si_signo, notices=self._launch.notices, agent=self._launch.agent)
         if event is not None:
@@ -369,7 +369,7 @@ class Supervisor:
             notice_at = self._state.noticed_at
             ended_at = self._main_ended_at or time.time()
             # A batch system sends its notices to every process: what ends well then was told to.
-            if exit_code == 0 and notice_at and notice_at <= ended_at + LAST_NOTICE_S:
+            if exit_code == 0 and notice_at and notice_at <= ended_at + ending.LAST_NOTICE_S:
                 asked_at = asked_at or notice_at
         native = self._saves_natively()
         went_on = exit_code == 0 and not suspended and native and native.went_on()

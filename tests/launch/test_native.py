@@ -674,6 +674,34 @@ def test_a_clean_exit_at_the_notice_is_no_completion(stage: Stage, saves: Any) -
     assert document["kill_asked_at"] is not None
 
 
+def test_one_that_died_of_the_notice_long_before_its_supervisor_heard_it_has_not_failed(
+    stage: Stage,
+) -> None:
+    """A busy node signals the processes of a job one after the other, the youngest first."""
+    stage.write_launch(sys.executable, SAVER, "SIGUSR2", "1000000", notices=True)
+    # This machine may be busy, too.
+    patient = "ending.LAST_SIGTERM_S = 600.0; raise SystemExit(supervise.main())"
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", f"from hpcext.launch import ending, supervise; {patient}",
+         str(stage.directory)],
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    stage.wait_said("step")
+    one = training(stage)
+    one.send_signal(signal.SIGTERM)
+    stage.wait_for(lambda: not one.is_running(), "its end, which its supervisor has seen")
+    supervisor.send_signal(signal.SIGTERM)
+    document = ended(stage, supervisor)
+    assert document["exit_code"] == -signal.SIGTERM
+    assert document["notice_at"] is not None
+
+
+def test_one_that_fails_is_known_to_without_a_wait_for_a_notice(stage: Stage) -> None:
+    supervisor = stage.run("false", notices=True)
+    document = ended(stage, supervisor)
+    assert (document["exit_code"], document["notice_at"]) == (1, None)
+
+
 def test_one_that_is_asked_otherwise_outlives_the_notice_and_saves(stage: Stage) -> None:
     supervisor = begun(stage, by(exit=[0]), "exit=0", notices=True)
     one = training(stage)

@@ -53,5 +53,5 @@ class LsfScript(OnLsf):
         """End when the leader is gone: it passes on all signals but SIGKILL."""
         pidfd = self._leader.open() if self._leader else None
         if pidfd is not None:
-            await self._end_of(pidfd)
+            await self._readable(pidfd)
             os.kill(os.getpid(), signal.SIGKILL)

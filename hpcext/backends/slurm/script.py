@@ -92,15 +92,24 @@ class SlurmScript(OnNode):
                     self._command(),
                     env=without_slurm(),
                     stdin=subprocess.PIPE,
-                    stdout=its_log,
+                    stdout=subprocess.PIPE,
                     stderr=its_log,
                     start_new_session=True,
                 )
-            await self._end_of(os.pidfd_open(self._listening.pid))
+            await self._listens(self._listening)
+            await self._readable(os.pidfd_open(self._listening.pid))
             self._listening.wait()
         except OSError as error:
             return f"srun: {error.strerror}"
         return f"its step has ended ({log_path})"
+
+    async def _listens(self, step: subprocess.Popen[bytes]) -> None:
+        """Wait until the step is there, and ask for a preemption that began before it was."""
+        assert step.stdout is not None
+        with step.stdout as said:
+            await self._readable(os.dup(said.fileno()))
+            if said.read(1):
+                await self._walltime.look()
 
     def _command(self) -> list[str]:
         return [
@@ -117,6 +126,7 @@ class SlurmScript(OnNode):
             "--mem=0",
             "--mpi=none",
             "--quiet",
-            # It waits for the end of its input, which costs nothing (srun(1), --input).
-            "cat",
+            # It says that it listens, and waits for the end of its input, which costs nothing
+            # (srun(1), --input).
+            *("sh", "-c", "echo; exec cat"),
         ]
