@@ -91,6 +91,8 @@ class AttemptState:
         Whether a command that saves by its own means was ended because it had saved, or might be.
     suspend_requested_at, end_requested_at, notice_at : float or None
         Instants for the record, in seconds since the epoch.
+    kill_s : float or None
+        When all processes are killed, by the monotonic clock.
     """
 
     def __init__(self, *, kill_grace_s: float, suspend_timeout_s: float, several: bool) -> None:
@@ -103,6 +105,8 @@ class AttemptState:
         self.suspend_requested_at: float | None = None
         self.end_requested_at: float | None = None
         self.notice_at: float | None = None
+        # Set in the phases that have a deadline, and in no other.
+        self.kill_s: float | None = None
         self._warned_at: float | None = None
         # The manager's last order to suspend; the suspensions declined before the present one.
         self._ordered = 0
@@ -114,8 +118,6 @@ class AttemptState:
         self._remind_s: float | None = None
         # Whether all processes are stopped, to see whether one of them writes a checkpoint.
         self._held = False
-        # Set in the phases that have a deadline, and in no other.
-        self._kill_s: float | None = None
         self._kill_pause_s = KILL_PAUSE_S
 
     @property
@@ -132,7 +134,7 @@ class AttemptState:
     @property
     def deadline_s(self) -> float | None:
         """When to tell :attr:`Event.DEADLINE`, by the monotonic clock; None for never."""
-        return min((at for at in (self._remind_s, self._kill_s) if at is not None), default=None)
+        return min((at for at in (self._remind_s, self.kill_s) if at is not None), default=None)
 
     def step(self, event: Event, facts: Facts, now: Now) -> list[Effect]:
         """Return the effects of an event.
@@ -186,7 +188,7 @@ class AttemptState:
         return self._tell_suspension(facts, now)
 
     def _tell_suspension(self, facts: Facts, now: Now) -> list[Effect]:
-        if self._kill_s is not None:
+        if self.kill_s is not None:
             return []
         if self.suspension is Suspension.REQUESTED and facts.declined > self._declined:
             # The answer is that it cannot be saved, so it goes on training.
@@ -300,7 +302,7 @@ class AttemptState:
     def _spare(self) -> None:
         """Stop emptying the tree if only a shell died, of the signal that we have just got."""
         if self.phase is Phase.EMPTYING and self.end_requested_at is None:
-            self.phase, self._kill_s = Phase.REMAINING, None
+            self.phase, self.kill_s = Phase.REMAINING, None
 
     def _follow(self, event: Event, facts: Facts, now: Now) -> list[Effect]:
         """Do what the batch system did to the leader of its job, which is in another session."""
@@ -311,7 +313,7 @@ class AttemptState:
         if event is Event.LEADER_CONTINUED:
             return [Effect.CONTINUE]
         # Processes that are told to end must be able to.
-        return [Effect.STOP] if self._kill_s is None else []
+        return [Effect.STOP] if self.kill_s is None else []
 
     # The end.
 
@@ -327,7 +329,7 @@ class AttemptState:
 
     def _terminate(self, grace_s: float, now: Now) -> list[Effect]:
         kill_s = now.s + grace_s
-        self._kill_s = kill_s if self._kill_s is None else min(self._kill_s, kill_s)
+        self.kill_s = kill_s if self.kill_s is None else min(self.kill_s, kill_s)
         self._remind_s = None
         runs = self.phase in {Phase.RUNNING, Phase.ENDING}
         self.phase = Phase.ENDING if runs else Phase.EMPTYING
@@ -336,9 +338,9 @@ class AttemptState:
     def _overdue(self, facts: Facts, now: Now) -> list[Effect]:
         """Kill, or tell the suspension again, if it is time to."""
         effects: list[Effect] = []
-        if self._kill_s is not None and now.s >= self._kill_s:
+        if self.kill_s is not None and now.s >= self.kill_s:
             effects.append(Effect.KILL)
-            self._kill_s = now.s + self._kill_pause_s
+            self.kill_s = now.s + self._kill_pause_s
             self._kill_pause_s = min(2 * self._kill_pause_s, KILL_PAUSE_MAX_S)
         if self._remind_s is not None and now.s >= self._remind_s:
             effects += self._tell_suspension(facts, now)
@@ -364,8 +366,9 @@ class AttemptState:
             # Its shell is dead, of the batch system's SIGTERM or by us; it is saving itself, or
             # has and is doing what its user wants done then.
             self.phase = Phase.SAVING
-            self._kill_s = now.s + self._suspend_timeout_s
-            self._remind_s = None
+            self.kill_s = now.s + self._suspend_timeout_s
+        # Nothing tells that a session has saved itself on another node: it has to be looked for.
+        self._remind_s = None if facts.here else now.s + REMIND_S
         return []
 
     def _saves(self, facts: Facts) -> bool:

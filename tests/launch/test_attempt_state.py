@@ -71,6 +71,7 @@ class Step(NamedTuple):
     phase: tuple[Phase, Phase]
     suspension: tuple[Suspension, Suspension]
     deadline_s: tuple[float | None, float | None]
+    kill_s: tuple[float | None, float | None]
     effects: list[Effect]
 
 
@@ -131,7 +132,7 @@ def told(
     attempt = Attempt(several=several)
     state = attempt.state
     for event, found, pause_s in story:
-        before = state.phase, state.suspension, state.deadline_s
+        before = state.phase, state.suspension, state.deadline_s, state.kill_s
         if event is not None:
             effects = attempt.meets(event, found, after_s=pause_s)
         elif state.deadline_s is not None:
@@ -145,6 +146,7 @@ def told(
             (before[0], state.phase),
             (before[1], state.suspension),
             (before[2], state.deadline_s),
+            (before[3], state.kill_s),
             effects,
         )
 
@@ -209,7 +211,7 @@ def test_a_deadline_only_comes_nearer_unless_the_tree_is_spared(
     story: list[tuple[Event | None, Found, float]], several: bool
 ) -> None:
     for step in told(story, several=several):
-        before_s, after_s = step.deadline_s
+        before_s, after_s = step.kill_s
         if step.phase[0] not in WITH_DEADLINE or Effect.KILL in step.effects:
             continue
         assert before_s is not None
@@ -365,6 +367,21 @@ def test_on_several_nodes_a_command_may_outlive_the_session_of_another_one() -> 
     attempt.meets(Event.SUSPEND, LEFT)
     for _ in range(30):
         assert attempt.waits(LEFT) == [Effect.KILL_SCRIPT, Effect.TELL_SUSPENSION]
+
+
+def test_what_is_left_is_ended_soon_after_the_session_has_saved_on_another_node() -> None:
+    """Nothing tells that it has: a helper that is deaf to SIGTERM must not keep the node."""
+    attempt = Attempt(several=True)
+    saving = Found(registered=True)
+    attempt.meets(Event.SUSPEND, saving)
+    attempt.meets(Event.MAIN_ENDED, saving)
+    for _ in range(3):
+        assert attempt.meets(Event.REMAINDER, saving) == []
+        assert attempt.waits(saving) == []
+        assert attempt.state.phase is Phase.SAVING
+    assert attempt.now_s == pytest.approx(100.0 + 3 * REMIND_S)
+    assert attempt.meets(Event.REMAINDER, LEFT) == [Effect.TERMINATE]
+    assert attempt.state.deadline_s == attempt.now_s + LEFTOVER_GRACE_S
 
 
 def test_a_session_whose_shell_died_of_the_notice_saves_itself() -> None:
