@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
-from hpcext.core.history.node_time import Meter, NodeTime, Use
+from hpcext.core.history.node_time import Cost, Meter, NodeTime, Use
 from hpcext.sim.replay.heap import drive
 
 ONE = v.Job("1", "one", 1, (2,), 2)
@@ -129,6 +129,19 @@ def test_a_policy_that_moves_a_job_pays_for_it() -> None:
     story.trains(34, 40, step=1)
     found = story.spent()
     assert found == {"starting": 10, "training": 20, "rescaling": 4 + 6, "waiting": 4 + 6}
+
+
+def test_training_whose_checkpoint_is_gone_is_lost_work() -> None:
+    """Of 40 steps the last 10 have to be made again."""
+    story = begun(a=2)
+    story(50, f.Progressed("1", story.op(), 40, 40))
+    story(50, f.Hold("1"))
+    story(52, f.Ended("1", story.op(), f.Outcome.SUSPENDED, 85))
+    story(60, f.Release("1"))
+    story.trains(60, 65, step=30)
+    found = story.spent()
+    assert found == {"starting": 10, "training": 30, "other": 2 + 10 + 5, "waiting": 8}
+    assert story.time.jobs["1"].cost[Cost.LOST] == 10
 
 
 def test_a_user_who_suspends_a_job_pays_for_it() -> None:

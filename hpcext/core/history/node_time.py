@@ -184,6 +184,7 @@ class NodeTime(msgspec.Struct):
         if tally is None or tally.op != fact.op:
             return
         if isinstance(fact, Registered):
+            self._goes_back(tally, fact.step)
             tally.from_step = fact.step
             # Of a command that saves by its own means no steps are known: it trains all the time.
             tally.stepped |= fact.native
@@ -198,6 +199,17 @@ class NodeTime(msgspec.Struct):
             if steps > 0:
                 share = min(1.0, max(0, fact.step - fact.saved_step) / steps)
                 tally.unsaved_s = min(tally.unsaved_s, share * tally.trained_s)
+
+    def _goes_back(self, tally: Tally, step: int) -> None:
+        """Count training as lost if its checkpoint is gone and it goes on from an older one.
+
+        The steps between are charged as the job's steps cost in the mean.
+        """
+        if step < tally.from_step:
+            share = (tally.from_step - step) / tally.from_step
+            lost_s = share * tally.spent.get(Use.TRAINING, 0.0)
+            self._spend(tally, Use.TRAINING, -lost_s)
+            self._spend(tally, tally.cause, lost_s, Cost.LOST)
 
     def _became(self, before: Job, world: World, ended: Ended | None) -> None:
         """Take in what a step made of a job that held something."""
