@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import checkpointers, containers, shells
+from hpcext import checkpointers, containers, preloading, shells
 from hpcext import jobfields as fields
 from hpcext.checkpointers import Checkpointer
 from hpcext.checks import at, boolean, kind_of, known_keys, placed
@@ -213,6 +213,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "trackers": boolean,
     "checkpoint": checkpointers.checkpoint,
     "container": containers.container,
+    "preload": preloading.preload,
 }
 
 KEYS = tuple(_FIELDS)
@@ -253,6 +254,8 @@ def _job(
         with at(stated, "checkpoint"):
             values.update(_natively(saves, table))
     spec = JobSpec(**values)
+    with at(stated, "preload"):
+        preloading.check(spec)
     if spec.checkpoint is not None:
         with at(stated, "checkpoint"):
             checkpointers.check_size(

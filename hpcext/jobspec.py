@@ -98,6 +98,8 @@ class JobSpec(msgspec.Struct, frozen=True):
         Whether its attempts continue one run of an experiment tracker.
     container : Container or None
         What the command runs in.
+    preload : tuple of str
+        Modules that are imported once for all of its attempts.
     """
 
     name: str
@@ -130,6 +132,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     walltime_s: float | None = None
     trackers: bool = True
     container: Container | None = None
+    preload: tuple[str, ...] = ()
 
 
 def optimum(spec: JobSpec) -> int:

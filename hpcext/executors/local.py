@@ -16,6 +16,7 @@ from hpcext.core.facts import Ended, Outcome
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.nursery import Nursery
+from hpcext.executors.preload import Preloaded
 from hpcext.executors.processes import RETRY_S, ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, sweep, tree
@@ -65,6 +66,7 @@ class LocalExecutor(ProcessExecutor):
         super().__init__(**common)
         self._hide_gpus = hide_gpus
         self._nursery = Nursery()
+        self._preloaded = Preloaded()
         self._machine, self._shared = node.name, shared
         self._gpus = {node.name: tuple(f"{node.name}:{index}" for index in sorted(indices))}
         if shared is not None:
@@ -89,13 +91,20 @@ class LocalExecutor(ProcessExecutor):
         return [sys.executable, "-I", "-S", supervise.__file__, str(watch.files.directory)]
 
     def _process(self, watch: Watch, its_log: BinaryIO) -> int:
-        pid = self._nursery.begin(watch.files.directory, its_log.fileno())
-        return super()._process(watch, its_log) if pid is None else pid
+        nurseries = [self._nursery]
+        if self._spec(watch.files.job).preload:
+            nurseries.insert(0, self._preloaded.of(watch.files.launch() or {}))
+        for nursery in nurseries:
+            pid = nursery.begin(watch.files.directory, its_log.fileno())
+            if pid is not None:
+                return pid
+        return super()._process(watch, its_log)
 
     def close(self) -> None:
         """Stop watching. What runs goes on running."""
         super().close()
         self._nursery.close()
+        self._preloaded.close()
 
     def _recorded(self, watch: Watch) -> Process | None:
         return watch.files.supervisor()

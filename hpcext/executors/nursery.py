@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hpcext.launch import nursery as program
 from hpcext.numerals import whole
+from hpcext.text import clean
 
 AFTER = 3
 """Supervisors that are begun without one: a manager of few jobs needs none."""
@@ -25,10 +27,40 @@ PADDING = "." * 4096
 log = logging.getLogger(__name__)
 
 
-class Nursery:
-    """A process that forks supervisors: none at first, and none again once it has failed."""
+def _supervisors_only(fd: int) -> Sequence[str]:
+    return [sys.executable, "-I", "-S", program.__file__, str(fd), PADDING]
 
-    def __init__(self) -> None:
+
+class Nursery:
+    """A process that forks supervisors: none at first, and none again once it has failed.
+
+    Parameters
+    ----------
+    words : callable
+        The number of its descriptor of our socket → its command.
+    environ : Mapping of str to str, optional
+        Its environment; by default ours.
+    cwd : str
+    after : int
+        The number of supervisors that are begun before it is.
+    missed : str
+        What the user misses if it fails; empty if that is nothing.
+    """
+
+    def __init__(
+        self,
+        words: Callable[[int], Sequence[str]] = _supervisors_only,
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: str = "/",
+        after: int | None = None,
+        missed: str = "",
+    ) -> None:
+        self._words = words
+        self._environ = environ
+        self._cwd = cwd
+        self._after = AFTER if after is None else after
+        self._missed = missed
         self._begun = 0
         self._ready = False
         self._socket: socket.socket | None = None
@@ -47,7 +79,7 @@ class Nursery:
             The open log of the supervisor.
         """
         self._begun += 1
-        if self._begun == AFTER + 1:
+        if self._begun == self._after + 1:
             self._start()
         if self._socket is None:
             return None
@@ -57,7 +89,8 @@ class Nursery:
             socket.send_fds(self._socket, [os.fsencode(directory)], [log_fd])
             pid = whole(self._socket.recv(64).decode())
         except (OSError, ValueError) as error:
-            log.info("supervisors are begun one by one from now on: %s", error)
+            level = logging.WARNING if self._missed else logging.INFO
+            log.log(level, "%s: %s", self._missed or "supervisors begin one by one now", error)
             pid = None
         if pid is None:
             self.close()
@@ -85,11 +118,11 @@ class Nursery:
         """
         if not self._ready:
             try:
-                said = control.recv(64)
+                said = control.recv(1024)
             except BlockingIOError:
                 return False
             if said != program.READY:
-                raise OSError("it did not begin")
+                raise OSError(clean(said.decode(errors="replace")) or "it did not begin")
             self._ready = True
             control.settimeout(ANSWER_S)
         return True
@@ -98,13 +131,13 @@ class Nursery:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            words = [sys.executable, "-I", "-S", program.__file__, str(theirs.fileno()), PADDING]
             self._child = subprocess.Popen(
-                words,
+                self._words(theirs.fileno()),
+                env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                cwd="/",
+                cwd=self._cwd,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )

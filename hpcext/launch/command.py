@@ -26,6 +26,9 @@ PASSING = frozenset({
 })  # fmt: skip
 """Errors that are the machine's at this moment: a start that is tried again may go well."""
 
+run_here: Callable[[Sequence[str], Mapping[str, str]], None] | None = None
+"""What runs a command in its forked process itself, or returns if it cannot; see ``preload``."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
@@ -272,6 +275,8 @@ def _execute(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> NoRet
         what = "no such directory" if _is_missing(error) else "cannot enter"
         reason = "" if _is_missing(error) else f": {_reason(error)}"
         raise DirectoryError(f"{what} {_shown(cwd)}{reason}") from None
+    if run_here is not None:
+        run_here(argv, environ)
     try:
         os.execvpe(argv[0], list(argv), dict(environ))
     except (OSError, ValueError) as error:

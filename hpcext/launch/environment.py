@@ -9,6 +9,9 @@ from hpcext import protocol
 from hpcext.launch import devices, trackers
 from hpcext.launch.launch_file import Launch
 
+DEFAULTS = {"OMP_NUM_THREADS": "1"}
+"""As torchrun sets it for its workers, so that one process and several compute alike."""
+
 
 def of_command(
     launch: Launch, own: Mapping[str, str], compiled: Mapping[str, str]
@@ -38,10 +41,8 @@ def of_command(
         visible = _devices(environ, positions)
         environ = {**devices.without(environ), **devices.naming(visible)}
     environ[protocol.RESTART_STEP_VARIABLE] = trackers.restart_step(launch)
-    for name, value in {**compiled, **trackers.variables(launch, environ)}.items():
+    for name, value in {**compiled, **trackers.variables(launch, environ), **DEFAULTS}.items():
         environ.setdefault(name, value)
-    # As torchrun sets it for its workers, so that one process and several compute alike.
-    environ.setdefault("OMP_NUM_THREADS", "1")
     # What has this is found by its environment, as a sweep needs it: setproctitle, which Ray and
     # vLLM use, would write the title over that.
     environ.setdefault("SPT_NOENV", "1")

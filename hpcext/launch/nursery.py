@@ -73,23 +73,38 @@ def become(supervise: Callable[[str], int], directory: str, log: int) -> NoRetur
         os._exit(status)
 
 
-def main() -> int:
+def main() -> None:
     """Fork a supervisor for each message, until the manager is gone."""
     # Blocked, as in a supervisor that begins by itself: see supervise.py.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    # Each would be a zombie until somebody looked.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     from hpcext.launch.supervisor import supervise  # noqa: PLC0415
 
     control = socket.socket(fileno=int(sys.argv[1]))
+    serve(control, supervise, [sys.executable, "-I", "-S", os.path.abspath(__file__), sys.argv[1]])
+
+
+def serve(control: socket.socket, supervise: Callable[[str], int], shown: Sequence[str]) -> None:
+    """Say that this process is ready, and fork a supervisor for each message.
+
+    Parameters
+    ----------
+    control : socket.socket
+        To the manager.
+    supervise : callable
+        :func:`hpcext.launch.supervisor.supervise`.
+    shown : sequence of str
+        The words that ``ps`` shows of this process.
+    """
+    # Each would be a zombie until somebody looked.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.send(READY)
-    show_as([sys.executable, "-I", "-S", os.path.abspath(__file__), sys.argv[1]])
+    show_as(shown)
     gc.freeze()
     while True:
         message, logs, *_ = socket.recv_fds(control, MOST_BYTES, 1)
         if not message:
-            return 0
+            return
         (log,) = logs
         pid = os.fork()
         if pid == 0:

@@ -33,9 +33,11 @@ from hpcext.policies.total_time import Interval
 LOOK_S = 1.0
 """Shortest time, in seconds, until a measurement is checked again."""
 
+MUTE, MUTE_S = 2.0, 300.0
+"""When a silent job is given up: a multiple of a measurement's duration, and at least in seconds.
 
-MUTE = 2.0
-"""The multiple of a measurement's duration after which a silent job is given up."""
+Until then it may be importing what it needs, and loading its data.
+"""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -138,7 +140,7 @@ def _mute(job: Job, first: int, now_s: float, options: Options) -> bool:
     now_s : float
     options : Options
     """
-    waited = bool(job.goal) and now_s - job.since_s > MUTE * options.explore_s
+    waited = bool(job.goal) and now_s - job.since_s > max(MUTE * options.explore_s, MUTE_S)
     if waited and fixed(job):
         # Without a session it neither reports nor changes its size.
         return True

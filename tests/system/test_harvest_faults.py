@@ -314,8 +314,9 @@ def test_three_nodes_die_at_once(slurm: Cluster, place: Site) -> None:
     trainers(place, *ALL)
     process = harvest(place)
     begun(place, *ALL)
+    # A lease may have been given back because it began late: an attempt of each on its first ones.
     first = {
-        name: job["segments"][-1]["gpus"][0].partition(":")[0]
+        name: (job["attempts"], job["segments"][-1]["gpus"][0].partition(":")[0])
         for name, job in jobs_of(place).items()
     }
     with nodes_down(slurm, *NODES[:3]):
@@ -326,5 +327,5 @@ def test_three_nodes_die_at_once(slurm: Cluster, place: Site) -> None:
         )
         jobs = finish(slurm, place, process, *ALL)
     assert {name: job["attempts"] for name, job in jobs.items()} == {
-        name: 1 if node == NODES[3] else 2 for name, node in first.items()
+        name: attempts + (node != NODES[3]) for name, (attempts, node) in first.items()
     }

@@ -87,6 +87,7 @@ def launch_document(
         "mps": dict(where.mps) if where.mps else None,
         **_saves(spec, told),
         **({"container": msgspec.to_builtins(spec.container)} if spec.container else {}),
+        **({"preload": spec.preload} if spec.preload else {}),
     }
 
 

@@ -1,0 +1,391 @@
+"""A process that has imported what a command imports, and forks supervisors whose command goes on.
+
+Run as ``PYTHON [OPTION...] .../launch/preload.py FD PADDING MODULE...`` by the interpreter of the
+job, in its environment, where FD is a socket of the manager. It imports the modules, and then is a
+:mod:`~hpcext.launch.nursery`. The command of a supervisor that it forks is not executed but run in
+a further fork, which already has the modules. For all that it can see it was executed: its
+environment, arguments, signals, files and ``__main__`` are those that it would have.
+
+Where that cannot be so, it is executed as usual: if the environment is another one than the modules
+were imported in, if the file of one has changed since, or if the words are no script or module for
+this interpreter.
+
+PADDING, and a variable of that name, make room for the words and the environment of the command.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import faulthandler
+import importlib
+import importlib.machinery
+import importlib.util
+import io
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+PADDING = "HPCEXT_PADDING"
+"""The variable whose value is overwritten by the environment of the command."""
+
+_GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+"""Devices that a process which is forked further must not have open."""
+
+_ALSO = {"torch": ("torch._dynamo",)}
+"""What is imported with a module, because any use of it imports that: here, an optimizer does."""
+
+_PER_ATTEMPT = frozenset({
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "SPT_NOENV", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_FX_GRAPH_CACHE", "WANDB_RUN_ID", "WANDB_RESUME", "MLFLOW_RUN_ID",
+    "MLFLOW_MAX_LOG_PARAMS",
+})  # fmt: skip
+"""Variables that a supervisor sets for an attempt; an import that asks for them asks again."""
+
+_ARGUMENTS, _ENVIRONMENT = (47, 48), (49, 50)
+"""Fields of ``/proc/PID/stat``, from 0: where these are in memory, from and to; proc(5)."""
+
+
+class UnfitError(Exception):
+    """The reason why nothing can be forked from here."""
+
+
+class Runner:
+    """Runs the command of a supervisor in the process that was forked for it.
+
+    Parameters
+    ----------
+    environ : Mapping of str to str
+        The environment in which the modules were imported.
+    changes : Mapping of str to (str or None)
+        What imports have changed in it: new values, None for what they removed.
+    may_differ : callable
+        Name of a variable → whether the command may have another value of it.
+    words : sequence of str
+        The interpreter and its options, as they were given.
+    files : set of int
+        Descriptors that imports have left open.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        changes: Mapping[str, str | None],
+        may_differ: Callable[[str], bool],
+        words: Sequence[str],
+        files: set[int],
+    ) -> None:
+        self._may_differ = may_differ
+        self._environ = self._fixed(environ)
+        self._changes = changes
+        self._words = list(words)
+        self._files = files
+        paths = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        self._sources = {path: _facts(path) for path in paths if isinstance(path, str)}
+
+    def __call__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Run a command and end with it; return at once if it has to be executed.
+
+        Parameters
+        ----------
+        argv : sequence of str
+        environ : Mapping of str to str
+            Its whole environment.
+        """
+        own = len(self._words)
+        if list(argv[:own]) != self._words or self._fixed(environ) != self._environ:
+            return
+        main = _main_of(argv[own:])
+        if main is None or self._changed() or not _place(argv, environ):
+            return
+        # Nothing fails from here on. The supervisor learns by the end of a pipe that it runs.
+        _close_others(self._files)
+        _as_python_begins(argv)
+        _set_environ(environ, self._changes)
+        _end(_status_of(main))
+
+    def _changed(self) -> bool:
+        """Return whether the file of an imported module is another one by now."""
+        return any(_facts(path) != facts for path, facts in self._sources.items())
+
+    def _fixed(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in environ.items() if not self._may_differ(name)}
+
+
+# What a command is to find.
+
+
+def _main_of(words: Sequence[str]) -> Callable[[], object] | None:
+    """Return what runs a script or a module with its arguments; None if that is Python's to do."""
+    if len(words) > 1 and words[0] == "-m":
+        return lambda: _run_module(words[1:])
+    if not words or words[0].startswith("-"):
+        return None
+    try:
+        with io.open_code(os.path.abspath(words[0])) as file:
+            source = file.read()
+    except OSError:
+        # Also of a directory, which may have a __main__.
+        return None
+    # An archive may have one as well.
+    return None if source.startswith(b"PK") else lambda: _run_script(source, words)
+
+
+def _run_script(source: bytes, words: Sequence[str]) -> None:
+    sys.argv = list(words)
+    _first_on_path(os.path.dirname(os.path.realpath(words[0])))
+    main = _new_main()
+    main.__file__ = words[0]
+    main.__dict__["__cached__"] = None
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", words[0])
+    # Without our own "from __future__".
+    exec(compile(source, words[0], "exec", dont_inherit=True), main.__dict__)
+
+
+def _run_module(words: Sequence[str]) -> None:
+    sys.argv = ["-m", *words[1:]]
+    _first_on_path(os.getcwd())
+    _new_main()
+    # What the interpreter itself calls for -m.
+    runpy._run_module_as_main(words[0])  # type: ignore[attr-defined]
+
+
+def _new_main() -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if sys.version_info < (3, 14):
+        main.__annotations__ = {}
+    sys.modules["__main__"] = main
+    return main
+
+
+def _first_on_path(directory: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, directory)
+
+
+def _set_environ(
+    environ: Mapping[str, str], changes: Mapping[str, str | None] | None = None
+) -> None:
+    os.environ.clear()
+    os.environ.update(environ)
+    for name, value in (changes or {}).items():
+        if value is None:
+            os.environ.pop(name, None)
+        elif name not in _PER_ATTEMPT or name not in environ:
+            os.environ[name] = value
+
+
+def _as_python_begins(argv: Sequence[str]) -> None:
+    """Set what an interpreter sets when it begins."""
+    sys.orig_argv = list(argv)
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signum, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if faulthandler.is_enabled():
+        # By an option or a variable; its handlers are gone.
+        faulthandler.disable()
+        faulthandler.enable()
+    if "numpy.random.mtrand" in sys.modules:
+        # Else all that were forked from here would draw the same. Others begin anew by themselves,
+        # or, as PyTorch, with a fixed seed.
+        sys.modules["numpy.random"].seed()
+
+
+def _facts(path: str) -> tuple[int, int] | None:
+    """Return what shows that a file was changed, its time and its size; None if it is gone."""
+    try:
+        facts = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return facts.st_mtime_ns, facts.st_size
+
+
+# Memory and descriptors.
+
+
+def _place(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Write the words and variables where ``/proc`` shows them; return whether there is room.
+
+    Whoever looks for the processes of an attempt finds them by their variables.
+    """
+    texts = [f"{name}={value}" for name, value in environ.items()]
+    regions = [(_region(_ARGUMENTS), argv), (_region(_ENVIRONMENT), texts)]
+    blocks = [
+        (start, end - start, b"".join(os.fsencode(text) + b"\0" for text in parts))
+        for (start, end), parts in regions
+    ]
+    if any(len(block) > room for _, room, block in blocks):
+        return False
+    # What is in use of the old block is copied elsewhere first, by setenv(3).
+    _set_environ(dict(os.environ))
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        for start, room, block in blocks:
+            memory.seek(start)
+            memory.write(block.ljust(room, b"\0"))
+    return True
+
+
+def _region(fields: tuple[int, int]) -> tuple[int, int]:
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        # The name may have blanks.
+        found = ["", "", *file.read().rpartition(")")[2].split()]
+    return int(found[fields[0]]), int(found[fields[1]])
+
+
+def _open_files() -> dict[int, str]:
+    """Return what this process has open, by its descriptor."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        # That of the directory itself is closed by now.
+        with contextlib.suppress(OSError):
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+def _close_others(kept: set[int]) -> None:
+    for fd in _open_files().keys() - kept - {0, 1, 2}:
+        os.close(fd)
+
+
+# The end, as that of an interpreter.
+
+
+def _status_of(main: Callable[[], object]) -> int:
+    """Run it, and return its exit status after saying what Python says of an exception."""
+    try:
+        main()
+    except SystemExit as exit_:
+        if exit_.code is None or isinstance(exit_.code, int):
+            return (exit_.code or 0) & 0xFF
+        _print(exit_.code)
+        return 1
+    except BaseException as error:
+        # Without the frames of this module.
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _print(what: object) -> None:
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"{what}\n")
+
+
+def _end(status: int) -> NoReturn:
+    """End this process as Python ends: threads, what is registered, output."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                if stream is not None:
+                    stream.flush()
+            except Exception:
+                status = status or 120
+        if status == -signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        os._exit(status & 0xFF)
+
+
+# What is forked from.
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import modules; afterwards this must be a process that can be forked without harm.
+
+    Raises
+    ------
+    UnfitError
+        It is not, or one cannot be imported.
+    """
+    for name in modules:
+        try:
+            importlib.import_module(name)
+            for also in _ALSO.get(name, ()):
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(also)
+        except BaseException as error:
+            raise UnfitError(f"{name}: {type(error).__name__}: {error}") from None
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise UnfitError(f"{', '.join(modules)}: an import starts threads")
+    if any(path.startswith(_GPUS) for path in _open_files().values()):
+        raise UnfitError(f"{', '.join(modules)}: an import opens a GPU")
+
+
+def _find_ours(root: str) -> None:
+    """Make our package importable, as it is for the manager.
+
+    Raises
+    ------
+    UnfitError
+        The interpreter would import another copy of it: its release may be another one.
+    """
+    found = importlib.util.find_spec("hpcext")
+    if found is None:
+        sys.path.append(root)
+        importlib.import_module("hpcext.launch")
+        # Only what is imported already leads there from now on.
+        sys.path.remove(root)
+    elif not found.origin or os.path.realpath(os.path.dirname(found.origin)) != os.path.realpath(
+        os.path.join(root, "hpcext")
+    ):
+        raise UnfitError("the interpreter has another copy of hpcext")
+
+
+def main() -> int:
+    """Import, and fork a supervisor for each message until the manager is gone."""
+    # Blocked, as in a supervisor that begins by itself: see supervise.py.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    here = os.path.dirname(os.path.abspath(__file__))
+    if sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(here):
+        # Of a script, whose modules nobody is to find here.
+        del sys.path[0]
+    os.environ.pop(PADDING, None)
+    environ = dict(os.environ)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        _find_ours(os.path.dirname(os.path.dirname(here)))
+        _import(sys.argv[3:])
+    except UnfitError as error:
+        control.send(str(error).encode(errors="replace")[:1000])
+        return 1
+    from hpcext.launch import command, devices, nursery  # noqa: PLC0415
+    from hpcext.launch.supervisor import supervise  # noqa: PLC0415
+
+    def may_differ(name: str) -> bool:
+        return name.startswith("HPCEXT_") or name in devices.NAMES or name in _PER_ATTEMPT
+
+    after = dict(os.environ)
+    changes = {
+        name: after.get(name)
+        for name in environ.keys() | after.keys()
+        if environ.get(name) != after.get(name)
+    }
+    # Supervisors are to have it as it was.
+    _set_environ(environ)
+    words = sys.orig_argv[: sys.orig_argv.index(sys.argv[0])]
+    files = _open_files().keys() - {control.fileno()}
+    command.run_here = Runner(environ, changes, may_differ, words, files)
+    nursery.serve(control, supervise, [*words, __file__, *sys.argv[3:]])
+    return 0
+
+
+if __name__ == "__main__":
+    # The manager may end at any moment.
+    with contextlib.suppress(OSError):
+        main()
+    os._exit(0)
