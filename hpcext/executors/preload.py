@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcext.executors.nursery import Nursery
+from hpcext.executors.nursery import PADDING, Nursery
 from hpcext.launch import devices, environment
 from hpcext.launch import preload as program
 from hpcext.preloading import interpreter
@@ -16,6 +16,7 @@ MOST = 8
 """Nurseries that are kept, as each may hold hundreds of MB; the one longest unused ends."""
 
 ROOM = "." * 65536
+"""Room for the environment of a command; its words have that of a supervisor."""
 
 _Key = tuple[tuple[str, ...], tuple[str, ...], str, tuple[tuple[str, str], ...]]
 
@@ -68,7 +69,7 @@ def _nursery(
 ) -> Nursery:
     environ = {**environment.DEFAULTS, **os.environ, **own, program.PADDING: ROOM}
     return Nursery(
-        lambda fd: [*words, program.__file__, str(fd), ROOM, *modules],
+        lambda fd: [*words, program.__file__, str(fd), PADDING, *modules],
         environ=environ,
         cwd=cwd,
         after=0,

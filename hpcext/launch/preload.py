@@ -3,8 +3,9 @@
 Run as ``PYTHON [OPTION...] .../launch/preload.py FD PADDING MODULE...`` by the interpreter of the
 job, in its environment, where FD is a socket of the manager. It imports the modules, and then is a
 :mod:`~hpcext.launch.nursery`. The command of a supervisor that it forks is not executed but run in
-a further fork, which already has the modules. For all that it can see it was executed: its
-environment, arguments, signals, files and ``__main__`` are those that it would have.
+a further fork, which already has the modules. For all that it can see, but for our frames below its
+own, it was executed: its environment, arguments, signals, files and ``__main__`` are those that it
+would have.
 
 Where that cannot be so, it is executed as usual: if the environment is another one than the modules
 were imported in, if the file of one has changed since, or if the words are no script or module for
@@ -99,17 +100,38 @@ class Runner:
         environ : Mapping of str to str
             Its whole environment.
         """
+        try:
+            main = self._main(argv, environ)
+        except (OSError, ValueError, IndexError):
+            # Whatever the matter is, it can be executed.
+            main = None
+        if main is None:
+            return
+
+        def begin() -> None:
+            _close_others(self._files)
+            _as_python_begins(argv)
+            _set_environ(environ, self._changes)
+            main()
+
+        # From here on there is no way back. The supervisor learns by the end of a pipe, which is
+        # among the files that are closed, that it runs.
+        _end(lambda: _status_of(begin))
+
+    def _main(self, argv: Sequence[str], environ: Mapping[str, str]) -> Callable[[], object] | None:
+        """Return what runs a command here, with all prepared for it; None if it has to be executed.
+
+        Raises
+        ------
+        OSError, ValueError, IndexError
+            It cannot be prepared.
+        """
         own = len(self._words)
         if list(argv[:own]) != self._words or self._fixed(environ) != self._environ:
-            return
+            return None
         main = _main_of(argv[own:])
-        if main is None or self._changed() or not _place(argv, environ):
-            return
-        # Nothing fails from here on. The supervisor learns by the end of a pipe that it runs.
-        _close_others(self._files)
-        _as_python_begins(argv)
-        _set_environ(environ, self._changes)
-        _end(_status_of(main))
+        ready = main is not None and not self._changed() and _place(argv, environ)
+        return main if ready else None
 
     def _changed(self) -> bool:
         """Return whether the file of an imported module is another one by now."""
@@ -194,10 +216,12 @@ def _as_python_begins(argv: Sequence[str]) -> None:
         # By an option or a variable; its handlers are gone.
         faulthandler.disable()
         faulthandler.enable()
+    # Else all that were forked from here would draw the same. Python's own begins anew by itself,
+    # and those of PyTorch for GPUs begin with a fixed seed.
     if "numpy.random.mtrand" in sys.modules:
-        # Else all that were forked from here would draw the same. Others begin anew by themselves,
-        # or, as PyTorch, with a fixed seed.
         sys.modules["numpy.random"].seed()
+    if "torch.random" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 def _facts(path: str) -> tuple[int, int] | None:
@@ -269,13 +293,25 @@ def _status_of(main: Callable[[], object]) -> int:
         _print(exit_.code)
         return 1
     except BaseException as error:
-        # Without the frames of this module.
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        try:
+            sys.excepthook(type(error), _bare(error), error.__traceback__)
+        except BaseException as broken:
+            # A hook of the program's own that fails itself. It is no part of what it was to show.
+            broken.__context__ = None
+            _print("Error in sys.excepthook:")
+            sys.__excepthook__(type(broken), _bare(broken), broken.__traceback__)
+            _print("\nOriginal exception was:")
+            sys.__excepthook__(type(error), error, error.__traceback__)
         return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
+
+
+def _bare(error: BaseException) -> BaseException:
+    """Take the frames of this module off an exception; they are the outermost ones."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return error.with_traceback(trace)
 
 
 def _print(what: object) -> None:
@@ -283,22 +319,26 @@ def _print(what: object) -> None:
         sys.stderr.write(f"{what}\n")
 
 
-def _end(status: int) -> NoReturn:
-    """End this process as Python ends: threads, what is registered, output."""
+def _end(run: Callable[[], int]) -> NoReturn:
+    """Run what gives an exit status, and end this process as Python ends: threads, output."""
+    status = 1
     try:
+        status = run()
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
+        # Nothing that is above us may go on here: it is a supervisor.
+        try:
+            for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()
-            except Exception:
-                status = status or 120
-        if status == -signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
-        os._exit(status & 0xFF)
+        except BaseException:
+            status = status or 120
+        finally:
+            if status == -signal.SIGINT:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
+            os._exit(status & 0xFF)
 
 
 # What is forked from.

@@ -19,7 +19,7 @@ from test_local import Local, in_loop
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
-from hpcext.executors import preload
+from hpcext.executors import nursery, preload
 from hpcext.launch import preload as program
 
 PROGRAMS = Path(__file__).parent / "preloading"
@@ -63,7 +63,7 @@ class Twice:
 
     async def ready(self) -> None:
         """Wait until the process has imported the module."""
-        while not (found := nurseries()) or any(preload.ROOM in words(each) for each in found):
+        while not (found := nurseries()) or any(nursery.PADDING in words(each) for each in found):
             await asyncio.sleep(0.02)
 
     async def both(self) -> list[f.Ended]:
@@ -155,17 +155,24 @@ async def test_its_classes_and_functions_are_found(stage: Stage) -> None:
 
 @in_loop
 async def test_two_draw_unlike_numbers(stage: Stage) -> None:
-    twice = Twice(stage, sys.executable, PROGRAM, "draw", modules=("heavy", "numpy"))
+    twice = Twice(stage, sys.executable, PROGRAM, "draw", modules=("heavy", "numpy", "torch"))
     await twice.both()
     await twice.ends(3)
     assert twice.imports() == 2
     drawn = [number for numbers in twice.seen() for number in numbers]
-    assert len({*drawn}) == len(drawn) == 6
+    assert len({*drawn}) == len(drawn) == 9
 
 
 @pytest.mark.parametrize(
     ("way", "code"),
-    [("exit", 7), ("message", 1), ("raise", 1), ("interrupt", -signal.SIGINT), ("kill", -9)],
+    [
+        ("exit", 7),
+        ("message", 1),
+        ("raise", 1),
+        ("interrupt", -signal.SIGINT),
+        ("kill", -9),
+        ("hook", 1),
+    ],
 )
 @in_loop
 async def test_it_ends_as_ever(stage: Stage, way: str, code: int) -> None:

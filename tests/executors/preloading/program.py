@@ -68,12 +68,20 @@ def spawned() -> int:
         return int(pool.map(double, [21])[0])
 
 
+def broken(*_: object) -> None:
+    """Fail where an exception is to be shown."""
+    raise ValueError("so is this")
+
+
 def main(way: str) -> None:
     """End in some way."""
     if way == "seen":
         print("SEEN " + json.dumps(seen()))
     elif way == "draw":
-        print("SEEN " + json.dumps([random.random(), np.random.random()]))
+        import torch
+
+        drawn = [random.random(), np.random.random(), float(torch.rand(1))]
+        print("SEEN " + json.dumps(drawn))
     elif way == "main":
         assert isinstance(pickle.loads(pickle.dumps(Kept())), Kept)
         print("SEEN " + json.dumps([spawned(), heavy.__name__]))
@@ -84,6 +92,9 @@ def main(way: str) -> None:
     elif way == "message":
         sys.exit("that was it")
     elif way == "raise":
+        raise RuntimeError("it went wrong")
+    elif way == "hook":
+        sys.excepthook = broken
         raise RuntimeError("it went wrong")
     elif way == "interrupt":
         signal.raise_signal(signal.SIGINT)
