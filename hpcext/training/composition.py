@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from hpcext.training.checkpoint import Checkpoint
 from hpcext.training.checkpoint.keeper import Keeper
 from hpcext.training.checkpoint.position import AFTER, EPOCH, Position
@@ -24,6 +22,7 @@ from hpcext.training.feature import Feature, Parts
 from hpcext.training.hidden import Hidden
 from hpcext.training.loop import Loop
 from hpcext.training.others import Others
+from hpcext.training.randomness import Randomness
 
 Batch = TypeVar("Batch")
 
@@ -48,6 +47,7 @@ class Training:
         All parts, in the order in which their hooks are called.
     keeper : Keeper or None
         None: nothing is saved.
+    randomness : Randomness
     others : Others
     comparison : Comparison
         What this rank trains first, compared with the other ranks.
@@ -90,9 +90,9 @@ class Training:
             follow=self._follow,
         )
         self.seed = seed
+        self.randomness = Randomness(self.state, seed)
         self.staging = staging
         self.resume: Checkpoint | None = None
-        self._resume_random: Tree | None = None
         self.comparison = Comparison(coordinator, self.loop, framework)
         coordinator.rehearse(coordinator.ranks.rank, self.state.present)
         self._begin()
@@ -116,9 +116,7 @@ class Training:
             with self.resume.reading():
                 self._restore_facts(self.resume.manifest)
             self._restore_state(self.resume)
-        elif self.seed is not None:
-            self.state.seed(self.seed + rank)
-        self._epoch_random = self.state.random()
+        self.randomness.begin(rank, resumed=self.resume is not None)
         if not self.resizing.joining:
             self.coordinator.begin()
         for feature in self.features:
@@ -150,21 +148,16 @@ class Training:
         received = self.resizing.received()
         if received is not None:
             self.state.apply(received)
-            self._resume_random = None
+            self.randomness.saved = None
         else:
             assert self.keeper is not None
-            self._resume_random = self.keeper.load(checkpoint)
-        if self._resume_random is not None:
-            self.state.set_random(self._resume_random["now"])
-        elif self.seed is not None:
-            # For a rank that did not exist before; different after each resize.
-            numbers = (self.seed, self.coordinator.ranks.rank, self.coordinator.step)
-            self.state.seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
+            self.randomness.saved = self.keeper.load(checkpoint)
 
     def arrive(self) -> None:
         """Restore the state at the place where the checkpoint was written."""
         if self.resume is not None:
             self._restore_state(self.resume)
+            self.randomness.restore(self.coordinator.ranks.rank, self.coordinator.step)
             self.coordinator.mark()
         self._drop_resume()
 
@@ -177,6 +170,7 @@ class Training:
     def begin(self, epochs: int) -> None:
         """Begin, or go on with, the first `epochs` epochs."""
         self.loop.epochs = epochs
+        self.randomness.epochs_begin(self.coordinator.ranks.rank, self.coordinator.step)
         self.others.join()
         self.coordinator.enter(left=self.loop.place.epoch < epochs)
 
@@ -186,12 +180,11 @@ class Training:
             feature.epoch_begins()
         self.loop.enter(EPOCH)
         place = self.loop.place
-        if self.resume is None or place.phase != EPOCH:
+        again = self.resume is not None and place.phase == EPOCH
+        if not again:
             self._drop_resume()
             self.loop.place = Position(phase=EPOCH, epoch=epoch, carried=place.carried)
-        elif self._resume_random is not None:
-            self.state.set_random(self._resume_random["epoch"])
-        self._epoch_random = self.state.random()
+        self.randomness.epoch_begins(again=again)
 
     def end_epoch(self) -> None:
         """End an epoch; the place is then the beginning of the next one."""
@@ -373,7 +366,7 @@ class Training:
     def _to_write(self, place: Position, random: Tree) -> tuple[int, dict[str, Any], Tree]:
         for feature in self.features:
             feature.capturing()
-        random = {"now": random, "epoch": self._epoch_random}
+        random = {"now": random, "epoch": self.randomness.epoch}
         return self.coordinator.step, {**self.facts(), **place.as_dict()}, random
 
     # -- the end

@@ -55,7 +55,8 @@ container = {image = "docker://python:3.12", binds = ["/data:/in:ro"], runtime =
 
 [[job]]
 name = "first"
-command = ["python", "-c", "print('a b')"]
+command = ["python", "-u", "say.py", "a b"]
+preload = ["torch", "numpy.linalg"]
 """
 
 
@@ -119,9 +120,10 @@ def test_every_key_is_read(tmp_path: Path) -> None:
 
     assert first == JobSpec(
         name="first",
-        command=("python", "-c", "print('a b')"),
+        command=("python", "-u", "say.py", "a b"),
         workdir=str(tmp_path),
         suspend_timeout_s=33.0,
+        preload=("torch", "numpy.linalg"),
     )
 
 
