@@ -34,7 +34,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-PADDING = "HPCEXT_PADDING"
+PADDING = "PADDING_OF_HPCEXT"
 """The variable whose value is overwritten by the environment of the command."""
 
 _GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")

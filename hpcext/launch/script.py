@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterable
 
 from hpcext.launch import tree
 from hpcext.process import Process
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "tcsh", "csh"})
+
+STOPPED_S, LOOK_S = 2.0, 0.002
+"""The longest wait, in seconds, until shells are stopped, and the time between two looks."""
 
 
 class Script:
@@ -33,12 +37,24 @@ class Script:
         self.stopped: set[Process] = set()
 
     def stop(self, processes: Iterable[Process]) -> None:
-        """Stop the shells above some processes."""
-        for below in processes:
-            for process in tree.ancestors(below.pid, self._supervisor.pid):
-                if tree.program(process) in _SHELLS and process not in self.stopped:
-                    self.stopped.add(process)
-                    tree.send(process, signal.SIGSTOP)
+        """Stop the shells above some processes; they have stopped when this returns.
+
+        One that waits for its child, and gets the signal on a busy machine, would still collect the
+        child first if that ended at once. Then nobody else could see how it ended.
+        """
+        above = {
+            process
+            for below in processes
+            for process in tree.ancestors(below.pid, self._supervisor.pid)
+            if tree.program(process) in _SHELLS
+        }
+        new = above - self.stopped
+        self.stopped |= new
+        for process in new:
+            tree.send(process, signal.SIGSTOP)
+        until_s = time.monotonic() + STOPPED_S
+        while not all(tree.still(each.pid) for each in new) and time.monotonic() < until_s:
+            time.sleep(LOOK_S)
 
     def release(self, *, suspended: bool) -> None:
         """Continue the shells, or kill them if the training was suspended."""

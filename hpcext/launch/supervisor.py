@@ -249,8 +249,8 @@ class Supervisor:
 
     def _hear_last_notice(self) -> None:
         """Wait for the notice that may have ended the command, if nothing else tells why it did."""
-        saves = self._native is not None
-        if not self._launch.notices or self._spared or (self._state.told and not saves):
+        saves = self._native is not None and not self._spared
+        if not self._launch.notices or (self._state.told and not saves):
             return
         if signal.sigtimedwait({signal.SIGTERM}, ending.notice_s(self._exit_code, saves=saves)):
             self._noticed({signal.SIGTERM})
