@@ -64,10 +64,15 @@ def notice_s(exit_code: int | None, *, saves: bool) -> float:
     exit_code : int or None
     saves : bool
         Whether that notice is its signal to save and to end, with whatever code.
+
+    Returns
+    -------
+    float
+        Seconds; 0 if it is not likely to have heard one that is not pending yet.
     """
     if exit_code in {-signal.SIGTERM, 128 + signal.SIGTERM}:
         return LAST_SIGTERM_S
-    return LAST_NOTICE_S if saves or exit_code else 0.0
+    return LAST_NOTICE_S if saves else 0.0
 
 
 class Ending:

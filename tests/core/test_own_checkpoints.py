@@ -41,6 +41,15 @@ def test_it_can_be_suspended_by_its_user_and_goes_on(bench: Bench) -> None:
     assert bench.step(12, f.Release("1")) == ["start 1 n:3"]
 
 
+def test_a_loss_counts_although_the_attempt_ended_before_it_was_heard_of() -> None:
+    bench = Bench()
+    bench.goals = {"1": {"n": 3}}
+    bench.step(0, f.Submitted(v.Job("1", "j1", 1, (1, 2, 3, 4, 5, 6), 6, retries=1)))
+    bench.step(1, f.Started("1", bench.job("1").op, gpus(**bench.job("1").held)))
+    bench.step(9, ended(bench, f.Outcome.EVICTED, lost_s=7.5))
+    assert lost(bench.record("1")) == "7.5 s"
+
+
 def test_losses_are_counted_in_seconds(bench: Bench) -> None:
     bench.step(100, f.Hold("1"))
     bench.step(101, ended(bench, f.Outcome.SUSPENDED, lost_s=12.5))

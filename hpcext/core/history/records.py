@@ -158,7 +158,7 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
     suspends = record.suspends + suspended
     # Where nobody can say what a suspended command has saved, it did what its user says it does.
     own_saves = record.own_saves + (fact.saved or (suspended and not fact.lost_exact))
-    if fact.lost_s is not None and job.run.native and fact.outcome is not Outcome.COMPLETED:
+    if fact.lost_s is not None and _native(job, fact) and fact.outcome is not Outcome.COMPLETED:
         exact_s = record.lost_s_exact + (fact.lost_s if fact.lost_exact else 0.0)
         record = replace(record, lost_s=record.lost_s + fact.lost_s, lost_s_exact=exact_s)
     elif loss is not None and loss.seconds is not None:
@@ -172,9 +172,14 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
     )
 
 
+def _native(job: Job, fact: Ended) -> bool:
+    """Return whether a command saves by its own means; one may end before that was reported."""
+    return job.run.native or (fact.lost_s is not None and not job.run.registered)
+
+
 def _loss(record: Record, now_s: float, job: Job, fact: Ended) -> Loss | None:
     """Return what the end of an attempt costs, as it looks before the next one has begun."""
-    if job.run.native:
+    if _native(job, fact):
         return _own_loss(now_s, fact)
     if not job.run.registered:
         return _whole_loss(record, now_s, job, fact)
