@@ -27,7 +27,7 @@ PASSING = frozenset({
 """Errors that are the machine's at this moment: a start that is tried again may go well."""
 
 run_here: Callable[[Sequence[str], Mapping[str, str]], None] | None = None
-"""What runs a command in its forked process itself, or returns if it cannot; see ``preload``."""
+"""What runs a command in its forked process itself, or returns if it cannot; see ``run_here``."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

@@ -16,23 +16,14 @@ PADDING, and a variable of that name, make room for the words and the environmen
 
 from __future__ import annotations
 
-import atexit
-import builtins
 import contextlib
-import faulthandler
 import importlib
-import importlib.machinery
 import importlib.util
-import io
 import os
-import runpy
 import signal
 import socket
 import sys
-import threading
-import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
 
 PADDING = "PADDING_OF_HPCEXT"
 """The variable whose value is overwritten by the environment of the command."""
@@ -43,305 +34,9 @@ _GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 _ALSO = {"torch": ("torch._dynamo",)}
 """What is imported with a module, because any use of it imports that: here, an optimizer does."""
 
-_PER_ATTEMPT = frozenset({
-    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "SPT_NOENV", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
-    "TORCHINDUCTOR_FX_GRAPH_CACHE", "WANDB_RUN_ID", "WANDB_RESUME", "MLFLOW_RUN_ID",
-    "MLFLOW_MAX_LOG_PARAMS",
-})  # fmt: skip
-"""Variables that a supervisor sets for an attempt; an import that asks for them asks again."""
-
-_ARGUMENTS, _ENVIRONMENT = (47, 48), (49, 50)
-"""Fields of ``/proc/PID/stat``, from 0: where these are in memory, from and to; proc(5)."""
-
 
 class UnfitError(Exception):
     """The reason why nothing can be forked from here."""
-
-
-class Runner:
-    """Runs the command of a supervisor in the process that was forked for it.
-
-    Parameters
-    ----------
-    environ : Mapping of str to str
-        The environment in which the modules were imported.
-    changes : Mapping of str to (str or None)
-        What imports have changed in it: new values, None for what they removed.
-    may_differ : callable
-        Name of a variable → whether the command may have another value of it.
-    words : sequence of str
-        The interpreter and its options, as they were given.
-    files : set of int
-        Descriptors that imports have left open.
-    """
-
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        changes: Mapping[str, str | None],
-        may_differ: Callable[[str], bool],
-        words: Sequence[str],
-        files: set[int],
-    ) -> None:
-        self._may_differ = may_differ
-        self._environ = self._fixed(environ)
-        self._changes = changes
-        self._words = list(words)
-        self._files = files
-        paths = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-        self._sources = {path: _facts(path) for path in paths if isinstance(path, str)}
-
-    def __call__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Run a command and end with it; return at once if it has to be executed.
-
-        Parameters
-        ----------
-        argv : sequence of str
-        environ : Mapping of str to str
-            Its whole environment.
-        """
-        try:
-            main = self._main(argv, environ)
-        except (OSError, ValueError, IndexError):
-            # Whatever the matter is, it can be executed.
-            main = None
-        if main is None:
-            return
-
-        def begin() -> None:
-            _close_others(self._files)
-            _as_python_begins(argv)
-            _set_environ(environ, self._changes)
-            main()
-
-        # From here on there is no way back. The supervisor learns by the end of a pipe, which is
-        # among the files that are closed, that it runs.
-        _end(lambda: _status_of(begin))
-
-    def _main(self, argv: Sequence[str], environ: Mapping[str, str]) -> Callable[[], object] | None:
-        """Return what runs a command here, with all prepared for it; None if it has to be executed.
-
-        Raises
-        ------
-        OSError, ValueError, IndexError
-            It cannot be prepared.
-        """
-        own = len(self._words)
-        if list(argv[:own]) != self._words or self._fixed(environ) != self._environ:
-            return None
-        main = _main_of(argv[own:])
-        ready = main is not None and not self._changed() and _place(argv, environ)
-        return main if ready else None
-
-    def _changed(self) -> bool:
-        """Return whether the file of an imported module is another one by now."""
-        return any(_facts(path) != facts for path, facts in self._sources.items())
-
-    def _fixed(self, environ: Mapping[str, str]) -> dict[str, str]:
-        return {name: value for name, value in environ.items() if not self._may_differ(name)}
-
-
-# What a command is to find.
-
-
-def _main_of(words: Sequence[str]) -> Callable[[], object] | None:
-    """Return what runs a script or a module with its arguments; None if that is Python's to do."""
-    if len(words) > 1 and words[0] == "-m":
-        return lambda: _run_module(words[1:])
-    if not words or words[0].startswith("-"):
-        return None
-    try:
-        with io.open_code(os.path.abspath(words[0])) as file:
-            source = file.read()
-    except OSError:
-        # Also of a directory, which may have a __main__.
-        return None
-    # An archive may have one as well.
-    return None if source.startswith(b"PK") else lambda: _run_script(source, words)
-
-
-def _run_script(source: bytes, words: Sequence[str]) -> None:
-    sys.argv = list(words)
-    _first_on_path(os.path.dirname(os.path.realpath(words[0])))
-    main = _new_main()
-    main.__file__ = words[0]
-    main.__dict__["__cached__"] = None
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", words[0])
-    # Without our own "from __future__".
-    exec(compile(source, words[0], "exec", dont_inherit=True), main.__dict__)
-
-
-def _run_module(words: Sequence[str]) -> None:
-    sys.argv = ["-m", *words[1:]]
-    _first_on_path(os.getcwd())
-    _new_main()
-    # What the interpreter itself calls for -m.
-    runpy._run_module_as_main(words[0])  # type: ignore[attr-defined]
-
-
-def _new_main() -> types.ModuleType:
-    main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = builtins
-    if sys.version_info < (3, 14):
-        main.__annotations__ = {}
-    sys.modules["__main__"] = main
-    return main
-
-
-def _first_on_path(directory: str) -> None:
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, directory)
-
-
-def _set_environ(
-    environ: Mapping[str, str], changes: Mapping[str, str | None] | None = None
-) -> None:
-    os.environ.clear()
-    os.environ.update(environ)
-    for name, value in (changes or {}).items():
-        if value is None:
-            os.environ.pop(name, None)
-        elif name not in _PER_ATTEMPT or name not in environ:
-            os.environ[name] = value
-
-
-def _as_python_begins(argv: Sequence[str]) -> None:
-    """Set what an interpreter sets when it begins."""
-    sys.orig_argv = list(argv)
-    for signum in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(signum, signal.SIG_IGN)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if faulthandler.is_enabled():
-        # By an option or a variable; its handlers are gone.
-        faulthandler.disable()
-        faulthandler.enable()
-    # Else all that were forked from here would draw the same. Python's own begins anew by itself,
-    # and those of PyTorch for GPUs begin with a fixed seed.
-    if "numpy.random.mtrand" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    if "torch.random" in sys.modules:
-        sys.modules["torch"].default_generator.seed()
-
-
-def _facts(path: str) -> tuple[int, int] | None:
-    """Return what shows that a file was changed, its time and its size; None if it is gone."""
-    try:
-        facts = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return facts.st_mtime_ns, facts.st_size
-
-
-# Memory and descriptors.
-
-
-def _place(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Write the words and variables where ``/proc`` shows them; return whether there is room.
-
-    Whoever looks for the processes of an attempt finds them by their variables.
-    """
-    texts = [f"{name}={value}" for name, value in environ.items()]
-    regions = [(_region(_ARGUMENTS), argv), (_region(_ENVIRONMENT), texts)]
-    blocks = [
-        (start, end - start, b"".join(os.fsencode(text) + b"\0" for text in parts))
-        for (start, end), parts in regions
-    ]
-    if any(len(block) > room for _, room, block in blocks):
-        return False
-    # What is in use of the old block is copied elsewhere first, by setenv(3).
-    _set_environ(dict(os.environ))
-    with open("/proc/self/mem", "r+b", buffering=0) as memory:
-        for start, room, block in blocks:
-            memory.seek(start)
-            memory.write(block.ljust(room, b"\0"))
-    return True
-
-
-def _region(fields: tuple[int, int]) -> tuple[int, int]:
-    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-        # The name may have blanks.
-        found = ["", "", *file.read().rpartition(")")[2].split()]
-    return int(found[fields[0]]), int(found[fields[1]])
-
-
-def _open_files() -> dict[int, str]:
-    """Return what this process has open, by its descriptor."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        # That of the directory itself is closed by now.
-        with contextlib.suppress(OSError):
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-    return found
-
-
-def _close_others(kept: set[int]) -> None:
-    for fd in _open_files().keys() - kept - {0, 1, 2}:
-        os.close(fd)
-
-
-# The end, as that of an interpreter.
-
-
-def _status_of(main: Callable[[], object]) -> int:
-    """Run it, and return its exit status after saying what Python says of an exception."""
-    try:
-        main()
-    except SystemExit as exit_:
-        if exit_.code is None or isinstance(exit_.code, int):
-            return (exit_.code or 0) & 0xFF
-        _print(exit_.code)
-        return 1
-    except BaseException as error:
-        try:
-            sys.excepthook(type(error), _bare(error), error.__traceback__)
-        except BaseException as broken:
-            # A hook of the program's own that fails itself. It is no part of what it was to show.
-            broken.__context__ = None
-            _print("Error in sys.excepthook:")
-            sys.__excepthook__(type(broken), _bare(broken), broken.__traceback__)
-            _print("\nOriginal exception was:")
-            sys.__excepthook__(type(error), error, error.__traceback__)
-        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-    return 0
-
-
-def _bare(error: BaseException) -> BaseException:
-    """Take the frames of this module off an exception; they are the outermost ones."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return error.with_traceback(trace)
-
-
-def _print(what: object) -> None:
-    with contextlib.suppress(Exception):
-        sys.stderr.write(f"{what}\n")
-
-
-def _end(run: Callable[[], int]) -> NoReturn:
-    """Run what gives an exit status, and end this process as Python ends: threads, output."""
-    status = 1
-    try:
-        status = run()
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-    finally:
-        # Nothing that is above us may go on here: it is a supervisor.
-        try:
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
-        except BaseException:
-            status = status or 120
-        finally:
-            if status == -signal.SIGINT:
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGINT)
-            os._exit(status & 0xFF)
-
-
-# What is forked from.
 
 
 def _import(modules: Sequence[str]) -> None:
@@ -362,7 +57,9 @@ def _import(modules: Sequence[str]) -> None:
             raise UnfitError(f"{name}: {type(error).__name__}: {error}") from None
     if len(os.listdir("/proc/self/task")) > 1:
         raise UnfitError(f"{', '.join(modules)}: an import starts threads")
-    if any(path.startswith(_GPUS) for path in _open_files().values()):
+    from hpcext.launch.run_here import open_files  # noqa: PLC0415  (found only now)
+
+    if any(path.startswith(_GPUS) for path in open_files().values()):
         raise UnfitError(f"{', '.join(modules)}: an import opens a GPU")
 
 
@@ -403,11 +100,9 @@ def main() -> int:
     except UnfitError as error:
         control.send(str(error).encode(errors="replace")[:1000])
         return 1
-    from hpcext.launch import command, devices, nursery  # noqa: PLC0415
+    from hpcext.launch import command, nursery  # noqa: PLC0415
+    from hpcext.launch.run_here import Runner, open_files, set_environ  # noqa: PLC0415
     from hpcext.launch.supervisor import supervise  # noqa: PLC0415
-
-    def may_differ(name: str) -> bool:
-        return name.startswith("HPCEXT_") or name in devices.NAMES or name in _PER_ATTEMPT
 
     after = dict(os.environ)
     changes = {
@@ -416,10 +111,10 @@ def main() -> int:
         if environ.get(name) != after.get(name)
     }
     # Supervisors are to have it as it was.
-    _set_environ(environ)
+    set_environ(environ)
     words = sys.orig_argv[: sys.orig_argv.index(sys.argv[0])]
-    files = _open_files().keys() - {control.fileno()}
-    command.run_here = Runner(environ, changes, may_differ, words, files)
+    files = open_files().keys() - {control.fileno()}
+    command.run_here = Runner(environ, changes, words, files)
     nursery.serve(control, supervise, [*words, __file__, *sys.argv[3:]])
     return 0
 
