@@ -10,7 +10,8 @@ from hpcext.training.checkpoint.state import TrainingState, Tree
 class Randomness:
     """The random states of a rank, from attempt to attempt.
 
-    What a script draws before its epochs, as for a split of its data, is alike in all attempts.
+    What a script draws before its epochs, as for a split of its data, is alike in all attempts;
+    only generators that it gave to the session go on from the checkpoint at once.
     Then an epoch begins with what it began with, and its steps go on with what the checkpoint has.
 
     Parameters
@@ -46,6 +47,8 @@ class Randomness:
         self._is_due = resumed
         if self._seed is not None:
             self._state.seed(self._seed + rank)
+        if self.saved is not None:
+            self._state.set_generators(self.saved["now"])
         self.epoch = self._state.random()
 
     def epochs_begin(self, rank: int, step: int) -> None:

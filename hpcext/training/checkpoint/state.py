@@ -222,6 +222,10 @@ class TrainingState:
         random.setstate((version, tuple(words), gauss))
         kind, keys, *rest = states["numpy"]
         np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+        self.set_generators(states)
+
+    def set_generators(self, states: Tree) -> None:
+        """Set only the generators that were given to the session, not the global sources."""
         for name, (generator, source) in self._generators.items():
             if name in states["generators"]:
                 source.set(generator, states["generators"][name])

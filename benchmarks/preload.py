@@ -1,0 +1,125 @@
+"""What ``preload`` saves: from a resumption to the first step, with it and without.
+
+Two jobs of one pilot run the same training (`WIDTH` as in ``suspension.py``: 2 million parameters
+with Adam, PyTorch on a CPU), one with ``preload`` and one without. Each is suspended and resumed in
+turn, while the other one is suspended, so that nothing runs beside it. The time is that from the
+start of an attempt's supervisor to the end of its first step, by the training's own clock: it
+writes down when a step of a new attempt has ended.
+
+Run: ``python benchmarks/preload.py [--times 5]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TRAIN = """
+import os, sys, time
+from pathlib import Path
+
+import torch
+
+from hpcext.training.torch import Session
+
+model = torch.nn.Sequential(*(torch.nn.Linear(1408, 1408) for _ in range(1)))
+optimizer = torch.optim.Adam(model.parameters())
+dataset = torch.utils.data.TensorDataset(torch.randn(1 << 16, 1408)[:, :1].expand(-1, 1408))
+session = Session(model=model, optimizer=optimizer, seed=1)
+loader = torch.utils.data.DataLoader(dataset, batch_size=16, sampler=session.sampler(dataset))
+steps = 0
+for _ in session.epochs(1000):
+    for (x,) in session.batches(loader):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        steps += 1
+        if steps == 1:
+            with Path(sys.argv[1]).open("a") as file:
+                file.write(f"{time.time()}\\n")
+        time.sleep(0.02)
+"""
+
+MODULES = ["torch", "hpcext.training.torch"]
+NAMES = ("usual", "preload")
+
+
+def first_steps(directory: Path, name: str) -> list[float]:
+    """Return when the attempts of a job have done their first steps, in seconds since the epoch."""
+    path = directory / f"{name}.steps"
+    return [float(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def hpcext(*words: str) -> None:
+    """Run a command of hpcext."""
+    subprocess.run([sys.executable, "-m", "hpcext", "--quiet", *words], check=True)
+
+
+def begun_at(directory: Path, number: int) -> float:
+    """Return when the newest attempt of a job has begun, by the record of its supervisor."""
+    attempts = sorted((directory / "pilot" / "jobs" / str(number)).glob("attempt-*"))
+    return (attempts[-1] / "launch.json").stat().st_mtime
+
+
+def resumed_s(directory: Path, name: str) -> float:
+    """Resume a job, wait for its first step, and suspend it again; return how long that took."""
+    before = len(first_steps(directory, name))
+    pilot = str(directory / "pilot")
+    hpcext("resume", pilot, name)
+    while len(found := first_steps(directory, name)) == before:
+        time.sleep(0.05)
+    began = begun_at(directory, NAMES.index(name) + 1)
+    hpcext("suspend", pilot, name, "--wait")
+    return found[-1] - began
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=5)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "train.py").write_text(TRAIN)
+        text = ""
+        for job in NAMES:
+            words = [sys.executable, str(directory / "train.py"), str(directory / f"{job}.steps")]
+            text += f'[[job]]\nname = "{job}"\ncommand = {json.dumps(words)}\n'
+            text += f"preload = {json.dumps(MODULES)}\n" if job == "preload" else ""
+        (directory / "jobs.toml").write_text(text)
+        pilot = str(directory / "pilot")
+        environ = {**os.environ, "XDG_STATE_HOME": str(directory / "state")}
+        manager = subprocess.Popen(
+            [sys.executable, "-m", "hpcext", "--quiet", "run", str(directory / "jobs.toml"),
+             "--gpus", "2", "--dir", pilot],
+            env=environ, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        while not all(first_steps(directory, job) for job in NAMES):
+            time.sleep(0.2)
+        for job in NAMES:
+            hpcext("suspend", pilot, job, "--wait")
+        found: dict[str, list[float]] = {job: [] for job in NAMES}
+        for _ in range(args.times):
+            for job in NAMES:
+                found[job].append(resumed_s(directory, job))
+        for job in NAMES:
+            hpcext("cancel", pilot, job)
+        manager.wait()
+    middle = {job: statistics.median(each) for job, each in found.items()}
+    print("| job | from the launch to the end of the first step, median | all |\n|---|---|---|")
+    for job in NAMES:
+        print(
+            f"| {job} | {middle[job]:.2f} s | {', '.join(f'{each:.2f}' for each in found[job])} |"
+        )
+    print(f"\nratio {middle['usual'] / middle['preload']:.1f}")
+
+
+if __name__ == "__main__":
+    main()
