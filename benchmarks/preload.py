@@ -1,7 +1,7 @@
 """What ``preload`` saves: from a resumption to the first step, with it and without.
 
-Two jobs of one pilot run the same training (`WIDTH` as in ``suspension.py``: 2 million parameters
-with Adam, PyTorch on a CPU), one with ``preload`` and one without. Each is suspended and resumed in
+Two jobs of one pilot run the same training (2 million parameters as in ``suspension.py``,
+Adam, PyTorch on a CPU), one with ``preload`` and one without. Each is suspended and resumed in
 turn, while the other one is suspended, so that nothing runs beside it. The time is that from the
 start of an attempt's supervisor to the end of its first step, by the training's own clock: it
 writes down when a step of a new attempt has ended.
@@ -29,9 +29,9 @@ import torch
 
 from hpcext.training.torch import Session
 
-model = torch.nn.Sequential(*(torch.nn.Linear(1408, 1408) for _ in range(1)))
+model = torch.nn.Linear(1408, 1408)
 optimizer = torch.optim.Adam(model.parameters())
-dataset = torch.utils.data.TensorDataset(torch.randn(1 << 16, 1408)[:, :1].expand(-1, 1408))
+dataset = torch.utils.data.TensorDataset(torch.randn(1 << 16, 1).expand(-1, 1408))
 session = Session(model=model, optimizer=optimizer, seed=1)
 loader = torch.utils.data.DataLoader(dataset, batch_size=16, sampler=session.sampler(dataset))
 steps = 0
