@@ -133,8 +133,8 @@ def _main_of(words: Sequence[str]) -> Callable[[], object] | None:
     except OSError:
         # Also of a directory, which may have a __main__.
         return None
-    # An archive may have one as well.
-    return None if source.startswith(b"PK") else lambda: _run_script(source, words)
+    # An archive, which may have one as well, or what is compiled.
+    return None if b"\0" in source else lambda: _run_script(source, words)
 
 
 def _run_script(source: bytes, words: Sequence[str]) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import py_compile
 import re
 import shutil
 import signal
 import sys
+import zipapp
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +218,22 @@ async def test_another_environment_is_not_taken_for_this_one(stage: Stage) -> No
     assert twice.seen()[-1]["environ"]["OMP_NUM_THREADS"] == "3"
     await twice.ready()
     assert len(nurseries()) == 2
+
+
+@pytest.mark.parametrize("kind", ["archive", "compiled"])
+@in_loop
+async def test_what_is_no_text_is_executed(stage: Stage, kind: str) -> None:
+    """An archive begins with any line that starts it."""
+    program = stage.path / "program"
+    if kind == "archive":
+        (stage.path / "source").mkdir()
+        shutil.copy(PROGRAM, stage.path / "source" / "__main__.py")
+        zipapp.create_archive(stage.path / "source", program, interpreter=sys.executable)
+    else:
+        py_compile.compile(PROGRAM, cfile=str(program), doraise=True)
+    twice = Twice(stage, sys.executable, str(program), "exit")
+    for ended in await twice.both():
+        assert ended.exit_code == 7, twice.logs()
 
 
 @in_loop
