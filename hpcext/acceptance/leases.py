@@ -64,6 +64,8 @@ def _start(stage: Stage, place: Path) -> subprocess.Popen[bytes]:
                 sys.executable, "-m", "hpcext", "--quiet", "harvest", "start",
                 str(place / "jobs.toml"), "--partition", stage.terms.partition,
                 "--max-nodes", "1", "--least", "60", "--interval", "2", "--idle", "10",
+                # The job above takes all of the node: nobody else may have a job there.
+                "--whole-nodes",
                 *(["--gpus-per-node", "1"] if host.gpus else ["--slots", "1"]),
                 "--dir", str(directory), "--", *stage.terms.options,
             ],

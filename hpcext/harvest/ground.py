@@ -72,7 +72,11 @@ class Ground:
             Epoch seconds.
         """
         self.nodes = nodes
-        self.idle = [name for name, node in nodes.items() if node.idle and self.suits(node)]
+        self.idle = [
+            name
+            for name, node in nodes.items()
+            if node.idle and self.suits(node) and not (node.shared and self._terms.whole)
+        ]
         down = {name for name, node in nodes.items() if node.lost}
         self.lost |= down & set(leased)
         # Somebody else had the hole, so the next one is another; and so is one that comes back

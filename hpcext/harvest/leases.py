@@ -59,6 +59,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         Take and keep only as many nodes as are worth it; None: as many as can be used.
     broker : str
         Where the broker of the site is asked: ``auto``, ``none``, or an address.
+    whole : bool
+        Whether nodes are left alone of which another job uses a part.
     """
 
     partition: str
@@ -76,6 +78,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     cycle_s: float = 15.0
     autoscale: Band | None = None
     broker: str = "none"
+    whole: bool = False
 
     def most(self, nodes: int) -> int:
         """Return the most leases to have, of nodes that are idle or leased by anybody."""

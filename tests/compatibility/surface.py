@@ -292,7 +292,7 @@ PRINTED = (
     ("run", "jobs.toml", "--gpus", "2", "--dry-run"),
     ("simulate", "jobs.toml", "--nodes", "1x2"),
     ("config", "show"),
-    ("prune", "--older-than", "1s", "--dry-run"),
+    ("prune", "--older-than", "0s", "--dry-run"),
 )
 """Commands whose documents have parts that are written in several places."""
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hpcext import documents
 from hpcext.batch import runner
-from hpcext.batch.leasing import Other
+from hpcext.batch.leasing import Idle, Other
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Fact, NodeJoined, NodeLost, Outcome
 from hpcext.core.history.fragments import FragmentCounter, Fragments
@@ -556,6 +556,14 @@ def test_nodes_with_fewer_gpus_are_left_alone(tmp_path: Path, slurm: ScriptedSlu
     one = Harvester(tmp_path, gpus=3)
     one.cycle(3)
     assert not slurm.said("sbatch")
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_nodes_that_others_use_in_part_are_left_alone_if_asked(whole: bool) -> None:
+    one = ground.Ground(Terms(partition="harvest", whole=whole), seen=Fragments)
+    free = Idle("n1", True, False, 4, "", 8, 1000)
+    one.see({"n1": free, "n2": free._replace(name="n2", shared=True)}, (), 0.0)
+    assert one.idle == (["n1"] if whole else ["n1", "n2"])
 
 
 def test_nodes_whose_leases_were_not_used_are_asked_for_again_together() -> None:

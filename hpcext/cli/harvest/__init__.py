@@ -52,6 +52,11 @@ def add(subparsers: Any) -> None:
     start_.add_argument(
         "--max-nodes", type=int, help="largest number of nodes at a time (default: 64, or as set)"
     )
+    start_.add_argument(
+        "--whole-nodes",
+        action="store_true",
+        help="take no node of which another job uses a part, without GPUs",
+    )
     start_.add_argument("--max-parallel", type=int, help="largest number of trainings at a time")
     start_.add_argument(
         "--policy", default="bftrainer", help="how to share nodes (default: bftrainer)"
@@ -155,6 +160,7 @@ def start(args: argparse.Namespace, out: Output) -> int:
         cycle_s=args.interval,
         idle_s=args.idle,
         least_s=args.least,
+        whole=args.whole_nodes,
         autoscale=read_band(args.autoscale or settings.harvest_autoscale),
     )
     for sentence in backends.leasing(terms.system).lacks():
