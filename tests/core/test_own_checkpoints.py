@@ -27,6 +27,11 @@ def begin(bench: Bench, now_s: float) -> None:
     bench.step(now_s, f.Registered("1", job.op, 0, native=True))
 
 
+def lose_node(bench: Bench, now_s: float) -> None:
+    bench.goals = {}
+    bench.step(now_s, f.NodeLost("n"))
+
+
 def ended(bench: Bench, outcome: f.Outcome, **more: object) -> f.Ended:
     return msgspec.structs.replace(bench.end("1", outcome, 0), **more)
 
@@ -48,6 +53,38 @@ def test_a_loss_counts_although_the_attempt_ended_before_it_was_heard_of() -> No
     bench.step(1, f.Started("1", bench.job("1").op, gpus(**bench.job("1").held)))
     bench.step(9, ended(bench, f.Outcome.EVICTED, lost_s=7.5))
     assert lost(bench.record("1")) == "7.5 s"
+
+
+def test_what_is_heard_after_its_node_was_lost_counts(bench: Bench) -> None:
+    op = bench.job("1").op
+    lose_node(bench, 40)
+    late = f.Ended("1", op, f.Outcome.SUSPENDED, lost_s=2.5, saved=True)
+    for now_s in (41, 42):  # and once only
+        bench.step(now_s, late)
+        record = bench.record("1")
+        assert (lost(record), record.suspends, record.own_saves) == ("2.5 s", 1, 1)
+    assert record.loss is not None
+    assert "suspended between two of its own checkpoints" in record.loss.why
+
+
+def test_it_replaces_what_was_taken_to_be_lost() -> None:
+    bench = Bench()
+    bench.goals = {"1": {"n": 3}}
+    bench.step(0, f.Submitted(v.Job("1", "j1", 1, (1, 2, 3, 4, 5, 6), 6, retries=1)))
+    op = bench.job("1").op
+    bench.step(1, f.Started("1", op, gpus(**bench.job("1").held)))
+    lose_node(bench, 31)
+    assert lost(bench.record("1")) == "at most 30.0 s"
+    bench.step(32, f.Ended("1", op, f.Outcome.SUSPENDED, lost_s=0.25, saved=True))
+    record = bench.record("1")
+    assert (lost(record), record.loss) == ("0.2 s", None)
+
+
+def test_an_end_of_another_attempt_counts_no_more(bench: Bench) -> None:
+    op = bench.job("1").op
+    lose_node(bench, 40)
+    bench.step(41, f.Ended("1", op + 7, f.Outcome.SUSPENDED, lost_s=2.5, saved=True))
+    assert lost(bench.record("1")) == "0"
 
 
 def test_losses_are_counted_in_seconds(bench: Bench) -> None:

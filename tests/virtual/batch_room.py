@@ -407,6 +407,19 @@ class HarvestRoom(BatchRoom):
     def _ours(self) -> list[Job]:
         return [job for job in self.controller.jobs.values() if job.order.partition == "harvest"]
 
+    def lacks_a_part(self, op: str) -> bool:
+        held = {
+            each.argv[-1] for each in self.processes() if each.name == "agent" and not each.dead
+        }
+        leases: Any = self.disk.find(f"{PILOT}/leases")
+        files = (
+            name
+            for lease, directory in leases.entries.items()
+            if f"{PILOT}/leases/{lease}" not in held
+            for name in directory.entries
+        )
+        return any(name.startswith(f"run-{op}-") for name in files)
+
     def _look_on(self) -> None:
         """Have the user see to the harvester: one that is gone is started again."""
         kernel = self.kernel

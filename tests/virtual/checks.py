@@ -13,6 +13,8 @@ from hpcext.core.values import Job, State
 from hpcext.manager import journal as journals
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from virtual.kernel import Process
     from virtual.room import Room
 
@@ -197,11 +199,14 @@ class Checks:
             if known is None or known.attempt < number:
                 self.wrong(f"job {job} {attempt} begins, and its start is not written down")
 
-    def failing(self, job: str, attempt: str) -> None:
+    def failing(self, environ: Mapping[str, str]) -> None:
         """Note that a training fails by itself, and check that it was not tried too soon."""
+        job, attempt, op = (environ[f"HPCEXT_{name}"] for name in ("JOB_ID", "ATTEMPT", "OP"))
         if (job, attempt) in self._failed:
             return  # on another of its nodes
         self._failed.add((job, attempt))
+        if self._room.lacks_a_part(op):
+            self.told.add(job)
         now, before = self._room.kernel.now, self._failures[job]
         soon = before and now < before[-1] + 2.0 ** (len(before) - 1)
         if soon and not self._disturbed(job) and not self._room.faults.resumed[job]:

@@ -125,6 +125,10 @@ class Room:
         """Return the processes of all machines."""
         return [each for machine in self.kernel.machines for each in machine.processes.values()]
 
+    def lacks_a_part(self, op: str) -> bool:
+        """Return whether an attempt cannot begin on all its nodes, as one was given back."""
+        return False
+
     # Programs.
 
     def _program(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:

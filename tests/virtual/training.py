@@ -160,7 +160,7 @@ def train(room: Room, process: Process, kind: type[Training] = Training) -> int:
     process.name = "training"
     room.begin(0.02, 0.3, 3.0)
     if process.argv[1] == "fails":
-        room.checks.failing(process.environ["HPCEXT_JOB_ID"], process.environ["HPCEXT_ATTEMPT"])
+        room.checks.failing(process.environ)
         return FAILS
     try:
         return kind(room, process).run()

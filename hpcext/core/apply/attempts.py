@@ -176,6 +176,8 @@ def ended(world: World, now_s: float, fact: Ended) -> Cause:
     """End a job's current attempt."""
     job = world.current(fact.job, fact.op)
     if job is None:
+        if (record := world.records.get(fact.job)) is not None:
+            world.records[fact.job] = records.heard_late(record, now_s, fact)
         return NOTHING
     return close(world, job, now_s, fact)
 

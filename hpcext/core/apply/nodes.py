@@ -88,8 +88,10 @@ def _bereave(world: World, job: Job, name: str, now_s: float) -> None:
         # The attempt still runs on its other nodes, but cannot answer a suspension: kill it.
         world.enter(job, State.STOPPING, now_s, held=held, deadline_s=now_s)
     else:
+        before = world.records[job.id]
         why = "its node was lost"
         close(world, job, now_s, Ended(job.id, job.op, Outcome.LOST, why=why))
+        world.records[job.id] = records.bereft(world.records[job.id], before, job)
 
 
 def set_aside(world: World, now_s: float, fact: SetAside) -> Cause:

@@ -156,11 +156,9 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
                 record = _last(record, steps=max(0, job.step - record.segments[-1].from_step))
     suspended = fact.outcome is Outcome.SUSPENDED
     suspends = record.suspends + suspended
-    # Where nobody can say what a suspended command has saved, it did what its user says it does.
-    own_saves = record.own_saves + (fact.saved or (suspended and not fact.lost_exact))
-    if fact.lost_s is not None and _native(job, fact) and fact.outcome is not Outcome.COMPLETED:
-        exact_s = record.lost_s_exact + (fact.lost_s if fact.lost_exact else 0.0)
-        record = replace(record, lost_s=record.lost_s + fact.lost_s, lost_s_exact=exact_s)
+    own_saves = _own_saves(record, fact)
+    if _native(job, fact):
+        record = _lose(record, fact)
     elif loss is not None and loss.seconds is not None:
         record = replace(record, lost_s=record.lost_s + loss.seconds)
     return replace(
@@ -170,6 +168,62 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
         exit_code=fact.exit_code,
         loss=loss or record.loss,
     )
+
+
+def bereft(record: Record, before: Record, job: Job) -> Record:
+    """Expect to hear yet how an attempt ended that lost its last node.
+
+    On a shared file system, what it wrote at its end may be seen only later.
+
+    Parameters
+    ----------
+    record, before : Record
+        The latter as it was before the attempt was given up.
+    job : Job
+        As it was then.
+    """
+    if job.run.registered and not job.run.native:
+        return record  # Its next session knows what was lost.
+    return replace(record, unread=(job.op, record.lost_s - before.lost_s))
+
+
+def heard_late(record: Record, now_s: float, fact: Ended) -> Record:
+    """Count what an attempt says that it lost, after its last node was lost.
+
+    Parameters
+    ----------
+    record : Record
+    now_s : float
+        The clock of the engine, in seconds.
+    fact : Ended
+    """
+    op, counted_s = record.unread
+    if fact.op != op or fact.lost_s is None:
+        return record
+    suspended = fact.outcome is Outcome.SUSPENDED
+    loss = _own_loss(now_s, fact) or (None if counted_s else record.loss)
+    return replace(
+        _lose(replace(record, lost_s=record.lost_s - counted_s), fact),
+        suspends=record.suspends + suspended,
+        own_saves=_own_saves(record, fact),
+        loss=loss,
+        unread=(0, 0.0),
+    )
+
+
+def _lose(record: Record, fact: Ended) -> Record:
+    """Count what a command that saves by its own means has lost."""
+    if fact.lost_s is None or fact.outcome is Outcome.COMPLETED:
+        return record
+    exact_s = record.lost_s_exact + (fact.lost_s if fact.lost_exact else 0.0)
+    return replace(record, lost_s=record.lost_s + fact.lost_s, lost_s_exact=exact_s)
+
+
+def _own_saves(record: Record, fact: Ended) -> int:
+    """Return how many attempts saved by their own means, with this one."""
+    # Where nobody can say what a suspended command has saved, it did what its user says it does.
+    believed = fact.outcome is Outcome.SUSPENDED and not fact.lost_exact
+    return record.own_saves + (fact.saved or believed)
 
 
 def _native(job: Job, fact: Ended) -> bool:

@@ -108,6 +108,9 @@ class Record(msgspec.Struct, frozen=True):
         Attempts whose command saved by its own means, as far as anybody can say.
     orphans : tuple of (str, int)
         Nodes that were lost, and the attempts that may still run there.
+    unread : (int, float)
+        Operation of the attempt that lost its last node before its end was read, 0 for none; and
+        how many seconds of `lost_s` are what it was taken to have lost.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -126,3 +129,4 @@ class Record(msgspec.Struct, frozen=True):
     orphans: tuple[tuple[str, int], ...] = ()
     hangs: int = 0
     own_saves: int = 0
+    unread: tuple[int, float] = (0, 0.0)
