@@ -69,12 +69,17 @@ class OwnJob(Protocol):
         """Return the latest instant of its end in epoch seconds; None if that is unknown."""
 
     def go_back(self) -> int | None:
-        """Requeue it, unless somebody has cancelled it; without an answer it may be tried again.
+        """Requeue it, unless somebody has cancelled it.
 
         Returns
         -------
         int or None
             The exit status to end with; None if a signal follows, or the job stays.
+
+        Raises
+        ------
+        BatchError
+            It is not requeued; it may be tried again.
         """
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:

@@ -73,6 +73,12 @@ def test_states_of_a_wide_table() -> None:
     assert lsf_jobs.parse_wide("JOBID USER STAT\nno such thing\n7 is a number\n") == {}
 
 
+@pytest.mark.parametrize("between", ["\x85", "\u2028", "\x0c", "\r"])
+def test_the_name_of_a_job_is_no_row(between: str) -> None:
+    text = f"JOBID USER STAT JOB_NAME\n7 me RUN a{between}8 bob EXIT b\n"
+    assert list(lsf_jobs.parse_wide(text)) == [7]
+
+
 @pytest.mark.parametrize(
     "parse", [lsf_jobs.parse_wide, lambda text: lsf_jobs.parse_long(text, 0.0)]
 )

@@ -8,7 +8,7 @@ import os
 import random
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,11 @@ from test_starter import hostile
 from written import whole_lines
 
 from hpcext.backends.lsf import ticket as lsf_ticket
+from hpcext.backends.own_job import Ending
+from hpcext.batch import lsf
+from hpcext.batch.jobs import End
 from hpcext.batch.lsf.inside import LsfJob
+from hpcext.core.errors import BatchError
 
 FRONT = Host("front", 100)
 HOSTS = (FRONT, Host("h1", 4, 1), Host("h2", 4, 1))
@@ -402,6 +406,30 @@ def test_what_is_requeued_has_not_ended_for_good(
     wait_for(lambda: site.job(1).over(), "its end")
     assert ticket.given_up([1]) == set()
     wait_for(lambda: ticket.given_up([1]) == {1}, "that it is given up")
+
+
+def test_what_lsf_does_not_requeue_is_requested_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mark must be gone by then: hpcext-job-control would wait, and let LSF end the job."""
+
+    def refuses(argv: Sequence[str]) -> str:
+        assert argv == ["brequeue", "99"]
+        raise BatchError("mbatchd is busy")
+
+    monkeypatch.setattr("hpcext.backends.lsf.requeue.runner.run", refuses)
+    monkeypatch.setattr(lsf.Commands, "end", lambda self, job: End("running", None))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("LSB_JOBID", "99")
+    here = LsfJob.from_environ()
+    assert here is not None
+    ticket = lsf_ticket.LsfTicket(here)
+    ticket.begin(tmp_path / "hpcext")
+    for _ in range(2):
+        with pytest.raises(BatchError, match="mbatchd is busy"):
+            ticket.go_back()
+        assert not list(tmp_path.rglob("again"))
+        assert ticket.ending() is Ending.OPEN
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,21 @@ def status(directory: Path) -> int | None:
 
 
 def go_back(job: LsfJob, directory: Path) -> None:
+    """Requeue a suspendable job or a ticket, unless somebody has killed it; log it if that fails.
+
+    Parameters
+    ----------
+    job : LsfJob
+    directory : pathlib.Path
+        The directory for the mark.
+    """
+    try:
+        request(job, directory)
+    except BatchError as error:
+        log.warning("job %s is not requeued: %s", job.name, error)
+
+
+def request(job: LsfJob, directory: Path) -> None:
     """Requeue a suspendable job or a ticket, unless somebody has killed it.
 
     Parameters
@@ -192,6 +207,11 @@ def go_back(job: LsfJob, directory: Path) -> None:
     job : LsfJob
     directory : pathlib.Path
         The directory for the mark.
+
+    Raises
+    ------
+    BatchError
+        LSF did not answer, or refused.
     """
     hold = (directory / HOLD).exists()
     try:
@@ -214,13 +234,13 @@ def go_back(job: LsfJob, directory: Path) -> None:
     try:
         runner.run(["brequeue", *(["-H"] if hold else []), str(job.name)])
     except BatchError as error:
-        log.warning("job %s is not requeued: %s", job.name, error)
-        if job.requeues:
-            # It cannot be held, but the exit value requeues it.
-            (directory / HOLD).unlink(missing_ok=True)
-        else:
-            (directory / AGAIN).unlink()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if not job.requeues:
+            (directory / AGAIN).unlink()
+            raise
+        log.warning("job %s cannot be held: %s", job.name, error)
+        # The exit value requeues it all the same.
+        (directory / HOLD).unlink(missing_ok=True)
         return
     log.warning("job %s is being requeued%s", job.name, ", until it is resumed" * hold)
     signal.sigtimedwait(ends, KILLED_S)

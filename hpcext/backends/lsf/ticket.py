@@ -115,9 +115,11 @@ class LsfTicket:
         """Requeue it, as suspendable jobs are requeued."""
         assert self._directory is not None
         self._goes_back = True
-        requeue.go_back(self._here, self._directory)
-        status = requeue.status(self._directory)
-        self._goes_back = status is not None
+        try:
+            requeue.request(self._here, self._directory)
+        finally:
+            status = requeue.status(self._directory)
+            self._goes_back = status is not None
         return status
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:

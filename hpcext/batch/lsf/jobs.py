@@ -195,7 +195,8 @@ def parse_wide(text: str) -> dict[JobId, dict[str, str]]:
     if not re.search(r"^JOBID\s+USER\s+STAT\b", text, re.M):
         raise BatchError(f"bjobs printed {shown(text.strip())}, not a list of jobs")
     found: dict[JobId, dict[str, str]] = {}
-    for line in text.splitlines():
+    # ``splitlines`` would split at other characters, too, which the name of a job may hold.
+    for line in text.split("\n"):
         words = line.split()
         job_id = whole(words[0]) if words else None
         if job_id is not None and len(words) > 2 and re.fullmatch(r"[A-Z_]+", words[2]):
