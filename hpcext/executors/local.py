@@ -100,6 +100,11 @@ class LocalExecutor(ProcessExecutor):
                 return pid
         return super()._process(watch, its_log)
 
+    def look(self) -> None:
+        """Read the reports of all attempts that run, and what is imported for their jobs."""
+        super().look()
+        self._preloaded.look()
+
     def close(self) -> None:
         """Stop watching. What runs goes on running."""
         super().close()

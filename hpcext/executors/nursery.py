@@ -89,12 +89,24 @@ class Nursery:
             socket.send_fds(self._socket, [os.fsencode(directory)], [log_fd])
             pid = whole(self._socket.recv(64).decode())
         except (OSError, ValueError) as error:
-            level = logging.WARNING if self._missed else logging.INFO
-            log.log(level, "%s: %s", self._missed or "supervisors begin one by one now", error)
-            pid = None
+            self._fail(error)
+            return None
         if pid is None:
             self.close()
         return pid
+
+    def look(self) -> None:
+        """See whether it is ready, or has failed."""
+        if self._socket is not None:
+            try:
+                self._is_ready(self._socket)
+            except OSError as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        level = logging.WARNING if self._missed else logging.INFO
+        log.log(level, "%s: %s", self._missed or "supervisors begin one by one now", error)
+        self.close()
 
     def close(self) -> None:
         """End it; what it has forked lives on."""

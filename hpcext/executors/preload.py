@@ -43,11 +43,16 @@ class Preloaded:
         own = _of_job(launch["environ"])
         key = (tuple(words), tuple(modules), str(launch["cwd"]), tuple(sorted(own.items())))
         if key not in self._nurseries:
-            self._nurseries[key] = _nursery(words, modules, launch["cwd"], own)
+            self._nurseries[key] = _nursery(words, launch, own)
             if len(self._nurseries) > MOST:
                 self._nurseries.popitem(last=False)[1].close()
         self._nurseries.move_to_end(key)
         return self._nurseries[key]
+
+    def look(self) -> None:
+        """Say of each that has failed why."""
+        for nursery in self._nurseries.values():
+            nursery.look()
 
     def close(self) -> None:
         """End all of them; what they have forked lives on."""
@@ -64,14 +69,12 @@ def _of_job(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _nursery(
-    words: Sequence[str], modules: Sequence[str], cwd: str, own: Mapping[str, str]
-) -> Nursery:
+def _nursery(words: Sequence[str], launch: Mapping[str, Any], own: Mapping[str, str]) -> Nursery:
     environ = {**environment.DEFAULTS, **os.environ, **own, program.PADDING: ROOM}
     return Nursery(
-        lambda fd: [*words, program.__file__, str(fd), PADDING, *modules],
+        lambda fd: [*words, program.__file__, str(fd), PADDING, *launch["preload"]],
         environ=environ,
-        cwd=cwd,
+        cwd=launch["cwd"],
         after=0,
-        missed="preload has no effect",
+        missed=f"job {launch['job']}: preload has no effect",
     )
