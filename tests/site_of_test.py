@@ -83,13 +83,16 @@ class Site:
         """A counting job for :meth:`write_jobs`.
 
         With ``deaf=True`` it ignores suspensions; with ``gated=True`` its last step waits for
-        :meth:`open`, so that the job is still there however slow the machine is.
+        :meth:`open`, and with ``endless=True`` the step that it does then is its last one, so that
+        the job is still there however slow the machine is.
         """
         command = [self.python, str(COUNTER), str(steps), str(step_s), str(save_every)]
         if more.pop("deaf", False):
             command.append("--deaf")
         if more.pop("gated", False):
             command += ["--gate", str(self._gate(name))]
+        if more.pop("endless", False):
+            command += ["--until", str(self._gate(name))]
         return {
             "name": name,
             "command": command,
@@ -98,7 +101,7 @@ class Site:
         }
 
     def open(self, name: str) -> None:
-        """Let a gated counter do its last step."""
+        """Let a counter that is gated, or endless, do its last step."""
         self._gate(name).touch()
 
     def _gate(self, name: str) -> Path:
@@ -204,8 +207,10 @@ class Site:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
-    def check_account(self, steps: dict[str, int], *, save_every: int = 5) -> None:
+    def check_account(self, steps: Mapping[str, int | None], *, save_every: int = 5) -> None:
         """Nothing lost, nothing run twice at once, no GPU shared, no process left.
+
+        ``steps`` says how many each did; None stands for any number.
 
         Every attempt begins no earlier than the last checkpoint before it; attempts of a job do
         not overlap in time; attempts that overlap in time share no GPU.
@@ -225,7 +230,7 @@ class Site:
                 assert saved < numbers[0] <= done + 1, f"{name}: lost steps in attempt {attempt}"
                 done = numbers[-1]
                 spans.append((taken[0].time_s, taken[-1].time_s, taken[0].gpus, name, attempt))
-            assert done == total, f"{name} ended at step {done} of {total}"
+            assert total in {None, done}, f"{name} ended at step {done} of {total}"
         spans.sort(key=lambda span: span[0])
         for index, one in enumerate(spans):
             for other in spans[index + 1 :]:

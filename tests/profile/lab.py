@@ -50,8 +50,12 @@ class Lab:
         """Run a command that starts nothing, in this process: quicker than a new one."""
         return cli.main(words)
 
-    def rate(self, gpus: int) -> float:
-        """Steps per second in the later half of a run, by its own account."""
-        steps = self.account()[gpus]
-        later = steps[len(steps) // 2 :]
-        return (later[-1].step - later[0].step) / (later[-1].time_s - later[0].time_s)
+    def rates(self, gpus: int) -> tuple[float, float]:
+        """Steps per second where it was slowest and fastest for a quarter of a run, by its account.
+
+        On a busy machine, no stretch of it need be as fast as another.
+        """
+        times = [step.time_s for step in self.account()[gpus]]
+        steps = len(times) // 4
+        spans = [later - at for at, later in zip(times, times[steps:], strict=False)]
+        return 0.9 * steps / max(spans), 1.1 * steps / min(spans)

@@ -114,7 +114,7 @@ def test_a_plan_is_made_by_the_curve(lab: Lab, capsys: pytest.CaptureFixture[str
 
 def test_a_pilot_decides_by_a_measured_curve_and_refines_it(lab: Lab) -> None:
     """The whole way: measured, named, run on its best size, and known better afterwards."""
-    pace = "0.06,0.02,0.05"
+    pace = "0.12,0.02,0.12"
     done = lab.site.run("profile", "--gpus", "3", "--seconds", "1", "--", *lab.command(pace))
     assert done.code == 0, done
     lab.log.unlink()
@@ -130,7 +130,8 @@ def test_a_pilot_decides_by_a_measured_curve_and_refines_it(lab: Lab) -> None:
     assert list(lab.account()) == [2]  # which is the fastest, by its own account
     learned = Profiles(lab.profiles).load("paced").measurements[-1]
     assert (learned.source, learned.gpus) == ("job", 2)
-    assert learned.steps_per_s == pytest.approx(lab.rate(2), rel=0.25)
+    slowest, fastest = lab.rates(2)
+    assert slowest <= learned.steps_per_s <= fastest
 
 
 def test_a_profile_that_is_damaged_meanwhile_does_not_disturb_the_run(lab: Lab) -> None:

@@ -25,7 +25,7 @@ def leftovers(lab: Lab) -> list[str]:
 
 def test_a_command_is_measured_on_each_number_of_gpus(lab: Lab) -> None:
     """The sizes that are asked for, one after the other, each from nothing and left behind."""
-    argv = lab.command("0.06,0.02,0,0.04", "--samples", "8", "--gpus", "{gpus}")
+    argv = lab.command("0.12,0.02,0,0.12", "--samples", "8", "--gpus", "{gpus}")
     done = lab.site.run(
         "profile", "--gpus", "1,2,4", "--seconds", "2", "--json", "--name", "cnn", "--", *argv
     )
@@ -37,7 +37,8 @@ def test_a_command_is_measured_on_each_number_of_gpus(lab: Lab) -> None:
     assert list(account) == [1, 2, 4]
     for size in document["sizes"]:
         steps = account[size["gpus"]]
-        assert size["steps_per_s"] == pytest.approx(lab.rate(size["gpus"]), rel=0.2)
+        slowest, fastest = lab.rates(size["gpus"])
+        assert slowest <= size["steps_per_s"] <= fastest
         assert size["samples_per_s"] == pytest.approx(8 * size["steps_per_s"])
         assert [step.step for step in steps] == list(range(1, len(steps) + 1))
         assert not any(step.resumed for step in steps)
@@ -55,7 +56,7 @@ def test_a_command_is_measured_on_each_number_of_gpus(lab: Lab) -> None:
 def test_a_size_that_fails_is_said_and_the_others_are_kept(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = lab.command("0.04,0.04,0.02", "--fail-on", "2")
+    argv = lab.command("0.12,0.12,0.02", "--fail-on", "2")
     done = lab.site.run("profile", "--gpus", "3", "--seconds", "1", "--", *argv)
     assert done.code == 1
     assert "2 GPUs: exit code 1: out of memory on 2 GPUs" in done.out
@@ -149,11 +150,9 @@ def test_a_short_training_is_measured_to_its_end(lab: Lab) -> None:
     done = lab.site.run("profile", "--gpus", "1", "--json", "--", *argv)
     assert done.code == 0, done
     (size,) = json.loads(done.out)["sizes"]
-    steps = lab.account()[1]
-    assert len(steps) == 120
-    # By its own account too it is slower and faster at times, on a machine that is busy.
-    spans = [steps[at + 40].time_s - steps[at].time_s for at in range(80)]
-    assert 0.9 * 40 / max(spans) <= size["steps_per_s"] <= 1.1 * 40 / min(spans)
+    assert len(lab.account()[1]) == 120
+    slowest, fastest = lab.rates(1)
+    assert slowest <= size["steps_per_s"] <= fastest
 
 
 @pytest.mark.parametrize("times", [1, 2])

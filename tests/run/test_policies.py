@@ -20,33 +20,34 @@ SOON = {
 
 
 def run(
-    site: Site, policy: str, *, stated: bool = True, gated: tuple[str, ...] = (), until: str = ""
+    site: Site, policy: str, *, stated: bool = True, endless: tuple[str, ...] = (), until: str = ""
 ) -> dict[str, list[int]]:
     """Run the jobs under a policy; how many GPUs each had, one after the other.
 
-    Those that are gated end when such a file of the pilot is there.
+    Those that are endless train until such a file of the pilot is there.
     """
+    many = dict.fromkeys(endless, 10**6)
     site.write_jobs(
         *(
             site.counter(
-                name, steps=steps, gpus={"max": 4}, work=steps, gated=name in gated,
+                name, steps=steps, gpus={"max": 4}, work=steps, endless=name in endless,
                 **({"scaling": SCALING[name]} if stated else {}),
             )
-            for name, steps in STEPS.items()
+            for name, steps in (STEPS | many).items()
         )
     )  # fmt: skip
     words = ("--gpus", "6", "--policy", policy, "--dir", str(site.pilot), "--json")
     manager = site.start("run", str(site.jobs), *words)
     if until:
         wait_for(lambda: list(site.pilot.glob(until)), until)
-    for name in gated:
+    for name in endless:
         site.open(name)
     out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, err
     document = json.loads(out)
     assert [job["state"] for job in document["jobs"]] == ["completed"] * 3, document
     assert document["policy"] == policy
-    site.check_account(STEPS)
+    site.check_account({**STEPS, **dict.fromkeys(endless)})
     held = {
         job["name"]: [len(part["gpus"]) for part in job["segments"]] for job in document["jobs"]
     }
@@ -99,7 +100,7 @@ def test_unknown_speeds_are_explored(site: Site) -> None:
     """The first one and the third are over soon; by then the second has what it needs for it."""
     third = "jobs/2/attempt-0003/report.json"
     policy = "doubling:explore_s=0.5,interval_s=1"
-    held = run(site, policy, stated=False, gated=("second",), until=third)
+    held = run(site, policy, stated=False, endless=("second",), until=third)
     assert held["second"][:3] == [1, 2, 4]
 
 
@@ -107,6 +108,6 @@ def test_pollux_learns_from_running_jobs(site: Site) -> None:
     """None is faster on more GPUs, so that they are tried once and then no more."""
     another = "jobs/*/attempt-0002/report.json"
     policy = "pollux:interval_s=1,delay_s=0.1"
-    held = run(site, policy, stated=False, gated=tuple(STEPS), until=another)
+    held = run(site, policy, stated=False, endless=tuple(STEPS), until=another)
     assert all(each[0] == 1 for each in held.values())
     assert any(len(each) > 1 for each in held.values())

@@ -97,14 +97,12 @@ def quarter(seen: Sequence[ResourceUse], number: int) -> list[ResourceUse]:
 
 def test_nodes_come_and_go_and_nothing_grows(slurm: Cluster, place: Site) -> None:
     began_s = time.monotonic()
-    gate = place.path / "end"
     one = {"nodes": {"min": 1, "max": 1}, "gpus": 6, "suspend_timeout_s": 20, "retries": 1000}
     lasting = [f"long{number}" for number in range(LONG)]
     handed_in: list[str] = []
-    counters = [place.counter(name, steps=10**6, step_s=0.1, **one) for name in lasting]
-    for each in counters:
-        each["command"] += ["--until", str(gate)]
-    place.write_jobs(*counters)
+    place.write_jobs(
+        *(place.counter(name, steps=10**6, step_s=0.1, endless=True, **one) for name in lasting)
+    )
     # Nobody reads what it says before its end.
     process = place.start(
         "--quiet", "harvest", "start", str(place.jobs), "--partition", "harvest", "--interval", "1",
@@ -143,7 +141,8 @@ def test_nodes_come_and_go_and_nothing_grows(slurm: Cluster, place: Site) -> Non
         main = disturb(slurm, rng, used, main)
         time.sleep(0.5)
     took_s = time.monotonic() - began_s
-    gate.touch()
+    for name in lasting:
+        place.open(name)
     ended(process)
     nothing_left(slurm, place)
     jobs = jobs_of(place)
