@@ -80,6 +80,18 @@ def test_it_replaces_what_was_taken_to_be_lost() -> None:
     assert (lost(record), record.loss) == ("0.2 s", None)
 
 
+def test_what_completed_as_its_node_was_lost_has_lost_what_it_does_again() -> None:
+    bench = Bench()
+    bench.goals = {"1": {"n": 3}}
+    bench.step(0, f.Submitted(v.Job("1", "j1", 1, (1, 2, 3, 4, 5, 6), 6, retries=1)))
+    op = bench.job("1").op
+    bench.step(1, f.Started("1", op, gpus(**bench.job("1").held)))
+    lose_node(bench, 31)
+    bench.step(32, f.Ended("1", op, f.Outcome.COMPLETED, lost_s=0.0, saved=True))
+    assert bench.job("1").state is v.State.PENDING
+    assert lost(bench.record("1")) == "at most 30.0 s"
+
+
 def test_an_end_of_another_attempt_counts_no_more(bench: Bench) -> None:
     op = bench.job("1").op
     lose_node(bench, 40)

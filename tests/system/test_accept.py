@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,30 @@ def test_a_site_that_requeues_nothing_is_found_out(slurm: Cluster, place: Site) 
     assert "scontrol failed" in requeue["seen"]
     assert "slurm.conf: JobRequeue=1" in requeue["change"]
     assert not slurm.run("squeue", "-h", "-u", slurm.user).stdout
+
+
+@pytest.mark.timeout(600)
+def test_the_job_above_its_lease_preempts_nobody_else(slurm: Cluster, place: Site) -> None:
+    """Leases may have the rest of a node of which others use a part; that of a run may not."""
+    beside = ("sbatch", "--parsable", "--partition=harvest", "--ntasks=1", "--mem=10M")
+    *others, last = (
+        slurm.as_user(*beside, f"--nodelist=n{node}", "--wrap=sleep 600").stdout.strip()
+        for node in range(1, 5)
+    )
+    states = ("squeue", "-h", "-o", "%T", "-j", ",".join((*others, last)))
+    wait_for(lambda: slurm.run(*states).stdout.split() == ["RUNNING"] * 4, "other jobs")
+    only = ("--only", "lease", "--hosts", "1", "--partition", "harvest", "--above", "urgent")
+    process = place.start(*ACCEPT, *only, python=ADMIN)
+    # Its harvester looks for idle nodes every two seconds; by then it would have one of these.
+    time.sleep(30)
+    slurm.as_user("scancel", last)
+    out, err = process.communicate(timeout=500)
+    assert process.returncode == 0, (out, err)
+    for job in others:
+        shown = slurm.run("scontrol", "show", "job", job).stdout
+        assert "JobState=RUNNING" in shown
+        assert "Restarts=0" in shown
+    slurm.as_user("scancel", *others)
 
 
 @pytest.mark.timeout(600)

@@ -198,7 +198,8 @@ def heard_late(record: Record, now_s: float, fact: Ended) -> Record:
     fact : Ended
     """
     op, counted_s = record.unread
-    if fact.op != op or fact.lost_s is None:
+    if fact.op != op or fact.lost_s is None or fact.outcome is Outcome.COMPLETED:
+        # One that completed runs again all the same: it has lost what it was taken to have lost.
         return record
     suspended = fact.outcome is Outcome.SUSPENDED
     loss = _own_loss(now_s, fact) or (None if counted_s else record.loss)
