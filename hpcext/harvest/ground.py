@@ -71,12 +71,15 @@ class Ground:
         now : float
             Epoch seconds.
         """
+        if self._terms.whole:
+            # In use, then, as any node of others is. A claim that is made in its likeness would
+            # begin beside others, too.
+            nodes = {
+                name: node._replace(idle=False, shared=False) if node.shared else node
+                for name, node in nodes.items()
+            }
         self.nodes = nodes
-        self.idle = [
-            name
-            for name, node in nodes.items()
-            if node.idle and self.suits(node) and not (node.shared and self._terms.whole)
-        ]
+        self.idle = [name for name, node in nodes.items() if node.idle and self.suits(node)]
         down = {name for name, node in nodes.items() if node.lost}
         self.lost |= down & set(leased)
         # Somebody else had the hole, so the next one is another; and so is one that comes back

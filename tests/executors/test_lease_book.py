@@ -50,7 +50,8 @@ class ScriptedSlurm:
         if self.error:
             raise BatchError(self.error)
         if argv[0] == "sinfo":
-            return "".join(f"{node}|{state}|gpu:2|8|100\n" for node, state in self.nodes.items())
+            rest = "gpu:2|8|100|up|infinite|gpu:(null):0(IDX:N/A)|1/7/0/8|10|\n"
+            return "".join(f"{node}|{state}|{rest}" for node, state in self.nodes.items())
         if argv[0] == "scontrol":
             return f"{argv[-1]}\n"
         if argv[0] == "squeue":

@@ -131,6 +131,25 @@ def test_it_waits_also_when_main_jobs_have_taken_all(tmp_path: Path, slurm: Scri
     assert len(one.claims()) == 1
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_who_takes_whole_nodes_only_waits_for_a_whole_one(
+    tmp_path: Path, slurm: ScriptedSlurm, whole: bool
+) -> None:
+    """Others use a part of every node: waiting for as much as is left would begin beside them."""
+    slurm.nodes = dict.fromkeys(NODES, "mixed")
+    one = Harvester(tmp_path, whole=whole, max_nodes=1)
+    slurm.others = [other("n3")]
+    one.cycle()
+    # Their lease is over, and theirs was the last one: the next node is ours.
+    slurm.others = []
+    one.cycle(3)
+    asked = slurm.said("sbatch")
+    assert asked
+    assert all(("--exclusive" in argv) == whole for argv in asked)
+    if whole:
+        assert not any(word.startswith("--nodelist") for argv in asked for word in argv)
+
+
 def test_who_is_alone_waits_for_nothing(tmp_path: Path, slurm: ScriptedSlurm) -> None:
     one = Beside(tmp_path, slurm, 2)
     one.cycle(3)
