@@ -1,6 +1,6 @@
 # make demo       five training jobs share six GPU slots of this machine, a minute or two
 # make test       everything that continuous integration checks
-# make test-slow  the exhaustive tests
+# make test-slow  the exhaustive tests, and properties with all of their examples
 # make test-slurm the tests on a real Slurm: the one that is installed, or RELEASE=24.11, RELEASE=26.05;
 #                 CGROUPS=yes: one that confines jobs by cgroups
 # make accept PARTITION=P ABOVE=Q  what a site runs after an installation, on the Slurm or LSF in PATH
@@ -39,18 +39,18 @@ demo:
 
 test: style
 	@# Types take a minute of one core: they are checked beside the tests, and what is wrong is told last.
-	@# Of tests nine at once, on two cores too: most of them wait. Those of one file share fixtures; files
+	@# Of tests six at once, on two cores too: many of them wait. Those of one file share fixtures; files
 	@# come in the order of tests/conftest.py, and not those first that have most tests.
 	@mkdir -p build
 	$(BIN)/mypy >build/mypy.log 2>&1 & types=$$!; \
-	$(BIN)/pytest -n 9 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder; tests=$$?; \
 	wait $$types || { cat build/mypy.log >&2; exit 1; }; exit $$tests
 
 test-slow: test-environment
 	@.ci/venv programs,release
 	@# Slurm loads it by the name that only headers come with.
 	@ldconfig -p | grep -q 'libpmix\.so ' || .ci/install-packages :libpmix-dev
-	PATH="$(CURDIR)/$(BIN):$$PATH" pytest -m slow
+	PATH="$(CURDIR)/$(BIN):$$PATH" pytest -m "slow or hypothesis"
 
 test-slurm: test-environment
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(CGROUPS),TEST_SLURM_CGROUPS=1) \

@@ -90,12 +90,37 @@ COMPUTES = (
 """Other folders with long files."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+PART = 4
+"""Of the examples of a property, so many times fewer are tried where all tests are run."""
+
+LEAST = 20
+"""But so many, if it has them."""
+
+
+def _fewer_examples(items: list[pytest.Item]) -> None:
+    for item in items:
+        function = getattr(item, "obj", None)
+        function = getattr(function, "__func__", function)
+        if not getattr(function, "is_hypothesis_test", False) or hasattr(function, "has_fewer"):
+            continue
+        # Those of a parametrized test are one function.
+        function.has_fewer = True
+        before = function._hypothesis_internal_use_settings
+        few = min(before.max_examples, max(LEAST, before.max_examples // PART))
+        function._hypothesis_internal_use_settings = hypothesis.settings(before, max_examples=few)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put long files first, and those that wait beside those that compute.
 
     Files are given to the processes that run tests in this order, so none of them is left with a
     long one at the end, and the processors have something to do.
+
+    Properties have all their examples where they are asked for (``-m hypothesis``), as ``make
+    test-slow`` does.
     """
+    if "hypothesis" not in config.option.markexpr:
+        _fewer_examples(items)
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)

@@ -121,6 +121,7 @@ def test_a_grant_that_is_not_used_goes_to_others_for_a_while(tmp_path: Path) -> 
     assert machine.ask("eve", LOTS).nodes == 4
 
 
+@pytest.mark.slow
 def test_a_user_who_never_uses_leave_has_it_less_and_less_under_any_name(tmp_path: Path) -> None:
     """Eve's harvester has another name in each look; bob can use all nodes."""
     machine = Machine(tmp_path / "b", 8)
@@ -413,6 +414,7 @@ def test_a_node_that_changes_hands_is_not_missed_at_once(tmp_path: Path) -> None
     assert sum(machine.ask(user, LOTS).nodes for user in ("ann", "bob")) == 3
 
 
+@pytest.mark.slow
 def test_a_liar_gains_nothing_in_an_hour(tmp_path: Path) -> None:
     """Eve can use all nodes, and says it, or says anything: it is the same for her and for bob,
     who comes and goes meanwhile, as main jobs do. All take what they may have."""

@@ -123,7 +123,9 @@ class Typed:
         return offered
 
 
-@pytest.fixture(params=["bash", "zsh", "fish"])
+@pytest.fixture(
+    params=["bash", *(pytest.param(name, marks=pytest.mark.slow) for name in ("zsh", "fish"))]
+)
 def complete(request: pytest.FixtureRequest, home: Path) -> Iterator[Complete]:
     shell: str = request.param
     assert shutil.which(shell), f"{shell} is not installed; make test installs it"

@@ -17,6 +17,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from chromium import Chromium
 
+# A build of the whole site takes longer than a hundred other tests. Links and the navigation are
+# also tried without one, in test_links.py.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("man/*.rst")])
 FRONT = "index.html"
@@ -207,7 +211,6 @@ def test_markup_is_understood_as_on_a_forge(path: Path, pages: dict[str, Page]) 
 
 
 # A build of the whole site for each.
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [

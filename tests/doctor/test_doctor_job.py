@@ -129,6 +129,7 @@ def test_a_training_that_goes_on_as_the_same_one_is_approved(
     assert "no step is lost" in findings[-2].says
 
 
+@pytest.mark.slow
 def test_one_that_reports_no_loss_is_judged_by_its_weights(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

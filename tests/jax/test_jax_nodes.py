@@ -50,6 +50,7 @@ def strangers(job: NodesJob) -> None:
                 assert one.recv(4096) == b""
 
 
+@pytest.mark.slow
 def test_resumed_on_another_number_of_nodes(nurseries: Nurseries, tmp_path: Path) -> None:
     """Two nodes, one, and two again, always of two devices: the same weights, bit for bit."""
     quick = {"SCRIPT_CACHE": str(tmp_path / "compiled")}

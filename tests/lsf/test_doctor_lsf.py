@@ -138,6 +138,7 @@ def test_a_lean_engine_in_one_table(use: Callable[..., Site]) -> None:
         assert part in fine
 
 
+@pytest.mark.slow
 def test_what_a_job_has_found_out_is_in_the_table(use: Callable[..., Site]) -> None:
     use("starter_gets_text", "no_esub_arguments")
     assert "only a job can tell" in said(found(), "note")
@@ -222,6 +223,7 @@ def test_an_unreadable_lsf_conf_is_reported(use: Callable[..., Site]) -> None:
     assert (finding.verdict, "was not checked" in finding.says) == ("note", True)
 
 
+@pytest.mark.slow
 def test_launchers(use: Callable[..., Site]) -> None:
     site = use()
     (site.directory / "blaunch").unlink()
@@ -232,6 +234,7 @@ def test_launchers(use: Callable[..., Site]) -> None:
     assert (note.verdict, note.do) == ("note", "")
 
 
+@pytest.mark.slow
 def test_commands_that_are_missing(use: Callable[..., Site]) -> None:
     site = use()
     (site.directory / "bjobs").unlink()

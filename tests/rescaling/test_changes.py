@@ -224,6 +224,7 @@ def test_a_lost_rank_costs_the_steps_since_the_last_checkpoint(start: Any) -> No
     assert samples(kept) == {epoch: list(range(LENGTH)) for epoch in range(4)}
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_alone_does_not_wait(start: Any) -> None:
     """What it has sent to the others may never be answered: its end is heard of all the same."""
     training = start("--global-batch=12", "--fail=20", size=2)

@@ -100,6 +100,7 @@ def test_the_others_go_on_and_a_new_one_comes(start: Any, tmp_path: Path) -> Non
     assert torch.allclose(training.result()["weights"], undisturbed.result()["weights"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_that_die_at_once_and_one_later(start: Any) -> None:
     """With the workers of loaders, which have the connections of their ranks open."""
     training = start(*STEPS, "--workers", "1", size=4, replace=3)
@@ -127,6 +128,7 @@ def test_a_rank_that_has_not_made_the_step_gets_the_state_of_one_that_has(start:
     once(training)
 
 
+@pytest.mark.slow
 def test_a_step_that_is_left_by_break_is_none_if_a_rank_dies_in_it(start: Any) -> None:
     """Otherwise it would count, and have changed nothing."""
     words = ("--global-batch", "12", "--epochs", "2", "--gates", "10", "--leave", "10")
@@ -141,6 +143,7 @@ def test_a_step_that_is_left_by_break_is_none_if_a_rank_dies_in_it(start: Any) -
     assert samples(last)[1] == list(range(300))
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_in_a_validation(start: Any, tmp_path: Path) -> None:
     """The next step is made without it."""
     training = start("--global-batch", "12", "--pause", "0.3", "--validate", size=3, replace=1)

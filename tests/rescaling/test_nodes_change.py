@@ -101,6 +101,7 @@ def test_a_new_node_that_fails_changes_nothing(spread: Any) -> None:
     assert samples(training.account()) == ALL
 
 
+@pytest.mark.slow
 def test_files_are_written_as_soon_as_the_disk_has_room(spread: Any) -> None:
     """Neither the launcher nor rank 0 dies of it; the training waits only when it is under way."""
     training = spread("--gates", "10", nodes=1)

@@ -54,7 +54,15 @@ def run(
     return {name: [gpus for gpus, _ in groupby(each)] for name, each in held.items()}
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name not in ("marble", "exclusive")])
+OTHERS = [name for name in POLICIES if name not in ("marble", "exclusive")]
+ALIKE = ("bftrainer-lifetime", "conservative", "equal_share", "fixed", "optimus", "total_time")
+"""Each is tried live by a slow test; what it decides is the same simulated, in tests/policies."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in OTHERS],
+)
 def test_no_step_is_lost_under_any_policy(site: Site, name: str) -> None:
     held = run(site, f"{name}:{SOON[name]}" if name in SOON else name)
     assert all(1 <= gpus <= 4 for each in held.values() for gpus in each)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from site_of_test import Site, wait_for
 from written import whole_lines
 
@@ -24,6 +25,7 @@ def steps(site: Site, name: str) -> list[int]:
     return [int(line) for line in whole_lines(path)] if path.exists() else []
 
 
+@pytest.mark.slow
 def test_it_ends_as_if_nothing_had_been(site: Site) -> None:
     gates = {name: site.path / f"{name}.gate" for name in ("suspended", "undisturbed")}
     gates["undisturbed"].touch()

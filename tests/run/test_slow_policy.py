@@ -101,6 +101,7 @@ def test_after_the_deadline_jobs_keep_their_gpus_and_the_log_says_so(slow: Site)
     assert not slow.left_behind()
 
 
+@pytest.mark.slow
 def test_a_manager_that_is_killed_leaves_no_policy_behind(slow: Site) -> None:
     manager = begin(slow)
     (child,) = (

@@ -96,7 +96,11 @@ def test_a_thinned_curve_is_found_too() -> None:
 
 @pytest.mark.parametrize(
     ("steps", "noise", "lower"),
-    [(2000, 0.2, 0.0), (60, 0.02, 0.0), (1000, 0.1, 3.0)],
+    [
+        (60, 0.02, 0.0),
+        pytest.param(2000, 0.2, 0.0, marks=pytest.mark.slow),
+        pytest.param(1000, 0.1, 3.0, marks=pytest.mark.slow),
+    ],
 )
 def test_the_interval_holds_the_truth_as_often_as_it_says(
     steps: int, noise: float, lower: float

@@ -241,6 +241,7 @@ def stays(nodes: int) -> tuple[Reliability, ...]:
     return tuple(Reliability(horizon_s, bins, 0.125 * nodes) for horizon_s in HORIZONS_S)
 
 
+@pytest.mark.slow
 def test_the_page_has_a_plot_and_the_same_figures_in_tables() -> None:
     found = page([made("one", stays=stays(1000)), made("two", stays=stays(20))], About())
     assert found.count("<h2 id=") == len(set(found.split("<h2 id=")[1:]))

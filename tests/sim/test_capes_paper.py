@@ -34,6 +34,7 @@ def test_without_contention_a_job_takes_what_table_2_says(name: str, gpus: int) 
         assert found.mean_h == pytest.approx(jobs.MINUTES[gpus] / 60, rel=0.02)
 
 
+@pytest.mark.slow
 def test_without_contention_knowing_is_as_good_as_eight_and_learning_costs_minutes() -> None:
     hours = {
         name: capes.run(CapesRun(name, "none", 1)).mean_h

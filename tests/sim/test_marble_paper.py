@@ -110,6 +110,7 @@ def test_the_bound_is_that_of_all_configurations() -> None:
         assert shortest_unsuspended_s(jobs, 4) >= whole.fun * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_the_study_gives_a_reason_wherever_it_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marble, "QUICK_CURVES", 2)
     found = marble.study(marble.Extent(quick=True))

@@ -148,7 +148,11 @@ def plain() -> Page:
     return Page(page(*named("plain")))
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:20]))
+@pytest.mark.parametrize(
+    "name",
+    [*HOSTILE[:6], *(pytest.param(name, marks=pytest.mark.slow) for name in HOSTILE[6:])],
+    ids=lambda name: ascii(name[:20]),
+)
 def test_names_do_no_harm(name: str, plain: Page, tmp_path: Path) -> None:
     text = write(tmp_path, *named(name)).read_text()
     read = Page(text)

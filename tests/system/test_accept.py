@@ -88,7 +88,9 @@ def test_the_job_above_its_lease_preempts_nobody_else(slurm: Cluster, place: Sit
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_ended_early_it_leaves_nothing_and_touches_no_other_job(
     slurm: Cluster, place: Site, signum: signal.Signals
 ) -> None:

@@ -40,6 +40,7 @@ def running(place: Site) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_a_lease_is_preempted_and_its_work_survives(slurm: Cluster, place: Site) -> None:
     out, err = probing(place).communicate(timeout=500)
     findings = [each for each in json.loads(out)["findings"] if each["name"] == "probe"]

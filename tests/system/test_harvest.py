@@ -181,6 +181,7 @@ def test_a_harvester_that_was_killed_is_followed_by_another(slurm: Cluster, plac
     nothing_left(slurm, place)
 
 
+@pytest.mark.slow
 def test_a_harvester_that_is_told_to_end_suspends_and_gives_back(
     slurm: Cluster, place: Site
 ) -> None:
@@ -216,6 +217,7 @@ def test_leases_end_by_themselves_when_their_harvester_does_not_come_back(
     place.check_account({"one": 400})
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_costs_what_was_not_saved(slurm: Cluster, place: Site) -> None:
     place.write_jobs(place.counter("one", gated=True, nodes={"min": 1, "max": 1}, gpus=6))
     process = harvest(place, "--max-nodes", "1")
@@ -238,6 +240,7 @@ def test_a_node_that_dies_costs_what_was_not_saved(slurm: Cluster, place: Site) 
     nothing_left(slurm, place)
 
 
+@pytest.mark.slow
 def test_a_training_that_does_not_answer_costs_its_grace_and_what_it_had_not_saved(
     slurm: Cluster, place: Site
 ) -> None:

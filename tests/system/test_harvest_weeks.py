@@ -121,6 +121,7 @@ def test_two_harvesters_of_a_user_do_not_want_the_same_nodes(slurm: Cluster, pla
     assert third.returncode == 0, (out, err)
 
 
+@pytest.mark.slow
 def test_told_to_leave_it_leaves_what_runs_to_the_next_one(slurm: Cluster, place: Site) -> None:
     place.write_jobs(place.counter("one", gated=True, **ONE))
     first = start(place, str(place.jobs), "--dir", str(place.pilot))

@@ -698,6 +698,7 @@ def test_commands_of_the_manual_work(target: Target) -> None:
     assert target.files().keys() == {"hpcext"}
 
 
+@pytest.mark.slow
 def test_an_installed_package_has_all_sources(target: Target) -> None:
     """Built as ``pip install .`` does, used from where nobody can write."""
     source = target.top / "source"

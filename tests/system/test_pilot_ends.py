@@ -75,6 +75,7 @@ def test_a_time_limit_is_met_and_the_next_allocation_goes_on(slurm: Cluster, pla
     assert slurm.job(job)["Restarts"] == "1"
 
 
+@pytest.mark.slow
 def test_without_requeue_a_pilot_is_resubmitted_by_hand(slurm: Cluster, place: Site) -> None:
     place.write_jobs(place.counter("only", gated=True, gpus=ONE))
     job = submit(place, nodes=1, time="1", words=("--lead", "50"))
@@ -89,7 +90,7 @@ def test_without_requeue_a_pilot_is_resubmitted_by_hand(slurm: Cluster, place: S
     assert steps_done(place, "only") == list(range(1, 41))
 
 
-@pytest.mark.parametrize("how", ["grace", "at once"])
+@pytest.mark.parametrize("how", ["grace", pytest.param("at once", marks=pytest.mark.slow)])
 def test_preempted_it_saves_itself_and_goes_on(slurm: Cluster, place: Site, how: str) -> None:
     """By a partition of a higher tier, with and without a GraceTime before the end."""
     place.write_jobs(place.counter("only", gated=True, gpus=ONE))
@@ -123,6 +124,7 @@ def test_a_cancelled_pilot_stays_cancelled_and_loses_nothing(slurm: Cluster, pla
     assert slurm.job(job)["Restarts"] == "0"
 
 
+@pytest.mark.slow
 def test_a_batch_step_that_is_killed_ends_the_pilot_and_no_job(slurm: Cluster, place: Site) -> None:
     """Script and manager go by SIGKILL, and with them the allocation; the next one goes on."""
     place.write_jobs(place.counter("only", gated=True, gpus=ONE))

@@ -109,6 +109,7 @@ def test_preempted_a_training_goes_on_and_ends_as_if_nothing_had_been(
     )
 
 
+@pytest.mark.slow
 def test_a_script_may_start_its_own_steps(slurm: Cluster, place: Site, batch: Batch) -> None:
     """As most scripts are; what is after the step does not run because that has left."""
     script = place.path / "steps.sh"
@@ -234,6 +235,7 @@ def test_a_killed_manager_and_a_cancelled_listener_make_no_difference(
     assert batch.counted() == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_what_a_killed_shell_and_manager_leave_ends_with_the_job(
     slurm: Cluster, place: Site, batch: Batch
 ) -> None:
@@ -289,6 +291,7 @@ def test_with_nothing_saved_before_its_limit_it_is_not_begun_again_for_ever(
     assert "nothing was saved before the time limit" in batch.output()
 
 
+@pytest.mark.slow
 def test_cancelled_in_the_grace_it_stays_cancelled(
     slurm: Cluster, place: Site, batch: Batch
 ) -> None:
@@ -303,6 +306,7 @@ def test_cancelled_in_the_grace_it_stays_cancelled(
     assert slurm.job(batch.id)["Restarts"] == "0"
 
 
+@pytest.mark.slow
 def test_done_in_the_grace_it_stays_done(slurm: Cluster, place: Site, batch: Batch) -> None:
     deaf = [*counter(place), "--deaf"]
     batch.submit(deaf, "--partition=harvest", "--nodelist=n2", "--gres=gpu:1")

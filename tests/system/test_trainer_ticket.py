@@ -137,6 +137,7 @@ def test_its_exit_code_is_that_of_the_script(tickets: Tickets) -> None:
     tickets.wait_is(after, "CANCELLED")
 
 
+@pytest.mark.slow
 def test_when_the_ticket_that_manages_is_cancelled_another_one_does(
     slurm: Cluster, place: Site, tickets: Tickets
 ) -> None:

@@ -108,6 +108,7 @@ def test_data(lines: dict[str, str]) -> None:
     assert lines["stderr"].count("this data set is shuffled anew in each epoch") == 1
 
 
+@pytest.mark.slow
 def test_example(tmp_path: Path) -> None:
     example = HERE.parents[1] / "examples" / "digits_keras.py"
     lines = [line for line in example.read_text().splitlines() if line.endswith("# hpcext")]

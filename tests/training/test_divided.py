@@ -212,6 +212,7 @@ def test_a_predictor_goes_on_with_what_it_has_learned(name: str) -> None:
     assert expected == pytest.approx(6.0, abs=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_memory_stays_flat_with_96_workers(rule: str) -> None:
     balance = Balance(rule, (1, None), waits=True)
