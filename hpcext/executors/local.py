@@ -93,7 +93,8 @@ class LocalExecutor(ProcessExecutor):
     def _process(self, watch: Watch, its_log: BinaryIO) -> int:
         nurseries = [self._nursery]
         if self._spec(watch.files.job).preload:
-            nurseries.insert(0, self._preloaded.of(watch.files.launch() or {}))
+            watch.nursery = self._preloaded.of(watch.files.launch() or {})
+            nurseries.insert(0, watch.nursery)
         for nursery in nurseries:
             pid = nursery.begin(watch.files.directory, its_log.fileno())
             if pid is not None:
@@ -104,6 +105,11 @@ class LocalExecutor(ProcessExecutor):
         """Read the reports of all attempts that run, and what is imported for their jobs."""
         super().look()
         self._preloaded.look()
+        for watch in self._watches.values():
+            if watch.nursery is not None and watch.nursery.failed:
+                said = f"preload has no effect: {watch.nursery.failed}"
+                watch.nursery = None
+                self._emit(watch.files.note(said))
 
     def close(self) -> None:
         """Stop watching. What runs goes on running."""

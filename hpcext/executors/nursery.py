@@ -43,8 +43,11 @@ class Nursery:
     cwd : str
     after : int
         The number of supervisors that are begun before it is.
-    missed : str
-        What the user misses if it fails; empty if that is nothing.
+
+    Attributes
+    ----------
+    failed : str
+        Why it forks nothing any more; empty if it does, or has not begun.
     """
 
     def __init__(
@@ -54,13 +57,12 @@ class Nursery:
         environ: Mapping[str, str] | None = None,
         cwd: str = "/",
         after: int | None = None,
-        missed: str = "",
     ) -> None:
         self._words = words
         self._environ = environ
         self._cwd = cwd
         self._after = AFTER if after is None else after
-        self._missed = missed
+        self.failed = ""
         self._begun = 0
         self._ready = False
         self._socket: socket.socket | None = None
@@ -104,8 +106,8 @@ class Nursery:
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        level = logging.WARNING if self._missed else logging.INFO
-        log.log(level, "%s: %s", self._missed or "supervisors begin one by one now", error)
+        self.failed = str(error)
+        log.info("supervisors begin one by one now: %s", error)
         self.close()
 
     def close(self) -> None:
@@ -153,8 +155,9 @@ class Nursery:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        except OSError:
+        except OSError as error:
             ours.close()
+            self._fail(error)
             return
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

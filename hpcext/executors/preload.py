@@ -50,7 +50,7 @@ class Preloaded:
         return self._nurseries[key]
 
     def look(self) -> None:
-        """Say of each that has failed why."""
+        """See which have failed."""
         for nursery in self._nurseries.values():
             nursery.look()
 
@@ -76,5 +76,4 @@ def _nursery(words: Sequence[str], launch: Mapping[str, Any], own: Mapping[str, 
         environ=environ,
         cwd=launch["cwd"],
         after=0,
-        missed=f"job {launch['job']}: preload has no effect",
     )

@@ -24,6 +24,7 @@ from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.attempt.ends import SUPERVISOR_LOG
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.attempts import AttemptExecutor
+from hpcext.executors.nursery import Nursery
 from hpcext.process import Process
 from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL
 
@@ -53,6 +54,8 @@ class Watch:
         Why the attempt is lost, if it is.
     never_ran : bool
         Whether no supervisor has begun it, nor will.
+    nursery : Nursery or None
+        What has imported its modules, or is to, for the next attempts of its job.
     """
 
     files: AttemptFiles
@@ -63,6 +66,7 @@ class Watch:
     victims: set[Process] = dataclasses.field(default_factory=set)
     why: str = ""
     never_ran: bool = False
+    nursery: Nursery | None = None
 
 
 class ProcessExecutor(AttemptExecutor[Watch]):

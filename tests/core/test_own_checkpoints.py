@@ -80,16 +80,50 @@ def test_it_replaces_what_was_taken_to_be_lost() -> None:
     assert (lost(record), record.loss) == ("0.2 s", None)
 
 
-def test_what_completed_as_its_node_was_lost_has_lost_what_it_does_again() -> None:
-    bench = Bench()
+def one_that_lost_its_node(bench: Bench) -> f.Ended:
+    """A command that had completed when it lost its node, which is yet to be heard."""
     bench.goals = {"1": {"n": 3}}
     bench.step(0, f.Submitted(v.Job("1", "j1", 1, (1, 2, 3, 4, 5, 6), 6, retries=1)))
+    bench.step(1, f.Submitted(v.Job("2", "j2", 1, (1,), 1, after=("1",))))
     op = bench.job("1").op
     bench.step(1, f.Started("1", op, gpus(**bench.job("1").held)))
     lose_node(bench, 31)
-    bench.step(32, f.Ended("1", op, f.Outcome.COMPLETED, lost_s=0.0, saved=True))
-    assert bench.job("1").state is v.State.PENDING
     assert lost(bench.record("1")) == "at most 30.0 s"
+    return f.Ended("1", op, f.Outcome.COMPLETED, exit_code=0, lost_s=0.0, saved=True)
+
+
+@pytest.mark.parametrize("says", ["of its checkpoints", "nothing"])
+def test_what_completed_as_its_node_was_lost_is_complete(says: str) -> None:
+    bench = Bench()
+    late = one_that_lost_its_node(bench)
+    if says == "nothing":
+        late = f.Ended("1", late.op, f.Outcome.COMPLETED, exit_code=0)
+    for now_s in (32, 33):  # and it is heard twice
+        bench.step(now_s, late)
+        job, record = bench.job("1"), bench.record("1")
+        assert (job.state, job.op, job.held) == (v.State.COMPLETED, 0, {})
+        assert (lost(record), record.loss, record.exit_code) == ("0", None, 0)
+        assert job.since_s == 32
+    bench.goals = {"2": {"n": 1}}
+    assert bench.step(40, f.NodeJoined(v.Node("n", 6))) == ["start 2 n:1"]
+
+
+def test_what_runs_again_has_lost_what_it_does_again() -> None:
+    bench = Bench()
+    late = one_that_lost_its_node(bench)
+    bench.goals = {"1": {"n": 3}}
+    assert bench.step(32, f.NodeJoined(v.Node("n", 6))) == ["start 1 n:3"]
+    bench.step(33, late)
+    assert bench.job("1").state is v.State.STARTING
+    assert lost(bench.record("1")) == "at most 30.0 s"
+
+
+def test_what_its_user_has_cancelled_since_stays_cancelled() -> None:
+    bench = Bench()
+    late = one_that_lost_its_node(bench)
+    bench.step(32, f.Cancel("1"))
+    bench.step(33, late)
+    assert bench.job("1").state is v.State.CANCELLED
 
 
 def test_an_end_of_another_attempt_counts_no_more(bench: Bench) -> None:

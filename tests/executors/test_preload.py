@@ -72,17 +72,20 @@ class Twice:
         await self.ready()
         return [first, await self.ends(2)]
 
-    async def warned(self, caplog: pytest.LogCaptureFixture) -> str:
-        """Begin it, and wait until it is said why that has no effect; the reason."""
+    async def warned(self) -> str:
+        """Begin it, and again once that has no effect; the reason that its user is told."""
         ended = await self.ends(1)
         assert ended.outcome is f.Outcome.COMPLETED, self.logs()
-        while not caplog.messages:
+        while nurseries():
             self.local.executor.look()
             await asyncio.sleep(0.02)
-        assert not nurseries()
-        (message,) = caplog.messages
-        before, _, why = message.partition(" effect: ")
-        assert before == "job 1: preload has no"
+        self.begin(2)
+        self.local.executor.look()
+        noted = await self.local.heard(f.Noted, "1", 2)
+        (note,) = noted.notes
+        before, _, why = note.partition(" effect: ")
+        assert before == "preload has no"
+        await self.local.heard(f.Ended, "1", 2)
         return why
 
     def logs(self) -> list[str]:
@@ -249,15 +252,13 @@ async def test_a_module_that_was_changed_is_imported_anew(stage: Stage) -> None:
 
 
 @in_loop
-async def test_another_copy_of_hpcext_is_not_mixed_with_ours(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_another_copy_of_hpcext_is_not_mixed_with_ours(stage: Stage) -> None:
     programs = stage.path / "programs"
     shutil.copytree(PROGRAMS, programs)
     (programs / "hpcext").mkdir()
     (programs / "hpcext" / "__init__.py").touch()
     twice = Twice(stage, sys.executable, PROGRAM, "seen", programs=programs)
-    assert await twice.warned(caplog) == "the interpreter has another copy of hpcext"
+    assert await twice.warned() == "the interpreter has another copy of hpcext"
 
 
 @pytest.mark.parametrize(
@@ -269,10 +270,10 @@ async def test_another_copy_of_hpcext_is_not_mixed_with_ours(
 )
 @in_loop
 async def test_what_cannot_be_forked_is_said_and_the_job_runs(
-    stage: Stage, caplog: pytest.LogCaptureFixture, module: str, why: str
+    stage: Stage, module: str, why: str
 ) -> None:
     twice = Twice(stage, sys.executable, PROGRAM, "seen", modules=(module,))
-    assert await twice.warned(caplog) == why
+    assert await twice.warned() == why
 
 
 @in_loop

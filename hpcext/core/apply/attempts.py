@@ -175,11 +175,21 @@ def noted(world: World, now_s: float, fact: Noted) -> Cause:
 def ended(world: World, now_s: float, fact: Ended) -> Cause:
     """End a job's current attempt."""
     job = world.current(fact.job, fact.op)
-    if job is None:
-        if (record := world.records.get(fact.job)) is not None:
-            world.records[fact.job] = records.heard_late(record, now_s, fact)
+    return _heard_late(world, now_s, fact) if job is None else close(world, job, now_s, fact)
+
+
+def _heard_late(world: World, now_s: float, fact: Ended) -> Cause:
+    """Take in how an attempt ended, after its last node was lost."""
+    if (job := world.jobs.get(fact.job)) is None:
         return NOTHING
-    return close(world, job, now_s, fact)
+    record, completed = records.heard_late(
+        world.records[job.id], now_s, fact, waits=job.state is State.PENDING
+    )
+    world.records[job.id] = record
+    if not completed:
+        return NOTHING
+    world.finish(job, now_s, State.COMPLETED, why=fact.why)
+    return Cause.ENDED
 
 
 def close(world: World, job: Job, now_s: float, fact: Ended) -> Cause:

@@ -187,8 +187,8 @@ def bereft(record: Record, before: Record, job: Job) -> Record:
     return replace(record, unread=(job.op, record.lost_s - before.lost_s))
 
 
-def heard_late(record: Record, now_s: float, fact: Ended) -> Record:
-    """Count what an attempt says that it lost, after its last node was lost.
+def heard_late(record: Record, now_s: float, fact: Ended, *, waits: bool) -> tuple[Record, bool]:
+    """Count what an attempt says of its end, after its last node was lost.
 
     Parameters
     ----------
@@ -196,20 +196,30 @@ def heard_late(record: Record, now_s: float, fact: Ended) -> Record:
     now_s : float
         The clock of the engine, in seconds.
     fact : Ended
+    waits : bool
+        Whether its job waits for GPUs, and so has not begun again.
+
+    Returns
+    -------
+    record : Record
+    completed : bool
+        Whether its job is complete.
     """
     op, counted_s = record.unread
-    if fact.op != op or fact.lost_s is None or fact.outcome is Outcome.COMPLETED:
-        # One that completed runs again all the same: it has lost what it was taken to have lost.
-        return record
-    suspended = fact.outcome is Outcome.SUSPENDED
-    loss = _own_loss(now_s, fact) or (None if counted_s else record.loss)
+    completed = fact.outcome is Outcome.COMPLETED
+    if fact.op != op or (not waits if completed else fact.lost_s is None):
+        # What runs again has lost what it was taken to have lost, though it had completed.
+        return record, False
+    none = None if counted_s else record.loss
+    record = replace(record, lost_s=record.lost_s - counted_s, unread=(0, 0.0))
+    if completed:
+        return replace(record, exit_code=fact.exit_code, loss=none), True
     return replace(
-        _lose(replace(record, lost_s=record.lost_s - counted_s), fact),
-        suspends=record.suspends + suspended,
+        _lose(record, fact),
+        suspends=record.suspends + (fact.outcome is Outcome.SUSPENDED),
         own_saves=_own_saves(record, fact),
-        loss=loss,
-        unread=(0, 0.0),
-    )
+        loss=_own_loss(now_s, fact) or none,
+    ), False
 
 
 def _lose(record: Record, fact: Ended) -> Record:

@@ -46,7 +46,8 @@ _LEFT = frozenset({State.PENDING, *_FINAL})
 """States in which a job holds nothing."""
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {
-    State.PENDING: frozenset({State.STARTING, State.CANCELLED}),
+    # Complete: its last attempt was, which is heard only after it lost its node.
+    State.PENDING: frozenset({State.STARTING, State.COMPLETED, State.CANCELLED}),
     State.STARTING: _LEFT | {State.RUNNING, State.STOPPING},
     State.RUNNING: _LEFT | {State.RESCALING, State.STOPPING},
     State.RESCALING: _LEFT | {State.RUNNING, State.STOPPING},

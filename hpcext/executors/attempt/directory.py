@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import documents, private, protocol
-from hpcext.core.facts import Fact, Registered
+from hpcext.core.facts import Fact, Noted, Registered
 from hpcext.core.values import Action, Alloc
 from hpcext.executors.attempt import run_ids
 from hpcext.executors.attempt.ends import Ends
@@ -209,6 +209,16 @@ class AttemptFiles:
         rescaled = self.sizes.news()
         reported = self._reports.news()
         return [*self._native(), *([rescaled] if rescaled else ()), *reported]
+
+    def note(self, said: str) -> Noted:
+        """Have its user told, beside what it says itself.
+
+        Parameters
+        ----------
+        said : str
+            A sentence on one line.
+        """
+        return self._reports.note(said)
 
     def _native(self) -> list[Fact]:
         """Return, once, that it can be suspended by its own means; and what became of that."""

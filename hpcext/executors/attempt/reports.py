@@ -69,6 +69,7 @@ class Reports:
         self._seen: tuple[int, ...] = ()
         self._last: Progressed | None = None
         self._noted: Noted | None = None
+        self._beside: tuple[str, ...] = ()
         self._in_place = False
         self._resumed = False
         self._rungs_told: set[int] = set()
@@ -78,6 +79,14 @@ class Reports:
     def step(self) -> int | None:
         """The last step that it has reported; None for none."""
         return None if self._last is None else self._last.step
+
+    def note(self, said: str) -> Noted:
+        """Add to its notes what it does not know itself."""
+        said = clean(said)[:MAX_NOTE]
+        self._beside = (*self._beside, said)
+        before = self._noted or Noted(self._action.job, self._action.op)
+        self._noted = msgspec.structs.replace(before, notes=(said, *before.notes))
+        return self._noted
 
     def news(self) -> list[Fact]:
         """Return the facts reported since the last call; invalid ones are ignored."""
@@ -169,7 +178,8 @@ class Reports:
 
     def _news_beside(self, document: Mapping[str, Any], metrics: dict[str, float]) -> list[Fact]:
         """Return its new notes and metrics, if there are any."""
-        noted = Noted(self._action.job, self._action.op, self._notes(document), metrics)
+        notes = (*self._beside, *self._notes(document))
+        noted = Noted(self._action.job, self._action.op, notes, metrics)
         before = self._noted or msgspec.structs.replace(noted, notes=(), metrics={})
         self._noted = noted
         return [noted] if noted != before else []
