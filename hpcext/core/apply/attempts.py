@@ -175,7 +175,9 @@ def noted(world: World, now_s: float, fact: Noted) -> Cause:
 def ended(world: World, now_s: float, fact: Ended) -> Cause:
     """End a job's current attempt."""
     job = world.current(fact.job, fact.op)
-    return _heard_late(world, now_s, fact) if job is None else close(world, job, now_s, fact)
+    if job is None:
+        return _heard_late(world, now_s, fact)
+    return close(world, job, now_s, fact)
 
 
 def _heard_late(world: World, now_s: float, fact: Ended) -> Cause:
