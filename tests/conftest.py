@@ -91,7 +91,7 @@ COMPUTES = (
 
 
 PART = 4
-"""Of the examples of a property, so many times fewer are tried where all tests are run."""
+"""Of the examples of a property, so many times fewer are tried where slow tests are left out."""
 
 LEAST = 20
 """But so many, if it has them."""
@@ -116,10 +116,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Files are given to the processes that run tests in this order, so none of them is left with a
     long one at the end, and the processors have something to do.
 
-    Properties have all their examples where they are asked for (``-m hypothesis``), as ``make
-    test-slow`` does.
+    Properties have all their examples unless slow tests are left out: ``make test-slow`` tries
+    them, and so does ``-m hypothesis``.
     """
-    if "hypothesis" not in config.option.markexpr:
+    if "not slow" in config.option.markexpr:
         _fewer_examples(items)
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:

@@ -413,6 +413,17 @@ def test_notes_are_few_short_and_printable(
     assert [each.notes for each in noted] == ([told] if told else [])
 
 
+def test_what_is_noted_beside_a_training_stays_beside_its_own_notes(directory: Directory) -> None:
+    said = "preload has no effect: \x1b[31mred"
+    assert directory.files.note(said) == f.Noted("12", 7, (r"preload has no effect: \x1b[31mred",))
+    # The training has nothing to add.
+    assert [type(fact) for fact in directory.report()] == [f.Registered, f.Progressed]
+    (noted,) = directory.report(at=2000.0, notes=["fine"])
+    assert noted == f.Noted("12", 7, (r"preload has no effect: \x1b[31mred", "fine"))
+    assert directory.files.note("more").notes[1:] == ("more", "fine")
+    assert directory.report(at=3000.0, notes=["fine"]) == []
+
+
 def test_the_metrics_at_rungs_are_reported_once(
     directory: Directory, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -55,7 +55,7 @@ def add(subparsers: Any) -> None:
     start_.add_argument(
         "--whole-nodes",
         action="store_true",
-        help="take no node of which another job uses a part, without GPUs",
+        help="take no node of which another job uses a part",
     )
     start_.add_argument("--max-parallel", type=int, help="largest number of trainings at a time")
     start_.add_argument(

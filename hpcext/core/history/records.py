@@ -210,15 +210,16 @@ def heard_late(record: Record, now_s: float, fact: Ended, *, waits: bool) -> tup
     if fact.op != op or (not waits if completed else fact.lost_s is None):
         # What runs again has lost what it was taken to have lost, though it had completed.
         return record, False
-    none = None if counted_s else record.loss
+    # What it was taken to have lost is not told any more.
+    earlier = None if counted_s else record.loss
     record = replace(record, lost_s=record.lost_s - counted_s, unread=(0, 0.0))
     if completed:
-        return replace(record, exit_code=fact.exit_code, loss=none), True
+        return replace(record, exit_code=fact.exit_code, loss=earlier), True
     return replace(
         _lose(record, fact),
         suspends=record.suspends + (fact.outcome is Outcome.SUSPENDED),
         own_saves=_own_saves(record, fact),
-        loss=_own_loss(now_s, fact) or none,
+        loss=_own_loss(now_s, fact) or earlier,
     ), False
 
 

@@ -82,10 +82,10 @@ class Reports:
 
     def note(self, said: str) -> Noted:
         """Add to its notes what it does not know itself."""
-        said = clean(said)[:MAX_NOTE]
-        self._beside = (*self._beside, said)
-        before = self._noted or Noted(self._action.job, self._action.op)
-        self._noted = msgspec.structs.replace(before, notes=(said, *before.notes))
+        noted = self._noted or Noted(self._action.job, self._action.op)
+        own = noted.notes[len(self._beside) :]
+        self._beside = (*self._beside, clean(said)[:MAX_NOTE])
+        self._noted = msgspec.structs.replace(noted, notes=(*self._beside, *own))
         return self._noted
 
     def news(self) -> list[Fact]:
