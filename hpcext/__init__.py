@@ -1,3 +1,3 @@
 """Share GPUs among deep-learning jobs inside a batch system without losing work."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -14,7 +14,7 @@ class PyHpcext(PythonPackage):
 
     license("Apache-2.0")
 
-    version("0.1.0")
+    version("0.2.0")
 
     variant("admin", default=False, description="Manual pages in what hpcext-admin installs")
     variant("torch", default=False, description="Sessions for PyTorch")
