@@ -2,6 +2,13 @@
 
 Each batch system has a folder, and only this table lists them; installed packages bring more
 (:data:`hpcext.seams.BACKENDS`). A backend is imported when it is used.
+
+A backend is a class that ``base.py`` describes, and nothing else branches on the name of a batch
+system. Its folder has the class (``backend.py``), attempts on its nodes (``steps.py``), the one
+training of a suspendable job (``script.py``), a pilot as a job (``job.py``), ``ticket.py``,
+``suspend.py``, and on LSF how each of these goes back into the queue (``requeue.py``). Beside the
+folders stands what they share: the script of a job and notes on it (``batch_job.py``), and what is
+asked of the job that a ticket or a suspendable script is (``own_job.py``, ``suspendable_job.py``).
 """
 
 from __future__ import annotations

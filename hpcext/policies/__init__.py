@@ -2,6 +2,12 @@
 
 A policy is named alone, as in ``pollux``, or with options, as in ``pollux:p=-1,interval_s=30``.
 Installed packages provide further ones (:data:`hpcext.seams.POLICIES`).
+
+A policy says counts of GPUs, or what GPUs are worth to a job; those of the latter kind share the
+exact division (``solve/``). All share the way from counts to nodes (``placement/``). What is
+believed of the speed and the end of a job is :mod:`hpcext.scaling.estimator`'s; of the time for
+which nodes stay, :mod:`hpcext.scaling.survival`'s, for ``bftrainer/lifetime.py``, which alone tells
+nodes apart by it.
 """
 
 from __future__ import annotations
