@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import subprocess
 import sys
@@ -205,6 +206,17 @@ def test_a_scheduler_made_after_the_session_is_refused() -> None:
     with pytest.raises(ValueError, match=r"StepLR .* make it before the session"):
         train(session, stepping(model, optimizer))
     assert schedule.last_epoch == 0
+
+
+def test_all_objects_of_the_process_are_searched_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the session is made, and after the first step, for any number of optimizers."""
+    looks: list[int] = []
+    every = gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda: looks.append(1) or every())
+    model = network()
+    first, second = adam(model[0]), adam(model[1])
+    train(Session(model=model, first=first, second=second), stepping(model, first, second))
+    assert len(looks) == 2
 
 
 def test_a_gradient_scaler_that_is_not_given_is_refused() -> None:

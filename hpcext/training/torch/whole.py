@@ -5,6 +5,7 @@ State that it is not given would start over at each resumption, and show only as
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import sys
@@ -150,11 +151,16 @@ class Given:
                     )
         return ""
 
+    @functools.cached_property
+    def _schedulers(self) -> list[Any]:
+        """All that exist."""
+        return alive(LRScheduler)
+
     def lacks_scheduler(self, optimizer: Any) -> str:
         """Return a message about a scheduler of this optimizer that is not given; empty if none."""
         if has_state_of("a scheduler", list(self._captured.values())):
             return ""
-        mine = [each for each in alive(LRScheduler) if _sets(each, optimizer)]
+        mine = [each for each in self._schedulers if _sets(each, optimizer)]
         if not mine or any(id(each) in self._ids for each in mine):
             return ""
         kind = type(mine[-1]).__name__
@@ -178,11 +184,11 @@ class Given:
         scaler : torch.amp.GradScaler or None
             The scaler that scales its gradients.
         """
-        return (
-            self._lacks_optimizer(optimizer)
-            or self.lacks_scheduler(optimizer)
-            or self._lacks_scaler(scaler)
-        )
+        # Those of given optimizers are looked for at the end of the first step; each look is one at
+        # all objects of the process.
+        given = id(optimizer) in self._ids
+        scheduler = "" if given else self.lacks_scheduler(optimizer)
+        return self._lacks_optimizer(optimizer) or scheduler or self._lacks_scaler(scaler)
 
     def _lacks_optimizer(self, optimizer: Optimizer) -> str:
         # Plain SGD has no state to lose.
