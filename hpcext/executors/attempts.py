@@ -15,6 +15,9 @@ from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.base import Emit
 from hpcext.jobspec import JobSpec
 
+NO_PRELOAD = "preload has no effect: the jobs of this pilot do not run beside their manager"
+"""What a user is told whose job states it where it has none."""
+
 log = logging.getLogger(__name__)
 
 
@@ -48,6 +51,9 @@ class AttemptExecutor(abc.ABC, Generic[W]):
     manager_file : pathlib.Path, optional
         The ``manager.json`` of the process to signal when there is news.
     """
+
+    _preloads = False
+    """Whether modules that a job preloads are imported for it: only where it is forked here."""
 
     def __init__(
         self,
@@ -87,6 +93,13 @@ class AttemptExecutor(abc.ABC, Generic[W]):
     def _take_over(self, watch: W) -> None:
         """Go on with an attempt that an earlier manager launched."""
 
+    def _began(self, watch: W) -> None:
+        """Tell that an attempt runs, and what its job states that has no effect here."""
+        files = watch.files
+        self._emit(Started(files.job, files.op, watch.gpus))
+        if not self._preloads and self._spec(files.job).preload:
+            self._emit(files.note(NO_PRELOAD))
+
     def _adopt(self, action: Action) -> bool:
         """Take over an attempt that was launched before; return False if it was not."""
         known = self._watches.get(action.op)
@@ -94,7 +107,7 @@ class AttemptExecutor(abc.ABC, Generic[W]):
         if watch is None:
             return False
         self._watches[action.op] = watch
-        self._emit(Started(action.job, action.op, watch.gpus))
+        self._began(watch)
         if known is None:
             self._take_over(watch)
         return True

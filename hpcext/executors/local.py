@@ -54,6 +54,8 @@ class LocalExecutor(ProcessExecutor):
     # itself, and one that cannot goes on. Then the order to end is written down for them.
     _hears_notices = False
 
+    _preloads = True
+
     def __init__(
         self,
         *,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from hpcext import private
-from hpcext.core.facts import Ended, Outcome, Rescaled, Started
+from hpcext.core.facts import Ended, Outcome, Rescaled
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.attempt.ends import SUPERVISOR_LOG
@@ -157,7 +157,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
             self._not_started(files, str(error.strerror))
             return False
         self._watches[action.op] = watch
-        self._emit(Started(action.job, action.op, gpus))
+        self._began(watch)
         return True
 
     def _launch(self, watch: Watch) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from hpcext import backends, documents
 from hpcext.core.errors import BatchError
-from hpcext.core.facts import Ended, Outcome, Registered, Rescaled, Started
+from hpcext.core.facts import Ended, Outcome, Registered, Rescaled
 from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.attempt.directory import AttemptFiles
@@ -153,7 +153,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             self._lost(files, f"could not be started: {why}")
             return
         self._watches[action.op] = watch
-        self._emit(Started(action.job, action.op, watch.gpus))
+        self._began(watch)
         if why:
             # It would wait for the rest of it.
             self._order_to(watch, "end")

@@ -16,21 +16,23 @@ import pytest
 from test_lease_book import NAME, ScriptedSlurm
 
 from hpcext import documents, protocol
-from hpcext.core.facts import Ended, Fact, Outcome, Registered, Rescaled, Started
+from hpcext.core.facts import Ended, Fact, Noted, Outcome, Registered, Rescaled, Started
 from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Action, Kind
+from hpcext.executors.attempts import NO_PRELOAD
 from hpcext.harvest.executor import LeaseExecutor
 from hpcext.harvest.leases import Terms
 from hpcext.jobfile import parse_jobs
 
 JOB = '[[job]]\nname = "one"\ncommand = "true"\n'
+PRELOADED = JOB.replace("true", "python train.py") + 'preload = "torch"\n'
 
 
 class Stage:
     """An executor with leases on three nodes, and an attempt on some."""
 
-    def __init__(self, path: Path, slurm: ScriptedSlurm) -> None:
-        self.path = path
+    def __init__(self, path: Path, slurm: ScriptedSlurm, text: str = JOB) -> None:
+        self.path, self.text = path, text
         self.slurm = slurm
         self.facts: list[Fact] = []
         self.loop = asyncio.new_event_loop()
@@ -46,7 +48,7 @@ class Stage:
         self.files = path / "jobs" / "1" / "attempt-0001"
 
     def another(self) -> LeaseExecutor:
-        (spec,) = parse_jobs(JOB, "jobs.toml", self.path)
+        (spec,) = parse_jobs(self.text, "jobs.toml", self.path)
         return LeaseExecutor(
             directory=self.path / "jobs", spec=lambda _: spec, emit=self.facts.append,
             loop=self.loop, name=NAME, began_at=0.0, want=lambda: 3, seen=Fragments,
@@ -109,6 +111,15 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path, ScriptedSlurm(monkeypatch))
+
+
+def test_what_a_job_preloads_is_said_to_have_no_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, ScriptedSlurm(monkeypatch), PRELOADED)
+    stage.act(Kind.START, "n1")
+    (noted,) = [fact for fact in stage.facts if isinstance(fact, Noted)]
+    assert noted.notes == (NO_PRELOAD,)
 
 
 def test_a_node_comes_and_another_goes(stage: Stage) -> None:

@@ -17,10 +17,13 @@ import psutil
 import pytest
 from stage import Stage, runs
 from test_local import Local, in_loop
+from test_next_allocation import in_next
 
+from hpcext.backends.slurm.steps import SlurmSteps
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.executors import nursery, preload
+from hpcext.executors.attempts import NO_PRELOAD
 from hpcext.launch import preload as program
 
 PROGRAMS = Path(__file__).parent / "preloading"
@@ -290,3 +293,18 @@ async def test_of_many_environments_the_newest_are_kept(
     assert len(nurseries()) == 2
     twice.local.executor.close()
     assert not nurseries()
+
+
+@in_loop
+async def test_that_steps_are_not_forked_is_said(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SlurmSteps, "_launch", lambda *_: None)
+    local = in_next(stage, "slurm-steps")
+    try:
+        local.job("1", sys.executable, PROGRAM, preload=("heavy",))
+        local.perform(v.Kind.START, "1", alloc={"new": 1})
+        noted = await local.heard(f.Noted, "1")
+    finally:
+        local.executor.close()
+    assert noted.notes == (NO_PRELOAD,)
