@@ -42,7 +42,7 @@ import forks
 import machine
 from suspension import Observer
 
-from hpcext.protocol import SUSPENDED_FILE, Attempt
+from hpcext.protocol import EXIT_SUSPENDED, SUSPENDED_FILE, Attempt
 from hpcext.training.torch import Session
 
 MOST_BYTES = 256 << 20
@@ -143,7 +143,7 @@ def measure(size: int, place: Path) -> dict[str, Any]:
             gpu = machine.Gpu()
             freed_s = gpu.freed_s(before + SLACK_BYTES)
             gpu.close()
-            if code:
+            if code != EXIT_SUSPENDED:
                 raise RuntimeError(f"it ended with {code}")
         elif code := forks.wait(pids[1]):
             raise RuntimeError(f"resumed it ended with {code}")

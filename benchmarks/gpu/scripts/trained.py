@@ -224,16 +224,15 @@ def meet(place: Path, together: int) -> None:
 
 
 def make_runs(path: Path) -> None:
-    """Make lists of runs; write how each ended beside them."""
+    """Make lists of runs, one list after the other; each run says itself what came of it."""
     forks.load()
-    codes = []
     for together in json.loads(path.read_text()):
         pids = [
             forks.fork(lambda words=each["words"]: main(words), each["environ"], Path(each["log"]))
             for each in together
         ]
-        codes.append([forks.wait(pid) for pid in pids])
-    path.with_suffix(".codes").write_text(json.dumps(codes))
+        for pid in pids:
+            forks.wait(pid)
 
 
 def main(words: list[str] | None = None) -> None:
