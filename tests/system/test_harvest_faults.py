@@ -206,16 +206,20 @@ def test_leases_that_never_begin_are_withdrawn_and_other_nodes_are_used(
 ) -> None:
     """One node is kept for a reservation, and one is drained after its lease was asked for."""
     trainers(place, "one", "two")
-    with reservations_hidden(slurm), reserved_soon(slurm, "n1,n2"):
+    with reservations_hidden(slurm), reserved_soon(slurm, "ALL"):
         process = harvest(place)
         slurm.wait_for(lambda: len(queued(slurm)) == 2, "leases that wait")
-        slurm.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+        # Of nodes that are alike a harvester draws those that it asks for.
+        asked = sorted(slurm.run("squeue", "-h", "-p", "harvest", "-o", "%n").stdout.split())
+        reservation = ("reservationname=soon", f"nodes={','.join(asked)}")
+        slurm.run("scontrol", "update", *reservation)
+        slurm.run("scontrol", "update", f"nodename={asked[0]}", "state=drain", "reason=test")
         try:
             slurm.wait_for(lambda: place.steps("one") and place.steps("two"), "both trainers")
-            assert set(leases(slurm)) == {"n3", "n4"}
+            assert set(leases(slurm)) == {*NODES} - {*asked}
             assert not queued(slurm)
         finally:
-            slurm.run("scontrol", "update", "nodename=n2", "state=resume")
+            slurm.run("scontrol", "update", f"nodename={asked[0]}", "state=resume")
         finish(slurm, place, process, "one", "two")
     said = place.document("harvest", "report", str(place.pilot))
     assert (said["leases"], said["withdrawn"]) == (4, 2)
