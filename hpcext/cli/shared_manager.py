@@ -5,6 +5,7 @@ The others watch it, and one of them starts another when it ends.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -12,7 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from hpcext import protocol
 from hpcext.cli.output import Output
@@ -34,6 +35,9 @@ AGAIN_S, AGAIN_MAX_S = 2.0, 60.0
 HAND_OVER_S = 20.0
 """Seconds to wait for a manager that was told to leave."""
 
+DONE = b"done"
+"""What a manager says at its end, if nothing went wrong."""
+
 LOG = "manager.log"
 
 
@@ -50,8 +54,9 @@ class SharedManager:
     def __init__(self, directory: Path, out: Output) -> None:
         self._directory = directory
         self._out = out
-        self._child: int | None = None
-        self._child_waits = -1
+        self._mine: Process | None = None
+        self._mine_waits = -1
+        self._ends: IO[bytes] | None = None
         self._again_s = AGAIN_S
         self._try_at_s = 0.0
         self._other: spool.Manager | None = None
@@ -59,17 +64,16 @@ class SharedManager:
         self._failures = 0
 
     def runs_here(self) -> bool:
-        """Return whether this ticket runs the manager; reap a manager that has ended."""
-        if self._child is None:
+        """Return whether this ticket runs the manager."""
+        if self._mine is None:
             return False
-        pid, status = os.waitpid(self._child, os.WNOHANG)
-        if pid == 0:
+        if self._mine.alive():
             if time.monotonic() >= self._try_at_s:
                 self._again_s = AGAIN_S
             return True
-        self._child = None
-        os.close(self._child_waits)
-        self._failures += os.waitstatus_to_exitcode(status) != 0
+        self._mine = None
+        os.close(self._mine_waits)
+        self._failures += not self._ended_well()
         if self._failures == 2:
             # A single failure may be a race that this ticket has lost.
             self._out.note(f"waits for a manager; see {self._directory / LOG}")
@@ -88,34 +92,57 @@ class SharedManager:
             self._other_at_s = 0.0
             self._try_at_s = now_s + self._again_s
             self._again_s = min(2 * self._again_s, AGAIN_MAX_S)
-            self._child = self._start()
+            self._start()
 
-    def _start(self) -> int:
-        """Start a manager in a process of its own, and return its pid.
+    def _start(self) -> None:
+        """Start a manager in a process of its own.
 
         The signals that end the job do not end it, because it is needed after them: to cancel the
-        trainer of a ticket that was cancelled.
+        trainer of a ticket that was cancelled. Nor is it a descendant of the job: those LSF stops
+        with the job, and then no other ticket could become the manager.
         """
         me = Process.me()
-        told, self._child_waits = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(self._child_waits)
-            manage(self._directory, me, told)
+        told, self._mine_waits = os.pipe()
+        ends, says = os.pipe()
+        between = os.fork()
+        if between == 0:
+            try:
+                if os.fork() == 0:
+                    os.close(self._mine_waits)
+                    os.close(ends)
+                    manage(self._directory, me, told, says)
+            finally:
+                os._exit(0)
         os.close(told)
-        return pid
+        os.close(says)
+        os.waitpid(between, 0)
+        self._ends = os.fdopen(ends, "rb", buffering=0)
+        self._mine = Process.parse(self._ends.readline().decode().strip())
+        if self._mine is None:
+            os.close(self._mine_waits)
+            raise OSError("a manager cannot be started")
+
+    def _ended_well(self) -> bool:
+        """Return whether the manager that has ended said so."""
+        if self._ends is None:
+            return False
+        # What it began may live on, with its end of the pipe.
+        os.set_blocking(self._ends.fileno(), False)
+        said = self._ends.read()
+        self._ends.close()
+        return said == DONE
 
     def leave(self) -> None:
         """End the manager if it runs here; trainings go on."""
-        if self._child is None:
+        mine = self._mine
+        if mine is None:
             return
-        os.close(self._child_waits)
-        if not comes_true(lambda: os.waitpid(self._child or 0, os.WNOHANG)[0] != 0, HAND_OVER_S):
-            os.kill(self._child, signal.SIGKILL)
-            os.waitpid(self._child, 0)
+        os.close(self._mine_waits)
+        if not comes_true(lambda: not mine.alive(), HAND_OVER_S):
+            mine.send(signal.SIGKILL)
 
 
-def manage(directory: Path, ticket: Process, told: int) -> NoReturn:
+def manage(directory: Path, ticket: Process, told: int, says: int) -> NoReturn:
     """Manage the tickets' harvester for as long as the process of this ticket exists.
 
     Parameters
@@ -123,15 +150,18 @@ def manage(directory: Path, ticket: Process, told: int) -> NoReturn:
     directory : pathlib.Path
         The harvester's.
     ticket : Process
-        The process that has forked this one.
+        The process that has begun this one.
     told : int
         The read end of a pipe; the ticket closes the other end to tell the manager to leave.
+    says : int
+        The write end of a pipe that tells the ticket which process this is, and that it ends well.
     """
     code = 1
     try:
+        _say(says, f"{Process.me()}\n".encode())
         # Batch systems send these to all processes of a job, but the ticket decides when to leave.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-        # LSF may stop the leader's process group, which would leave other tickets unmanaged.
+        # LSF stops the leader's process group, which would leave other tickets unmanaged.
         os.setsid()
         fd = os.open(directory / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.dup2(fd, sys.stdout.fileno())
@@ -148,6 +178,7 @@ def manage(directory: Path, ticket: Process, told: int) -> NoReturn:
 
         pilots.run(directory, observe, passing=True)
         code = 0
+        _say(says, DONE)
     except HpcextError as error:
         log.warning("%s", error)
         code = error.exit_status
@@ -157,3 +188,9 @@ def manage(directory: Path, ticket: Process, told: int) -> NoReturn:
     finally:
         logging.shutdown()
         os._exit(code)
+
+
+def _say(fd: int, what: bytes) -> None:
+    # The ticket may have been killed; then nobody waits for it.
+    with contextlib.suppress(OSError):
+        os.write(fd, what)

@@ -366,7 +366,12 @@ def test_stopped_it_lets_others_manage(
 
 
 @pytest.mark.slow
-def test_stopped_without_job_controls_it_lets_others_manage_too(tickets: Tickets) -> None:
+@pytest.mark.parametrize("pim_s", [0.0, 1e9])
+def test_stopped_without_job_controls_it_lets_others_manage_too(
+    make_tickets: MakeTickets, pim_s: float
+) -> None:
+    """Also once LSF knows all processes of its job, and stops them all."""
+    tickets = make_tickets(pim_s=pim_s)
     tickets.quick()
     first = tickets.submit(tickets.count("one"))
     tickets.wait_begun("one")
