@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import socket
-import tempfile
-from pathlib import Path
-from typing import TextIO
 
 # Below those that Linux gives to connections (ip_local_port_range), which might take a port before
 # its server does.
 FIRST, LAST = 24_000, 32_000
 BLOCK = 16
 
-_locks: list[TextIO] = []
+_locks: list[socket.socket] = []
 # What is left of the blocks of each process; one that is forked has none.
 _left: dict[int, list[int]] = {}
 
@@ -45,10 +41,11 @@ def _block() -> list[int]:
     firsts = list(range(FIRST, LAST, BLOCK))
     random.shuffle(firsts)
     for first in firsts:
-        lock = open(Path(tempfile.gettempdir()) / f"hpcext-ports-{first}.lock", "w")  # noqa: SIM115
+        # A name that is as wide as the ports are: of the network, in whatever root directory.
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.bind(f"\0hpcext-ports-{first}")
+        except OSError:
             lock.close()
             continue
         _locks.append(lock)

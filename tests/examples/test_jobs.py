@@ -63,7 +63,7 @@ def test_six_slots_are_shared_and_every_model_is_as_good_as_alone(site: Site) ->
         assert all(other[1] <= start or other[0] >= end for other in others)
 
     # The README shows this very session.
-    recorded = README.read_text().partition("What `make demo` shows")[2].split("```")[1]
+    recorded = README.read_text().partition("output of `make demo`")[2].split("```")[1]
     assert recorded.count("GPUs") > 4
     said = run.out.replace(f"free on {platform.node()}", "free on gpu1")
     assert set(timeless(recorded)) <= set(timeless(said)), said

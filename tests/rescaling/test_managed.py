@@ -97,7 +97,9 @@ def test_promoted_and_resized_without_stopping(site: Site) -> None:
 @pytest.mark.slow
 def test_a_job_whose_rank_dies_is_one_attempt_and_resized_as_before(site: Site) -> None:
     sizes = {"gpus": {"min": 1, "max": 3, "optimal": 2}}
-    words = ("--pause", "0.1")
+    over = site.path / "over"
+    # However long the other rank takes to begin, this is not over before.
+    words = ("--pause", "0.1", "--epochs", "100000", "--until", str(over))
     site.write_jobs(training(site, "kept", *words, options=("--replace", "1"), **sizes))
     manager = site.start("run", str(site.jobs), "--gpus", "3", "--dir", str(site.pilot), "--json")
     wait_for(lambda: len(account(site, "kept")) > 8, "steps")
@@ -116,6 +118,7 @@ def test_a_job_whose_rank_dies_is_one_attempt_and_resized_as_before(site: Site) 
     wait_for(lambda: site.run("resize", str(site.pilot), "kept", "3").code == 0, "the request")
     wait_for(lambda: size() == 3, "three ranks")
     (site.path / "kept" / "hurry").touch()
+    over.write_text(str(max(line["epoch"] for line in account(site, "kept")) + 3))
     out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
     told = json.loads(out)["jobs"][0]

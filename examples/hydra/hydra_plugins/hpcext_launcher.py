@@ -3,8 +3,8 @@
 Keep this file in a folder ``hydra_plugins`` beside the application: Hydra finds it by itself.
 """
 
-from __future__ import annotations
-
+# Without "from __future__ import annotations": Hydra runs a plug-in before it is among the modules,
+# where dataclasses look up annotations that are strings.
 from dataclasses import dataclass
 from typing import Optional
 
