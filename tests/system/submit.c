@@ -7,6 +7,7 @@
  * Each job has FILLING lines of another plugin, then LINE... It prints the seconds that the jobs took,
  * and on stderr what slurmctld says to the user. The exit status is 1 if it refused one.
  */
+#include <errno.h>
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 #include <stdio.h>
@@ -61,7 +62,7 @@ int main(int count, char **words)
 	for (int left = atoi(words[1]); left > 0; left--) {
 		said = NULL;
 		if (slurm_submit_batch_job(&job, &said)) {
-			fprintf(stderr, "%s\n", slurm_strerror(slurm_get_errno()));
+			fprintf(stderr, "%s\n", slurm_strerror(errno));
 			if (said && said->job_submit_user_msg)
 				fprintf(stderr, "%s\n", said->job_submit_user_msg);
 			return 1;

@@ -23,6 +23,7 @@ import pytest
 from hpcext import documents
 from hpcext.admin import install as installing
 from hpcext.admin import slurm, slurm_conf
+from hpcext.batch.slurm.site import signal_at_preemption
 from hpcext.cli import admin
 
 ROOT = Path(__file__).parents[2]
@@ -481,9 +482,11 @@ def patch(text: str) -> None:
 @pytest.mark.usefixtures("_quick")
 def test_only_lines_that_are_missing_are_asked_for(target: Target) -> None:
     conf = target.conf / "slurm.conf"
+    major, minor, *_ = slurm.release(slurm.INCLUDE).split(".")
+    parameters, notice = signal_at_preemption((int(major), int(minor)))
     conf.write_text(
         f"Prolog=/site/prolog # ours\nEpilog={target.conf}/epilog.d/*\n"
-        "JobSubmitPlugins=throttle,lua\n#CliFilterPlugins=lua\n\tslurmctldparameters=cloud_dns"
+        f"JobSubmitPlugins=throttle,lua\n#CliFilterPlugins=lua\n\t{parameters.lower()}=theirs"
     )
     (target.conf / "plugstack.conf").write_text(f"include {target.conf}/plugstack.conf.d/*.conf\n")
     (target.conf / "job_submit.lua").write_text(f'loadfile("{target.home}/lua/job_submit.lua")\n')
@@ -499,7 +502,7 @@ def test_only_lines_that_are_missing_are_asked_for(target: Target) -> None:
     assert conf.read_text() == (
         f"Prolog={target.conf}/prolog.d/* # ours\nEpilog={target.conf}/epilog.d/*\n"
         "JobSubmitPlugins=throttle,lua\n#CliFilterPlugins=lua\n"
-        "\tslurmctldparameters=cloud_dns,preempt_send_user_signal\nCliFilterPlugins=lua\n"
+        f"\t{parameters.lower()}=theirs,{notice}\nCliFilterPlugins=lua\n"
     )
     assert "slurm_cli_pre_submit" in (target.conf / "cli_filter.lua").read_text()
     _, said, _ = target.install()
