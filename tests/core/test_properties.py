@@ -100,7 +100,7 @@ def test_whatever_happens(scenario: Scenario, cut: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200)
 @exhaustive
 @given(worlds, st.floats(0, 1))
 def test_whatever_happens_thousands_of_times(scenario: Scenario, cut: float) -> None:

@@ -172,6 +172,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_every_planted_bug_is_found() -> None:
     names = [name for name, bug in mutants.read().items() if bug.found]
     code, said = play("0-9999", "--mutants", *names)
