@@ -56,7 +56,7 @@ class SharedManager:
         self._out = out
         self._mine: Process | None = None
         self._mine_waits = -1
-        self._ends: IO[bytes] | None = None
+        self._mine_says: IO[bytes] | None = None
         self._again_s = AGAIN_S
         self._try_at_s = 0.0
         self._other: spool.Manager | None = None
@@ -102,35 +102,41 @@ class SharedManager:
         with the job, and then no other ticket could become the manager.
         """
         me = Process.me()
-        told, self._mine_waits = os.pipe()
-        ends, says = os.pipe()
-        between = os.fork()
-        if between == 0:
-            try:
-                if os.fork() == 0:
-                    os.close(self._mine_waits)
-                    os.close(ends)
-                    manage(self._directory, me, told, says)
-            finally:
-                os._exit(0)
-        os.close(told)
-        os.close(says)
-        os.waitpid(between, 0)
-        self._ends = os.fdopen(ends, "rb", buffering=0)
-        self._mine = Process.parse(self._ends.readline().decode().strip())
+        told, waits = os.pipe()
+        hears, says = os.pipe()
+        try:
+            between = os.fork()
+            if between == 0:
+                try:
+                    if os.fork() == 0:
+                        os.close(waits)
+                        os.close(hears)
+                        manage(self._directory, me, told, says)
+                finally:
+                    os._exit(0)
+            os.waitpid(between, 0)
+        except OSError:
+            os.close(waits)
+            os.close(hears)
+            raise
+        finally:
+            os.close(told)
+            os.close(says)
+        self._mine_waits, self._mine_says = waits, os.fdopen(hears, "rb", buffering=0)
+        self._mine = Process.parse(self._mine_says.readline().decode().strip())
         if self._mine is None:
-            os.close(self._mine_waits)
+            os.close(waits)
+            self._mine_says.close()
             raise OSError("a manager cannot be started")
 
     def _ended_well(self) -> bool:
         """Return whether the manager that has ended said so."""
-        if self._ends is None:
+        if self._mine_says is None:
             return False
         # What it began may live on, with its end of the pipe.
-        os.set_blocking(self._ends.fileno(), False)
-        said = self._ends.read()
-        self._ends.close()
-        return said == DONE
+        os.set_blocking(self._mine_says.fileno(), False)
+        with self._mine_says as says:
+            return says.read() == DONE
 
     def leave(self) -> None:
         """End the manager if it runs here; trainings go on."""

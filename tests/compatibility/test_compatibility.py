@@ -156,7 +156,7 @@ def releases() -> list[tuple[str, str]]:
 
 
 def test_the_change_log_has_each_release() -> None:
-    """The newest may be in the making; then the version is still that of the release before it."""
+    """The newest may be in the making; the version is its own, or still that of the one before."""
     found = releases()
     numbers = [tuple(map(int, number.split("."))) for number, _ in found]
     assert numbers == sorted(numbers, reverse=True)
