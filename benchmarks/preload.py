@@ -6,7 +6,10 @@ turn, while the other one is suspended, so that nothing runs beside it. The time
 start of an attempt's supervisor to the end of its first step, by the training's own clock: it
 writes down when a step of a new attempt has ended.
 
-Run: ``python benchmarks/preload.py [--times 5]``
+With ``--ranks N`` it is a data-parallel training of N ranks under ``hpcext launch``, and the time
+that to the end of the first step of all of them.
+
+Run: ``python benchmarks/preload.py [--times 5] [--ranks 2]``
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ model = torch.nn.Linear(1408, 1408)
 optimizer = torch.optim.Adam(model.parameters())
 dataset = torch.utils.data.TensorDataset(torch.randn(1 << 16, 1).expand(-1, 1408))
 session = Session(model=model, optimizer=optimizer, seed=1)
+model = session.parallel(model)
 loader = torch.utils.data.DataLoader(dataset, batch_size=16, sampler=session.sampler(dataset))
 steps = 0
 for _ in session.epochs(1000):
@@ -41,12 +45,13 @@ for _ in session.epochs(1000):
         model(x).square().mean().backward()
         optimizer.step()
         steps += 1
-        if steps == 1:
+        if steps == 1 and os.environ.get("RANK", "0") == "0":
             with Path(sys.argv[1]).open("a") as file:
                 file.write(f"{time.time()}\\n")
         time.sleep(0.02)
 """
 
+HPCEXT = str(Path(sys.executable).with_name("hpcext"))
 MODULES = ["torch", "hpcext.training.torch"]
 NAMES = ("usual", "preload")
 
@@ -84,13 +89,20 @@ def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "train.py").write_text(TRAIN)
         text = ""
         for job in NAMES:
-            words = [sys.executable, str(directory / "train.py"), str(directory / f"{job}.steps")]
+            launch = [HPCEXT, "launch", "--ranks", str(args.ranks)] if args.ranks else []
+            words = [
+                *launch,
+                sys.executable,
+                str(directory / "train.py"),
+                str(directory / f"{job}.steps"),
+            ]
             text += f'[[job]]\nname = "{job}"\ncommand = {json.dumps(words)}\n'
             text += f"preload = {json.dumps(MODULES)}\n" if job == "preload" else ""
         (directory / "jobs.toml").write_text(text)

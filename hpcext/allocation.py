@@ -6,6 +6,7 @@ It needs only the standard library, like :mod:`hpcext.protocol`.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hpcext.numerals import whole
@@ -161,15 +162,21 @@ def array_of_slurm() -> dict[str, str]:
     return {name: said for name, said in os.environ.items() if name.startswith("SLURM_ARRAY_")}
 
 
-def without_task() -> dict[str, str]:
-    """Return the environment without Slurm's variables of the present task.
+def without_task(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment without Slurm's variables of the present task.
 
     The ranks of a launcher are other tasks, and frameworks (Lightning, JAX) rely on these
     variables.
+
+    Parameters
+    ----------
+    environ : Mapping of str to str, optional
+        By default that of this process.
     """
     gone = (
         "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS",
         "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS",
         "SLURM_STEP_TASKS_PER_NODE",
     )  # fmt: skip
-    return {name: value for name, value in os.environ.items() if name not in gone}
+    environ = os.environ if environ is None else environ
+    return {name: value for name, value in environ.items() if name not in gone}

@@ -17,6 +17,7 @@ One *attempt* is one run of a job's command. Its directory contains, in the orde
 ``suspended.json``  session        the acknowledgement of a suspension (:data:`SUSPENDED`)
 ``rehearsal.json``  session        the training's state before and after (:data:`REHEARSAL`)
 ``native.json``     supervisor     what became of a transparent suspension (:data:`NATIVE`)
+``preload.json``    agent          ``why`` modules of the job are not imported once
 ``exit.json``       supervisor     no process is left: exit code, rusage (:data:`EXIT`)
 ==================  =============  ==============================================================
 
@@ -89,6 +90,7 @@ NATIVE = "hpcext.native/1"
 ``notes`` (sentences for the user), and ``began_as``: the directory of the attempt in which its
 processes began, which their environment names, since they go on in later attempts.
 """
+UNPRELOADED = "hpcext.preload/1"
 EXIT = "hpcext.exit/1"
 """Two of the keys have the names of release 0.1.0, whose managers and supervisors still run:
 ``suspend_asked_at``, the time of the suspension that was requested and not declined, and
@@ -109,6 +111,7 @@ RESCALED_FILE = "rescaled.json"
 SUSPENDED_FILE = "suspended.json"
 REHEARSAL_FILE = "rehearsal.json"
 NATIVE_FILE = "native.json"
+UNPRELOADED_FILE = "preload.json"
 EXIT_FILE = "exit.json"
 REHEARSAL_VARIABLE = "HPCEXT_REHEARSAL"
 TRACKERS_VARIABLE = "HPCEXT_TRACKERS"

@@ -11,10 +11,8 @@ from typing import Any
 from hpcext.cli.output import Output
 from hpcext.core.errors import InputError
 from hpcext.launch import ranks
+from hpcext.launch.words import MAX_RANKS, MAX_REPLACED
 from hpcext.text import shown
-
-MAX_RANKS = 1024
-MAX_REPLACED = 100
 
 
 def add(commands: Any) -> None:

@@ -100,6 +100,10 @@ class AttemptExecutor(abc.ABC, Generic[W]):
         if not self._preloads and self._spec(files.job).preload:
             self._emit(files.note(NO_PRELOAD))
 
+    def _unpreloaded(self, files: AttemptFiles, why: str) -> None:
+        """Tell why the modules of a job are imported by each of its attempts all the same."""
+        self._emit(files.note(f"preload has no effect: {why}"))
+
     def _adopt(self, action: Action) -> bool:
         """Take over an attempt that was launched before; return False if it was not."""
         known = self._watches.get(action.op)

@@ -15,11 +15,10 @@ from typing import Any, BinaryIO
 from hpcext.core.facts import Ended, Outcome
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempt.directory import AttemptFiles
-from hpcext.executors.nursery import Nursery
-from hpcext.executors.preload import Preloaded
 from hpcext.executors.processes import RETRY_S, ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, sweep, tree
+from hpcext.launch.nurseries import Nursery, Preloaded
 from hpcext.process import Process
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
 from hpcext.text import are, counted
@@ -109,9 +108,8 @@ class LocalExecutor(ProcessExecutor):
         self._preloaded.look()
         for watch in self._watches.values():
             if watch.nursery is not None and watch.nursery.failed:
-                said = f"preload has no effect: {watch.nursery.failed}"
+                self._unpreloaded(watch.files, watch.nursery.failed)
                 watch.nursery = None
-                self._emit(watch.files.note(said))
 
     def close(self) -> None:
         """Stop watching. What runs goes on running."""

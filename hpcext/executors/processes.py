@@ -24,7 +24,7 @@ from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.attempt.ends import SUPERVISOR_LOG
 from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.executors.attempts import AttemptExecutor
-from hpcext.executors.nursery import Nursery
+from hpcext.launch.nurseries import Nursery
 from hpcext.process import Process
 from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL
 

@@ -92,6 +92,8 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             site=site,
         )
 
+    _preloads = True
+
     def perform(self, action: Action) -> None:
         """Carry out an action, as :meth:`hpcext.executors.base.Executor.perform` says."""
         if action.kind is Kind.START:
@@ -338,6 +340,11 @@ class LeaseExecutor(AttemptExecutor[Watch]):
                 self._emit(msgspec.structs.replace(fact, elastic=fact.in_place))
             else:
                 self._emit(fact)
+        if watch.preloads and self._spec(watch.files.job).preload:
+            why = watch.files.unpreloaded()
+            if why:
+                watch.preloads = False
+                self._unpreloaded(watch.files, why)
         self._answer(watch)
 
     def _is_over(self, files: AttemptFiles, part: Part) -> bool:

@@ -70,6 +70,8 @@ class Watch:
         Its answer, which is passed on when the GPUs that it gave up are free.
     later : Action or None
         A change that waits for a part of the one before to end.
+    preloads : bool
+        Whether its modules are imported once, for all that is known.
     """
 
     files: AttemptFiles
@@ -77,6 +79,7 @@ class Watch:
     to_end: bool = False
     answer: Rescaled | None = None
     later: Action | None = None
+    preloads: bool = True
 
     @property
     def gpus(self) -> tuple[str, ...]:

@@ -31,9 +31,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -41,6 +41,7 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(
 from hpcext import documents, private, protocol
 from hpcext.allocation import Allocation, without_slurm
 from hpcext.launch import command, devices, stderr, supervise, tree
+from hpcext.launch.nurseries import Nursery, Preloaded
 from hpcext.process import Process
 
 LEASE = "hpcext.lease/1"
@@ -72,10 +73,11 @@ _WAKING = {signal.SIGCHLD, protocol.NEWS_SIGNAL, *_NOTICES}
 class _Attempt:
     """An attempt that is supervised here."""
 
-    def __init__(self, directory: Path, child: subprocess.Popen[bytes], index: int) -> None:
-        self.child = child
+    def __init__(self, pid: int, directory: Path, index: int, nursery: Nursery | None) -> None:
+        self.pid = pid
         self._directory = directory
         self._index = index
+        self._nursery = nursery
         self._seen: list[tuple[int, int]] = []
 
     def can_leave(self) -> bool:
@@ -97,7 +99,23 @@ class _Attempt:
                 found.append((status.st_ino, status.st_mtime_ns))
         if found != self._seen:
             self._seen = found
-            self.child.send_signal(protocol.NEWS_SIGNAL)
+            self.send(protocol.NEWS_SIGNAL)
+        if self._nursery is not None:
+            self._look_at(self._nursery)
+
+    def _look_at(self, nursery: Nursery) -> None:
+        """Tell the manager why nothing is forked for the job, once that is known."""
+        nursery.look()
+        if nursery.failed:
+            self._nursery = None
+            document = {"schema": protocol.UNPRELOADED, "why": nursery.failed}
+            with contextlib.suppress(OSError):
+                path = self._directory / protocol.UNPRELOADED_FILE
+                documents.write_json(path, document, durable=False)
+
+    def send(self, signum: int) -> None:
+        """Send a signal to its supervisor, which nobody but this process reaps."""
+        os.kill(self.pid, signum)
 
 
 class Agent:
@@ -115,6 +133,7 @@ class Agent:
         self._directory = directory
         self._idle_s = float(lease["idle_s"])
         self._attempts: dict[str, _Attempt] = {}
+        self._preloaded: Preloaded | None = None
         self._known: set[str] = set()
         self._leaving = False
         self._suspend_s: float | None = None
@@ -123,10 +142,18 @@ class Agent:
     def run(self) -> int:
         """Serve until the lease is over, or nobody needs it."""
         self._announce()
+        try:
+            self._serve()
+        finally:
+            if self._preloaded is not None:
+                self._preloaded.close()
+        return 0
+
+    def _serve(self) -> None:
         while True:
-            self._reap()
+            tree.reap(self._child_ended)
             if not self._attempts and (self._leaving or self._goes()):
-                return 0
+                return
             signum = _wait()
             if signum in _NOTICES:
                 self._leave()
@@ -192,27 +219,39 @@ class Agent:
             directory = Path(run["directory"])
             index = int(run["index"])
             visible = devices.naming(str(run["devices"]))
-            environ = {**devices.without(without_slurm()), **visible}
+            nursery = self._nursery(directory)
             with open(private.open_log(directory / f"agent-{index}.log"), "ab") as log:
-                child = subprocess.Popen(
-                    [sys.executable, "-I", "-S", supervise.__file__, str(directory), str(index)],
-                    env=environ,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd="/",
-                    preexec_fn=_outlive_nobody,  # noqa: PLW1509 - there is one thread
-                )
+                pid = None
+                if nursery is not None:
+                    pid = nursery.begin(directory, log.fileno(), node=index, environ=visible)
+                if pid is None:
+                    pid = _begin(directory, index, visible, log)
         except documents.UNFIT as error:
             stderr.say(f"{name}: {error}")
             return
-        self._attempts[name] = _Attempt(directory, child, index)
+        self._attempts[name] = _Attempt(pid, directory, index, nursery)
 
-    def _reap(self) -> None:
-        for name, attempt in list(self._attempts.items()):
-            if attempt.child.poll() is not None:
+    def _nursery(self, directory: Path) -> Nursery | None:
+        """Return what has imported the modules of an attempt's job, or is to; None for none."""
+        try:
+            launch = documents.read_json(directory / protocol.LAUNCH_FILE, protocol.LAUNCH)
+        except documents.UNFIT:
+            # Its supervisor will say so.
+            return None
+        if not launch.get("preload"):
+            return None
+        if self._preloaded is None:
+            # What is forked becomes a child of ours.
+            command.become_reaper()
+            self._preloaded = Preloaded(devices.without(without_slurm()), apart=False)
+        return self._preloaded.of(launch)
+
+    def _child_ended(self, pid: int, _code: int) -> None:
+        for name, attempt in self._attempts.items():
+            if attempt.pid == pid:
                 del self._attempts[name]
                 self._busy_s = time.monotonic()
+                return
 
     def _leave(self, why: str = "") -> None:
         """Have what runs here suspended; the node goes back as soon as it is empty.
@@ -231,7 +270,23 @@ class Agent:
     @staticmethod
     def _notify(attempts: Iterable[_Attempt]) -> None:
         for attempt in attempts:
-            attempt.child.send_signal(protocol.NOTICE_SIGNAL)
+            attempt.send(protocol.NOTICE_SIGNAL)
+
+
+def _begin(directory: Path, index: int, visible: Mapping[str, str], log: BinaryIO) -> int:
+    """Begin a supervisor as a process of its own; return its pid."""
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", supervise.__file__, str(directory), str(index)],
+        env={**devices.without(without_slurm()), **visible},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd="/",
+        preexec_fn=_outlive_nobody,  # noqa: PLW1509 - there is one thread
+    )
+    # It is reaped with all other children: keep Popen from doing that.
+    child.returncode = 0
+    return child.pid
 
 
 def _outlive_nobody() -> None:

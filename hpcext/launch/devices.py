@@ -15,6 +15,10 @@ CUDA = "CUDA_VISIBLE_DEVICES"
 ROCR = "ROCR_VISIBLE_DEVICES"
 NAMES = (CUDA, ROCR, "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
+_ORDER = "CUDA_DEVICE_ORDER"
+OF_ATTEMPT = (*NAMES, _ORDER)
+"""All variables by which an attempt is told its GPUs."""
+
 _NVIDIA = Path("/dev/nvidiactl")
 _AMD = Path("/dev/kfd")
 
@@ -53,7 +57,7 @@ def naming(devices: str) -> dict[str, str]:
     """
     if name() == CUDA:
         # Indices are those of the driver (nvidia-smi), whose order is not CUDA's by default.
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", CUDA: devices}
+        return {_ORDER: "PCI_BUS_ID", CUDA: devices}
     return {ROCR: devices}
 
 

@@ -1,11 +1,12 @@
 """A process that has imported what a command imports, and forks supervisors whose command goes on.
 
-Run as ``PYTHON [OPTION...] .../launch/preload.py FD PADDING MODULE...`` by the interpreter of the
-job, in its environment, where FD is a socket of the manager. It imports the modules, and then is a
-:mod:`~hpcext.launch.nursery`. The command of a supervisor that it forks is not executed but run in
-a further fork, which already has the modules. For all that it can see, but for our frames below its
-own, it was executed: its environment, arguments, signals, files and ``__main__`` are those that it
-would have.
+Run as ``PYTHON [OPTION...] .../launch/preload.py FD PADDING alone|ranks MODULE...`` by the
+interpreter of the job, in its environment, where FD is a socket of whoever starts supervisors. It
+imports the modules, and then is a :mod:`~hpcext.launch.nursery`. The command of a supervisor that
+it forks is not executed but run in a further fork, which already has the modules. For all that it
+can see, but for our frames below its own, it was executed: its environment, arguments, signals,
+files and ``__main__`` are those that it would have. ``ranks``: the command is ``hpcext launch``,
+and this holds for each of its ranks.
 
 Where that cannot be so, it is executed as usual: if the environment is another one than the modules
 were imported in, if the file of one has changed since, or if the words are no script or module for
@@ -23,7 +24,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+ALONE, RANKS = "alone", "ranks"
+"""What the command is."""
 
 PADDING = "PADDING_OF_HPCEXT"
 """The variable whose value is overwritten by the environment of the command."""
@@ -39,28 +43,51 @@ class UnfitError(Exception):
     """The reason why nothing can be forked from here."""
 
 
-def _import(modules: Sequence[str]) -> None:
+def _import(modules: Sequence[str], *, of_ranks: bool) -> None:
     """Import modules; afterwards this must be a process that can be forked without harm.
 
     Raises
     ------
     UnfitError
-        It is not, or one cannot be imported.
+        It is not, or one cannot be imported, or asks for a variable that is set only later.
     """
+    from hpcext.launch.run_here import OF_RANKS, open_files  # noqa: PLC0415  (found only now)
+
     for name in modules:
         try:
-            importlib.import_module(name)
-            for also in _ALSO.get(name, ()):
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(also)
+            with _asked() as asked:
+                importlib.import_module(name)
+                for also in _ALSO.get(name, ()):
+                    with contextlib.suppress(ImportError):
+                        importlib.import_module(also)
         except BaseException as error:
             raise UnfitError(f"{name}: {type(error).__name__}: {error}") from None
+        if of_ranks and (too_early := sorted(OF_RANKS & asked)):
+            raise UnfitError(
+                f"{name}: an import asks for {too_early[0]}, which each rank gets later"
+            )
     if len(os.listdir("/proc/self/task")) > 1:
         raise UnfitError(f"{', '.join(modules)}: an import starts threads")
-    from hpcext.launch.run_here import open_files  # noqa: PLC0415  (found only now)
-
     if any(path.startswith(_GPUS) for path in open_files().values()):
         raise UnfitError(f"{', '.join(modules)}: an import opens a GPU")
+
+
+@contextlib.contextmanager
+def _asked() -> Iterator[set[str]]:
+    """Collect the names of variables that are asked for in ``os.environ``."""
+    asked: set[str] = set()
+    encode = os.environ.encodekey
+
+    def noting(name: str) -> str:
+        asked.add(name)
+        return encode(name)
+
+    # Whatever looks for a variable by its name encodes it.
+    os.environ.encodekey = noting
+    try:
+        yield asked
+    finally:
+        os.environ.encodekey = encode
 
 
 def _find_ours(root: str) -> None:
@@ -93,10 +120,11 @@ def main() -> int:
         del sys.path[0]
     os.environ.pop(PADDING, None)
     environ = dict(os.environ)
-    control = socket.socket(fileno=int(sys.argv[1]))
+    fd, _, mode, *modules = sys.argv[1:]
+    control = socket.socket(fileno=int(fd))
     try:
         _find_ours(os.path.dirname(os.path.dirname(here)))
-        _import(sys.argv[3:])
+        _import(modules, of_ranks=mode == RANKS)
     except UnfitError as error:
         control.send(str(error).encode(errors="replace")[:1000])
         return 1
@@ -114,8 +142,8 @@ def main() -> int:
     set_environ(environ)
     words = sys.orig_argv[: sys.orig_argv.index(sys.argv[0])]
     files = open_files().keys() - {control.fileno()}
-    command.run_here = Runner(environ, changes, words, files)
-    nursery.serve(control, supervise, [*words, __file__, *sys.argv[3:]])
+    command.run_here = Runner(environ, changes, words, files, of_ranks=mode == RANKS)
+    nursery.serve(control, supervise, [*words, __file__, *modules])
     return 0
 
 

@@ -20,7 +20,9 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from hpcext.launch import devices
+from hpcext import protocol
+from hpcext.allocation import without_task
+from hpcext.launch import devices, ranks, words
 
 _PER_ATTEMPT = frozenset({
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "SPT_NOENV", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
@@ -28,6 +30,12 @@ _PER_ATTEMPT = frozenset({
     "MLFLOW_MAX_LOG_PARAMS",
 })  # fmt: skip
 """Variables that a supervisor sets for an attempt; an import that asks for them asks again."""
+
+OF_RANKS = frozenset({
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "GLOO_SOCKET_IFNAME",
+})  # fmt: skip
+"""Variables that a launcher sets for each rank, which no import may ask for."""
 
 _ARGUMENTS, _ENVIRONMENT = (47, 48), (49, 50)
 """Fields of ``/proc/PID/stat``, from 0: where these are in memory, from and to; proc(5)."""
@@ -42,22 +50,27 @@ class Runner:
         The environment in which the modules were imported.
     changes : Mapping of str to (str or None)
         What imports have changed in it: new values, None for what they removed.
-    words : sequence of str
+    python : sequence of str
         The interpreter and its options, as they were given.
     files : set of int
         Descriptors that imports have left open.
+    of_ranks : bool
+        Whether the command is a launcher, each of whose ranks goes on here.
     """
 
     def __init__(
         self,
         environ: Mapping[str, str],
         changes: Mapping[str, str | None],
-        words: Sequence[str],
+        python: Sequence[str],
         files: set[int],
+        *,
+        of_ranks: bool = False,
     ) -> None:
-        self._environ = _fixed(environ)
+        self._changing = _PER_ATTEMPT | OF_RANKS if of_ranks else _PER_ATTEMPT
+        self._environ = self._fixed(environ)
         self._changes = changes
-        self._words = list(words)
+        self._python = list(python)
         self._files = files
         paths = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
         self._sources = {path: _facts(path) for path in paths if isinstance(path, str)}
@@ -72,17 +85,16 @@ class Runner:
             Its whole environment.
         """
         try:
-            main = self._main(argv, environ)
+            main = self._launcher(argv, environ) or self._main(argv, environ)
+            if main is None or not _place(argv, environ):
+                return
         except (OSError, ValueError, IndexError):
             # Whatever the matter is, it can be executed.
-            main = None
-        if main is None:
             return
 
         def begin() -> None:
             _close_others(self._files)
             _as_python_begins(argv)
-            set_environ(environ, self._changes)
             main()
 
         # From here on there is no way back. The supervisor learns by the end of a pipe, which is
@@ -90,70 +102,88 @@ class Runner:
         _end(lambda: _status_of(begin))
 
     def _main(self, argv: Sequence[str], environ: Mapping[str, str]) -> Callable[[], object] | None:
-        """Return what runs a command here, with all prepared for it; None if it has to be executed.
-
-        Raises
-        ------
-        OSError, ValueError, IndexError
-            It cannot be prepared.
-        """
-        own = len(self._words)
-        if list(argv[:own]) != self._words or _fixed(environ) != self._environ:
+        """Return what runs a command here; None if it has to be executed."""
+        own = len(self._python)
+        if list(argv[:own]) != self._python or self._fixed(environ) != self._environ:
             return None
         main = _main_of(argv[own:])
-        ready = main is not None and not self._changed() and _place(argv, environ)
-        return main if ready else None
+        if main is None or self._changed():
+            return None
+
+        def run() -> None:
+            set_environ(environ, self._changes)
+            main()
+
+        return run
+
+    def _launcher(
+        self, argv: Sequence[str], environ: Mapping[str, str]
+    ) -> Callable[[], object] | None:
+        """Return what launches the ranks of a command, which then go on here; None if it has none.
+
+        So it does only if they will.
+        """
+        found = words.launched(argv)
+        if found is None or self._main(found.argv, without_task(environ)) is None:
+            return None
+
+        def run() -> None:
+            set_environ(environ)
+            ranks.run(found.argv, found.ranks, protocol.environ(), replace=found.replace)
+
+        return run
+
+    def _fixed(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that must be those with which the modules were imported."""
+        return {
+            name: value
+            for name, value in environ.items()
+            if not (
+                name.startswith("HPCEXT_") or name in devices.OF_ATTEMPT or name in self._changing
+            )
+        }
 
     def _changed(self) -> bool:
         """Return whether the file of an imported module is another one by now."""
         return any(_facts(path) != facts for path, facts in self._sources.items())
 
 
-def _fixed(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that must be those with which the modules were imported."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if not (name.startswith("HPCEXT_") or name in devices.NAMES or name in _PER_ATTEMPT)
-    }
-
-
 # What a command is to find.
 
 
-def _main_of(words: Sequence[str]) -> Callable[[], object] | None:
+def _main_of(argv: Sequence[str]) -> Callable[[], object] | None:
     """Return what runs a script or a module with its arguments; None if that is Python's to do."""
-    if len(words) > 1 and words[0] == "-m":
-        return lambda: _run_module(words[1:])
-    if not words or words[0].startswith("-"):
+    if len(argv) > 1 and argv[0] == "-m":
+        return lambda: _run_module(argv[1:])
+    if not argv or argv[0].startswith("-"):
         return None
     try:
-        with io.open_code(os.path.abspath(words[0])) as file:
+        with io.open_code(os.path.abspath(argv[0])) as file:
             source = file.read()
     except OSError:
         # Also of a directory, which may have a __main__.
         return None
     # An archive, which may have one as well, or what is compiled.
-    return None if b"\0" in source else lambda: _run_script(source, words)
+    return None if b"\0" in source else lambda: _run_script(source, argv)
 
 
-def _run_script(source: bytes, words: Sequence[str]) -> None:
-    sys.argv = list(words)
-    _first_on_path(os.path.dirname(os.path.realpath(words[0])))
+def _run_script(source: bytes, argv: Sequence[str]) -> None:
+    sys.argv = list(argv)
+    _first_on_path(os.path.dirname(os.path.realpath(argv[0])))
     main = _new_main()
-    main.__file__ = words[0]
+    main.__file__ = argv[0]
     main.__dict__["__cached__"] = None
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", words[0])
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", argv[0])
     # Without our own "from __future__".
-    exec(compile(source, words[0], "exec", dont_inherit=True), main.__dict__)
+    exec(compile(source, argv[0], "exec", dont_inherit=True), main.__dict__)
 
 
-def _run_module(words: Sequence[str]) -> None:
-    sys.argv = ["-m", *words[1:]]
+def _run_module(argv: Sequence[str]) -> None:
+    sys.argv = ["-m", *argv[1:]]
     _first_on_path(os.getcwd())
     _new_main()
     # What the interpreter itself calls for -m.
-    runpy._run_module_as_main(words[0])  # type: ignore[attr-defined]
+    runpy._run_module_as_main(argv[0])  # type: ignore[attr-defined]
 
 
 def _new_main() -> types.ModuleType:

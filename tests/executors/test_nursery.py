@@ -15,11 +15,11 @@ from test_local import Local, in_loop
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
-from hpcext.executors import nursery
+from hpcext.launch import nurseries as starting
 from hpcext.launch import nursery as program
 from hpcext.launch import supervise
 
-MANY = nursery.AFTER + 4
+MANY = starting.AFTER + 4
 
 
 def nurseries(of: int | None = None) -> list[psutil.Process]:
@@ -40,14 +40,14 @@ async def many_end(local: Local, first: int = 1, count: int = MANY) -> None:
         local.start(str(number))
         ended = await local.heard(f.Ended, str(number))
         assert ended.outcome is f.Outcome.COMPLETED, ended
-    while any(nursery.PADDING in each.cmdline() for each in nurseries()):
+    while any(starting.PADDING in each.cmdline() for each in nurseries()):
         await asyncio.sleep(0.02)
 
 
 @in_loop
 async def test_a_manager_of_few_jobs_has_none(stage: Stage) -> None:
     local = Local(stage)
-    await many_end(local, count=nursery.AFTER)
+    await many_end(local, count=starting.AFTER)
     assert not nurseries()
     await many_end(local, first=100)
     assert len(nurseries()) == 1
@@ -95,7 +95,7 @@ async def test_one_that_does_not_answer_is_given_up(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it forks afterwards finds that the attempt is another's."""
-    monkeypatch.setattr(nursery, "ANSWER_S", 0.2)
+    monkeypatch.setattr(starting, "ANSWER_S", 0.2)
     local = Local(stage)
     await many_end(local)
     (of_all,) = nurseries()

@@ -22,8 +22,8 @@ from test_next_allocation import in_next
 from hpcext.backends.slurm.steps import SlurmSteps
 from hpcext.core import facts as f
 from hpcext.core import values as v
-from hpcext.executors import nursery, preload
 from hpcext.executors.attempts import NO_PRELOAD
+from hpcext.launch import nurseries as starting
 from hpcext.launch import preload as program
 
 PROGRAMS = Path(__file__).parent / "preloading"
@@ -67,7 +67,7 @@ class Twice:
 
     async def ready(self) -> None:
         """Wait until the process has imported the module."""
-        while not (found := nurseries()) or any(nursery.PADDING in words(each) for each in found):
+        while not (found := nurseries()) or any(starting.PADDING in words(each) for each in found):
             await asyncio.sleep(0.02)
 
     async def both(self) -> list[f.Ended]:
@@ -121,6 +121,15 @@ def alike(seen: dict[str, Any], attempt: int) -> dict[str, Any]:
     return found
 
 
+def without_ports(seen: dict[str, Any]) -> dict[str, Any]:
+    """What is seen by a rank but for where its ranks meet, which is another place each time."""
+    environ = seen["environ"]
+    for name in ("MASTER_PORT", "HPCEXT_RANK", "HPCEXT_RENDEZVOUS", "HPCEXT_LAUNCHER"):
+        if name in environ:
+            seen["shown"].remove(f"{name}={environ.pop(name)}")
+    return seen
+
+
 @pytest.fixture(autouse=True)
 def without_readline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readline, in the process of a test, sets what Python there does not know of."""
@@ -151,6 +160,51 @@ async def test_a_module_is_run_as_well(stage: Stage) -> None:
     await twice.both()
     cold, warm = (alike(seen, at + 1) for at, seen in enumerate(twice.seen()))
     assert warm == cold
+    assert twice.imports() == 2
+
+
+@pytest.mark.parametrize("launcher", ["hpcext", f"{sys.executable} -m hpcext"])
+@in_loop
+async def test_each_rank_of_a_launcher_sees_nothing_else(stage: Stage, launcher: str) -> None:
+    launch = [*launcher.split(), "launch", "--ranks=2", "--"]
+    twice = Twice(stage, *launch, sys.executable, PROGRAM, "rank")
+    for ended in await twice.both():
+        assert ended.outcome is f.Outcome.COMPLETED, twice.logs()
+    for rank in "01":
+        cold, warm = (
+            without_ports(alike(json.loads((directory / f"seen-{rank}").read_text()), attempt))
+            for attempt in (1, 2)
+            for directory in [twice.local.jobs / "1" / f"attempt-{attempt:04d}"]
+        )
+        assert warm == cold
+        assert warm["environ"]["RANK"] == warm["environ"]["LOCAL_RANK"] == rank
+        assert warm["environ"]["SET_BY_IMPORT"] == "1"
+    # In each rank of the first attempt, and for all that follow.
+    assert twice.imports() == 3
+
+
+@in_loop
+async def test_a_rank_that_fails_ends_the_launcher_as_ever(stage: Stage) -> None:
+    twice = Twice(stage, "hpcext", "launch", sys.executable, PROGRAM, "exit")
+    first, second = await twice.both()
+    assert twice.imports() == 2
+    assert (first.exit_code, second.exit_code) == (7, 7), twice.logs()
+    cold, warm = twice.logs()
+    assert warm == cold
+
+
+@in_loop
+async def test_an_import_that_asks_for_its_rank_is_no_part_of_it(stage: Stage) -> None:
+    """Each rank would take the answer that there is none for its own."""
+    twice = Twice(stage, "hpcext", "launch", sys.executable, PROGRAM, "seen", modules=("ranked",))
+    why = "ranked: an import asks for LOCAL_RANK, which each rank gets later"
+    assert await twice.warned() == why
+
+
+@in_loop
+async def test_one_that_is_no_rank_may_ask_for_it(stage: Stage) -> None:
+    twice = Twice(stage, sys.executable, PROGRAM, "exit", modules=("heavy", "ranked"))
+    await twice.both()
     assert twice.imports() == 2
 
 
@@ -283,7 +337,7 @@ async def test_what_cannot_be_forked_is_said_and_the_job_runs(
 async def test_of_many_environments_the_newest_are_kept(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preload, "MOST", 2)
+    monkeypatch.setattr(starting, "MOST", 2)
     twice = Twice(stage, sys.executable, PROGRAM, "seen")
     env = twice.local.specs["1"].env
     for attempt in (1, 2, 3):

@@ -9,7 +9,7 @@ import pytest
 from hpcext.core.errors import InputError
 from hpcext.jobfile import parse_jobs
 from hpcext.jobspec import JobSpec
-from hpcext.preloading import interpreter
+from hpcext.launch.words import Ranks, interpreter, launched
 
 
 def job(tmp_path: Path, command: str, lines: str) -> JobSpec:
@@ -43,6 +43,8 @@ def test_modules(tmp_path: Path, lines: str, modules: tuple[str, ...]) -> None:
         ("python train.py", 'preload = ["-m"]', "'-m' is not the name of a module"),
         ("torchrun train.py", 'preload = "torch"', "the command is 'torchrun train.py'"),
         ("python -c pass", 'preload = "torch"', "the command is 'python -c pass'"),
+        ("hpcext launch true", 'preload = "torch"', 'or one of these after "hpcext launch"'),
+        ("hpcext launch --all python a.py", 'preload = "torch"', "is 'hpcext launch --all'"),
         (
             "python train.py",
             'preload = "torch"\ncheckpoint = "transparent"',
@@ -62,6 +64,28 @@ def test_what_cannot_be(tmp_path: Path, command: str, lines: str, said: str) -> 
     assert "jobs.toml: [[job]] 1 (a): preload" in text
     assert said in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("hpcext launch python a.py -m", Ranks(("python", "a.py", "-m"))),
+        ("/opt/bin/hpcext launch --ranks 2 -- a -- b", Ranks(("a", "--", "b"), ranks=2)),
+        ("python3 -m hpcext launch --replace=1 --ranks=3 a", Ranks(("a",), 3, 1)),
+        ("hpcext launch", None),
+        ("hpcext launch --ranks 2", None),
+        ("hpcext launch --ranks two a", None),
+        ("hpcext launch --ranks=0 a", None),
+        ("hpcext launch --ranks=1025 a", None),
+        ("hpcext launch --replace=101 a", None),
+        ("hpcext launch -h", None),
+        ("hpcext run launch a", None),
+        ("python hpcext launch a", None),
+        ("", None),
+    ],
+)
+def test_what_is_launched_as_ranks(words: str, found: Ranks | None) -> None:
+    assert launched(words.split()) == found
 
 
 @pytest.mark.parametrize(

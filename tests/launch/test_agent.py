@@ -41,7 +41,9 @@ class Lease:
         wait_for((self.path / agent.AGENT_FILE).exists, "the agent")
         return self.process
 
-    def attempt(self, op: int, *argv: str, index: int = 0, nodes: int = 1) -> Path:
+    def attempt(
+        self, op: int, *argv: str, index: int = 0, nodes: int = 1, modules: tuple[str, ...] = ()
+    ) -> Path:
         """Have an attempt started; its directory."""
         path = self.path.parent / f"attempt-{op}"
         path.mkdir(exist_ok=True)
@@ -50,7 +52,7 @@ class Lease:
             "schema": protocol.LAUNCH, "job": "1", "attempt": 1, "op": op, "argv": argv,
             "cwd": "/", "environ": attempt.environ(), "log": str(path / "log.txt"),
             "gpus": ["n:0"], "kill_grace_s": 0.2, "suspend_timeout_s": 5.0, "manager": None,
-            "notices": True, "allocation": "",
+            "notices": True, "allocation": "", "preload": modules,
         }  # fmt: skip
         documents.write_json(path / protocol.LAUNCH_FILE, document)
         run = {"schema": agent.RUN, "directory": str(path), "index": index, "devices": "3,4"}

@@ -206,7 +206,7 @@ REASONS = {
     "launch/preload.py:main": "the number of a descriptor that its manager has given it",
     "launch/run_here.py:_region": KERNEL,
     "launch/run_here.py:open_files": KERNEL,
-    "executors/nursery.py:Nursery.begin": "the pid that its own process has forked",
+    "launch/nurseries.py:Nursery.begin": "the pid that its own process has forked",
     "launch/gpu_faults.py:_ask": "a code of NVIDIA's library",
     "launch/gpu_faults.py:_gpus": "numerals.whole, of the variable that names GPUs",
     "launch/gpu_faults.py:xids": "the kernel wrote it; only root may write there, too",

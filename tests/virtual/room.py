@@ -21,9 +21,8 @@ from virtual.checks import HOME, PILOT  # noqa: E402
 
 from hpcext.config import Settings  # noqa: E402
 from hpcext.core.errors import HpcextError  # noqa: E402
-from hpcext.executors import nursery  # noqa: E402
 from hpcext.jobspec import Gpus, JobSpec  # noqa: E402
-from hpcext.launch import command, supervise  # noqa: E402
+from hpcext.launch import command, nurseries, supervise  # noqa: E402
 from hpcext.manager import journal as journals  # noqa: E402
 from hpcext.manager import pilot as pilots  # noqa: E402
 from hpcext.manager.directory import NewPilot, create  # noqa: E402
@@ -34,7 +33,7 @@ ENTRIES = journals.COMPACT_AFTER
 
 hashing._CHUNK_BYTES = 1 << 12  # a buffer of a megabyte for each small file takes longer than it
 # Each supervisor begins by itself: what a nursery saves is the start of an interpreter.
-nursery.AFTER = sys.maxsize
+nurseries.AFTER = sys.maxsize
 command.fork = lambda child: calls.kernel().fork(child)
 
 

@@ -200,6 +200,11 @@ class AttemptFiles:
             self._documents.warn(str(error))
             return None
 
+    def unpreloaded(self) -> str:
+        """Return why an agent forks no supervisors of this job, in its words; empty if it does."""
+        document = self._documents.read(protocol.UNPRELOADED_FILE, protocol.UNPRELOADED)
+        return "" if document is None else str(document.get("why"))
+
     def stands_still(self) -> bool:
         """Return whether it has done no step since its last report, or since the last call."""
         return self._last_step.stands_still(self._reports.step)

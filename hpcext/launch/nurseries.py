@@ -1,0 +1,269 @@
+"""Nurseries as those see them who start supervisors: the manager, and the agent of a lease.
+
+One is a process that forks supervisors (:mod:`hpcext.launch.nursery`), or that has imported the
+modules of a job, too (:mod:`hpcext.launch.preload`). Standard library only.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import allocation
+from hpcext.launch import devices, environment, nursery, preload, words
+from hpcext.numerals import whole
+
+AFTER = 3
+"""Supervisors that are begun without one: a manager of few jobs needs none."""
+
+ANSWER_S = 5.0
+"""Seconds to wait for an answer. Then each supervisor is begun by itself again."""
+
+MOST = 8
+"""Nurseries with modules that are kept, as each may hold hundreds of MB; the one longest unused
+ends."""
+
+PADDING = "." * 4096
+
+ROOM = "." * 65536
+"""Room for the environment of a command; its words have that of a supervisor."""
+
+_Key = tuple[tuple[str, ...], tuple[str, ...], str, tuple[tuple[str, str], ...]]
+
+
+def _supervisors_only(fd: int) -> Sequence[str]:
+    return [sys.executable, "-I", "-S", nursery.__file__, str(fd), PADDING]
+
+
+class Nursery:
+    """A process that forks supervisors: none at first, and none again once it has failed.
+
+    Parameters
+    ----------
+    argv : callable
+        The number of its descriptor of our socket → its command.
+    environ : Mapping of str to str, optional
+        Its environment; by default ours.
+    cwd : str
+    after : int
+        The number of supervisors that are begun before it is.
+    apart : bool
+        Whether it has a session of its own.
+
+    Attributes
+    ----------
+    failed : str
+        Why it forks nothing any more; empty if it does, or has not begun.
+    """
+
+    def __init__(
+        self,
+        argv: Callable[[int], Sequence[str]] = _supervisors_only,
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: str = "/",
+        after: int | None = None,
+        apart: bool = True,
+    ) -> None:
+        self._argv = argv
+        self._environ = environ
+        self._cwd = cwd
+        self._after = AFTER if after is None else after
+        self._apart = apart
+        self.failed = ""
+        self._begun = 0
+        self._ready = False
+        self._socket: socket.socket | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def begin(self, directory: Path, log_fd: int, **more: Any) -> int | None:
+        """Begin the supervisor of an attempt; return its pid, or None if it has to be begun here.
+
+        It may have begun all the same where None is returned: then only one of two supervisors
+        takes the attempt.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+        log_fd : int
+            The open log of the supervisor.
+        **more
+            Fields of :class:`hpcext.launch.nursery.Order`.
+        """
+        self._begun += 1
+        if self._begun == self._after + 1:
+            self._start()
+        if self._socket is None:
+            return None
+        try:
+            if not self._is_ready(self._socket):
+                return None
+            order = nursery.Order(str(directory), **more)
+            socket.send_fds(self._socket, [order.encoded()], [log_fd])
+            pid = whole(self._socket.recv(64).decode())
+        except (OSError, ValueError) as error:
+            self._fail(str(error))
+            return None
+        if pid is None:
+            self._fail("it has ended")
+        return pid
+
+    def look(self) -> None:
+        """See whether it is ready, or has failed."""
+        if self._socket is not None:
+            try:
+                self._is_ready(self._socket)
+            except OSError as error:
+                self._fail(str(error))
+
+    def _fail(self, why: str) -> None:
+        self.failed = why
+        self.close()
+
+    def close(self) -> None:
+        """End it; what it has forked lives on."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._child is not None:
+            # It may hang in what cannot be interrupted; then it is the kernel's.
+            self._child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(ANSWER_S)
+            self._child = None
+
+    def _is_ready(self, control: socket.socket) -> bool:
+        """Return whether it can be asked. Nobody waits for that: supervisors begin here till then.
+
+        Raises
+        ------
+        OSError
+            It did not begin.
+        """
+        if not self._ready:
+            try:
+                said = control.recv(1024)
+            except BlockingIOError:
+                return False
+            if said != nursery.READY:
+                raise OSError(said.decode(errors="replace") or "it did not begin")
+            self._ready = True
+            control.settimeout(ANSWER_S)
+        return True
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._child = subprocess.Popen(
+                self._argv(theirs.fileno()),
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=self._cwd,
+                pass_fds=[theirs.fileno()],
+                start_new_session=self._apart,
+            )
+        except OSError as error:
+            ours.close()
+            self._fail(str(error))
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        ours.setblocking(False)
+        self._socket = ours
+
+
+class Preloaded:
+    """Nurseries with modules, one for each interpreter, environment and working directory.
+
+    The first attempt of a job starts one, and begins as usual.
+
+    Parameters
+    ----------
+    base : Mapping of str to str, optional
+        The environment of supervisors, without what differs between them; by default ours.
+    apart : bool
+        Whether each has a session of its own.
+    """
+
+    def __init__(self, base: Mapping[str, str] | None = None, *, apart: bool = True) -> None:
+        self._base = base
+        self._apart = apart
+        self._nurseries: collections.OrderedDict[_Key, Nursery] = collections.OrderedDict()
+
+    def of(self, launch: Mapping[str, Any]) -> Nursery:
+        """Return what begins the supervisor of an attempt.
+
+        Parameters
+        ----------
+        launch : Mapping
+            Its launch file.
+
+        Raises
+        ------
+        KeyError, TypeError
+            It is none of a job whose modules are imported once.
+        """
+        modules, argv = launch["preload"], words.script(launch["argv"])
+        python = argv[: words.interpreter(argv)]
+        own = _of_job(launch["environ"])
+        ranks = argv is not launch["argv"]
+        parts = (*python, str(ranks)), tuple(modules), str(launch["cwd"])
+        key = (*parts, tuple(sorted(own.items())))
+        if key not in self._nurseries:
+            self._nurseries[key] = self._nursery(python, launch, own, ranks=ranks)
+            if len(self._nurseries) > MOST:
+                self._nurseries.popitem(last=False)[1].close()
+        self._nurseries.move_to_end(key)
+        return self._nurseries[key]
+
+    def look(self) -> None:
+        """See which have failed."""
+        for each in self._nurseries.values():
+            each.look()
+
+    def close(self) -> None:
+        """End all of them; what they have forked lives on."""
+        while self._nurseries:
+            self._nurseries.popitem()[1].close()
+
+    def _nursery(
+        self,
+        python: Sequence[str],
+        launch: Mapping[str, Any],
+        own: Mapping[str, str],
+        *,
+        ranks: bool,
+    ) -> Nursery:
+        base = os.environ if self._base is None else self._base
+        environ = {**environment.DEFAULTS, **base, **own, preload.PADDING: ROOM}
+        if ranks:
+            environ = allocation.without_task(environ)
+        mode = preload.RANKS if ranks else preload.ALONE
+        return Nursery(
+            lambda fd: [*python, preload.__file__, str(fd), PADDING, mode, *launch["preload"]],
+            environ=environ,
+            cwd=launch["cwd"],
+            after=0,
+            apart=self._apart,
+        )
+
+
+def _of_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are the same in all attempts of a job."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("HPCEXT_") and name not in devices.OF_ATTEMPT
+    }
