@@ -47,7 +47,9 @@ def check(spec: JobSpec) -> None:
     """
     if not spec.preload:
         return
-    if not words.interpreter(words.script(spec.command)):
+    # Placeholders are filled later, with numbers.
+    filled = [word.replace("{gpus}", "1").replace("{nodes}", "1") for word in spec.command]
+    if not words.interpreter(words.script(filled)):
         raise InputError(
             f"the command is {shown(shlex.join(spec.command[:3]))}",
             valid='only for a command such as "python train.py" or "python -m train", '

@@ -7,7 +7,7 @@ which ``attempts.py`` watches: on this machine (``local.py``), or on leases
 ``walltime.py``), they run beside the manager (``on_node.py``) or as steps (``steps.py``; those of
 Slurm and LSF are in :mod:`hpcext.backends`).
 
-Once a manager has begun a few supervisors, one process forks the others (``nursery.py``), and one
-that has imported a job's modules forks their commands (``preload.py``). A GPU that jobs share
+Once a manager has begun a few supervisors, one process forks the others, and one that has imported
+a job's modules forks their commands (:mod:`hpcext.launch.nurseries`). A GPU that jobs share
 through MPS is a node of its own, whose GPUs are seats (``seats.py``).
 """

@@ -13,7 +13,8 @@ signals and small files that are renamed into place.
 - ``ranks.py`` is the torchrun of hpcext: it runs a command once for each GPU, and changes their
   number while they train; ``other_node.py`` does so on nodes that are not the first.
 - ``nursery.py`` forks supervisors; ``preload.py`` has imported what a command imports, and
-  ``run_here.py`` runs the command there as if it had been executed.
+  ``run_here.py`` runs the command, or each of its ranks, there as if it had been executed. Who
+  starts supervisors asks for that by ``nurseries.py``; ``words.py`` tells what a command runs.
 - ``agent.py`` holds a lease, ``spread.py`` starts the supervisors of an attempt on several hosts of
   LSF, ``sweep.py`` ends what is left of one.
 - ``mps.py`` starts and ends NVIDIA's daemon; ``gpu_faults.py`` asks its driver why an attempt

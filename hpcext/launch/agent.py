@@ -54,6 +54,9 @@ LEAVING_FILE = "leaving"
 UNUSED, AT_ITS_END = "unused", "at its end"
 """Reasons in the file ``leaving``; without one of these, somebody needs the node."""
 
+TAKEN = 75
+"""Exit code of a supervisor that found the attempt to be another's: ``supervisor.TAKEN``."""
+
 LOOK_S = 1.0
 """Seconds between two looks at the directory."""
 
@@ -112,6 +115,22 @@ class _Attempt:
             with contextlib.suppress(OSError):
                 path = self._directory / protocol.UNPRELOADED_FILE
                 documents.write_json(path, document, durable=False)
+
+    def is_others(self) -> bool:
+        """Return whether another child of ours has the attempt, which counts from now on.
+
+        One was ordered of a process that did not answer in time, and began all the same.
+        """
+        own = protocol.node_directory(self._directory, self._index)
+        try:
+            document = documents.read_json(own / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+            pid = int(document["pid"])
+            runs = pid > 0 and os.waitpid(pid, os.WNOHANG) == (0, 0)
+        except documents.UNFIT:
+            return False
+        if runs:
+            self.pid = pid
+        return runs
 
     def send(self, signum: int) -> None:
         """Send a signal to its supervisor, which nobody but this process reaps."""
@@ -246,12 +265,12 @@ class Agent:
             self._preloaded = Preloaded(devices.without(without_slurm()), apart=False)
         return self._preloaded.of(launch)
 
-    def _child_ended(self, pid: int, _code: int) -> None:
-        for name, attempt in self._attempts.items():
-            if attempt.pid == pid:
-                del self._attempts[name]
-                self._busy_s = time.monotonic()
-                return
+    def _child_ended(self, pid: int, code: int) -> None:
+        name = next((name for name, each in self._attempts.items() if each.pid == pid), None)
+        if name is None or (code == TAKEN and self._attempts[name].is_others()):
+            return
+        del self._attempts[name]
+        self._busy_s = time.monotonic()
 
     def _leave(self, why: str = "") -> None:
         """Have what runs here suspended; the node goes back as soon as it is empty.

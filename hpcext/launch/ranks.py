@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 if __name__ == "__main__":
     # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
@@ -383,21 +383,8 @@ def _on_several(argv: Sequence[str], per_node: int, attempt: protocol.Attempt) -
         return USAGE
 
 
-def run(
-    argv: Sequence[str], per_node: int, environ: Mapping[str, str], *, replace: int = 0
-) -> NoReturn:
-    """Run a command once per GPU, and end this process with its exit code.
-
-    Parameters
-    ----------
-    argv, per_node, environ, replace
-        As of :func:`launch`.
-    """
-    code = launch(argv, per_node, environ, replace=replace)
-    stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
     per_node, _, losses = sys.argv[1].partition("+")
-    run(sys.argv[2:], int(per_node), protocol.environ(), replace=int(losses or 0))
+    code = launch(sys.argv[2:], int(per_node), protocol.environ(), replace=int(losses or 0))
+    stderr.flush()
+    os._exit(code)

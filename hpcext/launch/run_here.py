@@ -20,9 +20,8 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from hpcext import protocol
 from hpcext.allocation import without_task
-from hpcext.launch import devices, ranks, words
+from hpcext.launch import devices, ranks, stderr, words
 
 _PER_ATTEMPT = frozenset({
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "SPT_NOENV", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
@@ -129,7 +128,9 @@ class Runner:
 
         def run() -> None:
             set_environ(environ)
-            ranks.run(found.argv, found.ranks, protocol.environ(), replace=found.replace)
+            code = ranks.launch(found.argv, found.ranks, environ, replace=found.replace)
+            stderr.flush()
+            os._exit(code)
 
         return run
 

@@ -33,6 +33,11 @@ def test_modules(tmp_path: Path, lines: str, modules: tuple[str, ...]) -> None:
     assert job(tmp_path, "python train.py", lines).preload == modules
 
 
+def test_ranks_whose_number_is_filled_in_later(tmp_path: Path) -> None:
+    command = "hpcext launch --ranks {gpus} python train.py"
+    assert job(tmp_path, command, 'preload = "torch"').preload == ("torch",)
+
+
 @pytest.mark.parametrize(
     ("command", "lines", "said"),
     [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from test_agent import Lease, exit_of
 from written import whole_lines
 
 from hpcext import documents, protocol
-from hpcext.launch import agent, preload, supervise
+from hpcext.launch import agent, preload, supervise, supervisor
 from hpcext.launch.nurseries import PADDING
 
 MODULE = """
@@ -184,3 +186,22 @@ def test_one_that_is_killed_does_not_take_its_attempts_with_it(lease: Preloading
     documents.write_json(path / protocol.ORDER_FILE, order)
     ended = exit_of(path)
     assert (ended["exit_code"], ended["notice_at"]) == (-signal.SIGTERM, None)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_supervisor_that_began_unexpectedly_counts(tmp_path: Path, ours: bool) -> None:
+    """The process that forks did not answer in time: another one was begun, and found it there."""
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        document = {"schema": protocol.SUPERVISOR, "pid": child.pid if ours else os.getppid()}
+        documents.write_json(tmp_path / protocol.SUPERVISOR_FILE, document)
+        attempt = agent._Attempt(1, tmp_path, 0, None)
+        assert attempt.is_others() == ours
+        assert attempt.pid == (child.pid if ours else 1)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_its_code_is_that_of_a_supervisor() -> None:
+    assert agent.TAKEN == supervisor.TAKEN

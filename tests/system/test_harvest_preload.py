@@ -62,8 +62,7 @@ def test_they_are_forked_or_it_is_said_why_not(slurm: Cluster, place: Site) -> N
     out = ended(harvest(place, "--max-nodes", "1"))
     assert {each["state"] for each in jobs_of(place).values()} == {"completed"}, out
     logs = {
-        name: place.run("logs", str(place.pilot), name).out.split()
-        for name in ("first", "second")
+        name: place.run("logs", str(place.pilot), name).out.split() for name in ("first", "second")
     }
     assert (logs["first"][-1], logs["second"][-1]) == ("executed", "forked"), logs
     why = "not_there: ModuleNotFoundError: No module named 'not_there'"
