@@ -26,20 +26,28 @@ def steps(site: Site, name: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_it_ends_as_if_nothing_had_been(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("launch", "gpus", "last"),
+    [((), 1, 400), ((sys.executable, "-m", "hpcext", "launch"), 2, 200)],
+    ids=["alone", "two ranks"],
+)
+def test_it_ends_as_if_nothing_had_been(
+    site: Site, launch: tuple[str, ...], gpus: int, last: int
+) -> None:
     gates = {name: site.path / f"{name}.gate" for name in ("suspended", "undisturbed")}
     gates["undisturbed"].touch()
     site.write_jobs(
         *(
             {
                 "name": name,
-                "command": [sys.executable, str(TRAIN), str(gate), str(site.path / name)],
+                "command": [*launch, sys.executable, str(TRAIN), str(gate), str(site.path / name)],
+                "gpus": gpus,
                 **({"preload": MODULES} if name == "suspended" else {}),
             }
             for name, gate in gates.items()
         )
     )
-    manager = site.start("run", str(site.jobs), "--gpus", "2", "--dir", str(site.pilot), "--json")
+    manager = site.start("run", str(site.jobs), "--gpus", "4", "--dir", str(site.pilot), "--json")
     pilot = str(site.pilot)
 
     wait_for(lambda: steps(site, "suspended"), "its first step")
@@ -55,7 +63,7 @@ def test_it_ends_as_if_nothing_had_been(site: Site) -> None:
     gates["suspended"].touch()
     out, err = manager.communicate(timeout=500)
     assert manager.returncode == 0, (out, err)
-    assert steps(site, "suspended") == list(range(1, 401))
+    assert steps(site, "suspended") == list(range(1, last + 1))
     weights = {name: (site.path / name).read_text() for name in gates}
     assert weights["suspended"] == weights["undisturbed"]
     psutil.wait_procs([ready], 60)
