@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hpcext import backends, documents
+from hpcext import backends, documents, protocol
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Outcome, Registered, Rescaled
 from hpcext.core.history.fragments import Fragments
@@ -300,8 +300,12 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         )
 
     def _hear(self, lease: Lease) -> None:
+        """Take in all that was written on the node of a lease, before that counts as lost."""
         for watch in list(self._watches.values()):
             if any(part.lease == lease.number for part in watch.parts):
+                for part in watch.parts:
+                    directory = watch.files.directory
+                    documents.look_anew(protocol.node_directory(directory, part.index))
                 self._look(watch)
 
     def _look(self, watch: Watch) -> None:
