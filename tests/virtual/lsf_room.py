@@ -104,7 +104,8 @@ class LsfRoom(batch_room.BatchRoom):
     def _told(self, hearers: Sequence[Process]) -> None:
         """Note which trainings hear of LSF: whatever becomes of them then is no failure."""
         for process in hearers:
-            if process.name == "supervisor":
+            # One that is about to begin hears it as well.
+            if any(word.endswith("/supervise.py") for word in process.argv):
                 self.checks.told.add(faults.job_of(process))
 
     def _unreached(self, process: Process) -> None:
