@@ -242,13 +242,15 @@ class Checks:
                 if not disk.keeps(path):
                     self.wrong(f"{path} would not survive a loss of power")
 
-    def _journal_kept(self, *, sooner: bool = False) -> None:
+    def _journal_kept(self, *, sooner: bool = False, job: str = "") -> None:
         """Check that all that is acted on is on the disk; mere progress need not be.
 
         Parameters
         ----------
         sooner : bool
             Whether that was decided before: what a manager writes just now is something else.
+        job : str
+            Of which a request alone is to be there.
         """
         disk = self._room.disk
         if self._room.faults.disk_failed:
@@ -259,7 +261,10 @@ class Checks:
         written = bytes(journal.data)
         rest = written[len(journal.durable) :].splitlines()
         if not written.startswith(journal.durable) or any(
-            fact["type"] != "progressed" for line in rest for fact in json.loads(line)[1]
+            fact["type"] not in ({"progressed", "started"} if job else {"progressed"})
+            and job in {"", fact.get("job")}
+            for line in rest
+            for fact in json.loads(line)[1]
         ):
             self.wrong("what is done is not in the journal yet, or not on the disk")
 
@@ -267,7 +272,8 @@ class Checks:
 
     def promised(self, verb: str, words: dict[str, Any], before: int) -> None:
         """Note that a request was answered; nothing follows if something else was wanted since."""
-        self._journal_kept()
+        # The next request, of another job, may be about to be written down.
+        self._journal_kept(job=words["job"])
         if self.wishes[words["job"]] == before:
             self._promised[verb, words["job"]] = (self._room.kernel.now, words)
 

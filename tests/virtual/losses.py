@@ -29,12 +29,14 @@ class Attempt:
         When its newest checkpoint was whole.
     writes, in_place : bool
         Whether it is writing a checkpoint, and whether under its own name.
+    could_not : bool
+        Whether it could not write the last one, or not know that it has.
     """
 
     def __init__(self, process: Process, began_s: float, skew_s: float) -> None:
         self.process, self.began_s, self.skew_s = process, began_s, skew_s
         self.whole_s: float | None = None
-        self.writes = self.in_place = False
+        self.writes = self.in_place = self.could_not = False
 
 
 class Losses:
@@ -85,7 +87,7 @@ class Losses:
     def written(self, process: Process, *, whole: bool) -> None:
         """Note that it has written one, or could not."""
         found = self._of(process)
-        found.writes = False
+        found.writes, found.could_not = False, not whole
         if whole:
             found.whole_s = self._now()
 
@@ -137,8 +139,8 @@ class Losses:
         if told_s > ran_s + CLOSE_S:
             self._room.checks.wrong(f"{what}; it ran for {ran_s:.2f} s")
         # The age of a checkpoint is unknown where the clock was set. One that dies as it writes may
-        # have written all of it, or not.
-        elif set_meanwhile or found.writes:
+        # have written all of it, or not; so may one whose disk failed at the very end.
+        elif set_meanwhile or found.writes or found.could_not:
             return
         elif told_s < true_s - close_s:
             self._room.checks.wrong(what)
