@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from hpcext.core.values import Job, State
@@ -31,6 +32,8 @@ class Asides:
         Whether a user has asked for anything.
     refused : set of (str, str)
         What a user has asked for last and was refused, with its node.
+    withdrawals : Counter
+        How often each node was asked to be used again, and how often that was answered.
     """
 
     def __init__(self, room: Room) -> None:
@@ -42,6 +45,7 @@ class Asides:
         self._attempts: dict[str, int] = {}
         self.meddled = False
         self.refused: set[tuple[str, str]] = set()
+        self.withdrawals: Counter[str] = Counter()
 
     # As it happens.
 
@@ -71,14 +75,24 @@ class Asides:
                 f"job {job} attempt {number} begins on {node}, set aside at {answered_s:.1f} s"
             )
 
-    def answered(self, verb: str, node: str) -> None:
-        """Note that a user's request was answered."""
-        if verb == "set_aside":
+    def answered(self, verb: str, node: str, before: int) -> None:
+        """Note that a user's request was answered.
+
+        Parameters
+        ----------
+        verb, node : str
+        before : int
+            Of :attr:`withdrawals` when it was made: of two at once nobody knows which came last.
+        """
+        if verb == "readmit":
+            self.withdrawn(node)
+        elif self.withdrawals[node] == before:
             self._answered[node] = self._room.kernel.now
 
     def withdrawn(self, node: str) -> None:
-        """Note that a user is about to ask for a node to be used again."""
+        """Note that a user is about to ask for a node to be used again, or has been answered."""
         self.meddled = True
+        self.withdrawals[node] += 1
         self._answered.pop(node, None)
 
     def room_for(self, node: str) -> bool:

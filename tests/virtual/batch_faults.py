@@ -162,13 +162,14 @@ class BatchFaults(faults.Faults):
         def ask() -> None:
             if verb == "readmit":
                 asides.withdrawn(node)
+            before = asides.withdrawals[node]
             try:
                 said = spool.ask(loading.module("pathlib").Path(PILOT), verb, node=node)
             except InputError:
                 asides.refused.add((verb, node))
                 raise
             self._tell(f"{verb} {node}: {said.get('text', said)}")
-            asides.answered(verb, node)
+            asides.answered(verb, node, before)
 
         self._room.as_user(ask)
 

@@ -44,6 +44,7 @@ class Checks:
         self._saved: dict[str, int] = defaultdict(int)
         self._running: dict[str, Process] = {}
         self._harmed: set[str] = set()
+        self._harmed_soon: set[str] = set()
         self._slow: set[tuple[str, int]] = set()  # attempts stopped for long
         self.deaf: set[str] = set()
         self.told: set[str] = set()  # jobs whose trainings a batch system told to end
@@ -99,6 +100,9 @@ class Checks:
                 "and nothing was done to it"
             )
         self._harmed.discard(job)
+        if job in self._harmed_soon:
+            self._harmed_soon.discard(job)
+            self._harmed.add(job)
         self._last[job] = step
 
     def takes(self, job: str, attempt: int, process: Process, launch: Any) -> None:
@@ -145,9 +149,16 @@ class Checks:
             self.wrong(f"job {job} does step {step} after step {self._last[job]}")
         self._last[job] = step
 
-    def harmed(self, job: str) -> None:
-        """Note that steps of a job since its last checkpoint may be lost."""
-        self._harmed.add(job)
+    def harmed(self, job: str, *, soon: bool = False) -> None:
+        """Note that steps of a job since its last checkpoint may be lost.
+
+        Parameters
+        ----------
+        job : str
+        soon : bool
+            Whether they are those of an attempt that is about to begin.
+        """
+        (self._harmed_soon if soon else self._harmed).add(job)
 
     def stopped(self, process: Process, seconds: float) -> None:
         """Note that a training is stopped, perhaps for longer than it may take to save itself."""
