@@ -90,10 +90,10 @@ COMPUTES = (
 """Other folders with long files."""
 
 
-PART = 4
+PART = 6
 """Of the examples of a property, so many times fewer are tried where slow tests are left out."""
 
-LEAST = 20
+LEAST = 15
 """But so many, if it has them."""
 
 

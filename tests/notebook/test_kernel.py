@@ -6,8 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import nbclient
-import nbformat
 import pytest
 from site_of_test import Site, wait_for
 
@@ -22,6 +20,10 @@ import threading
 def test_a_notebook_shows_pilots_and_leaves_one_behind(
     here: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    # Each process that runs tests would import them, whether it runs this one or not.
+    import nbclient
+    import nbformat
+
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     here.write_jobs(here.counter("a"))
