@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hpcext import backends, documents, protocol
+from hpcext import backends, documents
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Outcome, Registered, Rescaled
 from hpcext.core.history.fragments import Fragments
@@ -303,9 +303,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         """Take in all that was written on the node of a lease, before that counts as lost."""
         for watch in list(self._watches.values()):
             if any(part.lease == lease.number for part in watch.parts):
-                for part in watch.parts:
-                    directory = watch.files.directory
-                    documents.look_anew(protocol.node_directory(directory, part.index))
+                watch.look_anew()
                 self._look(watch)
 
     def _look(self, watch: Watch) -> None:
@@ -314,6 +312,8 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         over = [part for part in watch.parts if self._is_over(files, part)]
         if not over:
             return
+        if not all(part.has_ended(files) for part in over):
+            watch.look_anew()
         if len(over) == len(watch.parts):
             self._news(watch)
             self._finish(watch)

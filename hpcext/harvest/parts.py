@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.core.facts import Rescaled
 from hpcext.core.values import Action
 from hpcext.executors.attempt.directory import AttemptFiles
@@ -85,6 +85,11 @@ class Watch:
     def gpus(self) -> tuple[str, ...]:
         """As ``HOST:INDEX``, of all parts."""
         return tuple(gpu for part in self.parts for gpu in part.gpus)
+
+    def look_anew(self) -> None:
+        """Have files be seen that nodes wrote before they went."""
+        for part in self.parts:
+            documents.look_anew(protocol.node_directory(self.files.directory, part.index))
 
     def members(self) -> list[Part]:
         """Return the parts that train, by its last answer, in its order."""
