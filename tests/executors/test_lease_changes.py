@@ -19,7 +19,6 @@ from hpcext import documents, protocol
 from hpcext.core.facts import Ended, Fact, Noted, Outcome, Registered, Rescaled, Started
 from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Action, Kind
-from hpcext.executors.attempts import NO_PRELOAD
 from hpcext.harvest.executor import LeaseExecutor
 from hpcext.harvest.leases import Terms
 from hpcext.jobfile import parse_jobs
@@ -113,13 +112,18 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path, ScriptedSlurm(monkeypatch))
 
 
-def test_what_a_job_preloads_is_said_to_have_no_effect(
+def test_an_agent_that_forks_nothing_is_heard_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(tmp_path, ScriptedSlurm(monkeypatch), PRELOADED)
     stage.act(Kind.START, "n1")
+    stage.cycle()
+    assert not [fact for fact in stage.facts if isinstance(fact, Noted)]
+    document = {"schema": protocol.UNPRELOADED, "why": "torch\x1b: it is away"}
+    documents.write_json(stage.files / protocol.UNPRELOADED_FILE, document)
+    stage.cycle(2)
     (noted,) = [fact for fact in stage.facts if isinstance(fact, Noted)]
-    assert noted.notes == (NO_PRELOAD,)
+    assert noted.notes == ("preload has no effect: torch\\x1b: it is away",)
 
 
 def test_a_node_comes_and_another_goes(stage: Stage) -> None:
