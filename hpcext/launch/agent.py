@@ -254,16 +254,16 @@ class Agent:
         """Return what has imported the modules of an attempt's job, or is to; None for none."""
         try:
             launch = documents.read_json(directory / protocol.LAUNCH_FILE, protocol.LAUNCH)
+            if not launch.get("preload"):
+                return None
+            if self._preloaded is None:
+                # What is forked becomes a child of ours.
+                command.become_reaper()
+                self._preloaded = Preloaded(devices.without(without_slurm()), apart=False)
+            return self._preloaded.of(launch)
         except documents.UNFIT:
-            # Its supervisor will say so.
+            # Its supervisor begins as usual, and says what is wrong with the attempt.
             return None
-        if not launch.get("preload"):
-            return None
-        if self._preloaded is None:
-            # What is forked becomes a child of ours.
-            command.become_reaper()
-            self._preloaded = Preloaded(devices.without(without_slurm()), apart=False)
-        return self._preloaded.of(launch)
 
     def _child_ended(self, pid: int, code: int) -> None:
         name = next((name for name, each in self._attempts.items() if each.pid == pid), None)

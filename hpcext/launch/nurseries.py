@@ -113,7 +113,7 @@ class Nursery:
             self._fail(str(error))
             return None
         if pid is None:
-            self._fail("it has ended")
+            self._fail("the process that has imported its modules could not be forked")
         return pid
 
     def look(self) -> None:
