@@ -28,6 +28,7 @@ from hpcext.launch import preload as program
 
 PROGRAMS = Path(__file__).parent / "preloading"
 PROGRAM = str(PROGRAMS / "program.py")
+HPCEXT = str(Path(sys.executable).with_name("hpcext"))
 
 
 def words(process: psutil.Process) -> list[str]:
@@ -163,10 +164,14 @@ async def test_a_module_is_run_as_well(stage: Stage) -> None:
     assert twice.imports() == 2
 
 
-@pytest.mark.parametrize("launcher", ["hpcext", f"{sys.executable} -m hpcext"])
+@pytest.mark.parametrize(
+    "launcher", [(HPCEXT,), (sys.executable, "-m", "hpcext")], ids=["program", "module"]
+)
 @in_loop
-async def test_each_rank_of_a_launcher_sees_nothing_else(stage: Stage, launcher: str) -> None:
-    launch = [*launcher.split(), "launch", "--ranks=2", "--"]
+async def test_each_rank_of_a_launcher_sees_nothing_else(
+    stage: Stage, launcher: tuple[str, ...]
+) -> None:
+    launch = [*launcher, "launch", "--ranks=2", "--"]
     twice = Twice(stage, *launch, sys.executable, PROGRAM, "rank")
     for ended in await twice.both():
         assert ended.outcome is f.Outcome.COMPLETED, twice.logs()
@@ -185,7 +190,7 @@ async def test_each_rank_of_a_launcher_sees_nothing_else(stage: Stage, launcher:
 
 @in_loop
 async def test_a_rank_that_fails_ends_the_launcher_as_ever(stage: Stage) -> None:
-    twice = Twice(stage, "hpcext", "launch", sys.executable, PROGRAM, "exit")
+    twice = Twice(stage, HPCEXT, "launch", sys.executable, PROGRAM, "exit")
     first, second = await twice.both()
     assert twice.imports() == 2
     assert (first.exit_code, second.exit_code) == (7, 7), twice.logs()
@@ -196,7 +201,7 @@ async def test_a_rank_that_fails_ends_the_launcher_as_ever(stage: Stage) -> None
 @in_loop
 async def test_an_import_that_asks_for_its_rank_is_no_part_of_it(stage: Stage) -> None:
     """Each rank would take the answer that there is none for its own."""
-    twice = Twice(stage, "hpcext", "launch", sys.executable, PROGRAM, "seen", modules=("ranked",))
+    twice = Twice(stage, HPCEXT, "launch", sys.executable, PROGRAM, "seen", modules=("ranked",))
     why = "ranked: an import asks for LOCAL_RANK, which each rank gets later"
     assert await twice.warned() == why
 

@@ -31,6 +31,8 @@ MENDED = {
     10836: "what its user has suspended goes on only if a manager hears the request",
     11308: "of a journal on a full disk the last line may be half",
     22349: "what a training says may not fit on its disk",
+    2032: "the next request, of another job, is not on the disk while the first is answered",
+    11540: "of a write that fails on the disk all may be there",
 }
 """Seeds that failed once, and what they have found."""
 
@@ -42,8 +44,23 @@ MENDED_ON_LSF = {
     258: "LSF began the job again while another host of its first run went on",
     384: "a manager was killed before it could note what it had started, which was ended",
     1551: "a manager died between two files of a launch; a host had restarted and was not ready",
+    # Of the room itself.
+    1656: "what is about to begin hears that LSF cancels its job, too",
+    1671: "what is about to begin is harmed, too, as its blaunch is killed",
 }
 """Those of pilots on LSF."""
+
+MENDED_ON_LEASES = {
+    1969: "a training had failed just before its node went, which over NFS was seen too late",
+}
+"""Those of leases of Slurm."""
+
+MENDED_ON_LEASES_OF_LSF = {
+    1672: "so it was",
+    # Of the room itself.
+    1748: "of two requests at once, a node aside and used again, nobody knows which came last",
+}
+"""Those of leases of LSF."""
 
 MENDED_WITH_RANKS = {
     30: "a full disk as the launcher made its directory: a traceback",
@@ -75,6 +92,16 @@ def test_what_was_found_stays_mended() -> None:
 
 def test_what_was_found_on_lsf_stays_mended() -> None:
     code, said = play(",".join(map(str, MENDED_ON_LSF)), "--jobs=1", "--room=lsf-pilot")
+    assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("room", "seeds"),
+    [("harvest", MENDED_ON_LEASES), ("lsf-harvest", MENDED_ON_LEASES_OF_LSF)],
+    ids=["Slurm", "LSF"],
+)
+def test_what_was_found_on_leases_stays_mended(room: str, seeds: dict[int, str]) -> None:
+    code, said = play(",".join(map(str, seeds)), "--jobs=1", f"--room={room}")
     assert code == 0, said
 
 
