@@ -67,8 +67,8 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         ["last"],
         ["GPUs", "in", "all", *"666666666", *"333", "5", "6"],
         ["total", "speed", "4.50", "1.69", *["5.55"] * 7, *["1.98"] * 3, "3.98", "5.55"],
-        ["score", "665.714", "584.838", *["-116.341"] * 3, "1.12202"],
-        ["best", "score", "665.714", "594.201", "-116.341", "1.12202"],
+        ["score", "665.714", "584.838", *["-69.8048"] * 3, "1.12202"],
+        ["best", "score", "665.714", "594.201", "-69.8048", "1.12202"],
     ]
     # What the last rows are is said below them.
     assert [line.split(":")[0] for line in explained] == ["total speed", "score"]

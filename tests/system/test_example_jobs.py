@@ -63,4 +63,4 @@ def test_the_examples_share_two_nodes(slurm: Cluster, place: Site) -> None:
     assert jobs["logistic"]["started_s"] >= jobs["narrow"]["ended_s"]
     assert jobs["last"]["started_s"] >= max(jobs["cnn"]["ended_s"], jobs["wide"]["ended_s"])
     for name in ("cnn", "wide", "narrow", "last"):
-        assert jobs[name]["metrics"]["accuracy"] >= 0.97
+        assert jobs[name]["metrics"]["accuracy"] >= 0.96
