@@ -325,7 +325,9 @@ class Controller:
     def _fits(self, job: Job, place: Place, used: Iterable[Job]) -> bool:
         """Return whether a job has space on a node beside others."""
         order = job.order
-        if place.down or (order.nodelist and place.name not in order.nodelist):
+        # Its daemon has not registered since it booted.
+        boots = place.node.up and place.node.boot_id != place.boot_id
+        if place.down or boots or (order.nodelist and place.name not in order.nodelist):
             return False
         others = [each for each in used if place.name in each.shares]
         if others and (order.exclusive or any(each.order.exclusive for each in others)):

@@ -104,9 +104,19 @@ class BatchFaults(faults.Faults):
         self._kernel.at(self._kernel.now + seconds, lambda: None if node.up else node.boot())
 
     def _harm_all(self) -> None:
-        for process in self._room.processes():
-            if process.name == "training" and not process.dead:
-                self._harm(process)
+        living = [each for each in self._room.processes() if not each.dead]
+        trainings = [each for each in living if each.name == "training"]
+        for process in trainings:
+            self._harm(process)
+        begun = {faults.job_of(each) for each in trainings}
+        begin = {
+            faults.job_of(each)
+            for each in living
+            if any(word.endswith("/supervise.py") for word in each.argv)
+        }
+        for job in sorted(begin - begun):
+            self.harm[job] += 1
+            self._room.checks.harmed(job, soon=True)
 
     def kill_script(self) -> None:
         """Kill the batch script of the pilot."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from typing import ClassVar
 
 from virtual import batch_faults
-from virtual.faults import job_of
 
 
 class LsfFaults(batch_faults.BatchFaults):
@@ -23,12 +21,7 @@ class LsfFaults(batch_faults.BatchFaults):
         """Kill the launcher of an attempt on a host."""
         if process := self._some("blaunch"):
             self._tell(f"{process!r} is killed")
-            job, harmed = job_of(process), Counter(self.harm)
             self._harm_all()
-            if self.harm[job] == harmed[job]:
-                # Its training is about to begin.
-                self.harm[job] += 1
-                self._room.checks.harmed(job, soon=True)
             process.signal(self._chance.choice([signal.SIGKILL, signal.SIGTERM]))
 
     def kill_script(self) -> None:

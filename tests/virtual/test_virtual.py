@@ -52,12 +52,16 @@ MENDED_ON_LSF = {
 
 MENDED_ON_LEASES = {
     1969: "a training had failed just before its node went, which over NFS was seen too late",
+    # Of the room itself.
+    1103: "what is about to begin is harmed, too, as the srun of its lease is killed",
+    1627: "no job begins on a node that has booted and not registered yet",
 }
 """Those of leases of Slurm."""
 
 MENDED_ON_LEASES_OF_LSF = {
     1672: "so it was",
     # Of the room itself.
+    158: "no job begins on a host that has booted and not registered yet",
     1748: "of two requests at once, a node aside and used again, nobody knows which came last",
 }
 """Those of leases of LSF."""
