@@ -110,11 +110,12 @@ class _Attempt:
         """Tell the manager why nothing is forked for the job, once that is known."""
         nursery.look()
         if nursery.failed:
-            self._nursery = None
             document = {"schema": protocol.UNPRELOADED, "why": nursery.failed}
+            # On a full disk this is tried again.
             with contextlib.suppress(OSError):
                 path = self._directory / protocol.UNPRELOADED_FILE
                 documents.write_json(path, document, durable=False)
+                self._nursery = None
 
     def is_others(self) -> bool:
         """Return whether another child of ours has the attempt, which counts from now on.

@@ -36,6 +36,13 @@ _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _WAKING = {signal.SIGCHLD, protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL} | _ENDING
 
 
+OF_RANKS = frozenset({
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "GLOO_SOCKET_IFNAME",
+})  # fmt: skip
+"""Variables of each rank, beside those of hpcext; no import that ranks share may ask for one."""
+
+
 class Place(NamedTuple):
     """The place of a process among the ranks.
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcext import allocation
 from hpcext.launch import devices, environment, nursery, preload, words
@@ -36,7 +36,15 @@ PADDING = "." * 4096
 ROOM = "." * 65536
 """Room for the environment of a command; its words have that of a supervisor."""
 
-_Key = tuple[tuple[str, ...], tuple[str, ...], str, tuple[tuple[str, str], ...]]
+
+class _Key(NamedTuple):
+    """What attempts must have in common to be forked from one process."""
+
+    mode: str
+    python: tuple[str, ...]
+    modules: tuple[str, ...]
+    cwd: str
+    own: tuple[tuple[str, str], ...]
 
 
 def _supervisors_only(fd: int) -> Sequence[str]:
@@ -215,14 +223,14 @@ class Preloaded:
         KeyError, TypeError
             It is none of a job whose modules are imported once.
         """
-        modules, argv = launch["preload"], words.script(launch["argv"])
+        argv = words.script(launch["argv"])
         python = argv[: words.interpreter(argv)]
+        mode = preload.RANKS if words.launched(launch["argv"]) else preload.ALONE
         own = _of_job(launch["environ"])
-        ranks = argv is not launch["argv"]
-        parts = (*python, str(ranks)), tuple(modules), str(launch["cwd"])
-        key = (*parts, tuple(sorted(own.items())))
+        modules, cwd = tuple(launch["preload"]), str(launch["cwd"])
+        key = _Key(mode, tuple(python), modules, cwd, tuple(sorted(own.items())))
         if key not in self._nurseries:
-            self._nurseries[key] = self._nursery(python, launch, own, ranks=ranks)
+            self._nurseries[key] = self._nursery(key)
             if len(self._nurseries) > MOST:
                 self._nurseries.popitem(last=False)[1].close()
         self._nurseries.move_to_end(key)
@@ -238,23 +246,15 @@ class Preloaded:
         while self._nurseries:
             self._nurseries.popitem()[1].close()
 
-    def _nursery(
-        self,
-        python: Sequence[str],
-        launch: Mapping[str, Any],
-        own: Mapping[str, str],
-        *,
-        ranks: bool,
-    ) -> Nursery:
+    def _nursery(self, key: _Key) -> Nursery:
         base = os.environ if self._base is None else self._base
-        environ = {**environment.DEFAULTS, **base, **own, preload.PADDING: ROOM}
-        if ranks:
+        environ = {**environment.DEFAULTS, **base, **dict(key.own), preload.PADDING: ROOM}
+        if key.mode == preload.RANKS:
             environ = allocation.without_task(environ)
-        mode = preload.RANKS if ranks else preload.ALONE
         return Nursery(
-            lambda fd: [*python, preload.__file__, str(fd), PADDING, mode, *launch["preload"]],
+            lambda fd: [*key.python, preload.__file__, str(fd), PADDING, key.mode, *key.modules],
             environ=environ,
-            cwd=launch["cwd"],
+            cwd=key.cwd,
             after=0,
             apart=self._apart,
         )

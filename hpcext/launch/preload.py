@@ -51,7 +51,8 @@ def _import(modules: Sequence[str], *, of_ranks: bool) -> None:
     UnfitError
         It is not, or one cannot be imported, or asks for a variable that is set only later.
     """
-    from hpcext.launch.run_here import OF_RANKS, open_files  # noqa: PLC0415  (found only now)
+    from hpcext.launch.node_ranks import OF_RANKS  # noqa: PLC0415  (found only now)
+    from hpcext.launch.run_here import open_files  # noqa: PLC0415
 
     for name in modules:
         try:

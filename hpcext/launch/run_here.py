@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from hpcext.allocation import without_task
-from hpcext.launch import devices, ranks, stderr, words
+from hpcext.launch import devices, node_ranks, ranks, stderr, words
 
 _PER_ATTEMPT = frozenset({
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "SPT_NOENV", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
@@ -29,12 +29,6 @@ _PER_ATTEMPT = frozenset({
     "MLFLOW_MAX_LOG_PARAMS",
 })  # fmt: skip
 """Variables that a supervisor sets for an attempt; an import that asks for them asks again."""
-
-OF_RANKS = frozenset({
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "GLOO_SOCKET_IFNAME",
-})  # fmt: skip
-"""Variables that a launcher sets for each rank, which no import may ask for."""
 
 _ARGUMENTS, _ENVIRONMENT = (47, 48), (49, 50)
 """Fields of ``/proc/PID/stat``, from 0: where these are in memory, from and to; proc(5)."""
@@ -66,7 +60,7 @@ class Runner:
         *,
         of_ranks: bool = False,
     ) -> None:
-        self._changing = _PER_ATTEMPT | OF_RANKS if of_ranks else _PER_ATTEMPT
+        self._changing = _PER_ATTEMPT | node_ranks.OF_RANKS if of_ranks else _PER_ATTEMPT
         self._environ = self._fixed(environ)
         self._changes = changes
         self._python = list(python)

@@ -125,9 +125,10 @@ def test_a_supervisor_that_was_forked_is_a_child_of_the_agent(lease: Preloading)
     )
     wait_for(lambda: str(path) in supervisor.cmdline(), "its command line")
     assert supervisor.cmdline()[1:6] == ["-I", "-S", supervise.__file__, str(path), "0"]
+    assert os.getpgid(supervisor.pid) == os.getpgid(holder.pid)
     (command,) = wait_for(supervisor.children, "its command")
     assert not ready.children()
-    # What is left of an attempt whose supervisor is killed has the agent for a parent.
+    # The agent reaps both, and neither stays as a zombie.
     supervisor.kill()
     psutil.wait_procs([supervisor, command], 30)
     assert not supervisor.is_running()
